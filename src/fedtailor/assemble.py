@@ -1,0 +1,249 @@
+"""From a configuration to data, clients, network and method: all that a run needs."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from .config import Config
+from .datasets import Encoder, Source, encode, load
+from .describe import find
+from .engine import Federation
+from .errors import BadInput
+from .form import Form
+from .method import Method
+from .models import build
+from .partition import (
+    Partition,
+    divide,
+    hold_out,
+    load_partition,
+    parse_partition,
+    permute_targets,
+    split,
+)
+from .partition.latent import latent_clusters
+from .task import AUGMENTATIONS, Task, classification
+
+DEFAULT_CLIENTS, DEFAULT_PARTITION = 20, "dirichlet:0.1"
+DEFAULT_MODELS = {"image": "cnn", "table": "mlp", "text": "fasttext"}
+NEEDS_VALIDATION = frozenset({"fedfomo"})
+
+
+class World(NamedTuple):
+    """The data of a run, laid out by client.
+
+    Attributes:
+      config: as given, with every `auto` that concerns data replaced.
+      source: where the rows come from.
+      encoder: preprocessing, fitted on training rows.
+      partition: whose the rows are.
+      federation: the same on the compute device.
+      held_out: ids of clients that never train.
+    """
+
+    config: Config
+    source: Source
+    encoder: Encoder
+    partition: Partition
+    federation: Federation
+    held_out: Tensor
+
+    @property
+    def trained(self) -> Tensor:
+        """Ids of the clients that may take part."""
+        everyone = torch.arange(self.federation.clients)
+        return everyone[~torch.isin(everyone, self.held_out)]
+
+    def digest(self) -> str:
+        """Tells whether two runs see the same data, laid out in the same way."""
+        found = hashlib.blake2b(digest_size=16)
+        found.update(np.ascontiguousarray(self.federation.x.cpu().numpy()).tobytes())
+        found.update(self.federation.y.cpu().numpy().tobytes())
+        for part in (self.partition.train, self.partition.val, self.partition.test):
+            for rows in part:
+                found.update(rows.tobytes() + b"|")
+        return found.hexdigest()
+
+
+def choose_device(name: str) -> torch.device:
+    """The device that `name` means.
+
+    Raises:
+      BadInput: there is no such device here.
+    """
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).splitlines()[0]
+        raise BadInput(f"device '{name}' cannot be used ({reason}): try --device cpu") from None
+    return device
+
+
+def _find_source(config: Config) -> Source:
+    return load(
+        config.data,
+        data_dir=Path(config.data_dir) if config.data_dir else None,
+        label=config.label or None,
+        client=config.client_column or None,
+        text=config.text_column or None,
+        image_size=config.image_size or None,
+        hub=config.hub,
+    )
+
+
+def _clusters(
+    source: Source, scheme_name: str, groups: Sequence[float], seed: int
+) -> np.ndarray | None:
+    if scheme_name != "latent":
+        return None
+    if source.kind == "text":
+        raise BadInput(
+            f"partition 'latent' does not take text such as '{source.name}': use another"
+        )
+    # only to lay the rows out: nothing of this reaches a model
+    raw = source.raw if source.kind == "image" else encode(source, np.arange(len(source)))[1]
+    return latent_clusters(np.asarray(raw), source.labels, int(groups[0]), seed=seed)
+
+
+def make_partition(config: Config, source: Source) -> Partition:
+    """Who has which rows, and for what."""
+    if config.partition_file:
+        partition = load_partition(Path(config.partition_file), rows=len(source))
+    else:
+        scheme = parse_partition(config.partition)
+        natural = scheme.name == "natural"
+        rows = divide(
+            scheme,
+            source.labels,
+            None if natural else config.clients,
+            seed=config.partition_seed,
+            owner=source.owner if source.owners else None,
+            clusters=_clusters(source, scheme.name, scheme.parameters, config.partition_seed),
+            min_samples=config.min_samples,
+        )
+        digits = len(str(len(rows) - 1))
+        names = source.owners if natural else [f"client-{i:0{digits}d}" for i in range(len(rows))]
+        if config.official_test and not source.official_test.any():
+            raise BadInput(
+                f"data '{source.name}' has no test rows of its own: drop --official-test"
+            )
+        partition = split(
+            rows,
+            source.labels,
+            names,
+            test=config.test,
+            val=config.val,
+            seed=config.partition_seed,
+            scheme=str(scheme),
+            official_test=source.official_test if config.official_test else None,
+        )
+    if config.permute_targets:
+        partition = permute_targets(partition, seed=config.partition_seed)
+    return partition
+
+
+def _resolve(config: Config, source: Source) -> Config:
+    """The configuration with everything that the data decide."""
+    partition, clients = config.partition, config.clients
+    if partition == "auto":
+        partition = "natural" if source.owners else DEFAULT_PARTITION
+    if partition == "natural":
+        if clients not in (0, len(source.owners)):
+            raise BadInput(
+                f"clients is {clients}, but '{source.name}' names {len(source.owners)}: "
+                "leave it out"
+            )
+        clients = len(source.owners)
+    model = DEFAULT_MODELS[source.kind] if config.model == "auto" else config.model
+    path = Path(config.data)
+    return replace(
+        config,
+        partition=partition,
+        clients=clients or DEFAULT_CLIENTS,
+        model=model,
+        # so that the run can be repeated from any folder
+        data=str(path.resolve()) if path.exists() and source.name != config.data else config.data,
+        data_dir=str(Path(config.data_dir).resolve()) if config.data_dir else "",
+    )
+
+
+def lay_out(config: Config) -> tuple[Config, Source, Partition]:
+    """Loads the data and divides them; the configuration comes back without `auto`."""
+    source = _find_source(config)
+    config = _resolve(config, source)
+    partition = make_partition(config, source)
+    return replace(config, clients=len(partition)), source, partition
+
+
+def assemble(config: Config) -> World:
+    """Loads the data and lays them out by client.
+
+    Raises:
+      BadInput: the data cannot be had, or cannot be divided so.
+    """
+    device = choose_device(config.device)
+    config, source, partition = lay_out(config)
+    config = replace(config, device=str(device))
+    encoder, x = encode(source, np.concatenate(partition.train), normalise=config.normalise)
+    held = torch.from_numpy(hold_out(len(partition), config.held_out, seed=config.partition_seed))
+    largest = max(len(rows) for rows in partition.train)
+    if config.batch > largest:
+        raise BadInput(
+            f"batch is {config.batch}, but the largest client has {largest} training rows: "
+            "lower --batch, or 0 for all of a client's rows"
+        )
+    if config.augment != "none" and source.kind != "image":
+        raise BadInput(
+            f"augment is '{config.augment}', but '{source.name}' is {source.kind}: use none"
+        )
+    federation = Federation.of(
+        torch.from_numpy(x).to(device),
+        torch.from_numpy(source.labels).to(device),
+        partition.train,
+        partition.val,
+        partition.test,
+        partition.names,
+    )
+    return World(config, source, encoder, partition, federation, held)
+
+
+def make_task(config: Config, form: Form) -> Task:
+    """The network of a run and its loss."""
+    return classification(
+        lambda: build(config.model, form),
+        grouping=config.blocks,
+        augment=AUGMENTATIONS[config.augment],
+        device=config.device,
+    )
+
+
+def make_method(config: Config, task: Task) -> Method:
+    """The method of a run."""
+    if config.method in NEEDS_VALIDATION and config.val == 0 and not config.partition_file:
+        raise BadInput(
+            f"val is 0, but {config.method} weighs models on validation rows: raise --val"
+        )
+    return find(config.method)(task, recipe=config.recipe(), **config.options)
+
+
+def choose_engine(config: Config, task_module: nn.Module) -> str:
+    """The engine for `auto`: all clients at once, except where that is known to be slower.
+
+    On a CPU the grouped convolutions that mapping makes of larger images lose against one client
+    after another (see `benchmarks/`).
+    """
+    if config.engine != "auto":
+        return config.engine
+    convolutions = any(isinstance(m, nn.modules.conv._ConvNd) for m in task_module.modules())
+    return "sequential" if config.device == "cpu" and convolutions else "vectorised"

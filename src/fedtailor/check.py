@@ -1,0 +1,333 @@
+"""The conformance suite: what every method must hold, ours and yours.
+
+fedtailor check fedala
+fedtailor check my_package.my_module:my_method
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from . import rng, tree, wire
+from .describe import Factory, page
+from .engine import Federation, Simulation, draw_cohort
+from .method import Method, Upload
+from .rng import Turn
+from .task import Task, classification
+from .train import Recipe
+from .tree import Tree
+
+CLIENTS, FEATURES, CLASSES, ROUNDS = 8, 6, 3, 4
+SIZES = (7, 33, 12, 25, 40, 18, 29, 21)
+TOLERANCE = 1e-9
+
+
+class Finding(NamedTuple):
+    """Attributes:
+    check: what was looked at.
+    passed: whether it holds.
+    detail: what went wrong, if it does not.
+    """
+
+    check: str
+    passed: bool
+    detail: str
+
+
+class Broken(AssertionError):
+    """A check that does not hold."""
+
+
+def _dense() -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(FEATURES, 12), nn.ReLU(), nn.Linear(12, 12), nn.ReLU(), nn.Linear(12, CLASSES)
+    )
+
+
+def _normed() -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(FEATURES, 12),
+        nn.BatchNorm1d(12),
+        nn.Dropout(0.2),
+        nn.ReLU(),
+        nn.Linear(12, CLASSES),
+    )
+
+
+NETWORKS: dict[str, Callable[[], nn.Module]] = {"dense": _dense, "batch-norm": _normed}
+
+
+def toy_federation(*, relabel_test: bool = False) -> Federation:
+    """Eight clients of unequal size, each with its own linear rule."""
+    draw = np.random.Generator(np.random.Philox(key=7))
+    total = 2 * sum(SIZES)
+    x = draw.standard_normal((total, FEATURES))
+    shared = draw.standard_normal((FEATURES, CLASSES))
+    ends = np.cumsum([2 * s for s in SIZES])
+    rows = np.split(np.arange(total), ends[:-1])
+    y = np.zeros(total, dtype=np.int64)
+    for own in rows:
+        rule = shared + draw.standard_normal((FEATURES, CLASSES))
+        y[own] = (x[own] @ rule).argmax(-1)
+    cut = [(r[:s], r[s : s + s // 3], r[s + s // 3 :]) for r, s in zip(rows, SIZES, strict=True)]
+    train, val, test = (list(part) for part in zip(*cut, strict=True))
+    if relabel_test:
+        y[np.concatenate(test)] = (y[np.concatenate(test)] + 1) % CLASSES
+    return Federation.of(torch.from_numpy(x), torch.from_numpy(y), train, val, test)
+
+
+class Lab:
+    """A method's factory with what the checks need around it."""
+
+    def __init__(self, factory: Factory, options: dict[str, Any], network: str) -> None:
+        self.factory, self.options = factory, options
+        self.task: Task = classification(NETWORKS[network])
+        self.recipe = Recipe(epochs=2, batch=8, lr=0.1)
+        self.federation = toy_federation()
+        self.method = self.build(factory, options)
+
+    def build(self, factory: Factory, options: dict[str, Any]) -> Method:
+        return factory(self.task, recipe=self.recipe, **options)
+
+    def play(
+        self,
+        *,
+        method: Method | None = None,
+        engine: str = "vectorised",
+        chunk: int = 0,
+        rounds: int = ROUNDS,
+        backwards: bool = False,
+        federation: Federation | None = None,
+    ) -> Simulation:
+        fed = federation or self.federation
+        sim = Simulation(
+            method or self.method, fed, self.task, rounds=rounds, engine=engine, chunk=chunk
+        )
+        for r in range(rounds):
+            cohort = draw_cohort(0, r, torch.arange(CLIENTS), 0.6)
+            sim.step(cohort.flip(0) if backwards else cohort)
+        return sim
+
+    def one_client(self) -> tuple[Tree, Tree, Tree, Any, Turn]:
+        """Server, message, state, data and turn of one client in a round that is not the first."""
+        sim = self.play()
+        turn = Turn(rng.key(3), torch.tensor(ROUNDS), torch.tensor(ROUNDS + 1)).of(torch.tensor(2))
+        message = self.method.send(sim.server, torch.tensor(2), turn)
+        state = self.method.start(message, sim.initial, turn.at_start())
+        data = self.federation.data(torch.tensor([2]))
+        one = data._replace(
+            rows=data.rows[0], n=data.n[0], val_rows=data.val_rows[0], val_n=data.val_n[0]
+        )
+        return sim.server, message, state, one, turn.at_client()
+
+
+def _trace(sim: Simulation) -> Tree:
+    models = dict(sim.models())
+    return {
+        "server": sim.server,
+        "clients": sim.bank.rows,
+        "models": {str(k): models[k] for k in sorted(models)},
+    }
+
+
+def _distance(a: Tree, b: Tree) -> float:
+    one, two = tree.flatten(a), tree.flatten(b)
+    if one.keys() != two.keys():
+        return float("inf")
+    return max(
+        [float((one[k].double() - two[k].double()).abs().max()) for k in one if one[k].numel()],
+        default=0.0,
+    )
+
+
+def _same(a: Tree, b: Tree) -> bool:
+    one, two = tree.flatten(a), tree.flatten(b)
+    return one.keys() == two.keys() and all(torch.equal(one[k], two[k]) for k in one)
+
+
+def _copy(values: Tree) -> Tree:
+    return tree.map(torch.clone, values)
+
+
+def _demand(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise Broken(otherwise)
+
+
+# --- the checks ---
+
+
+def check_page(lab: Lab) -> None:
+    """it explains itself: a title, a paper, a meaning and a default for every option"""
+    found = page(lab.factory)
+    _demand(bool(found.title), "the docstring has no first line")
+    _demand(bool(found.reference), "the docstring has no 'Reference:' section")
+    silent = [option.name for option in found.options if not option.meaning]
+    _demand(not silent, f"no meaning in 'Args:' for {', '.join(silent)}")
+
+
+def check_pure(lab: Lab) -> None:
+    """its functions change none of their arguments, and the same call gives the same answer"""
+    server, message, state, data, turn = lab.one_client()
+    before = _copy(server), _copy(message), _copy(state)
+    first = lab.method.client(message, state, data, turn)
+    second = lab.method.client(message, state, data, turn)
+    lab.method.personal(message, state, data, turn)
+    upload = Upload(first.upload.mean, 1.0, tree.stack([first.upload.each]))
+    lab.method.receive(server, torch.tensor([2]), upload, turn)
+    for name, was, now in zip(
+        ("server", "message", "state"), before, (server, message, state), strict=True
+    ):
+        _demand(_same(was, now), f"the {name} was changed by a call")
+    _demand(_same(first.state, second.state), "two equal calls of client gave different states")
+    _demand(_same(first.model, second.model), "two equal calls of client gave different models")
+
+
+def check_state(lab: Lab) -> None:
+    """a client's state keeps its names, shapes and types"""
+    _, message, state, data, turn = lab.one_client()
+    after = lab.method.client(message, state, data, turn).state
+    kinds = [
+        {k: (tuple(v.shape), v.dtype) for k, v in tree.flatten(s).items()} for s in (state, after)
+    ]
+    _demand(kinds[0] == kinds[1], f"before {kinds[0]}, after {kinds[1]}")
+
+
+def check_wire(lab: Lab) -> None:
+    """messages and uploads survive the wire, and their bytes are counted as sent"""
+    _, message, state, data, turn = lab.one_client()
+    upload = lab.method.client(message, state, data, turn).upload
+    for name, sent in (("message", message), ("mean", upload.mean), ("each", upload.each)):
+        back = wire.unpack(wire.pack(sent), sent)
+        _demand(bool(wire.size(back) == wire.size(sent)), f"{name}: another size after the wire")
+        _demand(_same(wire.present(sent), wire.present(back)), f"{name}: changed by the wire")
+
+
+def check_engines(lab: Lab) -> None:
+    """engines, chunks and the order of clients make no difference (float64, 1e-9)"""
+    reference = _trace(lab.play(engine="sequential"))
+    for name, other in (
+        ("all clients at once", lab.play()),
+        ("chunks of 3", lab.play(chunk=3)),
+        ("the cohort in another order", lab.play(backwards=True)),
+    ):
+        apart = _distance(reference, _trace(other))
+        _demand(apart <= TOLERANCE, f"{name}: {apart:.1e} apart from one after another")
+
+
+def check_absent(lab: Lab) -> None:
+    """clients that are absent, and evaluation, change nothing"""
+    sim = lab.play()
+    before = _copy(sim.bank.rows)
+    sim.score()
+    _demand(_same(before, sim.bank.rows), "evaluation changed a client's state")
+    cohort = torch.tensor([0, 3])
+    sim.step(cohort)
+    others = torch.tensor([i for i in range(CLIENTS) if i not in (0, 3)])
+    untouched = _same(tree.index(before, others), tree.index(sim.bank.rows, others))
+    _demand(untouched, "a round changed the state of a client that did not take part")
+
+
+def check_personal(lab: Lab) -> None:
+    """everyone has a model that predicts, whoever took part, and in evaluation mode"""
+    sim = lab.play(rounds=1)
+    for cid, model in sim.models():
+        x = lab.federation.x[:5]
+        logits = lab.method.predict(model, x)
+        _demand(
+            logits.shape == (5, CLASSES), f"client {cid}: logits of shape {tuple(logits.shape)}"
+        )
+        _demand(bool(logits.isfinite().all()), f"client {cid}: logits that are not finite")
+        alone = torch.cat([lab.method.predict(model, one[None]) for one in x])
+        _demand(
+            bool(torch.allclose(alone, logits, atol=1e-9)),
+            f"client {cid}: a prediction depends on what else is in the batch (training mode?)",
+        )
+
+
+def check_no_leak(lab: Lab) -> None:
+    """test rows have no influence on anything that is learnt"""
+    federation = toy_federation(relabel_test=True)
+    _demand(
+        _same(_trace(lab.play()), _trace(lab.play(federation=federation))),
+        "other test labels gave another result",
+    )
+
+
+def check_learns(lab: Lab) -> None:
+    """the loss on training rows falls"""
+    before = lab.play(rounds=0).score(part="train").test.loss.sum()
+    after = lab.play(rounds=8).score(part="train").test.loss.sum()
+    _demand(bool(after < before), f"from {float(before):.3f} to {float(after):.3f}")
+
+
+def check_not_disabled(lab: Lab) -> None:
+    """with its defaults it is neither FedAvg nor training alone (unless it is one of them)"""
+    from .methods import METHODS
+
+    mine = dict(lab.play().models())
+    for name in ("fedavg", "local"):
+        if lab.factory is METHODS[name]:
+            continue
+        theirs = dict(lab.play(method=lab.build(METHODS[name], {})).models())
+        equal = all(isinstance(mine[i], dict) and _same(mine[i], theirs[i]) for i in mine)
+        _demand(not equal, f"every client ends with exactly the model of {name}")
+
+
+CHECKS: tuple[Callable[[Lab], None], ...] = (
+    check_page,
+    check_pure,
+    check_state,
+    check_wire,
+    check_engines,
+    check_absent,
+    check_personal,
+    check_no_leak,
+    check_learns,
+    check_not_disabled,
+)
+
+
+@contextmanager
+def _in_float64() -> Any:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def check_method(factory: Factory, **options: Any) -> list[Finding]:
+    """Runs every check on every network, in float64.
+
+    Args:
+      factory: makes the method from a task, e.g. `fedtailor.METHODS["fedala"]`.
+      options: hyper-parameters, if not the defaults.
+
+    Example:
+      >>> from fedtailor.methods import METHODS
+      >>> all(finding.passed for finding in check_method(METHODS["local"]))
+      True
+    """
+    findings = []
+    with _in_float64():
+        for network in NETWORKS:
+            lab = Lab(factory, options, network)
+            for check in CHECKS:
+                name = f"{check.__doc__} [{network}]"
+                try:
+                    check(lab)
+                except Broken as error:
+                    findings.append(Finding(name, False, str(error)))
+                except Exception as error:  # a stranger's method may raise anything
+                    findings.append(Finding(name, False, f"{type(error).__name__}: {error}"))
+                else:
+                    findings.append(Finding(name, True, ""))
+    return findings

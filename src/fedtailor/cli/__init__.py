@@ -1,0 +1,73 @@
+"""The command line. Nothing here imports torch before a command needs it."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import typer
+
+from fedtailor import __version__
+from fedtailor.cli import inspecting, running
+from fedtailor.errors import BadInput
+
+app = typer.Typer(
+    name="fedtailor",
+    help="Personalised federated learning: many clients learn together, each ends with a model "
+    "tailored to it.\n\nStart with: fedtailor compare local fedavg fedala",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+running.add_to(app)
+inspecting.add_to(app)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"fedtailor {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _everything(
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Show the version and exit."
+    ),
+) -> None:
+    pass
+
+
+# typer has carried its own copy of click since 0.2x: take the class that it really raises
+_UsageError: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
+
+
+def _one_line(error: Any) -> str:
+    text = " ".join(error.format_message().split())
+    command = getattr(getattr(error, "ctx", None), "command_path", "fedtailor")
+    return f"{text} (see {command} --help)"
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Runs the command line. Bad input ends with one line and exit code 2."""
+    try:
+        code = app(args=arguments, standalone_mode=False)
+    except BadInput as error:
+        _end(str(error), 2)
+    except _UsageError as error:
+        if type(error).__name__ == "NoArgsIsHelpError":  # its message is the help itself
+            typer.echo(error.format_message(), err=True)
+            sys.exit(2)
+        _end(_one_line(error), 2)
+    except (KeyboardInterrupt, typer.Abort):
+        _end("stopped", 130)
+    except BrokenPipeError:
+        sys.exit(0)  # somebody only wanted the first lines
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _end(message: str, code: int) -> None:
+    sys.stderr.write(f"fedtailor: {' '.join(message.split())}\n")
+    sys.exit(code)

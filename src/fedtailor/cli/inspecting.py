@@ -1,0 +1,230 @@
+"""Commands that look at something: list, show, partition, check, predict."""
+
+from __future__ import annotations
+
+import json as as_text
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedtailor.cli.settings import with_settings
+from fedtailor.errors import BadInput
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, nothing else there.")]
+
+
+def _print_json(value: Any) -> None:
+    sys.stdout.write(as_text.dumps(value, indent=1) + "\n")
+
+
+def list_methods(json: Json = False) -> None:
+    """List the methods."""
+    from rich import box
+    from rich.table import Table
+
+    from fedtailor.cli.showing import out
+    from fedtailor.describe import page
+    from fedtailor.methods import METHODS
+
+    pages = {name: page(factory) for name, factory in METHODS.items()}
+    if json:
+        _print_json(
+            [
+                {"name": name, "title": p.title, "reference": p.reference,
+                 "options": {o.name: o.default for o in p.options}}
+                for name, p in pages.items()
+            ]
+        )  # fmt: skip
+        return
+    table = Table("method", "what it does", "options", box=box.SIMPLE_HEAD)
+    for name, p in pages.items():
+        table.add_row(f"[bold]{name}[/]", p.title, ", ".join(o.name for o in p.options))
+    out.print(table)
+    out.print("More: fedtailor show METHOD")
+
+
+def show(
+    method: Annotated[str, typer.Argument(metavar="METHOD", help="Which method.")],
+    json: Json = False,
+) -> None:
+    """Explain a method: paper, maths, hyper-parameters, what is kept where, bytes per round."""
+    from rich import box
+    from rich.table import Table
+
+    from fedtailor.cli.showing import out
+    from fedtailor.describe import find, footprint, page
+
+    factory = find(method)
+    found, sizes = page(factory), footprint(factory)
+    if json:
+        _print_json(
+            {
+                "name": method,
+                "title": found.title,
+                "text": found.text,
+                "reference": found.reference,
+                "deviations": found.deviations,
+                "options": [
+                    {"name": o.name, "default": o.default, "values": o.values, "meaning": o.meaning}
+                    for o in found.options
+                ],
+                "footprint": sizes._asdict(),
+            }
+        )
+        return
+    out.print(f"[bold]{method}[/]: {found.title}\n")
+    out.print(found.text, markup=False)
+    out.print(f"\n[bold]Paper[/]: {found.reference}")
+    out.print(f"[bold]Deviations[/]: {found.deviations or 'none'}")
+    if found.options:
+        table = Table("option", "default", "takes", "meaning", box=box.SIMPLE_HEAD)
+        for o in found.options:
+            table.add_row(f"[bold]{o.name}[/]", str(o.default), o.values, o.meaning)
+        out.print(table)
+        example = found.options[0]
+        out.print(f"Set with: fedtailor run {method} --set {example.name}={example.default}\n")
+    out.print("[bold]In units of one model (Σ)[/], full participation:")
+    out.print(f"  down {sizes.down:.4g} Σ and up {sizes.up:.4g} Σ per client and round")
+    out.print(f"  kept by a client {sizes.client:.4g} Σ, by the server {sizes.server:.4g} Σ")
+    out.print(f"  measured with {sizes.clients} clients and {sizes.parameters:,} parameters")
+
+
+@with_settings("Data", "Clients")
+def partition(
+    given: dict[str, Any],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="DIR", help="Keep partition.npz, statistics and pictures."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Divide data among clients: statistics, a picture, and a file to use again.
+
+    Example: fedtailor partition --data digits --partition pathological:2 --out parts
+    """
+    from fedtailor.assemble import lay_out
+    from fedtailor.checkpoint import write_atomically
+    from fedtailor.cli.showing import out as console
+    from fedtailor.config import make_config
+    from fedtailor.partition import save, statistics
+    from fedtailor.partition.picture import draw
+    from fedtailor.runs import open_folder
+
+    config, source, made = lay_out(make_config("local", given, {}))
+    numbers = statistics(made, source.labels, len(source.classes))
+    if out is not None:
+        open_folder(out, overwrite=True, marks=("partition.npz",))
+        save(made, out / "partition.npz")
+        write_atomically(out / "statistics.json", as_text.dumps(numbers, indent=1) + "\n")
+        for kind in ("png", "svg"):
+            draw(made, source.labels, source.classes, out / f"partition.{kind}")
+    if json:
+        _print_json(numbers)
+        return
+    console.print(_partition_table(made.names, numbers, source.classes))
+    spread = numbers["samples"]
+    console.print(
+        f"{config.data}, {made.scheme}: {len(made)} clients, {spread['min']:g} to "
+        f"{spread['max']:g} rows (median {spread['median']:g}); label distance between clients "
+        f"{numbers['label_distance']:.2f} of at most 2"
+    )
+    if out is not None:
+        console.print(f"Kept in {out}; use it with --partition-file {out / 'partition.npz'}")
+
+
+def _partition_table(
+    names: tuple[str, ...], numbers: dict[str, Any], classes: tuple[str, ...]
+) -> Any:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("client")
+    table.add_column("rows", justify="right")
+    table.add_column("classes", justify="right")
+    table.add_column("most of")
+    shown = names if len(names) <= 40 else names[:40]
+    for i, name in enumerate(shown):
+        counts = numbers["class_counts"][i]
+        order = sorted(range(len(counts)), key=lambda c: -counts[c])[:3]
+        most = ", ".join(f"{classes[c]} ({counts[c]})" for c in order if counts[c])
+        held = sum(count > 0 for count in counts)
+        table.add_row(name, str(sum(counts)), str(held), most)
+    if len(shown) < len(names):
+        table.add_row(f"... {len(names) - len(shown)} more", "", "", "")
+    return table
+
+
+def check(
+    method: Annotated[
+        str, typer.Argument(metavar="METHOD", help="A method, or package.module:factory of yours.")
+    ],
+    json: Json = False,
+) -> None:
+    """Check that a method holds what every method must; exit code 1 if it does not."""
+    from fedtailor.check import check_method
+    from fedtailor.cli.showing import err, out
+    from fedtailor.describe import find
+
+    factory = find(method)
+    with err.status(f"checking {method}..."):
+        findings = check_method(factory)
+    if json:
+        _print_json([f._asdict() for f in findings])
+    else:
+        for f in findings:
+            mark = "[green]holds[/]" if f.passed else "[red]BROKEN[/]"
+            out.print(
+                f"{mark}  {f.check}".replace("[dense]", "(dense)").replace(
+                    "[batch-norm]", "(batch-norm)"
+                )
+            )
+            if f.detail:
+                out.print(f"        {f.detail}", markup=False)
+        failed = sum(not f.passed for f in findings)
+        out.print(f"{method}: {len(findings) - failed} of {len(findings)} checks hold")
+    raise typer.Exit(0 if all(f.passed for f in findings) else 1)
+
+
+def predict(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A finished run's folder.")],
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="FILES...", help="Images, or tables (csv, npz, parquet), or text."),
+    ] = None,
+    client: Annotated[
+        str | None, typer.Option("--client", metavar="ID", help="Whose model to use.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Use a client's personal model on new examples.
+
+    Example: fedtailor predict runs/demo/runs/fedala-seed0 --client client-03 scan.png
+    """
+    if not files:
+        raise BadInput("no files: name at least one to predict for")
+    if client is None:
+        raise BadInput("no client: say whose model to use with --client")
+    from rich import box
+    from rich.table import Table
+
+    from fedtailor.cli.showing import out, per_cent
+    from fedtailor.prediction import predict as predict_files
+
+    found = predict_files(folder, client, files)
+    if json:
+        _print_json([p._asdict() for p in found])
+        return
+    table = Table("example", "class", "probability %", box=box.SIMPLE_HEAD)
+    for p in found:
+        table.add_row(p.example, p.label, per_cent(p.probability))
+    out.print(table)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Registers the commands."""
+    app.command("list")(list_methods)
+    for command in (show, partition, check, predict):
+        app.command()(command)

@@ -1,0 +1,203 @@
+"""Commands that run something: run, compare, resume."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedtailor.cli.settings import CONFIG_HELP, SET_HELP, gather, read_pairs, with_settings
+from fedtailor.errors import BadInput
+
+Set = Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help=SET_HELP)]
+ConfigFile = Annotated[Path | None, typer.Option("--config", metavar="FILE.toml", help=CONFIG_HELP)]
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="DIR", help="Where to keep the run (default: a new ./runs/...)."),
+]
+Overwrite = Annotated[
+    bool, typer.Option("--overwrite", help="Replace an earlier run in that folder.")
+]
+Json = Annotated[
+    bool, typer.Option("--json", help="Print the result as JSON on stdout, nothing else there.")
+]
+
+
+def _told(folder: Path | None, error: Any) -> None:
+    """How to go on after Ctrl-C."""
+    sys.stderr.write(
+        f"fedtailor: stopped after round {error.round}; go on with: fedtailor resume {folder}\n"
+    )
+    raise typer.Exit(130)
+
+
+def _show_result(result: dict[str, Any], folder: Path, as_json: bool) -> None:
+    from fedtailor.cli.showing import in_bytes, out, result_table
+
+    if as_json:
+        sys.stdout.write(json.dumps(result, indent=1) + "\n")
+        return
+    out.print(result_table(result))
+    sent = result["bytes"]
+    out.print(
+        f"{result['clients']} clients, {result['rounds']} rounds, {result['parameters']:,} "
+        f"parameters; {in_bytes(sent['up'])} up, {in_bytes(sent['down'])} down; "
+        f"{result['seconds']:.1f} s on {result['device']} ({result['engine']}, {result['chunk']} clients at a time)"
+    )
+    out.print(f"Results: {folder}  (models: {folder}/models, per client: {folder}/clients.csv)")
+
+
+def _show_summary(summary: dict[str, Any], folder: Path, as_json: bool) -> None:
+    from fedtailor.cli.showing import comparison_table, out
+
+    if as_json:
+        sys.stdout.write(json.dumps(summary, indent=1) + "\n")
+        return
+    out.print(comparison_table(summary))
+    for line in summary["verdict"]:
+        out.print(f"• {line}")
+    out.print(
+        f"\nResults: {folder}  (summary.json, accuracy.png, gain_per_client.png, clients.png)"
+    )
+
+
+@with_settings()
+def run(
+    given: dict[str, Any],
+    method: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="METHOD", help="A method (fedtailor list) or package.module:factory."
+        ),
+    ] = None,
+    options: Set = None,
+    config: ConfigFile = None,
+    out: Out = None,
+    overwrite: Overwrite = False,
+    json: Json = False,
+) -> None:
+    """Run one method: every client ends with a model of its own.
+
+    Example: fedtailor run fedala --data digits --clients 20 --partition dirichlet:0.1
+    """
+    name, values, hyper = gather(method, given, options, config)
+    from fedtailor.cli.showing import Live
+    from fedtailor.config import make_config
+    from fedtailor.engine import Diverged
+    from fedtailor.runs import Interrupted, Runner, begin, free_folder, open_folder
+
+    made = make_config(name, values, hyper)
+    folder = out or free_folder(f"{name.replace(':', '.')}-{Path(made.data).name}-seed{made.seed}")
+    runner = Runner(made)  # before the folder: bad input leaves nothing behind
+    begin(runner, open_folder(folder, overwrite=overwrite))
+    try:
+        with Live() as live:
+            result = runner.play(live.watch(name))
+    except Interrupted as error:
+        _told(folder, error)
+    except Diverged as error:
+        raise BadInput(f"{error}; the last good checkpoint is kept in {folder}") from None
+    _show_result(result, folder, json)
+
+
+@with_settings()
+def compare(
+    given: dict[str, Any],
+    methods: Annotated[
+        list[str] | None, typer.Argument(metavar="METHOD METHOD ...", help="Methods to compare.")
+    ] = None,
+    options: Set = None,
+    seeds: Annotated[
+        str,
+        typer.Option("--seeds", metavar="N", help="Runs per method; seeds count up from --seed."),
+    ] = "1",
+    config: ConfigFile = None,
+    out: Out = None,
+    overwrite: Overwrite = False,
+    json: Json = False,
+) -> None:
+    """Compare methods: same data, same start, same draws; ends with a verdict in words.
+
+    Training alone is always among them: it is what everything is measured against. With --set,
+    name=value goes to every method that has it, method.name=value to one.
+
+    Example: fedtailor compare fedavg ditto fedala --seeds 3
+    """
+    if not methods:
+        raise BadInput("no methods to compare: name at least one (fedtailor list shows them)")
+    pairs = read_pairs(options)
+    if config is not None:
+        _, values, _ = gather(methods[0], given, None, config)
+        given = values
+    from fedtailor.comparison import Plan, open_comparison
+    from fedtailor.runs import free_folder
+
+    plan = Plan(methods, _whole(seeds), given, pairs)
+    first = next(iter(plan.configs.values()))
+    folder = out or free_folder(f"compare-{Path(first.data).name}")
+    plan.assemble()  # before the folder: bad input leaves nothing behind
+    _finish(plan, open_comparison(plan, folder, overwrite=overwrite), json)
+
+
+def _whole(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise BadInput(f"--seeds is '{text}': give a whole number, at least 1")
+    return int(text)
+
+
+def _finish(plan: Any, folder: Path, as_json: bool) -> None:
+    from fedtailor.cli.showing import Live
+    from fedtailor.comparison import finish
+    from fedtailor.engine import Diverged
+    from fedtailor.runs import Interrupted
+
+    several = plan.seeds > 1
+    try:
+        with Live() as live:
+            summary = finish(
+                plan,
+                folder,
+                lambda m, s, done, all: live.watch(
+                    f"[{done + 1}/{all}] {m}" + (f" seed {s}" if several else "")
+                ),
+            )
+    except Interrupted as error:
+        _told(folder, error)
+    except Diverged as error:
+        raise BadInput(f"{error}; what was finished is kept in {folder}") from None
+    _show_summary(summary, folder, as_json)
+
+
+def resume(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run's or comparison's folder.")],
+    json: Json = False,
+) -> None:
+    """Go on with a run or comparison that was interrupted; it ends as if it never had been."""
+    from fedtailor.cli.showing import Live
+    from fedtailor.comparison import MARK, Plan
+    from fedtailor.engine import Diverged
+    from fedtailor.runs import Interrupted
+    from fedtailor.runs import resume as go_on
+
+    if not folder.is_dir():
+        raise BadInput(f"'{folder}' is no folder: name a run's folder")
+    if (folder / MARK).exists():
+        _finish(Plan.from_json(folder / MARK), folder, json)
+        return
+    try:
+        with Live() as live:
+            result = go_on(folder, watch=live.watch(folder.name))
+    except Interrupted as error:
+        _told(folder, error)
+    except Diverged as error:
+        raise BadInput(f"{error}; the last good checkpoint is kept in {folder}") from None
+    _show_result(result, folder, json)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Registers the commands."""
+    for command in (run, compare, resume):
+        app.command()(command)

@@ -1,0 +1,270 @@
+"""Several methods on the same data, from the same start, with the same draws."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from . import __version__
+from .assemble import World, assemble
+from .checkpoint import write_atomically
+from .config import Config, make_config
+from .describe import find, page
+from .errors import BadInput, unknown
+from .partition.picture import draw
+from .runs import Line, Watcher, open_folder, resume, start
+from .verdict import verdict
+
+YARDSTICK = "local"
+MARK = "comparison.json"
+METRICS = ("mean", "weighted", "std", "median", "bottom5", "top5", "worst")
+# (method, seed, how many runs are done, how many there are) -> what is told of each round
+Announce = Callable[[str, int, int, int], Watcher | None]
+
+
+def spread_options(methods: Sequence[str], given: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Which method gets which option: `name=value` goes to all that have it, `method.name=value`
+    to one."""
+    known = {m: {o.name for o in page(find(m)).options} for m in methods}
+    out: dict[str, dict[str, Any]] = {m: {} for m in methods}
+    for name, value in given.items():
+        method, dot, short = name.rpartition(".")
+        if dot and method not in known:
+            raise unknown("method in option", method, methods)
+        takers = [method] if dot else [m for m in methods if short in known[m]]
+        if not takers or short not in known[takers[0]]:
+            raise unknown("option", name, sorted({o for m in takers or methods for o in known[m]}))
+        for taker in takers:
+            out[taker][short] = value
+    return out
+
+
+class Plan:
+    """What is compared: checked, and the same in a resumed comparison.
+
+    Args:
+      methods: names; training alone is added, since everything is measured against it.
+      seeds: how many, from the configured one upwards.
+      settings: shared by all.
+      options: hyper-parameters.
+    """
+
+    def __init__(
+        self, methods: Sequence[str], seeds: int, settings: dict[str, Any], options: dict[str, Any]
+    ) -> None:
+        if not methods:
+            raise BadInput("no methods to compare: name at least one")
+        if seeds < 1:
+            raise BadInput(f"seeds is {seeds}: give at least 1")
+        twice = sorted({m for m in methods if list(methods).count(m) > 1})
+        if twice:
+            raise BadInput(f"method '{twice[0]}' is named twice: name it once")
+        self.asked = list(methods)
+        self.methods = [YARDSTICK, *(m for m in methods if m != YARDSTICK)]
+        self.seeds, self.settings, self.options = seeds, settings, options
+        first = int(settings.get("seed", 0))
+        spread = spread_options(self.methods, options)
+        self.configs: dict[tuple[str, int], Config] = {
+            (m, s): make_config(m, settings | {"seed": s}, spread[m])
+            for s in range(first, first + seeds)
+            for m in self.methods
+        }
+
+        self._world: World | None = None
+
+    def assemble(self) -> World:
+        """The data, the same for all runs."""
+        if self._world is None:
+            self._world = assemble(next(iter(self.configs.values())))
+        return self._world
+
+    def to_json(self) -> str:
+        """For the folder, so that an interrupted comparison can go on."""
+        kept = {
+            "version": __version__,
+            "methods": self.asked,
+            "seeds": self.seeds,
+            "settings": self.settings,
+            "options": self.options,
+        }
+        return json.dumps(kept, indent=1)
+
+    @staticmethod
+    def from_json(path: Path) -> Plan:
+        """The plan that a folder was made with."""
+        try:
+            kept = json.loads(path.read_text(encoding="utf-8"))
+            plan = Plan(kept["methods"], kept["seeds"], kept["settings"], kept["options"])
+        except (json.JSONDecodeError, KeyError, TypeError) as error:
+            raise BadInput(f"'{path}' is broken ({error}): start the comparison anew") from None
+        if kept.get("version") != __version__:
+            raise BadInput(
+                f"'{path}' was made by FedTailor {kept.get('version')}: use that version"
+            )
+        return plan
+
+
+def run_folder(folder: Path, method: str, seed: int) -> Path:
+    """Where one run of a comparison lies."""
+    return folder / "runs" / f"{method.replace(':', '.')}-seed{seed}"
+
+
+def _play(
+    plan: Plan, folder: Path | None, announce: Announce | None
+) -> tuple[World, dict[tuple[str, int], dict[str, Any]], dict[tuple[str, int], list[Line]]]:
+    """All runs of the plan; those that are finished already are read, half ones resumed."""
+    world = plan.assemble()
+    if folder:
+        draw(world.partition, world.source.labels, world.source.classes, folder / "partition.png")
+    results, histories = {}, {}
+    for done, ((method, seed), config) in enumerate(plan.configs.items()):
+        lines: list[Line] = []
+        told = announce(method, seed, done, len(plan.configs)) if announce else None
+
+        def watch(
+            line: Line, rounds: int, lines: list[Line] = lines, told: Watcher | None = told
+        ) -> None:
+            lines.append(line)
+            if told:
+                told(line, rounds)
+
+        place = run_folder(folder, method, seed) if folder else None
+        if place and (place / "result.json").exists():
+            result = json.loads((place / "result.json").read_text(encoding="utf-8"))
+        elif place and (place / "checkpoint" / "latest.json").exists():
+            result = resume(place, watch=watch)
+        else:
+            if place:
+                open_folder(place, overwrite=True)
+            result = start(config, place, world=world, watch=watch)
+        results[method, seed] = result
+        if place:
+            rows = (place / "history.jsonl").read_text(encoding="utf-8").splitlines()
+            lines = [json.loads(row) for row in rows]
+        histories[method, seed] = lines
+    return world, results, histories
+
+
+def _over_seeds(values: Sequence[float]) -> dict[str, float]:
+    found = np.array(values, dtype=float)
+    spread = float(found.std(ddof=1)) if len(found) > 1 else 0.0
+    return {"mean": round(float(found.mean()), 6), "std": round(spread, 6)}
+
+
+def _mean_curve(lines: list[list[Line]]) -> list[dict[str, Any]]:
+    """Accuracy by round over seeds: mean, least and largest."""
+    rounds = [line["round"] for line in lines[0] if "pre" in line]
+    curve = []
+    for i, number in enumerate(rounds):
+        at = [[line for line in run if "pre" in line][i]["pre"]["mean"] for run in lines]
+        curve.append({"round": number, "mean": float(np.mean(at)), "low": min(at), "high": max(at)})
+    return curve
+
+
+def summarise_runs(
+    plan: Plan,
+    world: World,
+    results: dict[tuple[str, int], dict[str, Any]],
+    histories: dict[tuple[str, int], list[Line]],
+) -> dict[str, Any]:
+    """What the runs come to, over seeds and against training alone."""
+    seeds = sorted({seed for _, seed in results})
+    names = list(world.federation.names)
+    table: dict[str, Any] = {}
+    clients: dict[str, dict[str, float]] = {}
+    for method in plan.methods:
+        runs = [results[method, s] for s in seeds]
+        clients[method] = {
+            name: float(np.mean([run["per_client"][name] for run in runs])) for name in names
+        }
+        alone = clients[YARDSTICK]
+        gains = {name: clients[method][name] - alone[name] for name in names}
+        table[method] = {
+            "accuracy": {k: _over_seeds([r["accuracy"][k] for r in runs]) for k in METRICS},
+            "best": {
+                "round": [r["best_round"] for r in runs],
+                "mean": _over_seeds([r["best"]["mean"] for r in runs]) if runs[0]["best"] else None,
+            },
+            "better_off": sum(g > 1e-9 for g in gains.values()),
+            "worse_off": sum(g < -1e-9 for g in gains.values()),
+            "gain": {name: round(g, 6) for name, g in gains.items()},
+            "per_client": {name: round(v, 6) for name, v in clients[method].items()},
+            "bytes": {k: int(np.mean([r["bytes"][k] for r in runs])) for k in ("up", "down")},
+            "seconds": round(float(np.mean([r["seconds"] for r in runs])), 3),
+            "peak_memory_bytes": max(r["peak_memory_bytes"] for r in runs),
+            "options": runs[0]["options"],
+            "curve": _mean_curve([histories[method, s] for s in seeds]),
+        }
+    first = results[plan.methods[0], seeds[0]]
+    shared = {
+        k: v
+        for k, v in asdict(plan.configs[plan.methods[0], seeds[0]]).items()
+        if k not in ("method", "options", "seed")
+    }
+    facts = ("data", "model", "clients", "partition", "device", "rounds")
+    summary = {
+        "version": __version__,
+        "methods": plan.methods,
+        "yardstick_added": YARDSTICK not in plan.asked,
+        "seeds": seeds,
+        "settings": shared | {k: first[k] for k in facts},
+        "engines": {m: results[m, seeds[0]]["engine"] for m in plan.methods},
+        "test_rows": {name: int(n) for name, n in zip(names, world.federation.test.n, strict=True)},
+        "table": table,
+    }
+    return summary | {"verdict": verdict(summary)}
+
+
+def finish(plan: Plan, folder: Path | None, announce: Announce | None = None) -> dict[str, Any]:
+    """Plays what is left of a comparison and sums it up."""
+    world, results, histories = _play(plan, folder, announce)
+    summary = summarise_runs(plan, world, results, histories)
+    if folder:
+        from .figures import comparison_figures
+
+        comparison_figures(summary, folder)
+        write_atomically(folder / "summary.json", json.dumps(summary, indent=1) + "\n")
+    return summary
+
+
+def open_comparison(plan: Plan, folder: Path, *, overwrite: bool = False) -> Path:
+    """The folder of a new comparison."""
+    open_folder(folder, overwrite=overwrite, marks=(MARK, "config.toml"))
+    write_atomically(folder / MARK, plan.to_json())
+    return folder
+
+
+def compare(
+    *methods: str,
+    seeds: int = 1,
+    out: str | Path | None = None,
+    overwrite: bool = False,
+    options: dict[str, Any] | None = None,
+    announce: Announce | None = None,
+    **settings: Any,
+) -> dict[str, Any]:
+    """Compares methods on the same data, as `fedtailor compare` does.
+
+    Args:
+      methods: their names. Training alone is always among them.
+      seeds: how many runs per method; seeds count up from `seed`.
+      out: folder for runs, summary and pictures; None keeps nothing.
+      overwrite: replace an earlier comparison there.
+      options: hyper-parameters: `name` for all methods that have it, `method.name` for one.
+      announce: called before each run; may return what is to be called with each round.
+      settings: any setting of `fedtailor.Config`, the same for all methods.
+
+    Example:
+      >>> summary = compare("fedavg", model="mlp", clients=5, rounds=1)
+      >>> summary["methods"]
+      ['local', 'fedavg']
+    """
+    plan = Plan(methods, seeds, settings, options or {})
+    plan.assemble()  # before the folder: bad input leaves nothing behind
+    folder = open_comparison(plan, Path(out), overwrite=overwrite) if out is not None else None
+    return finish(plan, folder, announce)

@@ -1,0 +1,205 @@
+"""Everything a run depends on, in one record that command line, files and Python share."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import tomllib
+import typing
+from dataclasses import MISSING, Field, asdict, dataclass, field, fields
+from math import inf
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from .errors import BadInput, unknown
+from .options import Count, NonNegative, Option, Share, Whole, option_of
+
+if TYPE_CHECKING:
+    from .train import Recipe
+
+Seed = Annotated[int, (0, 2**62)]
+
+
+def _says(default: Any, panel: str, meaning: str) -> Any:
+    return field(default=default, metadata={"panel": panel, "meaning": meaning})
+
+
+@dataclass(frozen=True)
+class Config:
+    """What a run depends on. `auto` values are replaced by what was chosen when the run starts."""
+
+    method: str
+    data: str = _says("digits", "Data", "a known data set, or a path to your own data")
+    data_dir: str = _says(
+        "", "Data", "where known data sets lie (else $FEDTAILOR_DATA, else ./data)"
+    )
+    hub: bool = _says(False, "Data", "fetch a missing data set from the Hugging Face hub")
+    label: str = _says("", "Data", "your table's label column")
+    client_column: str = _says("", "Data", "your table's column that names the client of a row")
+    text_column: str = _says("", "Data", "your table's text column")
+    image_size: Whole = _says(0, "Data", "resize images to this side; 0 keeps their size")
+    normalise: Literal["auto", "pooled", "none"] = _says(
+        "auto", "Data", "scale a table's numeric columns by their training rows"
+    )
+    augment: Literal["none", "crop-flip"] = _says(
+        "none", "Data", "change training images at random while training"
+    )
+    clients: Whole = _says(0, "Clients", "number of clients; 0: 20, or as many as your data name")
+    partition: str = _says(
+        "auto",
+        "Clients",
+        "who has which rows: iid, dirichlet:ALPHA, pathological:CLASSES, shards:CLASSES, "
+        "noniid1:CLASSES, noniid2:DOMINANT,RATIO, latent:GROUPS, natural; auto: natural if your "
+        "data name their clients, else dirichlet:0.1",
+    )
+    partition_file: str = _says("", "Clients", "take a partition saved earlier instead")
+    partition_seed: Seed = _says(0, "Clients", "random seed of the partition, apart from --seed")
+    min_samples: Count = _says(20, "Clients", "least rows of a client (dirichlet)")
+    test: Share = _says(0.25, "Clients", "share of a client's rows for testing")
+    val: Share = _says(0.2, "Clients", "share of the other rows for validation")
+    official_test: bool = _says(
+        False, "Clients", "test on the data set's own test rows instead of a share of all rows"
+    )
+    held_out: Whole = _says(0, "Clients", "clients that never train, for cold start")
+    permute_targets: bool = _says(
+        False, "Clients", "validate and test each client on another one's rows"
+    )
+    participation: Share = _says(1.0, "Federation", "share of the clients that train in a round")
+    rounds: Count = _says(30, "Federation", "number of rounds")
+    model: str = _says(
+        "auto", "Model", "a known model or package.module:factory; auto fits the data"
+    )
+    blocks: Literal["leaf", "coarse"] = _says(
+        "leaf", "Model", "what layer-wise methods call a block: single layers, or stages"
+    )
+    epochs: Count = _says(1, "Training", "passes over a client's rows per round")
+    steps: Whole = _says(0, "Training", "if not 0: random batches per round instead of passes")
+    batch: Whole = _says(10, "Training", "examples per step; 0: all of a client's rows")
+    lr: NonNegative = _says(0.05, "Training", "learning rate")
+    optimizer: Literal["sgd", "adam", "adamw"] = _says("sgd", "Training", "clients' optimiser")
+    momentum: Share = _says(0.0, "Training", "momentum of sgd")
+    weight_decay: NonNegative = _says(0.0, "Training", "weight decay")
+    lr_decay: NonNegative = _says(1.0, "Training", "factor on the learning rate, per round")
+    lr_floor: NonNegative = _says(0.0, "Training", "the decayed learning rate stays above this")
+    clip: NonNegative = _says(0.0, "Training", "largest gradient norm; 0: no limit")
+    last: Literal["pad", "wrap", "drop"] = _says(
+        "pad", "Training", "a short last batch: use it as it is, fill it up, or drop it"
+    )
+    finetune: Whole = _says(0, "Evaluation", "epochs of training each model before the final test")
+    eval_every: Count = _says(1, "Evaluation", "evaluate after every so many rounds")
+    seed: Seed = _says(0, "Run", "random seed of initial model, batches and sampling")
+    engine: Literal["auto", "sequential", "vectorised"] = _says(
+        "auto", "Run", "one client after another, or all at once; results are the same"
+    )
+    device: str = _says("auto", "Run", "cpu, cuda or cuda:N; auto takes a GPU if there is one")
+    chunk: Whole = _says(0, "Run", "clients that share the device at a time; 0: what fits")
+    states: Literal["auto", "device", "host", "disk"] = _says(
+        "auto", "Run", "where client states are kept between rounds"
+    )
+    on_nan: Literal["stop", "skip"] = _says(
+        "stop", "Run", "a client that diverges stops the run, or is left out of the round"
+    )
+    checkpoint_every: Whole = _says(
+        0, "Run", "rounds between checkpoints; 0: as often as costs little"
+    )
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def recipe(self) -> Recipe:
+        """How clients train."""
+        from .train import Recipe
+
+        return Recipe(**{f.name: getattr(self, f.name) for f in fields(Recipe)})
+
+    def fingerprint(self) -> str:
+        """Tells whether two runs are the same run."""
+        text = json.dumps(asdict(self), sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def settings() -> dict[str, tuple[Option, Field[Any]]]:
+    """Every setting but method and options, with what it takes."""
+    hints = typing.get_type_hints(Config, include_extras=True)
+    out = {}
+    for entry in fields(Config):
+        option = None
+        if entry.default is not MISSING:
+            meaning = entry.metadata["meaning"]
+            option = option_of(entry.name, hints[entry.name], entry.default, meaning)
+        if option is not None:
+            out[entry.name] = (option, entry)
+    return out
+
+
+def make_config(method: str, given: dict[str, Any], options: dict[str, Any]) -> Config:
+    """A checked configuration.
+
+    Args:
+      method: name of the method, or package.module:factory.
+      given: settings by name; the others keep their defaults.
+      options: the method's hyper-parameters by name.
+
+    Raises:
+      BadInput: something is unknown or out of range.
+    """
+    from .describe import find, parse_options  # late: they need torch
+
+    known = settings()
+    for name in given:
+        if name not in known:
+            raise unknown("setting", name, known)
+    values = {name: known[name][0].parse(value) for name, value in given.items()}
+    config = Config(method, **values, options=parse_options(find(method), options))
+    if config.participation == 0:
+        raise BadInput("participation is 0: nobody would train; give a share above 0, up to 1")
+    if config.test in (0, 1) and not config.official_test:
+        raise BadInput(f"test is {config.test:g}: give a share between 0 and 1")
+    if config.val == 1:
+        raise BadInput("val is 1: nothing would be left to train on; give a share below 1")
+    return config
+
+
+def read_config(path: Path) -> tuple[str | None, dict[str, Any], dict[str, Any]]:
+    """(method, settings, options) from a TOML file, not yet checked."""
+    try:
+        found = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise BadInput(f"config '{path}' does not exist: check the path") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"config '{path}' cannot be read: {error}") from None
+    except tomllib.TOMLDecodeError as error:
+        raise BadInput(f"config '{path}' is not valid TOML: {error}") from None
+    known = [*settings(), "method", "options"]
+    for name, value in found.items():
+        if name not in known:
+            guess = unknown("setting", name, known)
+            raise BadInput(f"config '{path}': {guess}")
+        if isinstance(value, dict) != (name == "options"):
+            raise BadInput(
+                f"config '{path}': '{name}' must be a {'table' if name == 'options' else 'value'}"
+            )
+    options = found.pop("options", {})
+    method = found.pop("method", None)
+    if method is not None and not isinstance(method, str):
+        raise BadInput(f"config '{path}': method is {method!r}: give its name in quotes")
+    return method, found, options
+
+
+def _toml(value: Any) -> str:
+    # JSON's words for text, numbers and truth are TOML's too, but for infinity
+    if isinstance(value, float) and value in (inf, -inf):
+        return "inf" if value > 0 else "-inf"
+    return json.dumps(value)
+
+
+def write_config(config: Config, version: str) -> str:
+    """The configuration as TOML, complete: it reruns the run."""
+    values = asdict(config)
+    options = values.pop("options")
+    lines = [
+        f"# FedTailor {version}. Run it again: fedtailor run --config config.toml",
+        *(f"{name} = {_toml(value)}" for name, value in values.items()),
+        "",
+        "[options]",
+        *(f"{name} = {_toml(value)}" for name, value in options.items()),
+    ]
+    return "\n".join(lines) + "\n"

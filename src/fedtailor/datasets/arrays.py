@@ -1,0 +1,139 @@
+"""npz files: `x`, `y` (and `client`), or `x_train`, `y_train`, `x_test`, `y_test`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from fedtailor.datasets.images import channels_first
+from fedtailor.datasets.parts import Part
+from fedtailor.datasets.source import Array, Raw, Table
+from fedtailor.datasets.wording import listed, reason, shown
+from fedtailor.errors import BadInput
+
+# The names of one split's arrays: examples, labels, clients.
+SPLITS = (
+    (("x", "y", "client"), False),
+    (("x_train", "y_train", "client_train"), False),
+    (("x_test", "y_test", "client_test"), True),
+    (("train_images", "train_labels", "train_clients"), False),
+    (("test_images", "test_labels", "test_clients"), True),
+)
+
+
+def read_npz(path: Path) -> dict[str, Array]:
+    """All arrays of the file, names in lower case; arrays of Python objects are refused."""
+    try:
+        loaded = np.load(path, allow_pickle=False)
+        if not isinstance(loaded, np.lib.npyio.NpzFile):
+            raise BadInput(f"'{shown(path)}' is a single array: save it with np.savez(x=, y=)")
+        with loaded as file:
+            arrays = {name.lower(): file[name] for name in file.files}
+    except BadInput:
+        raise
+    except Exception as error:  # a broken file can fail anywhere in zip, zlib or numpy
+        if "allow_pickle" in str(error) or "pickled" in str(error):
+            raise BadInput(
+                f"'{shown(path)}' holds Python objects, which are not read for safety: "
+                "save plain number or text arrays"
+            ) from error
+        raise BadInput(
+            f"'{shown(path)}' is not a readable npz file ({reason(error)}): save it again"
+        ) from error
+    if not arrays:
+        raise BadInput(f"'{shown(path)}' holds no arrays: save x and y in it")
+    return arrays
+
+
+def npz_parts(path: Path) -> list[Part]:
+    """The labelled splits in the file."""
+    return array_parts(read_npz(path), path)
+
+
+def array_parts(arrays: Mapping[str, Array], path: Path) -> list[Part]:
+    """The labelled splits among the arrays of a file."""
+    parts = [_part(arrays, names, test, path) for names, test in SPLITS if names[0] in arrays]
+    if not any(not p.test for p in parts):
+        raise BadInput(
+            f"'{shown(path)}' holds the arrays {listed(arrays)}: save x and y, or x_train, "
+            "y_train, x_test and y_test"
+        )
+    if len({bool(p.owners) for p in parts}) > 1:
+        raise BadInput(f"'{shown(path)}' names clients for one split only: name them for all")
+    return parts
+
+
+def _part(arrays: Mapping[str, Array], names: tuple[str, str, str], test: bool, path: Path) -> Part:
+    x, y, client = names
+    if y not in arrays:
+        raise BadInput(
+            f"'{shown(path)}' has '{x}' but no '{y}' (arrays: {listed(arrays)}): save the labels"
+        )
+    labels = label_array(arrays[y], f"'{shown(path)}' array '{y}'")
+    owners = _owner_names(arrays[client], path, client) if client in arrays else ()
+    if owners and len(owners) != len(labels):
+        raise BadInput(
+            f"'{shown(path)}' has {len(owners)} entries in '{client}' for {len(labels)} labels: "
+            "give one per example"
+        )
+    return Part(
+        raw_of(arrays[x], f"'{shown(path)}' array '{x}'"), labels, f"'{shown(path)}'", test, owners
+    )
+
+
+def label_array(y: Array, where: str) -> Array:
+    """Class numbers (int64) or class names (unicode), one per example."""
+    if y.ndim == 2 and y.shape[1] == 1:
+        y = y[:, 0]
+    if y.ndim != 1 or y.dtype.kind not in "iufbU":
+        raise BadInput(
+            f"{where} has shape {y.shape} of {y.dtype}: give one class number or name per example"
+        )
+    if y.dtype.kind == "U":
+        unnamed = np.flatnonzero(np.char.strip(y) == "")
+        if len(unnamed):
+            raise BadInput(f"{where} row {unnamed[0] + 1} has no label: label or remove it")
+        return np.char.strip(y)
+    if y.dtype.kind == "f":
+        wrong = np.flatnonzero(~(np.mod(y, 1) == 0))
+        if len(wrong):
+            raise BadInput(
+                f"{where} row {wrong[0] + 1} is {y[wrong[0]]}, not a class: "
+                "give whole numbers or class names for every row"
+            )
+    return y.astype(np.int64)
+
+
+def _owner_names(client: Array, path: Path, key: str) -> tuple[str, ...]:
+    if client.ndim != 1 or client.dtype.kind not in "iuU":
+        raise BadInput(
+            f"'{shown(path)}' array '{key}' has shape {client.shape} of {client.dtype}: "
+            "give one client name or whole number per example"
+        )
+    names = tuple(str(c) for c in client)
+    if "" in names:
+        raise BadInput(
+            f"'{shown(path)}' array '{key}' row {names.index('') + 1} is empty: name the client"
+        )
+    return names
+
+
+def raw_of(x: Array, where: str) -> Raw:
+    """Texts from a 1-d text array, a table from 2-d numbers, images from 3 or 4 dimensions."""
+    if x.ndim == 1 and x.dtype.kind == "U":
+        return tuple(str(text) for text in x)
+    if x.ndim == 2 and x.dtype.kind in "iufb":
+        if not np.isfinite(x[~np.isnan(x)] if x.dtype.kind == "f" else x).all():
+            row = int(np.flatnonzero(np.isinf(x).any(axis=1))[0])
+            raise BadInput(
+                f"{where} row {row + 1} holds an infinite value: use a finite number or nan"
+            )
+        return Table({f"x{i}": x[:, i].astype(np.float64) for i in range(x.shape[1])})
+    if x.ndim in (3, 4):
+        return channels_first(x, where)
+    raise BadInput(
+        f"{where} has shape {x.shape} of {x.dtype}: give [n, features] numbers, "
+        "[n, h, w(, c)] images or [n] texts"
+    )

@@ -1,0 +1,80 @@
+"""Files that were fetched once: written whole or not at all, and checked by sha256 later."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
+
+from fedtailor.datasets.wording import reason, shown
+from fedtailor.errors import BadInput
+
+
+def note_of(path: Path) -> Path:
+    """The JSON file beside a fetched file that holds its sha256."""
+    return path.with_name(path.name + ".json")
+
+
+def sha256_of(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def verify(path: Path) -> None:
+    """Raise `BadInput` if the file is not what was fetched; one without a note is the user's."""
+    note = note_of(path)
+    if not note.exists():
+        return
+    try:
+        stated = json.loads(note.read_text(encoding="utf-8"))["sha256"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BadInput(
+            f"'{shown(note)}' cannot be read ({reason(error)}): delete it and '{shown(path)}' "
+            "to fetch them again"
+        ) from error
+    actual = sha256_of(path)
+    if actual != stated:
+        raise BadInput(
+            f"'{shown(path)}' has sha256 {actual[:12]}..., not {shown(stated, 15)} as when it was "
+            "fetched: delete the file to fetch it again"
+        )
+
+
+def store(path: Path, write: Callable[[BinaryIO], None], origin: str) -> None:
+    """Write the file and its note, each under a passing name first.
+
+    The note comes first: a crash in between then leaves a note without a file, which is harmless,
+    and never a file that is used unchecked.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        written = _beside(path, write)
+        facts = {"file": path.name, "sha256": sha256_of(written), "origin": origin}
+        text = json.dumps(facts, indent=2) + "\n"
+        _beside(path, lambda file: _write_text(file, text)).replace(note_of(path))
+        written.replace(path)
+    except OSError as error:
+        raise BadInput(
+            f"'{shown(path)}' cannot be written ({reason(error)}): choose another --data-dir"
+        ) from error
+
+
+def _write_text(file: BinaryIO, text: str) -> None:
+    file.write(text.encode("utf-8"))
+
+
+def _beside(path: Path, write: Callable[[BinaryIO], None]) -> Path:
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    return Path(name)

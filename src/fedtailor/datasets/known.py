@@ -1,0 +1,111 @@
+"""The data sets known by name: their classes, where the hub keeps them, what files are called."""
+
+from __future__ import annotations
+
+import re
+import string
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from fedtailor.datasets.parts import Part
+
+
+@dataclass(frozen=True)
+class Known:
+    """A data set with a name.
+
+    Attributes:
+      name: as the user writes it.
+      kind: `image` or `text`.
+      channels: 1 (grey) or 3 (colour); 0 for text.
+      classes: the class names; empty where the files tell them.
+      repository: its id on the Hugging Face hub.
+      aliases: other names of its folder or file, in the form `plain` gives.
+    """
+
+    name: str
+    kind: Literal["image", "text"]
+    channels: int
+    classes: tuple[str, ...]
+    repository: str
+    aliases: tuple[str, ...] = ()
+
+    def is_called(self, name: str) -> bool:
+        return plain(name) in (plain(self.name), *self.aliases)
+
+
+def plain(name: str) -> str:
+    """A name without case, hyphens and underscores: FashionMNIST is fashion-mnist."""
+    return re.sub(r"[-_ ]", "", name.lower())
+
+
+DIGITS = tuple(string.digits)
+FASHION = (
+    "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat",
+    "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",
+)  # fmt: skip
+CIFAR10 = (
+    "airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck",
+)  # fmt: skip
+CIFAR100 = (
+    "apple", "aquarium_fish", "baby", "bear", "beaver", "bed", "bee", "beetle", "bicycle", "bottle",
+    "bowl", "boy", "bridge", "bus", "butterfly", "camel", "can", "castle", "caterpillar", "cattle",
+    "chair", "chimpanzee", "clock", "cloud", "cockroach", "couch", "crab", "crocodile", "cup",
+    "dinosaur", "dolphin", "elephant", "flatfish", "forest", "fox", "girl", "hamster", "house",
+    "kangaroo", "keyboard", "lamp", "lawn_mower", "leopard", "lion", "lizard", "lobster", "man",
+    "maple_tree", "motorcycle", "mountain", "mouse", "mushroom", "oak_tree", "orange", "orchid",
+    "otter", "palm_tree", "pear", "pickup_truck", "pine_tree", "plain", "plate", "poppy",
+    "porcupine", "possum", "rabbit", "raccoon", "ray", "road", "rocket", "rose", "sea", "seal",
+    "shark", "shrew", "skunk", "skyscraper", "snail", "snake", "spider", "squirrel", "streetcar",
+    "sunflower", "sweet_pepper", "table", "tank", "telephone", "television", "tiger", "tractor",
+    "train", "trout", "tulip", "turtle", "wardrobe", "whale", "willow_tree", "wolf", "woman",
+    "worm",
+)  # fmt: skip
+NEWS = ("World", "Sports", "Business", "Sci/Tech")
+
+_MERGED = tuple(string.digits + string.ascii_uppercase + "abdefghnqrt")
+# In the order of preference when a folder holds several variants.
+EMNIST: Mapping[str, tuple[str, ...]] = {
+    "balanced": _MERGED,
+    "byclass": tuple(string.digits + string.ascii_uppercase + string.ascii_lowercase),
+    "bymerge": _MERGED,
+    "letters": tuple(string.ascii_lowercase),
+    "digits": DIGITS,
+    "mnist": DIGITS,
+}
+
+SETS: Mapping[str, Known] = {
+    known.name: known
+    for known in (
+        Known("mnist", "image", 1, DIGITS, "ylecun/mnist"),
+        Known("fashion-mnist", "image", 1, FASHION, "zalando-datasets/fashion_mnist"),
+        Known("emnist", "image", 1, (), "tanganke/emnist_letters"),
+        Known(
+            "cifar10", "image", 3, CIFAR10, "uoft-cs/cifar10", ("cifar10batchespy", "cifar10python")
+        ),
+        Known("cifar100", "image", 3, CIFAR100, "uoft-cs/cifar100", ("cifar100python",)),
+        Known("tiny-imagenet", "image", 3, (), "zh-plus/tiny-imagenet", ("tinyimagenet200",)),
+        Known("ag-news", "text", 0, NEWS, "fancyzhx/ag_news", ("agnewscsv",)),
+    )
+}
+
+KNOWN: tuple[str, ...] = ("digits", *SETS)
+
+
+def guessed_emnist(parts: Sequence[Part]) -> tuple[list[Part], tuple[str, ...]]:
+    """EMNIST parts whose file does not say the variant: it is told from the labels' range."""
+    if any(p.labels.dtype.kind == "U" for p in parts):
+        return list(parts), ()
+    low = min(int(p.labels.min()) for p in parts)
+    high = max(int(p.labels.max()) for p in parts)
+    if low == 1 and high == 26:  # letters are counted from 1
+        parts = [Part(p.raw, p.labels - 1, p.where, p.test, p.owners) for p in parts]
+        high = 25
+    fitting = [classes for classes in EMNIST.values() if len(classes) > high]
+    classes = min(fitting, key=len, default=EMNIST["byclass"])
+    return [
+        Part(p.raw, p.labels.astype(np.int64), p.where, p.test, p.owners) for p in parts
+    ], classes

@@ -1,0 +1,107 @@
+"""`load`: a data set by name or by path."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from fedtailor.datasets import hub as hugging_face
+from fedtailor.datasets.images import check_size, resized
+from fedtailor.datasets.known import DIGITS, KNOWN, SETS, Known
+from fedtailor.datasets.local import ENDINGS, find
+from fedtailor.datasets.own import load_own
+from fedtailor.datasets.parts import Part, assemble
+from fedtailor.datasets.source import Source
+from fedtailor.datasets.tables import Wishes
+from fedtailor.datasets.wording import shown
+from fedtailor.errors import BadInput, unknown
+
+FOLDER_VARIABLE = "FEDTAILOR_DATA"
+
+
+def load(
+    name: str,
+    *,
+    data_dir: Path | None = None,
+    label: str | None = None,
+    client: str | None = None,
+    text: str | None = None,
+    image_size: int | None = None,
+    hub: bool = False,
+) -> Source:
+    """A known data set, or the user's own data.
+
+    Args:
+      name: one of `KNOWN`, or a path (it holds a separator or exists) to the user's own data.
+      data_dir: where known data sets lie; else $FEDTAILOR_DATA, else ./data.
+      label: the label column of a table of one's own.
+      client: the column that names the client of each row.
+      text: the column whose text is to be classified; other feature columns are then left out.
+      image_size: side in pixels that images are resized to; else files of unequal size are
+        brought to the size of the first one.
+      hub: fetch a known data set that is not on disk from the Hugging Face hub.
+    """
+    check_size(image_size)
+    wishes = Wishes(label, client, text)
+    # A known name wins over a folder of the same name: `mnist` is never by accident one's own.
+    if name in KNOWN:
+        _refuse_wishes(wishes, name)
+        source = _digits() if name == "digits" else _load_known(name, data_dir, image_size, hub)
+    elif _is_path(name):
+        if hub:
+            raise BadInput(f"--hub fetches known data sets, not '{shown(name)}': leave it out")
+        source = load_own(Path(name), wishes, image_size)
+    else:
+        raise unknown("data set", shown(name), (*KNOWN, "or a path to your own data"))
+    if image_size is None:
+        return source
+    if not isinstance(source.raw, np.ndarray):
+        raise BadInput(
+            f"--image-size {image_size} is for images but '{shown(name)}' is {source.kind} data: "
+            "leave it out"
+        )
+    return replace(source, raw=resized(source.raw, image_size))
+
+
+def _is_path(name: str) -> bool:
+    separators = [s for s in (os.sep, os.altsep) if s]
+    return any(s in name for s in separators) or (bool(name) and Path(name).exists())
+
+
+def _refuse_wishes(wishes: Wishes, name: str) -> None:
+    for flag, wish in wishes.flags().items():
+        raise BadInput(
+            f"{flag} '{shown(wish)}' is for tables of your own, not for '{name}': leave it out"
+        )
+
+
+def _load_known(name: str, data_dir: Path | None, image_size: int | None, hub: bool) -> Source:
+    known = SETS[name]
+    root = data_dir or Path(os.environ.get(FOLDER_VARIABLE) or "data")
+    source = find(known, root, image_size)
+    if source is not None:
+        return source
+    if hub:
+        return hugging_face.fetch(known, root)
+    raise _not_found(known, root)
+
+
+def _not_found(known: Known, root: Path) -> BadInput:
+    endings = ", ".join(f"{known.name}{e}" for e in ENDINGS)
+    return BadInput(
+        f"data set '{known.name}' was not found in '{shown(root)}' (looked for the folder "
+        f"{known.name}/, the files {endings}, and its files in '{shown(root)}' itself): set "
+        f"--data-dir or ${FOLDER_VARIABLE}, or use --hub (pip install 'fedtailor[hub]')"
+    )
+
+
+def _digits() -> Source:
+    """scikit-learn's 1,797 digits of 8x8 pixels, which come with the library."""
+    from sklearn.datasets import load_digits
+
+    images, labels = load_digits(return_X_y=True)
+    scaled = np.rint(images * (255 / 16)).astype(np.uint8).reshape(-1, 1, 8, 8)
+    return assemble("digits", [Part(scaled, labels.astype(np.int64), "digits")], DIGITS)

@@ -1,0 +1,150 @@
+"""Parts of a data set (a split, a client's file) and how they become one `Source`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedtailor.datasets.source import Array, Labels, Raw, Source, Table, kind_of
+from fedtailor.datasets.wording import listed, shown
+from fedtailor.errors import BadInput
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Some rows from one place.
+
+    Attributes:
+      raw: the examples.
+      labels: one per example: class numbers (int64) or class names (unicode).
+      where: the file or folder that messages about these rows name.
+      test: whether the data set's own test split holds these rows.
+      owners: the client of each row; empty when unknown.
+    """
+
+    raw: Raw
+    labels: Array
+    where: str
+    test: bool = False
+    owners: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        if len(self.raw) != len(self.labels):
+            raise BadInput(
+                f"{self.where} holds {len(self.raw)} examples but {len(self.labels)} labels: "
+                "give one label per example"
+            )
+        if not len(self.raw):
+            raise BadInput(f"{self.where} holds no examples: remove it or fill it")
+
+
+def in_order(names: Iterable[str]) -> tuple[str, ...]:
+    """Sorted, by number when all names are whole numbers (so that 10 follows 9)."""
+    distinct = set(names)
+    if all(re.fullmatch(r"-?\d{1,18}", n) for n in distinct):
+        return tuple(sorted(distinct, key=lambda n: (int(n), n)))
+    return tuple(sorted(distinct))
+
+
+def assemble(name: str, parts: Sequence[Part], classes: tuple[str, ...] = ()) -> Source:
+    """One source from all parts; the class set is the union of what the parts hold.
+
+    `classes` fixes the class names and their order where the data set is known.
+    """
+    if not classes:
+        parts = [_with_named_labels(p) for p in parts]
+        classes = in_order(str(c) for p in parts for c in np.unique(p.labels))
+    labels = [class_numbers(p, classes) for p in parts]
+    owners = in_order(o for p in parts for o in p.owners)
+    place = {owner: i for i, owner in enumerate(owners)}
+    owner = [i for p in parts for i in ([place[o] for o in p.owners] or [-1] * len(p.labels))]
+    return Source(
+        name=name,
+        kind=kind_of(parts[0].raw),
+        raw=_joined(parts),
+        labels=np.concatenate(labels),
+        classes=classes,
+        official_test=np.concatenate([np.full(len(p.labels), p.test) for p in parts]),
+        owners=owners,
+        owner=np.array(owner, dtype=np.int64),
+    )
+
+
+def _with_named_labels(part: Part) -> Part:
+    if part.labels.dtype.kind == "U":
+        return part
+    _refuse(part, part.labels < 0, "whole numbers from 0, one for every row")
+    return Part(part.raw, part.labels.astype(str), part.where, part.test, part.owners)
+
+
+def class_numbers(part: Part, classes: tuple[str, ...]) -> Labels:
+    """The part's labels as positions in `classes`."""
+    if part.labels.dtype.kind == "U":
+        names, inverse = np.unique(part.labels, return_inverse=True)
+        place = {c: i for i, c in enumerate(classes)}
+        numbers = np.array([place.get(str(n), -1) for n in names], dtype=np.int64)[inverse]
+        if set(map(str, names)) <= {str(i) for i in range(len(classes))} - set(classes):
+            numbers = part.labels.astype(np.int64)  # class numbers that were read from text
+        _refuse(part, numbers < 0, f"one of: {listed(classes)}")
+        return numbers.astype(np.int64)
+    outside = (part.labels < 0) | (part.labels >= len(classes))
+    _refuse(part, outside, f"a number in 0..{len(classes) - 1}")
+    return part.labels.astype(np.int64)
+
+
+def _refuse(part: Part, wrong: Array, cure: str) -> None:
+    rows = np.flatnonzero(wrong)
+    if len(rows):
+        raise BadInput(
+            f"{part.where}: label '{shown(part.labels[rows[0]])}' of row {rows[0] + 1} "
+            f"is out of range: use {cure}"
+        )
+
+
+def _joined(parts: Sequence[Part]) -> Raw:
+    first = parts[0]
+    for part in parts[1:]:
+        if kind_of(part.raw) != kind_of(first.raw):
+            raise BadInput(
+                f"{part.where} holds {kind_of(part.raw)} but {first.where} holds "
+                f"{kind_of(first.raw)}: all parts must be of one kind"
+            )
+    if isinstance(first.raw, tuple):
+        return tuple(text for p in parts if isinstance(p.raw, tuple) for text in p.raw)
+    if isinstance(first.raw, Table):
+        return _joined_tables(parts, first.raw)
+    images = [p.raw for p in parts if isinstance(p.raw, np.ndarray)]
+    for part, array in zip(parts, images, strict=True):
+        if array.shape[1:] != images[0].shape[1:]:
+            raise BadInput(
+                f"{part.where} holds images of shape {array.shape[1:]} but {first.where} of "
+                f"{images[0].shape[1:]}: bring them to one shape"
+            )
+    return images[0] if len(images) == 1 else np.concatenate(images)
+
+
+def _joined_tables(parts: Sequence[Part], first: Table) -> Table:
+    tables = [p.raw for p in parts if isinstance(p.raw, Table)]
+    for part, table in zip(parts, tables, strict=True):
+        same_columns(first.names, table.names, parts[0].where, part.where)
+        for column in first.names:
+            if table.columns[column].dtype.kind != first.columns[column].dtype.kind:
+                raise BadInput(
+                    f"{part.where}: column '{shown(column)}' mixes text and numbers with "
+                    f"{parts[0].where}: make it one or the other"
+                )
+    return Table({c: np.concatenate([t.columns[c] for t in tables]) for c in first.names})
+
+
+def same_columns(first: Sequence[str], other: Sequence[str], where: str, at: str) -> None:
+    """Raise `BadInput` unless both files have the same columns (in any order)."""
+    absent = [c for c in first if c not in other]
+    extra = [c for c in other if c not in first]
+    if absent or extra:
+        raise BadInput(
+            f"{at} has other columns than {where} (missing: {listed(absent)}; "
+            f"extra: {listed(extra)}): give all files the same columns"
+        )

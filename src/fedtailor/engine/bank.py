@@ -1,0 +1,97 @@
+"""Where the clients' states are kept between their turns."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from .. import tree
+from ..tree import Tree
+
+Place = Literal["device", "host", "disk"]
+
+
+def nbytes(rows: Tree) -> int:
+    """Bytes of all leaves of a tree."""
+    return sum(leaf.numel() * leaf.element_size() for leaf in tree.leaves(rows))
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that can still be had on a device; for the CPU, of the machine's memory."""
+    if device.type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable"))
+    except (OSError, StopIteration):
+        return 4 << 30  # no such file on this system: assume little
+
+
+def choose_place(row_bytes: int, clients: int, device: torch.device) -> Place:
+    """The nearest place that holds all states and leaves room to work."""
+    need = row_bytes * clients
+    if need < 0.4 * free_memory(device):
+        return "device"
+    return "host" if need < 0.6 * free_memory(torch.device("cpu")) else "disk"
+
+
+class Bank:
+    """One row of state per client, made when the client is first met.
+
+    Args:
+      clients: how many rows.
+      like: one client's state, for names, shapes and types.
+      device: where states are needed.
+      place: where they are kept: on that `device`, in `host` memory, or in files on `disk`.
+      folder: for files; a temporary folder if none is given.
+    """
+
+    def __init__(
+        self,
+        clients: int,
+        like: Tree,
+        device: torch.device,
+        place: Place = "device",
+        folder: Path | None = None,
+    ) -> None:
+        self.device, self.place = device, place
+        self.met = torch.zeros(clients, dtype=torch.bool)
+        self._files = Path(tempfile.mkdtemp(dir=folder)) if place == "disk" else None
+        self._count = 0
+        self.rows: Tree = tree.map(lambda p: self._allocate(clients, p), like)
+
+    def _allocate(self, clients: int, like: Tensor) -> Tensor:
+        shape = (clients, *like.shape)
+        if self._files is None:
+            where = self.device if self.place == "device" else torch.device("cpu")
+            return torch.zeros(shape, dtype=like.dtype, device=where)
+        self._count += 1
+        numel = max(clients * like.numel(), 1)
+        flat = torch.from_file(
+            str(self._files / f"{self._count}.bin"), shared=True, size=numel, dtype=like.dtype
+        )
+        return flat[: clients * like.numel()].view(shape)
+
+    def get(self, ids: Tensor) -> Tree:
+        """The rows of some clients, on the compute device; a client not yet met has zeros."""
+        return tree.map(lambda p: p[ids.to(p.device)].to(self.device), self.rows)
+
+    def put(self, ids: Tensor, rows: Tree) -> None:
+        """Keeps new rows for some clients."""
+        tree.map(
+            lambda old, new: old.index_copy_(0, ids.to(old.device), new.to(old.device)),
+            self.rows,
+            rows,
+        )
+        self.met[ids.cpu()] = True
+
+    def close(self) -> None:
+        """Removes the files, if there are any."""
+        if self._files is not None:
+            self.rows = {}
+            shutil.rmtree(self._files, ignore_errors=True)

@@ -1,0 +1,43 @@
+"""How many clients fit on the device at a time."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..task import Task
+from ..train import Recipe
+from ..tree import Params, Tree
+from .bank import free_memory, nbytes
+from .federation import Federation
+
+MODEL_COPIES = 8  # parameters, gradients, optimiser, results and what is on its way between them
+SHARE = 0.4  # of the free memory
+
+
+def _saved_bytes(task: Task, params: Params, federation: Federation, batch: int) -> int:
+    """Bytes that one training step keeps for its backward pass, measured on a real batch."""
+    kept = 0
+
+    def pack(saved: Tensor) -> Tensor:
+        nonlocal kept
+        kept += saved.numel() * saved.element_size()
+        return saved
+
+    first = torch.zeros(1, dtype=torch.int64)
+    data = federation.data(first)
+    one = data._replace(rows=data.rows[0], n=data.n[0])
+    sample = next(one.batches(batch or len(one.rows), data.n[0]))
+    leaf = {k: v.detach().clone().requires_grad_(v.is_floating_point()) for k, v in params.items()}
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda saved: saved):
+        task.loss({k: leaf[k] if k not in task.buffers else params[k] for k in leaf}, sample)
+    return kept
+
+
+def choose_chunk(
+    task: Task, params: Params, federation: Federation, message: Tree, state: Tree, recipe: Recipe
+) -> int:
+    """As many clients as fit, from the sizes of model, message, state and one training step."""
+    models = MODEL_COPIES * nbytes(params) + 2 * nbytes(message) + 2 * nbytes(state)
+    each = models + 2 * _saved_bytes(task, params, federation, recipe.batch)
+    return int(max(1, min(federation.clients, SHARE * free_memory(federation.x.device) // each)))

@@ -1,0 +1,29 @@
+"""Who takes part in a round."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .. import rng
+
+
+def draw_cohort(seed: int, round: int, eligible: Tensor, participation: float) -> Tensor:
+    """The clients of a round: drawn uniformly without replacement, in ascending order.
+
+    The draw depends on seed and round alone, so every method meets the same cohorts.
+
+    Args:
+      seed: of the run.
+      round: number of the round.
+      eligible: ids that may be drawn.
+      participation: share of them that is; at least one client is.
+    """
+    count = max(1, round_half_up(participation * len(eligible)))
+    order = rng.permutation(rng.key(seed, rng.COHORT, round), len(eligible))
+    return eligible[order[:count]].sort().values.to(torch.int64)
+
+
+def round_half_up(value: float) -> int:
+    """The nearest whole number; halves go up (`round` would send 0.5 to 0)."""
+    return int(value + 0.5)

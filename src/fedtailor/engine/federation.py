@@ -1,0 +1,93 @@
+"""All clients' data on one machine: a flat store, and whose the rows are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..data import Data
+
+
+class Rows(NamedTuple):
+    """Row numbers of every client, one after the other.
+
+    Attributes:
+      flat: all row numbers, on the compute device.
+      offset: where each client's begin.
+      n: how many each client has.
+    """
+
+    flat: Tensor
+    offset: Tensor
+    n: Tensor
+
+    @classmethod
+    def of(cls, rows: Sequence[np.ndarray], device: torch.device | str) -> Rows:
+        """From one array of row numbers per client."""
+        n = torch.tensor([len(r) for r in rows], dtype=torch.int64)
+        flat = torch.from_numpy(np.concatenate([np.asarray(r, dtype=np.int64) for r in rows]))
+        return cls(flat.to(device), torch.cat([n.new_zeros(1), n.cumsum(0)[:-1]]), n)
+
+    def at(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        """(padded row numbers, counts) of some clients; padding repeats a client's own rows."""
+        n = self.n[ids]
+        width = max(int(n.max()), 1)
+        position = torch.arange(width) % n.clamp(min=1)[:, None]
+        where = (self.offset[ids, None] + position).clamp(max=max(len(self.flat) - 1, 0))
+        device = self.flat.device
+        if not len(self.flat):
+            return torch.zeros(len(ids), 1, dtype=torch.int64, device=device), n.to(device)
+        return self.flat[where.to(device)], n.to(device)
+
+
+class Federation(NamedTuple):
+    """Attributes:
+    x: examples of all clients.
+    y: labels of all clients.
+    train: rows to learn from.
+    val: rows that methods may look at to choose (weights, best round).
+    test: rows that only evaluation sees.
+    names: the clients' names.
+    """
+
+    x: Tensor
+    y: Tensor
+    train: Rows
+    val: Rows
+    test: Rows
+    names: tuple[str, ...]
+
+    @classmethod
+    def of(
+        cls,
+        x: Tensor,
+        y: Tensor,
+        train: Sequence[np.ndarray],
+        val: Sequence[np.ndarray],
+        test: Sequence[np.ndarray],
+        names: Sequence[str] | None = None,
+    ) -> Federation:
+        """From a store and one array of row numbers per client and part."""
+        names = names or [f"client-{i}" for i in range(len(train))]
+        rows = [Rows.of(part, x.device) for part in (train, val, test)]
+        return cls(x, y, rows[0], rows[1], rows[2], tuple(names))
+
+    @property
+    def clients(self) -> int:
+        """How many clients there are."""
+        return len(self.names)
+
+    def data(self, ids: Tensor) -> Data:
+        """What methods see of some clients: training and validation rows."""
+        rows, n = self.train.at(ids)
+        val_rows, val_n = self.val.at(ids)
+        return Data(self.x, self.y, rows, n, val_rows, val_n, int(self.train.n[ids].min()))
+
+    def part(self, ids: Tensor, which: str) -> Data:
+        """One part (`train`, `val` or `test`) of some clients, for evaluation."""
+        rows, n = getattr(self, which).at(ids)
+        return Data(self.x, self.y, rows, n, rows[:, :0], n * 0)

@@ -1,0 +1,73 @@
+"""A method is seven pure functions. Five are written for ONE client; engines do the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from .data import Data
+from .options import Weighting
+from .rng import Key, Turn
+from .tree import Params, Tree
+
+Model = Any  # a tree; usually a whole set of parameters
+
+
+class Upload(NamedTuple):
+    """What a client sends to the server, and nothing else does it send.
+
+    Attributes:
+      mean: entries of which the server needs the weighted mean only (secure aggregation would do).
+      weight: this client's weight in that mean.
+      each: entries that the server needs one by one.
+    """
+
+    mean: Tree = {}
+    weight: Tensor | float = 1.0
+    each: Tree = {}
+
+
+class Outcome(NamedTuple):
+    """What a client's turn ends with.
+
+    Attributes:
+      state: what the client keeps.
+      upload: what it sends.
+      model: what it would predict with right after training (evaluation point `post`).
+    """
+
+    state: Tree
+    upload: Upload
+    model: Model
+
+
+class Method(NamedTuple):
+    """Attributes:
+    init: (number of clients, common initial parameters, key) -> server state.
+    send: (server, client id, turn) -> the message to that client.
+    start: (first message, common initial parameters, key) -> the client's first state. The initial
+      parameters are the one-off broadcast that every method is granted.
+    client: (message, state, data, turn) -> outcome.
+    receive: (server, ids of the cohort, upload, turn) -> server. `upload.mean` is the weighted
+      mean over the cohort, `upload.each` has the cohort as its first axis. `turn.of(id)` is the
+      turn that `send` saw for that client in this round.
+    personal: (message, state, data, turn) -> the model this client would use now (point `pre`).
+    predict: (model, x) -> logits.
+    """
+
+    init: Callable[[int, Params, Key], Tree]
+    send: Callable[[Tree, Tensor, Turn], Tree]
+    start: Callable[[Tree, Params, Key], Tree]
+    client: Callable[[Tree, Tree, Data, Turn], Outcome]
+    receive: Callable[[Tree, Tensor, Upload, Turn], Tree]
+    personal: Callable[[Tree, Tree, Data, Turn], Model]
+    predict: Callable[[Model, Tensor], Tensor]
+
+
+def by_size(data: Data, weighting: Weighting) -> Tensor:
+    """A client's weight in a mean: its number of training rows (`data`) or 1 (`uniform`)."""
+    weight = data.n.to(torch.get_default_dtype())
+    return torch.ones_like(weight) if weighting == "uniform" else weight

@@ -1,0 +1,61 @@
+"""Ditto: a personal model beside the global one, kept near it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..data import Data
+from ..method import Method, Outcome
+from ..options import NonNegative, Weighting, Whole
+from ..rng import Key, Turn
+from ..task import Task
+from ..train import Recipe, fit, prox
+from ..tree import Params, Tree
+from .fedavg import fedavg
+
+
+def ditto(
+    task: Task,
+    *,
+    lam: NonNegative = 1.0,
+    own_epochs: Whole = 0,
+    weighting: Weighting = "data",
+    recipe: Recipe = Recipe(),
+) -> Method:
+    """FedAvg for the global model w; beside it each client trains its own v_k, pulled towards w.
+
+        w-path:  FedAvg
+        v_k  ←  s epochs with gradient  ∇F_k(v_k) + λ (v_k − w),   w as received this round
+
+    The two paths do not interact: w is FedAvg's for every λ.
+
+    Args:
+      lam: strength λ of the pull; the official scripts use 1 (or choose from 0.1, 1, 2). With 0,
+        v_k is training alone.
+      own_epochs: epochs s for v_k per round; 0 takes as many as the recipe has.
+      weighting: a client's weight in the mean: `data` or `uniform` (the official code).
+      recipe: how a client trains in a round.
+
+    Deviations: the official code takes a step of each path in turn; here the paths run one after
+    the other, on the same batches. They do not interact, so the result is the same.
+
+    Reference: Li et al., "Ditto: Fair and Robust Federated Learning Through Personalization",
+    ICML 2021, https://arxiv.org/abs/2012.04221
+    """
+    shared = fedavg(task, weighting=weighting, recipe=recipe)
+    near, own_recipe = prox(task, lam), replace(recipe, epochs=own_epochs or recipe.epochs)
+
+    def start(msg: Tree, initial: Params, key: Key) -> Tree:
+        return {"own": msg["params"]}
+
+    def client(msg: Tree, state: Tree, data: Data, turn: Turn) -> Outcome:
+        upload = shared.client(msg, {}, data, turn).upload
+        given = {"anchor": msg["params"]}
+        own = fit(task, state["own"], data, turn, own_recipe, loss=near, given=given)
+        return Outcome({"own": own}, upload, own)
+
+    def personal(msg: Tree, state: Tree, data: Data, turn: Turn) -> Params:
+        own: Params = state["own"]
+        return own
+
+    return shared._replace(start=start, client=client, personal=personal)

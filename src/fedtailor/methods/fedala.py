@@ -1,0 +1,84 @@
+"""FedALA: FedAvg whose clients choose what to take of the global model."""
+
+from __future__ import annotations
+
+from ..ala import ala
+from ..data import Data
+from ..method import Method, Outcome
+from ..options import Count, NonNegative, Percent, Weighting, Whole
+from ..rng import Key, Turn
+from ..task import Task
+from ..train import Recipe
+from ..tree import Params, Tree
+from .fedavg import fedavg
+
+
+def fedala(
+    task: Task,
+    *,
+    s: Percent = 80.0,
+    p: Whole = 1,
+    eta: NonNegative = 1.0,
+    threshold: NonNegative = 0.1,
+    window: Count = 10,
+    max_ala_epochs: Count = 100,
+    contiguous: bool = False,
+    weighting: Weighting = "data",
+    recipe: Recipe = Recipe(),
+) -> Method:
+    """Before it trains, a client learns entry by entry how much of the global model to take in.
+
+        Θ̂_i = Θ_i + (Θ − Θ_i) ⊙ W_i     on the p blocks next to the output, Θ below
+        Θ_i ← SGD(Θ̂_i; E),   Θ ← Σ_i Ω_i Θ_i
+
+    W_i ∈ [0, 1] is learnt on s % of the client's training rows (see `fedtailor.ala`) and never
+    travels. Learnt on the client: Θ_i, W_i. Tested with Θ̂_i, before local training.
+
+    Args:
+      s: per cent of the training rows that W is learnt on, redrawn every round.
+      p: how many blocks, from the output down, are weighted; 0 switches ALA off (FedAvg).
+      eta: learning rate η of W (1.0 in the authors' code).
+      threshold: W has converged when the last losses' standard deviation is below this (0.1 in the
+        authors' client class; their README speaks of 0.01).
+      window: how many losses that looks at.
+      max_ala_epochs: an end to the first adaptation if it does not converge.
+      contiguous: draw the s % as one contiguous window, as the authors' code does.
+      weighting: a client's weight in the mean: `data` or `uniform`.
+      recipe: how a client trains in a round; ALA uses its batch size.
+
+    Deviations: "t = 2" of the paper's algorithm is each client's own first adaptation, so that late
+    clients also converge (as in the authors' code). W is clipped after every mini-batch (code). The
+    subset is uniformly random (code: a contiguous window). A model counts as unchanged when all its
+    parameters are (code: when the differences of the first tensor add up to 0). Only the cohort
+    adapts (code: all clients). Evaluation leaves W and its flag as they are (code: changes them).
+
+    Reference: Zhang et al., "FedALA: Adaptive Local Aggregation for Personalized Federated
+    Learning", AAAI 2023, https://arxiv.org/abs/2212.01197
+    """
+    shared = fedavg(task, weighting=weighting, recipe=recipe)
+    if p == 0:
+        return shared
+    part = ala(
+        task,
+        task.top(p),
+        s=s,
+        eta=eta,
+        threshold=threshold,
+        window=window,
+        max_epochs=max_ala_epochs,
+        contiguous=contiguous,
+        batch=recipe.batch,
+    )
+
+    def start(msg: Tree, initial: Params, key: Key) -> Tree:
+        return {"own": msg["params"], "ala": part.start(msg["params"])}
+
+    def client(msg: Tree, state: Tree, data: Data, turn: Turn) -> Outcome:
+        begin = part.adapt(msg["params"], state["own"], state["ala"], data, turn.aside())
+        done = shared.client({"params": begin.params}, {}, data, turn)
+        return done._replace(state={"own": done.model, "ala": begin.memory})
+
+    def personal(msg: Tree, state: Tree, data: Data, turn: Turn) -> Params:
+        return part.adapt(msg["params"], state["own"], state["ala"], data, turn.aside()).params
+
+    return shared._replace(start=start, client=client, personal=personal)

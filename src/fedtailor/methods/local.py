@@ -1,0 +1,52 @@
+"""Local: every client trains alone."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from ..data import Data
+from ..method import Method, Outcome, Upload
+from ..rng import Key, Turn
+from ..task import Task
+from ..train import Recipe, fit
+from ..tree import Params, Tree
+
+
+def local(task: Task, *, recipe: Recipe = Recipe()) -> Method:
+    """Each client trains its own model on its own data; nothing is sent.
+
+    The yardstick of personalised federated learning: a method is worth its bytes to a client only
+    if the client ends better off than this. Clients train in exactly the rounds in which they
+    would have taken part, from the common initial model:
+
+        θ_k ← SGD(θ_k; E)
+
+    Args:
+      recipe: how a client trains in a round.
+
+    Deviations: none.
+
+    Reference: the "Local Training" rows of the papers that this package covers.
+    """
+
+    def init(clients: int, initial: Params, key: Key) -> Tree:
+        return {}
+
+    def send(server: Tree, cid: Tensor, turn: Turn) -> Tree:
+        return {}
+
+    def start(msg: Tree, initial: Params, key: Key) -> Tree:
+        return {"own": initial}
+
+    def client(msg: Tree, state: Tree, data: Data, turn: Turn) -> Outcome:
+        own = fit(task, state["own"], data, turn, recipe)
+        return Outcome({"own": own}, Upload(), own)
+
+    def receive(server: Tree, ids: Tensor, up: Upload, turn: Turn) -> Tree:
+        return server
+
+    def personal(msg: Tree, state: Tree, data: Data, turn: Turn) -> Params:
+        own: Params = state["own"]
+        return own
+
+    return Method(init, send, start, client, receive, personal, task.predict)

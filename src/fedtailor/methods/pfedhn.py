@@ -1,0 +1,102 @@
+"""pFedHN: a hypernetwork on the server writes every client's model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+from torch import Tensor
+from torch.func import vjp, vmap
+
+from .. import tree
+from ..data import Data
+from ..hypernetwork import mlp_writer, table_writer
+from ..method import Method, Outcome, Upload
+from ..optim import clip_norm, sgd
+from ..options import Count, NonNegative, Share, Whole
+from ..rng import Key, Turn
+from ..task import Task
+from ..train import Recipe, fit
+from ..tree import Params, Tree
+
+
+def pfedhn(
+    task: Task,
+    *,
+    hidden: Count = 100,
+    depth: Whole = 3,
+    embed: Whole = 0,
+    lr: NonNegative = 0.01,
+    momentum: Share = 0.9,
+    weight_decay: NonNegative = 0.001,
+    clip: NonNegative = 50.0,
+    inner_steps: Whole = 0,
+    inner_clip: NonNegative = 50.0,
+    local_head: bool = False,
+    network: Literal["mlp", "table"] = "mlp",
+    recipe: Recipe = Recipe(),
+) -> Method:
+    """The server writes each client's parameters from an embedding; updates train the writer.
+
+        θ_k = h(v_k; Φ)                         sent to client k
+        θ̃_k = SGD(θ_k),  d_k = θ_k − θ̃_k       uploaded
+        (Φ, v) ← optimiser step with gradient  1/m Σ_k J_kᵀ d_k,   J_k = ∂θ_k / ∂(Φ, v)
+
+    No graph is kept between sending and receiving: the pull-back is made anew from the state.
+    Learnt on the server: Φ and all embeddings. Clients keep their running statistics only (and
+    their head, with `local_head`). Tested with θ_k as written.
+
+    Args:
+      hidden: width of the hypernetwork's hidden layers.
+      depth: number of hidden layers.
+      embed: size of a client's embedding; 0 takes 1 + a quarter of the number of clients.
+      lr: learning rate of the hypernetwork (SGD).
+      momentum: of that SGD.
+      weight_decay: of that SGD.
+      clip: largest norm of the hypernetwork's gradient.
+      inner_steps: batches per client and round; 0 trains for the recipe's epochs (official: 50).
+      inner_clip: largest norm of a client's gradients.
+      local_head: pFedHN-PC: the hypernetwork writes the body, each client keeps its own head.
+      network: `mlp`, or `table`, a look-up table instead of a network (a yardstick).
+      recipe: how a client trains in a round.
+
+    Deviations: a round may have several clients, their gradients are averaged (the official code
+    draws one client a step: participation of one client is that).
+
+    Reference: Shamsian et al., "Personalized Federated Learning using Hypernetworks", ICML 2021,
+    https://arxiv.org/abs/2103.04628
+    """
+    kept = set(task.buffers) | (set(task.head) if local_head else set())
+    names = tuple(name for block in task.blocks for name in block if name not in kept)
+    writer = table_writer(names) if network == "table" else mlp_writer(names, hidden, depth, embed)
+    optimiser = sgd(lr, momentum, weight_decay)
+    inner = replace(recipe, steps=inner_steps or recipe.steps, clip=recipe.clip or inner_clip)
+
+    def init(clients: int, initial: Params, key: Key) -> Tree:
+        net = writer.init(clients, initial, key)
+        return {"net": net, "memory": optimiser.init(net)}
+
+    def send(server: Tree, cid: Tensor, turn: Turn) -> Tree:
+        return {"params": writer.write(server["net"], cid)}
+
+    def start(msg: Tree, initial: Params, key: Key) -> Tree:
+        return {"own": tree.pick(initial, sorted(kept))}
+
+    def client(msg: Tree, state: Tree, data: Data, turn: Turn) -> Outcome:
+        params = fit(task, msg["params"] | state["own"], data, turn, inner)
+        moved = tree.sub(msg["params"], tree.pick(params, names))
+        own = tree.pick(params, sorted(kept))
+        return Outcome({"own": own}, Upload(each={"moved": moved}), params)
+
+    def receive(server: Tree, ids: Tensor, up: Upload, turn: Turn) -> Tree:
+        write = vmap(writer.write, (None, 0))
+        pull = vjp(lambda net: write(net, ids), server["net"])[1]
+        (grads,) = pull(tree.scale(up.each["moved"], 1 / len(ids)))
+        step, memory = optimiser.update(clip_norm(grads, clip), server["memory"], server["net"])
+        return {"net": tree.add(server["net"], step), "memory": memory}
+
+    def personal(msg: Tree, state: Tree, data: Data, turn: Turn) -> Params:
+        params: Params = msg["params"] | state["own"]
+        return params
+
+    return Method(init, send, start, client, receive, personal, task.predict)

@@ -1,0 +1,155 @@
+"""The small networks that the papers on personalised federated learning train."""
+
+from __future__ import annotations
+
+from math import prod
+
+from torch import nn
+
+from fedtailor.errors import BadInput
+from fedtailor.form import Form
+from fedtailor.models.parts import batch_norm, batch_norm_without_statistics, chain, image_shape
+
+
+def mlp(form: Form) -> nn.Module:
+    """One hidden layer of 200 on images or tables: 784-200-10 (159 010 parameters) on MNIST."""
+    if form.kind == "text":
+        raise BadInput(f"takes images or tables, not text of shape {form.shape}: choose fasttext")
+    return chain(
+        flatten=nn.Flatten(),
+        fc1=nn.Linear(prod(form.shape), 200),
+        relu=nn.ReLU(),
+        fc=nn.Linear(200, form.classes),
+    )
+
+
+def lenet(form: Form) -> nn.Module:
+    """pFedHN's LeNet: 121 182 parameters on CIFAR-10."""
+    channels, height, width = image_shape(form, least=16)
+
+    def side(pixels: int) -> int:
+        return ((pixels - 4) // 2 - 4) // 2
+
+    return chain(
+        conv1=nn.Conv2d(channels, 16, 5),
+        relu1=nn.ReLU(),
+        pool1=nn.MaxPool2d(2),
+        conv2=nn.Conv2d(16, 32, 5),
+        relu2=nn.ReLU(),
+        pool2=nn.MaxPool2d(2),
+        flatten=nn.Flatten(),
+        fc1=nn.Linear(32 * side(height) * side(width), 120),
+        relu3=nn.ReLU(),
+        fc2=nn.Linear(120, 84),
+        relu4=nn.ReLU(),
+        fc=nn.Linear(84, form.classes),
+    )
+
+
+def cnn(form: Form) -> nn.Module:
+    """The four-layer CNN of McMahan et al. as FedALA trains it.
+
+    582 026 / 878 538 / 924 708 / 5 694 600 parameters on MNIST / CIFAR-10 / CIFAR-100 /
+    Tiny-ImageNet. The convolutions are unpadded; only on images of fewer than 16 pixels a side,
+    of which they would leave nothing, are both padded by 2.
+    """
+    channels, height, width = image_shape(form, least=4)
+    padding = 2 if min(height, width) < 16 else 0
+
+    def side(pixels: int) -> int:
+        return ((pixels - 4 + 2 * padding) // 2 - 4 + 2 * padding) // 2
+
+    return chain(
+        conv1=nn.Conv2d(channels, 32, 5, padding=padding),
+        relu1=nn.ReLU(),
+        pool1=nn.MaxPool2d(2),
+        conv2=nn.Conv2d(32, 64, 5, padding=padding),
+        relu2=nn.ReLU(),
+        pool2=nn.MaxPool2d(2),
+        flatten=nn.Flatten(),
+        fc1=nn.Linear(64 * side(height) * side(width), 512),
+        relu3=nn.ReLU(),
+        fc=nn.Linear(512, form.classes),
+    )
+
+
+def tf_cnn(form: Form) -> nn.Module:
+    """The TensorFlow tutorial's CNN, in FedFomo's code: 122 570 parameters on CIFAR-10."""
+    channels, height, width = image_shape(form, least=18)
+
+    def side(pixels: int) -> int:
+        return ((pixels - 2) // 2 - 2) // 2 - 2
+
+    return chain(
+        conv1=nn.Conv2d(channels, 32, 3),
+        relu1=nn.ReLU(),
+        pool1=nn.MaxPool2d(2),
+        conv2=nn.Conv2d(32, 64, 3),
+        relu2=nn.ReLU(),
+        pool2=nn.MaxPool2d(2),
+        conv3=nn.Conv2d(64, 64, 3),
+        relu3=nn.ReLU(),
+        flatten=nn.Flatten(),
+        fc1=nn.Linear(64 * side(height) * side(width), 64),
+        relu4=nn.ReLU(),
+        fc=nn.Linear(64, form.classes),
+    )
+
+
+def fedbabu_cnn(form: Form) -> nn.Module:
+    """FedBABU's CNN: four blocks of 64 channels and one linear layer.
+
+    115 658 parameters on CIFAR-10, namely convolutions with bias (1 792 + 3 x 36 928), BatchNorm
+    with weight and bias but without running statistics (4 x 128), and a pool after every block,
+    the fourth too, which leaves 64 x 2 x 2 inputs for the linear layer (2 570).
+    """
+    channels, height, width = image_shape(form, least=16)
+
+    def block(inputs: int) -> nn.Module:
+        return chain(
+            conv=nn.Conv2d(inputs, 64, 3, padding=1),
+            norm=batch_norm_without_statistics(64),
+            relu=nn.ReLU(),
+            pool=nn.MaxPool2d(2),
+        )
+
+    return chain(
+        block1=block(channels),
+        block2=block(64),
+        block3=block(64),
+        block4=block(64),
+        flatten=nn.Flatten(),
+        fc=nn.Linear(64 * (height // 16) * (width // 16), form.classes),
+    )
+
+
+def fedbn_cnn(form: Form) -> nn.Module:
+    """FedBN's network for digits: three convolutions and three linear layers with BatchNorm.
+
+    14 219 210 parameters on ten classes of 3 x 28 x 28 pixels, as in FedBN; 18 151 370 on
+    CIFAR-10, as in pFedLA's code. Convolutions are padded by 2, the third has no pool.
+    """
+    channels, height, width = image_shape(form, least=4)
+
+    def convolution(inputs: int, outputs: int, **pool: nn.Module) -> nn.Module:
+        return chain(
+            conv=nn.Conv2d(inputs, outputs, 5, padding=2),
+            norm=batch_norm(outputs),
+            relu=nn.ReLU(),
+            **pool,
+        )
+
+    def linear(inputs: int, outputs: int) -> nn.Module:
+        return chain(
+            linear=nn.Linear(inputs, outputs), norm=nn.BatchNorm1d(outputs), relu=nn.ReLU()
+        )
+
+    return chain(
+        conv1=convolution(channels, 64, pool=nn.MaxPool2d(2)),
+        conv2=convolution(64, 64, pool=nn.MaxPool2d(2)),
+        conv3=convolution(64, 128),
+        flatten=nn.Flatten(),
+        fc1=linear(128 * (height // 4) * (width // 4), 2048),
+        fc2=linear(2048, 512),
+        fc=nn.Linear(512, form.classes),
+    )

@@ -1,0 +1,86 @@
+"""Optimisers as pairs of pure functions, so that they map over clients."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from . import tree
+from .tree import Tree
+
+
+class Optimizer(NamedTuple):
+    """Attributes:
+    init: parameters -> state.
+    update: (gradients, state, parameters) -> (what to add to the parameters, state).
+    """
+
+    init: Callable[[Tree], Tree]
+    update: Callable[[Tree, Tree, Tree], tuple[Tree, Tree]]
+
+
+def sgd(lr: float | Tensor, momentum: float = 0.0, weight_decay: float = 0.0) -> Optimizer:
+    """Stochastic gradient descent, as `torch.optim.SGD` without dampening."""
+
+    def init(params: Tree) -> Tree:
+        return tree.map(torch.zeros_like, params) if momentum else {}
+
+    def update(grads: Tree, state: Tree, params: Tree) -> tuple[Tree, Tree]:
+        if weight_decay:
+            grads = tree.map(lambda g, p: g + weight_decay * p, grads, params)
+        if momentum:
+            grads = state = tree.map(lambda m, g: momentum * m + g, state, grads)
+        return tree.map(lambda g: -lr * g, grads), state
+
+    return Optimizer(init, update)
+
+
+def adam(
+    lr: float | Tensor,
+    weight_decay: float = 0.0,
+    *,
+    decoupled: bool = False,
+    betas: tuple[float, float] = (0.9, 0.999),
+    eps: float = 1e-8,
+) -> Optimizer:
+    """Adam, as `torch.optim.Adam`; with `decoupled` weight decay it is AdamW."""
+    first, second = betas
+
+    def init(params: Tree) -> Tree:
+        zeros = tree.map(torch.zeros_like, params)
+        some = tree.leaves(params)
+        count = some[0].new_zeros(()) if some else torch.zeros(())
+        return {"mean": zeros, "square": zeros, "count": count}
+
+    def update(grads: Tree, state: Tree, params: Tree) -> tuple[Tree, Tree]:
+        if weight_decay and not decoupled:
+            grads = tree.map(lambda g, p: g + weight_decay * p, grads, params)
+        count = state["count"] + 1
+        mean = tree.map(lambda m, g: first * m + (1 - first) * g, state["mean"], grads)
+        square = tree.map(lambda v, g: second * v + (1 - second) * g * g, state["square"], grads)
+        root = (1 - second**count).sqrt()
+        rate = lr / (1 - first**count)
+
+        def step(m: Tensor, v: Tensor, p: Tensor) -> Tensor:
+            change: Tensor = -rate * m / (v.sqrt() / root + eps)
+            return change - lr * weight_decay * p if decoupled and weight_decay else change
+
+        moved = {"mean": mean, "square": square, "count": count}
+        return tree.map(step, mean, square, params), moved
+
+    return Optimizer(init, update)
+
+
+def adamw(lr: float | Tensor, weight_decay: float = 0.01) -> Optimizer:
+    """Adam with decoupled weight decay, as `torch.optim.AdamW`."""
+    return adam(lr, weight_decay, decoupled=True)
+
+
+def clip_norm(grads: Tree, limit: float) -> Tree:
+    """`grads` scaled down to norm `limit` where they are longer; 0 means no limit."""
+    if not limit:
+        return grads
+    return tree.scale(grads, (limit / (tree.sq_norm(grads).sqrt() + 1e-6)).clamp(max=1.0))

@@ -1,0 +1,88 @@
+"""What a setting or hyper-parameter may be: said once, in its type, checked and explained so.
+
+Nothing here needs torch, so that the command line can explain itself at once.
+"""
+
+from __future__ import annotations
+
+import typing
+from math import inf
+from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
+
+from .errors import BadInput
+
+NonNegative = Annotated[float, (0.0, inf)]
+Share = Annotated[float, (0.0, 1.0)]
+Percent = Annotated[float, (0.0, 100.0)]
+Count = Annotated[int, (1, inf)]
+Whole = Annotated[int, (0, inf)]
+Weighting = Literal["data", "uniform"]
+
+
+class Option(NamedTuple):
+    """One hyper-parameter of a method.
+
+    Attributes:
+      name: as in `--set name=value`.
+      kind: `int`, `float`, `bool` or `str`.
+      default: its default.
+      meaning: its line in the docstring.
+      low: least value (numbers).
+      high: largest value (numbers).
+      choices: what it may be (words).
+    """
+
+    name: str
+    kind: type
+    default: Any
+    meaning: str
+    low: float
+    high: float
+    choices: tuple[str, ...]
+
+    @property
+    def values(self) -> str:
+        """What the option takes, in words."""
+        if self.choices:
+            return " | ".join(self.choices)
+        if self.kind is bool:
+            return "true | false"
+        whole = "whole number" if self.kind is int else "number"
+        if self.high < inf:
+            return f"{whole} from {self.low:g} to {self.high:g}"
+        return f"{whole}, at least {self.low:g}" if self.low > -inf else whole
+
+    def parse(self, text: Any) -> Any:
+        """The value that a person wrote."""
+        try:
+            value = self._convert(text)
+        except ValueError:
+            value = None
+        fits = value is not None and (
+            self.kind in (bool, str) or (self.low <= value <= self.high and value == value)
+        )
+        if not fits or (self.choices and value not in self.choices):
+            raise BadInput(f"option '{self.name}' is {text!r}: it takes {self.values}")
+        return value
+
+    def _convert(self, text: Any) -> Any:
+        if self.kind is bool:
+            word = str(text).lower()
+            if word not in ("true", "false", "1", "0", "yes", "no", "on", "off"):
+                raise ValueError
+            return word in ("true", "1", "yes", "on")
+        if isinstance(text, bool) or (self.kind is int and isinstance(text, float)):
+            raise ValueError
+        return self.kind(text)
+
+
+def option_of(name: str, hint: Any, default: Any, meaning: str) -> Option | None:
+    """An option from its type: a number with a range, a truth value, or a choice of words."""
+    low, high, choices = -inf, inf, ()
+    if get_origin(hint) is typing.Annotated:
+        hint, (low, high) = get_args(hint)
+    if get_origin(hint) is Literal:
+        choices, hint = get_args(hint), str
+    if hint not in (int, float, bool, str):
+        return None
+    return Option(name, hint, default, meaning, low, high, choices)

@@ -1,0 +1,44 @@
+"""Who holds which rows: how data are divided among clients, and each client's rows into parts.
+
+Everything here is a pure function of its arguments.
+"""
+
+from fedtailor.partition.draws import draws
+from fedtailor.partition.files import load_partition, save
+from fedtailor.partition.parts import PARTS, Partition, hold_out, permute_targets, split
+from fedtailor.partition.recipes import (
+    dirichlet,
+    groups,
+    iid,
+    natural,
+    noniid1,
+    noniid2,
+    pathological,
+    shards,
+)
+from fedtailor.partition.scheme import Scheme, divide, parse_partition
+from fedtailor.partition.statistics import class_counts, statistics
+
+__all__ = [
+    "PARTS",
+    "Partition",
+    "Scheme",
+    "class_counts",
+    "dirichlet",
+    "divide",
+    "draws",
+    "groups",
+    "hold_out",
+    "iid",
+    "load_partition",
+    "natural",
+    "noniid1",
+    "noniid2",
+    "parse_partition",
+    "pathological",
+    "permute_targets",
+    "save",
+    "shards",
+    "split",
+    "statistics",
+]

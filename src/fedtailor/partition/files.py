@@ -1,0 +1,111 @@
+"""A partition on disk."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedtailor.errors import BadInput
+from fedtailor.partition.draws import Rows, in_order
+from fedtailor.partition.parts import PARTS, Partition
+
+_FORMAT = "fedtailor-partition-1"
+
+
+def save(partition: Partition, path: Path) -> None:
+    """Writes an npz file of plain arrays; a file of that name is replaced in one step."""
+    about = {
+        "format": _FORMAT,
+        "names": partition.names,
+        "scheme": partition.scheme,
+        "seed": partition.seed,
+    }
+    arrays: dict[str, Any] = {"about": np.frombuffer(json.dumps(about).encode(), np.uint8)}
+    for part in PARTS:
+        rows: tuple[Rows, ...] = getattr(partition, part)
+        arrays[part] = np.concatenate([np.empty(0, np.int64), *rows])
+        arrays[f"{part}_ends"] = np.cumsum([r.size for r in rows], dtype=np.int64)
+    temporary = path.parent / f".{path.name}.{os.getpid()}.tmp"
+    try:
+        with temporary.open("wb") as file:
+            np.savez_compressed(file, **arrays)
+        temporary.replace(path)
+    except OSError as error:
+        raise BadInput(
+            f"cannot write the partition '{path}' ({error.strerror}): choose a folder that exists "
+            "and may be written to"
+        ) from error
+    finally:
+        with contextlib.suppress(OSError):  # it is gone, unless writing failed
+            temporary.unlink()
+
+
+def load_partition(path: Path, *, rows: int) -> Partition:
+    """Reads what `save` wrote, for data with that many rows.
+
+    Raises:
+      BadInput: the file is missing, broken, or not a partition of these data.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            partition = _read(file)
+    except OSError as error:
+        raise BadInput(
+            f"cannot read the partition '{path}' ({error.strerror or error}): check the path"
+        ) from error
+    except (
+        Exception
+    ) as error:  # numpy, zipfile, zlib and json each have their own for foreign bytes
+        raise BadInput(
+            f"'{path}' is not an intact partition file: make it anew with the command that wrote it"
+        ) from error
+    for client, name in enumerate(partition.names):
+        for part in ("train", "test"):
+            if getattr(partition, part)[client].size == 0:
+                raise BadInput(
+                    f"partition '{path}': {part} of client '{name}' has no rows; mend it"
+                )
+        mine = partition.rows(client)
+        if mine[0] < 0 or mine[-1] >= rows:
+            wrong = mine[0] if mine[0] < 0 else mine[-1]
+            raise BadInput(
+                f"partition '{path}': client '{name}' has row {wrong}, but the data have {rows} "
+                "rows: use the partition made for these data"
+            )
+        twice = mine[1:][mine[1:] == mine[:-1]]
+        if twice.size:
+            raise BadInput(
+                f"partition '{path}': row {twice[0]} of client '{name}' is in two places: "
+                "train, val and test may not overlap"
+            )
+    return partition
+
+
+def _read(file: Any) -> Partition:
+    """The content as it is; any exception means that the file is not one of ours."""
+    about = json.loads(file["about"].tobytes().decode())
+    names = about["names"]
+    if (
+        about["format"] != _FORMAT
+        or not isinstance(names, list)
+        or not all(isinstance(name, str) and name for name in names)
+        or not 0 < len(set(names)) == len(names)
+    ):
+        raise ValueError("not this format, or names that are not distinct texts")
+    parts = {}
+    for part in PARTS:
+        flat, ends = file[part], file[f"{part}_ends"]
+        if (
+            any(a.ndim != 1 or a.dtype != np.int64 for a in (flat, ends))
+            or ends.size != len(names)
+            or (np.diff(ends, prepend=0) < 0).any()
+            or ends[-1] != flat.size
+        ):
+            raise ValueError(f"rows and offsets of {part} do not fit together")
+        parts[part] = tuple(in_order(np.split(flat, ends[:-1])))
+    return Partition(tuple(names), **parts, scheme=str(about["scheme"]), seed=int(about["seed"]))

@@ -1,0 +1,147 @@
+"""Each client's rows cut into train, val and test."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from fedtailor.errors import BadInput
+from fedtailor.partition.draws import Array, Rows, draws, in_order
+
+PARTS = ("train", "val", "test")
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """Rows of each client's parts, in the order of `names`.
+
+    Attributes:
+      names: one distinct name per client.
+      train, val, test: sorted row numbers per client; `val` may be empty.
+      scheme: how the rows were divided, for people.
+      seed: what the random numbers were made from.
+    """
+
+    names: tuple[str, ...]
+    train: tuple[Rows, ...]
+    val: tuple[Rows, ...]
+    test: tuple[Rows, ...]
+    scheme: str
+    seed: int
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def rows(self, client: int) -> Rows:
+        """All rows of a client."""
+        return np.sort(np.concatenate([getattr(self, part)[client] for part in PARTS]))
+
+
+def split(
+    rows_per_client: Sequence[Rows],
+    labels: Array,
+    names: Sequence[str],
+    *,
+    test: float = 0.25,
+    val: float = 0.2,
+    seed: int,
+    scheme: str,
+    official_test: npt.NDArray[np.bool_] | None = None,
+) -> Partition:
+    """Cuts every client's rows at random into train, val and test.
+
+    A client's cut depends on the seed, its number and its rows alone, not on the other clients.
+
+    Args:
+      test: share of a client's rows for testing; without meaning if `official_test` is given.
+      val: share of the other rows for validation; 0 for none.
+      official_test: marks the rows of an official test split: exactly these are for testing.
+
+    Raises:
+      BadInput: a client would have no row to train on, to test with or, unless `val` is 0, to
+        validate with.
+    """
+    for what, share, allowed in (
+        ("test", test, official_test is not None or 0 < test < 1),
+        ("val", val, 0 <= val < 1),
+    ):
+        if not allowed:
+            raise BadInput(f"the {what} share is {share}: it must lie between 0 and 1")
+    if not 0 < len(names) == len(set(names)) == len(rows_per_client):
+        raise BadInput(
+            f"{len(set(names))} distinct names for {len(rows_per_client)} clients: "
+            "give every client one of its own"
+        )
+    if official_test is not None and official_test.shape != labels.shape:
+        raise BadInput(
+            f"the official test split marks {official_test.size} rows of {len(labels)}: "
+            "mark every row as true or false"
+        )
+    cuts = []
+    for client, (name, given) in enumerate(zip(names, rows_per_client, strict=True)):
+        rows = np.sort(np.asarray(given, np.int64))
+        if rows.size and not 0 <= rows[0] <= rows[-1] < len(labels):
+            raise BadInput(f"client '{name}' has rows outside 0..{len(labels) - 1}: use data rows")
+        shuffled = draws(seed, "split", client).permutation(rows)
+        if official_test is None:
+            at = _part(test, rows.size, keep=2 if val else 1)
+            tested, rest = shuffled[:at], shuffled[at:]
+        else:
+            mask = official_test[shuffled]
+            tested, rest = shuffled[mask], shuffled[~mask]
+        at = _part(val, rest.size, keep=1) if val else 0
+        parts = (rest[at:], rest[:at], tested)
+        if any(p.size == 0 for p, part in zip(parts, PARTS, strict=True) if val or part != "val"):
+            official = "" if official_test is None else f", {tested.size} of them for testing"
+            raise BadInput(
+                f"client '{name}' has {rows.size} rows{official}, too few for train, "
+                f"{'val and ' if val else 'and '}test: use fewer clients or a larger --min-samples"
+            )
+        cuts.append(in_order(parts))
+    train, validation, testing = zip(*cuts, strict=True)
+    return Partition(tuple(names), train, validation, testing, scheme, int(seed))
+
+
+def _part(share: float, rows: int, *, keep: int) -> int:
+    """How many of the rows: at least one, but leaving `keep` of them."""
+    return max(0, min(max(1, round(share * rows)), rows - keep))
+
+
+def permute_targets(partition: Partition, *, seed: int) -> Partition:
+    """Out of local distribution: every client is validated and tested with another client's rows.
+
+    The clients are put in a random ring and each one gets the `val` and `test` of the next, so that
+    nobody keeps its own (a lone client must).
+    """
+    ring = draws(seed, "permute targets").permutation(len(partition))
+    target = np.empty_like(ring)
+    target[ring] = np.roll(ring, -1)
+    return replace(
+        partition,
+        val=tuple(partition.val[i] for i in target),
+        test=tuple(partition.test[i] for i in target),
+    )
+
+
+def hold_out(clients: int, share_or_count: int | float, *, seed: int) -> Rows:
+    """Numbers of the clients that stay away from training and join later, sorted.
+
+    Args:
+      share_or_count: an integer counts clients; a float below 1 is a share of them (at least one).
+    """
+    if not isinstance(share_or_count, float):
+        count = share_or_count
+    elif 0 < share_or_count < 1:
+        count = max(1, min(round(share_or_count * clients), clients - 1))
+    else:
+        count = 0 if share_or_count == 0 else -1  # else neither a share nor a count
+    if not 0 <= count < clients:
+        raise BadInput(
+            f"{share_or_count} of {clients} clients held out: give a share below 1 or a count "
+            f"below {clients}, so that somebody trains"
+        )
+    chosen = draws(seed, "hold out").permutation(clients)[:count]
+    return np.sort(chosen).astype(np.int64)

@@ -1,0 +1,281 @@
+"""The recipes: rows per client, sorted, no row with two clients."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from fedtailor.errors import BadInput
+from fedtailor.partition.draws import Array, Rows, draws, in_order
+
+
+def iid(labels: Array, clients: int, *, seed: int) -> list[Rows]:
+    """All rows, shuffled and dealt in equal parts (sizes differ by one at most)."""
+    labels = _checked(labels, clients)
+    return in_order(np.array_split(draws(seed, "iid").permutation(labels.size), clients))
+
+
+def pathological(
+    labels: Array, clients: int, classes_per_client: int, *, seed: int, balanced: bool = False
+) -> list[Rows]:
+    """Exactly `classes_per_client` classes for every client, every class with equally many clients.
+
+    A class's rows are divided among its holders: evenly if `balanced`, else all but one holder draw
+    between a tenth and the whole of the even share, and the last one takes the rest. Where
+    `clients * classes_per_client` is less than the number of classes, some classes have no holder
+    and their rows stay unused.
+    """
+    labels = _checked(labels, clients)
+    rng = draws(seed, "pathological")
+    classes, available = np.unique(labels, return_counts=True)
+    holds = _choose_classes(classes.size, clients, classes_per_client, rng)
+    counts = np.zeros(holds.shape, np.int64)
+    for c in np.flatnonzero(holds.any(axis=0)):
+        holders = rng.permutation(np.flatnonzero(holds[:, c]))
+        even = int(available[c]) // holders.size
+        if even == 0:
+            raise BadInput(
+                f"class {classes[c]} has {available[c]} rows for {holders.size} clients with "
+                f"{classes_per_client} classes each: use fewer clients or classes per client"
+            )
+        if balanced:
+            counts[holders, c] = even
+            counts[holders[: available[c] % holders.size], c] += 1
+        else:
+            first = rng.integers(math.ceil(even / 10), even, holders.size - 1, endpoint=True)
+            counts[holders, c] = [*first, available[c] - first.sum()]
+    return _deal(labels, counts, rng)
+
+
+def shards(labels: Array, clients: int, classes_per_client: int, *, seed: int) -> list[Rows]:
+    """Every class is cut into equally many shards; a client gets `classes_per_client` random ones.
+
+    A client may draw several shards of one class, so it has that many classes at most.
+    """
+    labels = _checked(labels, clients)
+    classes, available = np.unique(labels, return_counts=True)
+    _at_least_one("classes per client", classes_per_client)
+    per_class, left = divmod(classes_per_client * clients, classes.size)
+    if left:
+        raise BadInput(
+            f"{clients} clients with {classes_per_client} shards each make "
+            f"{clients * classes_per_client} shards, not a multiple of the {classes.size} classes: "
+            "change --clients or the number of shards"
+        )
+    if per_class > available.min():
+        raise BadInput(
+            f"class {classes[available.argmin()]} has {available.min()} rows, too few for "
+            f"{per_class} shards: use fewer clients or shards per client"
+        )
+    rng = draws(seed, "shards")
+    pool = [
+        shard
+        for value in classes
+        for shard in np.array_split(rng.permutation(np.flatnonzero(labels == value)), per_class)
+    ]
+    hands = rng.permutation(len(pool)).reshape(clients, classes_per_client)
+    return in_order([np.concatenate([pool[i] for i in hand]) for hand in hands])
+
+
+def dirichlet(
+    labels: Array,
+    clients: int,
+    alpha: float,
+    *,
+    seed: int,
+    min_samples: int = 20,
+    cap: bool = True,
+    tries: int = 1000,
+) -> list[Rows]:
+    """Each class is divided in proportions drawn from Dir(alpha); small alpha means strong skew.
+
+    With `cap`, clients that hold an equal share of all rows already get nothing of further classes.
+    The whole division is drawn anew until every client has `min_samples` rows, at most `tries`
+    times.
+    """
+    labels = _checked(labels, clients)
+    if not 0 < alpha < math.inf:
+        raise BadInput(f"dirichlet alpha is {alpha}: it must be a positive number")
+    if clients * min_samples > labels.size:
+        raise BadInput(
+            f"{clients} clients with at least {min_samples} rows each need more than the "
+            f"{labels.size} rows there are: use fewer clients or a lower --min-samples"
+        )
+    _at_least_one("number of tries", tries)
+    rng = draws(seed, "dirichlet")
+    available = np.unique(labels, return_counts=True)[1]
+    limit = labels.size / clients if cap else math.inf
+    best = 0
+    for _ in range(tries):
+        counts = _dirichlet_counts(available, clients, alpha, limit, rng)
+        smallest = int(counts.sum(axis=1).min())
+        if smallest >= min_samples:
+            return _deal(labels, counts, rng)
+        best = max(best, smallest)
+    raise BadInput(
+        f"dirichlet:{alpha:g} with {clients} clients: in {tries} draws the smallest client never "
+        f"had more than {best} of at least {min_samples} rows: use a larger alpha, fewer clients "
+        "or a lower --min-samples"
+    )
+
+
+def noniid1(labels: Array, clients: int, classes_per_client: int = 4, *, seed: int) -> list[Rows]:
+    """Random classes per client, the same amount of each, and the same amount for all clients.
+
+    The amount is the largest that every class can afford; rows beyond it stay unused. Classes are
+    chosen equally often, else the most wanted one would make that amount needlessly small.
+    """
+    labels = _checked(labels, clients)
+    rng = draws(seed, "noniid1")
+    available = np.unique(labels, return_counts=True)[1]
+    holds = _choose_classes(available.size, clients, classes_per_client, rng)
+    amount = (available // holds.sum(axis=0).clip(1))[holds.any(axis=0)].min()
+    if amount == 0:
+        raise BadInput(
+            f"too few rows for {clients} clients with {classes_per_client} classes each, the same "
+            "amount of every class: use fewer clients or classes per client"
+        )
+    return _deal(labels, holds * amount, rng)
+
+
+def noniid2(
+    labels: Array, clients: int, dominant: int = 2, *, seed: int, ratio: float = 0.8
+) -> list[Rows]:
+    """All classes for every client, but `ratio` of its rows are of its `dominant` random classes.
+
+    All clients have the same amount of each dominant class and the same amount of each other class,
+    the largest that every class can afford at this ratio (to the nearest row); further rows stay
+    unused.
+    """
+    labels = _checked(labels, clients)
+    available = np.unique(labels, return_counts=True)[1]
+    others = available.size - dominant
+    if others < 1:
+        raise BadInput(
+            f"{dominant} dominant classes of {available.size}: at least one must not be dominant"
+        )
+    if not dominant / available.size < ratio < 1:
+        raise BadInput(
+            f"ratio {ratio} for {dominant} dominant of {available.size} classes: choose a number "
+            f"between {dominant / available.size:.3g} and 1, both excluded"
+        )
+    rng = draws(seed, "noniid2")
+    holds = _choose_classes(available.size, clients, dominant, rng)
+
+    def counts(amount: int) -> npt.NDArray[np.int64]:
+        return np.where(holds, round(ratio / (1 - ratio) * others / dominant * amount), amount)
+
+    for amount in range(int(available.min()) // clients, 0, -1):
+        if (counts(amount).sum(axis=0) <= available).all():
+            return _deal(labels, counts(amount), rng)
+    raise BadInput(
+        f"too few rows for {clients} clients with all {available.size} classes and {ratio:g} of "
+        f"the rows in {dominant} of them: use fewer clients or a ratio nearer to equal shares"
+    )
+
+
+def natural(owner: Array) -> list[Rows]:
+    """One client per distinct owner, in the sorted order of owners."""
+    owner = np.asarray(owner)
+    if owner.ndim != 1 or owner.size == 0:
+        raise BadInput(f"owners have the shape {owner.shape}: give one owner per row of the data")
+    return _rows_by_value(owner)
+
+
+def groups(cluster: Array, clients: int, *, seed: int) -> list[Rows]:
+    """Latent distributions: clients are spread evenly over the clusters, whose rows they share."""
+    cluster = _checked(cluster, clients)
+    rng = draws(seed, "groups")
+    pools = _rows_by_value(cluster)
+    if clients < len(pools):
+        raise BadInput(
+            f"{clients} clients for {len(pools)} latent distributions: use at least as many clients"
+        )
+    order = rng.permutation(clients)
+    out: list[Rows] = [np.empty(0, np.int64)] * clients
+    for number, pool in enumerate(pools):
+        members = order[number :: len(pools)]
+        if pool.size < members.size:
+            raise BadInput(
+                f"latent distribution {number} has {pool.size} rows for {members.size} clients: "
+                "use fewer clients or distributions"
+            )
+        shares = np.array_split(rng.permutation(pool), members.size)
+        for client, share in zip(members, shares, strict=True):
+            out[client] = share
+    return in_order(out)
+
+
+def _checked(labels: Array, clients: int) -> npt.NDArray[np.int64]:
+    """Labels as int64, if they are one integer per row and there is a row for every client."""
+    labels = np.asarray(labels)
+    if labels.ndim != 1 or labels.dtype.kind not in "iu":
+        raise BadInput(
+            f"labels are {labels.dtype} of shape {labels.shape}: give one integer per row"
+        )
+    _at_least_one("number of clients", clients)
+    if clients > labels.size:
+        raise BadInput(f"{clients} clients for {labels.size} rows: use at most one client per row")
+    return labels.astype(np.int64)
+
+
+def _at_least_one(what: str, value: int) -> None:
+    if value < 1:
+        raise BadInput(f"{what} is {value}: it must be at least 1")
+
+
+def _rows_by_value(values: Array) -> list[Rows]:
+    """The rows of each distinct value; one sort, as there may be thousands of values."""
+    _, counts = np.unique(values, return_counts=True)
+    return in_order(np.split(np.argsort(values, kind="stable"), np.cumsum(counts)[:-1]))
+
+
+def _choose_classes(
+    classes: int, clients: int, per_client: int, rng: np.random.Generator
+) -> npt.NDArray[np.bool_]:
+    """Which client (row) has which class (column): the same number each, chosen at random.
+
+    Every client takes the least used classes, ties broken at random. So the number of holders
+    differs by one at most between classes, and no class is left out where all can be held.
+    """
+    if not 1 <= per_client <= classes:
+        raise BadInput(
+            f"{per_client} classes per client, but the data have {classes}: "
+            f"choose a number from 1 to {classes}"
+        )
+    holds = np.zeros((clients, classes), bool)
+    used = np.zeros(classes, np.int64)
+    for client in rng.permutation(clients):
+        holds[client, np.lexsort((rng.random(classes), used))[:per_client]] = True
+        used += holds[client]
+    return holds
+
+
+def _dirichlet_counts(
+    available: Array, clients: int, alpha: float, limit: float, rng: np.random.Generator
+) -> npt.NDArray[np.int64]:
+    """Rows per client and class of one draw; clients with `limit` rows get no more."""
+    counts = np.zeros((clients, available.size), np.int64)
+    held = np.zeros(clients, np.int64)
+    for c, rows in enumerate(available):
+        takers = np.flatnonzero(held < limit)
+        # Dir(alpha) over the takers is exactly Dir(alpha) over all clients with the others'
+        # proportions set to zero and the rest renormalised, without the danger of dividing 0 by 0.
+        # Beyond a billion the shares are equal to the row, but the sum inside might overflow.
+        share = rng.dirichlet(np.full(takers.size, min(alpha, 1e9)))
+        cuts = np.append((np.cumsum(share)[:-1] * rows).astype(np.int64), rows)
+        counts[takers, c] = np.diff(cuts, prepend=0)
+        held += counts[:, c]
+    return counts
+
+
+def _deal(labels: Array, counts: Array, rng: np.random.Generator) -> list[Rows]:
+    """Random rows for each client, as many of each class as `counts` [clients, classes] says."""
+    hands: list[list[Array]] = [[] for _ in counts]
+    for rows, wanted in zip(_rows_by_value(labels), counts.T, strict=True):
+        *dealt, _unused = np.split(rng.permutation(rows), np.cumsum(wanted))
+        for hand, part in zip(hands, dealt, strict=True):
+            hand.append(part)
+    return in_order([np.concatenate(hand) for hand in hands])

@@ -1,0 +1,188 @@
+"""Recipes by name, as on the command line."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from fedtailor.errors import BadInput, unknown
+from fedtailor.partition.draws import Array, Rows
+from fedtailor.partition.recipes import (
+    dirichlet,
+    groups,
+    iid,
+    natural,
+    noniid1,
+    noniid2,
+    pathological,
+    shards,
+)
+
+
+@dataclass(frozen=True)
+class Scheme:
+    """A recipe and its parameters; `str()` gives the text that `parse_partition` reads."""
+
+    name: str
+    parameters: tuple[float, ...] = ()
+
+    def __str__(self) -> str:
+        numbers = ",".join(str(p).removesuffix(".0") for p in self.parameters)
+        return f"{self.name}:{numbers}" if numbers else self.name
+
+
+class _Parameter(NamedTuple):
+    """`low` is allowed for whole numbers and excluded, like `high`, for others."""
+
+    what: str
+    kind: type[int] | type[float]
+    low: float
+    high: float = math.inf
+    default: float | None = None
+
+
+class _Task(NamedTuple):
+    labels: Array
+    clients: int
+    parameters: tuple[Any, ...]
+    seed: int
+    owner: Array | None
+    clusters: Array | None
+    min_samples: int
+
+
+class _Recipe(NamedTuple):
+    example: str
+    parameters: tuple[_Parameter, ...]
+    divide: Callable[[_Task], list[Rows]]
+
+
+def _divide_natural(task: _Task) -> list[Rows]:
+    if task.owner is None:
+        raise BadInput(
+            "partition 'natural': these data do not say who owns which row; "
+            "use another partition, e.g. 'dirichlet:0.1'"
+        )
+    return natural(task.owner)
+
+
+def _divide_latent(task: _Task) -> list[Rows]:
+    wanted = task.parameters[0]
+    found = 0 if task.clusters is None else np.unique(task.clusters).size
+    if task.clusters is None or found != wanted:
+        raise BadInput(
+            f"partition 'latent:{wanted}' was given {found} clusters: "
+            f"make {wanted} with latent_clusters first"
+        )
+    return groups(task.clusters, task.clients, seed=task.seed)
+
+
+_CLASSES = _Parameter("classes per client", int, 1)
+_RECIPES: dict[str, _Recipe] = {
+    "iid": _Recipe("iid", (), lambda t: iid(t.labels, t.clients, seed=t.seed)),
+    "pathological": _Recipe(
+        "pathological:2",
+        (_CLASSES,),
+        lambda t: pathological(t.labels, t.clients, *t.parameters, seed=t.seed),
+    ),
+    "shards": _Recipe(
+        "shards:5", (_CLASSES,), lambda t: shards(t.labels, t.clients, *t.parameters, seed=t.seed)
+    ),
+    "dirichlet": _Recipe(
+        "dirichlet:0.1",
+        (_Parameter("alpha", float, 0),),
+        lambda t: dirichlet(
+            t.labels, t.clients, *t.parameters, seed=t.seed, min_samples=t.min_samples
+        ),
+    ),
+    "noniid1": _Recipe(
+        "noniid1:4",
+        (_CLASSES._replace(default=4),),
+        lambda t: noniid1(t.labels, t.clients, *t.parameters, seed=t.seed),
+    ),
+    "noniid2": _Recipe(
+        "noniid2:2,0.8",
+        (
+            _Parameter("dominant classes", int, 1, default=2),
+            _Parameter("ratio", float, 0, 1, default=0.8),
+        ),
+        lambda t: noniid2(t.labels, t.clients, t.parameters[0], ratio=t.parameters[1], seed=t.seed),
+    ),
+    "latent": _Recipe("latent:5", (_Parameter("distributions", int, 1),), _divide_latent),
+    "natural": _Recipe("natural", (), _divide_natural),
+}
+
+
+def parse_partition(text: str) -> Scheme:
+    """The scheme that a text such as `dirichlet:0.1` means; defaults are filled in.
+
+    Example:
+      >>> str(parse_partition("noniid2:3"))
+      'noniid2:3,0.8'
+    """
+    text = " ".join(text.split())  # messages have one line
+    name, colon, rest = text.partition(":")
+    if name not in _RECIPES:
+        raise unknown("partition", name, _RECIPES)
+    recipe = _RECIPES[name]
+    given = rest.split(",") if colon else []
+    missing = any(p.default is None for p in recipe.parameters[len(given) :])
+    if len(given) > len(recipe.parameters) or missing:
+        wanted = " and ".join(p.what for p in recipe.parameters) or "no number"
+        raise BadInput(f"partition '{text}': it takes {wanted}; write e.g. '{recipe.example}'")
+    read = [_number(text, p, word) for p, word in zip(recipe.parameters, given, strict=False)]
+    defaults = [p.default for p in recipe.parameters[len(given) :] if p.default is not None]
+    return Scheme(name, (*read, *defaults))
+
+
+def _number(text: str, parameter: _Parameter, word: str) -> float:
+    what, kind, low, high, _ = parameter
+    try:
+        value = kind(word)
+    except ValueError:
+        value = math.nan  # no comparison holds for it, so it fails below
+    if (low <= value if kind is int else low < value < high) and abs(value) < math.inf:
+        return value
+    if kind is int:
+        allowed = f"a whole number, {low:g} or more"
+    else:
+        allowed = "a positive number" + f" below {high:g}" * (high < math.inf)
+    raise BadInput(f"partition '{text}': {what} is '{word}', but must be {allowed}")
+
+
+def divide(
+    scheme: Scheme,
+    labels: Array,
+    clients: int | None,
+    *,
+    seed: int,
+    owner: Array | None = None,
+    clusters: Array | None = None,
+    min_samples: int = 20,
+) -> list[Rows]:
+    """The rows of each client under `scheme`.
+
+    `natural` needs `owner` and finds the number of clients itself (pass None, or the same number);
+    `latent` needs `clusters`; only `dirichlet` heeds `min_samples`.
+    """
+    if scheme.name not in _RECIPES:
+        raise unknown("partition", scheme.name, _RECIPES)
+    if clients is None and scheme.name != "natural":
+        raise BadInput(f"partition '{scheme}' needs a number of clients: set --clients")
+    for what, values in (("owners", owner), ("clusters", clusters)):
+        if values is not None and len(values) != len(labels):
+            raise BadInput(
+                f"{len(values)} {what} for {len(labels)} rows of data: give one for every row"
+            )
+    task = _Task(labels, clients or 0, scheme.parameters, seed, owner, clusters, min_samples)
+    shares = _RECIPES[scheme.name].divide(task)
+    if clients is not None and len(shares) != clients:
+        raise BadInput(
+            f"partition '{scheme}' has {len(shares)} owners, not {clients}: "
+            f"leave out --clients or set it to {len(shares)}"
+        )
+    return shares

@@ -1,0 +1,75 @@
+"""Using a personal model after its run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from .assemble import make_task
+from .checkpoint import load_tensors
+from .config import make_config, read_config
+from .datasets import Encoder, read_examples
+from .describe import find
+from .errors import BadInput, unknown
+from .runs import file_name
+
+
+class Prediction(NamedTuple):
+    """Attributes:
+    example: name of the file, and row where it has several.
+    label: the most likely class.
+    probability: of that class, as the model sees it.
+    """
+
+    example: str
+    label: str
+    probability: float
+
+
+def _encoder(folder: Path) -> Encoder:
+    path = folder / "preprocessing.json"
+    try:
+        return Encoder.from_json(json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        raise BadInput(f"'{folder}' has no preprocessing.json: is it a finished run?") from None
+    except json.JSONDecodeError as error:
+        raise BadInput(f"'{path}' is broken: {error}") from None
+
+
+def predict(folder: str | Path, client: str, files: Sequence[str | Path]) -> list[Prediction]:
+    """Classifies new examples with a client's personal model.
+
+    Args:
+      folder: of a finished run.
+      client: whose model to use.
+      files: images, tables (csv, parquet, npz) or texts of the kind that the run learnt from.
+
+    Raises:
+      BadInput: the run, the client or a file cannot be used.
+    """
+    folder = Path(folder)
+    encoder = _encoder(folder)
+    method_name, given, options = read_config(folder / "config.toml")
+    if method_name is None:
+        raise BadInput(f"'{folder / 'config.toml'}' names no method: it was changed")
+    config = make_config(method_name, given | {"device": "cpu"}, options)
+    models = folder / "models"
+    path = models / f"{file_name(client)}.safetensors"
+    if not path.exists():
+        known = sorted(p.stem for p in models.glob("*.safetensors"))
+        raise unknown(f"client of '{folder}':", client, known)
+    task = make_task(config, encoder.form)
+    method = find(config.method)(task, recipe=config.recipe(), **config.options)
+    model = load_tensors(path)
+    names, x = read_examples([Path(f) for f in files], encoder)
+    with torch.no_grad():
+        logits = method.predict(model, torch.from_numpy(x))
+    chances, classes = logits.softmax(-1).max(-1)
+    return [
+        Prediction(name, encoder.classes[int(c)], float(p))
+        for name, c, p in zip(names, classes, chances, strict=True)
+    ]

@@ -1,0 +1,126 @@
+"""Counter-based random numbers: same key, same numbers, on any device, under vmap, on any machine.
+
+A key is a 64-bit integer in a tensor. Numbers are a hash (SplitMix64) of key and position, so
+nothing is ever "advanced": the order in which clients are visited, the chunk they share, or the
+machine they live on cannot change what they draw.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+Key = Tensor  # int64, one number per client under vmap
+
+
+def _signed(value: int) -> int:
+    """`value` modulo 2^64 as the signed number that int64 holds."""
+    value &= (1 << 64) - 1
+    return value - (1 << 64) if value >> 63 else value
+
+
+_GOLD = _signed(0x9E3779B97F4A7C15)
+_FIRST = _signed(0xBF58476D1CE4E5B9)
+_SECOND = _signed(0x94D049BB133111EB)
+
+# What a key is for. Distinct numbers, so that no two purposes ever share their draws.
+INITIAL, SERVER, COHORT, TURN, SCORE = range(5)
+
+
+def _shift(value: Tensor, bits: int) -> Tensor:
+    """An unsigned shift to the right (int64 would drag its sign along)."""
+    return (value >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def _mix(z: Tensor) -> Tensor:
+    z = (z ^ _shift(z, 30)) * _FIRST
+    z = (z ^ _shift(z, 27)) * _SECOND
+    return z ^ _shift(z, 31)
+
+
+def fold(key: Key, number: int | Tensor) -> Key:
+    """A new key from a key and a number."""
+    if isinstance(number, Tensor):
+        return _mix(key + (number + 1) * _GOLD)
+    # the product is made on the host: a tensor made of a host number could not be captured
+    return _mix(key + _signed(_GOLD * (number + 1)))
+
+
+def key(*parts: int | Tensor, device: torch.device | str | None = None) -> Key:
+    """A key from any number of integers, e.g. `key(seed, TURN, round, client)`.
+
+    Example:
+      >>> int(key(0, TURN, 3, 7)) == int(key(0, TURN, 3, 7)), int(key(0)) == int(key(1))
+      (True, False)
+    """
+    out = torch.zeros((), dtype=torch.int64, device=device)
+    for part in parts:
+        out = fold(out, part)
+    return out
+
+
+def split(key: Key, n: int = 2) -> list[Key]:
+    """`n` independent keys."""
+    return [fold(key, i) for i in range(n)]
+
+
+def bits(key: Key, n: int) -> Tensor:
+    """`n` random 63-bit integers. The i-th depends on key and i alone, not on `n`."""
+    position = torch.arange(1, n + 1, device=key.device)
+    return _shift(_mix(key + position * _GOLD), 1)
+
+
+def uniform(key: Key, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
+    """Numbers in [0, 1), multiples of 2^-24, so the same ones in float32 and float64."""
+    whole = bits(key, math.prod(shape)) >> 39
+    return (whole.to(dtype or torch.get_default_dtype()) / (1 << 24)).reshape(shape)
+
+
+def normal(key: Key, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
+    """Standard normal numbers (Box and Muller)."""
+    radius, angle = split(key)
+    u = 1 - uniform(radius, *shape, dtype=dtype)
+    return (-2 * u.log()).sqrt() * (2 * math.pi * uniform(angle, *shape, dtype=dtype)).cos()
+
+
+def permutation(key: Key, n: int) -> Tensor:
+    """The numbers 0..n-1 in random order."""
+    return bits(key, n).argsort(stable=True)
+
+
+class Turn(NamedTuple):
+    """When, and with which random numbers, somebody acts.
+
+    Attributes:
+      key: random key of who acts in this round.
+      round: number of the round, from 0.
+      rounds: how many rounds the run has, for schedules over the whole run.
+    """
+
+    key: Key
+    round: Tensor
+    rounds: Tensor
+
+    def split(self, n: int = 2) -> list[Turn]:
+        """`n` turns of the same round with independent keys, for the phases of a round."""
+        return [self._replace(key=k) for k in split(self.key, n)]
+
+    def of(self, client: Tensor) -> Turn:
+        """The same round, with a key of this client's own."""
+        return self._replace(key=fold(self.key, client))
+
+    def at_client(self) -> Turn:
+        """A client's own part of its turn, apart from what `send` drew with the same key."""
+        return self._replace(key=fold(self.key, -1))
+
+    def at_start(self) -> Key:
+        """The key for a client's first state."""
+        return fold(self.key, -2)
+
+    def aside(self) -> Turn:
+        """A second stream, for what a client does beside its training (the training's batch order
+        then is the same in every method)."""
+        return self._replace(key=fold(self.key, -3))

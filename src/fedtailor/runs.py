@@ -1,0 +1,478 @@
+"""A run: rounds, evaluation, history, checkpoints, results, all in one folder."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import re
+import resource
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from . import __version__, checkpoint, tree
+from .assemble import World, assemble, choose_engine, make_method, make_task
+from .checkpoint import save_tensors, write_atomically
+from .config import Config, make_config, read_config, write_config
+from .describe import find, page
+from .engine import RoundReport, Scores, Simulation, draw_cohort
+from .errors import BadInput
+from .metrics import accuracies, best_round, summarise
+from .models import build
+from .train import Score
+
+Line = dict[str, Any]
+Watcher = Callable[[Line, int], None]  # (line of the history, number of rounds)
+
+CHECKPOINT_SECONDS = 5.0
+CHECKPOINT_SHARE = 20  # a checkpoint may cost a twentieth of the time
+
+
+class Interrupted(Exception):
+    """Somebody pressed Ctrl-C; everything up to `round` is in the folder."""
+
+    def __init__(self, folder: Path | None, round: int) -> None:
+        self.folder, self.round = folder, round
+        super().__init__(f"interrupted after round {round}")
+
+
+@dataclass
+class _Progress:
+    """What a run has added up so far; saved with every checkpoint."""
+
+    history: list[Line] = field(default_factory=list)
+    seconds: float = 0.0
+    up: int = 0
+    down: int = 0
+
+
+@contextmanager
+def _ctrl_c() -> Iterator[Callable[[], bool]]:
+    """Turns the first Ctrl-C into a flag that is read between rounds; the second one is real."""
+    pressed = False
+
+    def note(number: int, frame: Any) -> None:
+        nonlocal pressed
+        if pressed:
+            raise KeyboardInterrupt
+        pressed = True
+
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False
+        return
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield lambda: pressed
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _per_client(score: Score, n: torch.Tensor) -> list[float | None]:
+    found = accuracies(score.correct.double().numpy(), n.numpy())
+    return [None if math.isnan(a) else round(float(a), 6) for a in found]
+
+
+def _summary(score: Score, n: torch.Tensor) -> dict[str, float]:
+    found = summarise(score.correct.double().numpy(), n.double().numpy())
+    if found:
+        found["loss"] = float(score.loss.double().sum() / n.sum())
+    return {k: round(v, 6) for k, v in found.items()}
+
+
+class Runner:
+    """Plays one configuration on its world.
+
+    Args:
+      config: what to run; `auto` values are replaced.
+      world: its data, if they are there already.
+      folder: where to keep everything; None keeps nothing.
+    """
+
+    def __init__(
+        self, config: Config, world: World | None = None, folder: Path | None = None
+    ) -> None:
+        self.world = world or assemble(config)
+        laid = self.world.config
+        config = replace(
+            config,
+            **{
+                k: getattr(laid, k)
+                for k in ("data", "data_dir", "clients", "partition", "model", "device")
+            },
+        )
+        form = self.world.encoder.form
+        engine = choose_engine(config, build(config.model, form))
+        self.config = replace(config, engine=engine)  # type: ignore[arg-type]
+        self.folder = folder
+        self.task = make_task(self.config, form)
+        self.method = make_method(self.config, self.task)
+        self.simulation = Simulation(
+            self.method,
+            self.world.federation,
+            self.task,
+            seed=config.seed,
+            rounds=config.rounds,
+            engine=engine,
+            chunk=config.chunk,
+            place=None if config.states == "auto" else config.states,
+            folder=folder,
+            recipe=config.recipe(),
+        )
+        self.progress = _Progress()
+
+    # --- playing ---
+
+    def play(self, watch: Watcher | None = None) -> dict[str, Any]:
+        """Plays the rounds that are left and returns the result."""
+        begun = time.monotonic() - self.progress.seconds
+        saved_at, cost = time.monotonic(), 0.0
+        if self.folder and not (self.folder / "checkpoint" / checkpoint.LATEST).exists():
+            self._checkpoint()
+        with _ctrl_c() as interrupted:
+            while self.simulation.round < self.config.rounds:
+                line = self._round()
+                self.progress.seconds = time.monotonic() - begun
+                line["seconds"] = round(self.progress.seconds, 3)
+                self.progress.history.append(line)
+                self._append(line)
+                done = self.simulation.round
+                if watch:
+                    watch(line, self.config.rounds)
+                stop = interrupted()
+                since = time.monotonic() - saved_at
+                due = since > max(CHECKPOINT_SECONDS, CHECKPOINT_SHARE * cost)
+                if self.config.checkpoint_every:
+                    due = done % self.config.checkpoint_every == 0
+                if self.folder and (due or stop):
+                    before = time.monotonic()
+                    self._checkpoint()
+                    saved_at = time.monotonic()
+                    cost = saved_at - before
+                if stop and done < self.config.rounds:
+                    raise Interrupted(self.folder, done)
+            if self.folder:
+                self._checkpoint()
+        result = self._result()
+        result["seconds"] = round(time.monotonic() - begun, 3)
+        if self.folder:
+            self._write(result)
+        return result
+
+    def _round(self) -> Line:
+        sim, fed = self.simulation, self.world.federation
+        number = sim.round + 1
+        evaluate = number % self.config.eval_every == 0 or number == self.config.rounds
+        cohort = draw_cohort(
+            self.config.seed, sim.round, self.world.trained, self.config.participation
+        )
+        begun = time.monotonic()
+        report: RoundReport = sim.step(cohort, post=evaluate, on_nan=self.config.on_nan)
+        trained = time.monotonic() - begun
+        up, down = int(report.up.sum()), int(report.down.sum())
+        self.progress.up += up
+        self.progress.down += down
+        line: Line = {
+            "round": number,
+            "cohort": report.ids.tolist(),
+            "bytes": {"up": up, "down": down},
+            "train_seconds": round(trained, 4),
+        }
+        if len(report.skipped):
+            line["skipped"] = [fed.names[i] for i in report.skipped.tolist()]
+        if evaluate:
+            pre: Scores = sim.score()
+            line["pre"] = _summary(pre.test, fed.test.n)
+            line["pre_val"] = _summary(pre.val, fed.val.n)
+            line["pre_per_client"] = _per_client(pre.test, fed.test.n)
+            if report.post is not None:
+                line["post"] = _summary(report.post.test, fed.test.n[report.ids])
+                line["post_per_client"] = _per_client(report.post.test, fed.test.n[report.ids])
+        return line
+
+    # --- results ---
+
+    def _result(self) -> dict[str, Any]:
+        sim, fed, config = self.simulation, self.world.federation, self.config
+        n = fed.test.n
+        tune = (
+            replace(config.recipe(), epochs=config.finetune, steps=0) if config.finetune else None
+        )
+        last = sim.score()
+        final = sim.score(finetune=tune) if tune else last
+        on_train = sim.score(part="train").test
+        history = self.progress.history
+        scored = [line for line in history if "pre" in line]
+        best = best_round(
+            [line["round"] for line in scored], [line["pre_val"].get("mean") for line in scored]
+        )
+        at_best = next((line for line in scored if line["round"] == best), None)
+        posts = [line["post"] for line in scored if "post" in line]
+        options = {o.name: o.default for o in page(find(config.method)).options}
+        seen = accuracies(final.test.correct.double().numpy(), n.numpy())
+        held, trained = self.world.held_out.numpy(), self.world.trained.numpy()
+        train_mean = np.nanmean(
+            accuracies(on_train.correct.double().numpy(), fed.train.n.numpy())[trained]
+        )
+        test_mean = np.nanmean(accuracies(last.test.correct.double().numpy(), n.numpy())[trained])
+        return {
+            "method": config.method,
+            "options": options | config.options,
+            "data": config.data,
+            "model": config.model,
+            "parameters": sum(p.numel() for p in sim.initial.values()),
+            "clients": fed.clients,
+            "partition": config.partition,
+            "participation": config.participation,
+            "accuracy": _summary(final.test, n),
+            "points": {
+                "pre": _summary(last.test, n),
+                "post": posts[-1] if posts else {},
+                "final": _summary(final.test, n) | {"finetune_epochs": config.finetune},
+            },
+            "best_round": best,
+            "best": at_best["pre"] if at_best else {},
+            "best_chosen_on": "validation" if best else "nothing: no validation rows",
+            "participation_gap": float(np.nanmean(seen[trained]) - np.nanmean(seen[held]))
+            if len(held)
+            else None,
+            "out_of_sample_gap": float(train_mean - test_mean),
+            "rounds": config.rounds,
+            "bytes": {"up": self.progress.up, "down": self.progress.down},
+            "seconds": round(self.progress.seconds, 3),
+            "train_seconds": round(sum(line["train_seconds"] for line in history), 3),
+            "peak_memory_bytes": _peak_memory(sim.device),
+            "per_client": dict(zip(fed.names, _per_client(final.test, n), strict=True)),
+            "best_per_client": dict(zip(fed.names, at_best["pre_per_client"], strict=True))
+            if at_best
+            else {},
+            "skipped": {
+                str(line["round"]): line["skipped"] for line in history if "skipped" in line
+            },
+            "engine": config.engine,
+            "chunk": sim.chunk,
+            "device": str(sim.device),
+            "states": sim.bank.place,
+            "seed": config.seed,
+            "version": __version__,
+        }
+
+    # --- files ---
+
+    def _append(self, line: Line) -> None:
+        if self.folder:
+            with (self.folder / "history.jsonl").open("a", encoding="utf-8") as file:
+                file.write(json.dumps(line) + "\n")
+
+    def _checkpoint(self) -> None:
+        if self.folder is None:
+            return
+        meta = {
+            "version": __version__,
+            "config": self.config.fingerprint(),
+            "data": self.world.digest(),
+            "seconds": self.progress.seconds,
+            "up": self.progress.up,
+            "down": self.progress.down,
+        }
+        checkpoint.save(self.folder / "checkpoint", self.simulation, meta)
+
+    def _write(self, result: dict[str, Any]) -> None:
+        assert self.folder is not None
+        folder = self.folder
+        models = folder / "models"
+        models.mkdir(exist_ok=True)
+        tune = replace(self.config.recipe(), epochs=self.config.finetune, steps=0)
+        for cid, model in self.simulation.models(tune if self.config.finetune else None):
+            path = models / f"{file_name(self.world.federation.names[cid])}.safetensors"
+            save_tensors(path, tree.flatten(model))
+        encoder = json.dumps(self.world.encoder.to_json(), indent=1)
+        write_atomically(folder / "preprocessing.json", encoder)
+        write_atomically(folder / "clients.csv", self._table(result))
+        write_atomically(folder / "result.json", json.dumps(result, indent=1) + "\n")
+
+    def _table(self, result: dict[str, Any]) -> str:
+        fed, out = self.world.federation, io.StringIO()
+        posts: dict[int, Any] = {}
+        rounds = [0] * fed.clients
+        for line in self.progress.history:
+            for cid in line["cohort"]:
+                rounds[cid] += 1
+            posts.update(zip(line["cohort"], line.get("post_per_client", []), strict=False))
+        held = set(self.world.held_out.tolist())
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(
+            ["client", "train", "val", "test", "rounds", "held_out", "post", "final", "best"]
+        )
+        for cid, name in enumerate(fed.names):
+            counts = [int(part.n[cid]) for part in (fed.train, fed.val, fed.test)]
+            scores = [
+                posts.get(cid),
+                result["per_client"][name],
+                result["best_per_client"].get(name),
+            ]
+            writer.writerow([name, *counts, rounds[cid], int(cid in held), *scores])
+        return out.getvalue()
+
+
+def file_name(client: str) -> str:
+    """A client's name as a file name: whatever could lead elsewhere is replaced."""
+    return re.sub(r"[^A-Za-z0-9._-]", "_", client).lstrip(".") or "_"
+
+
+def _peak_memory(device: torch.device) -> int:
+    if device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated(device))
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+
+
+# --- folders ---
+
+
+def open_folder(
+    path: Path, *, overwrite: bool = False, marks: tuple[str, ...] = ("config.toml",)
+) -> Path:
+    """A folder that is there, can be written to, and holds nothing that would be lost.
+
+    Args:
+      path: of the folder.
+      overwrite: remove what an earlier run left there.
+      marks: files by which an earlier run is known; anything else is never removed.
+    """
+    try:
+        if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            known = path.is_dir() and any((path / mark).exists() for mark in marks)
+            if not known:
+                raise BadInput(f"'{path}' is not empty and no earlier run: choose another --out")
+            if not overwrite:
+                raise BadInput(
+                    f"'{path}' holds an earlier run: resume it (fedtailor resume {path}), choose "
+                    "another --out, or say --overwrite"
+                )
+            shutil.rmtree(path)
+        path.mkdir(parents=True, exist_ok=True)
+        probe = path / ".probe"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise BadInput(f"folder '{path}' cannot be written to: {error.strerror}") from None
+    return path
+
+
+def free_folder(stem: str) -> Path:
+    """A new folder under ./runs."""
+    number = 1
+    while (path := Path("runs") / (stem if number == 1 else f"{stem}-{number}")).exists():
+        number += 1
+    return path
+
+
+def begin(runner: Runner, folder: Path) -> None:
+    """Gives a runner its folder, with the configuration in it."""
+    runner.folder = folder
+    write_atomically(folder / "config.toml", write_config(runner.config, __version__))
+
+
+def start(
+    config: Config,
+    folder: Path | None = None,
+    *,
+    world: World | None = None,
+    watch: Watcher | None = None,
+) -> dict[str, Any]:
+    """Runs a configuration; with a folder, everything is kept there."""
+    runner = Runner(config, world)
+    if folder:
+        begin(runner, folder)
+    return runner.play(watch)
+
+
+def resume(folder: Path, *, watch: Watcher | None = None) -> dict[str, Any]:
+    """Goes on with a run where its last checkpoint left it.
+
+    Raises:
+      BadInput: there is nothing to resume, or the run is not what it was.
+    """
+    if not (folder / "config.toml").exists():
+        raise BadInput(f"'{folder}' is no run: it has no config.toml")
+    method, given, options = read_config(folder / "config.toml")
+    if method is None:
+        raise BadInput(f"'{folder / 'config.toml'}' names no method: it was changed")
+    config = make_config(method, given, options)
+    meta = checkpoint.read_meta(folder / "checkpoint")
+    if meta.get("version") != __version__:
+        raise BadInput(
+            f"'{folder}' was made by FedTailor {meta.get('version')}, this is {__version__}: "
+            "install that version to resume it"
+        )
+    if meta.get("config") != config.fingerprint():
+        raise BadInput(
+            f"'{folder / 'config.toml'}' was changed since the run began: undo that, or start anew"
+        )
+    runner = Runner(config, None, folder)
+    if meta.get("data") != runner.world.digest():
+        raise BadInput(f"the data of '{folder}' have changed since the run began: start anew")
+    checkpoint.restore(folder / "checkpoint", runner.simulation)
+    runner.progress = _Progress(
+        _kept_history(folder / "history.jsonl", runner.simulation.round),
+        float(meta["seconds"]),
+        int(meta["up"]),
+        int(meta["down"]),
+    )
+    return runner.play(watch)
+
+
+def _kept_history(path: Path, rounds: int) -> list[Line]:
+    """The history up to the checkpoint; later lines, of rounds to be played again, are removed."""
+    kept: list[Line] = []
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    for row in text.splitlines():
+        try:
+            line = json.loads(row)
+        except json.JSONDecodeError:
+            break  # cut off in the middle of a write
+        if line["round"] > rounds:
+            break
+        kept.append(line)
+    write_atomically(path, "".join(json.dumps(line) + "\n" for line in kept))
+    return kept
+
+
+def run(
+    method: str,
+    *,
+    out: str | Path | None = None,
+    overwrite: bool = False,
+    watch: Watcher | None = None,
+    options: dict[str, Any] | None = None,
+    **settings: Any,
+) -> dict[str, Any]:
+    """Runs a method and returns its result, as `fedtailor run` does.
+
+    Args:
+      method: its name, or package.module:factory.
+      out: folder to keep everything in; None keeps nothing.
+      overwrite: replace an earlier run in that folder.
+      watch: called with each line of the history.
+      options: the method's hyper-parameters.
+      settings: any setting of `fedtailor.Config` by name.
+
+    Example:
+      >>> result = run("fedavg", model="mlp", clients=5, rounds=1)
+      >>> sorted(result["bytes"])
+      ['down', 'up']
+    """
+    runner = Runner(make_config(method, settings, options or {}))
+    if out is not None:  # after the data: bad input leaves no folder behind
+        begin(runner, open_folder(Path(out), overwrite=overwrite))
+    return runner.play(watch)

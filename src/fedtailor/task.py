@@ -1,0 +1,188 @@
+"""What is learnt: a network, a loss and a prediction, as pure functions of flat parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from . import rng
+from .models.blocks import blocks as group_blocks
+from .rng import Key
+from .tree import Params
+
+
+class Batch(NamedTuple):
+    """Examples of one client that share a step.
+
+    Attributes:
+      x: examples as stored (images are uint8).
+      y: labels.
+      weight: 1 for a real example, 0 for padding.
+      active: False when this client has no such step; nothing may change then.
+      key: random key of this step, for augmentation, dropout and noise.
+    """
+
+    x: Tensor
+    y: Tensor
+    weight: Tensor
+    active: Tensor
+    key: Key
+
+
+Augment = Callable[[Tensor, Key], Tensor]
+
+
+class Task(NamedTuple):
+    """A learning problem in functions of its parameters.
+
+    Attributes:
+      init: key -> parameters and buffers in one flat dict.
+      loss: (params, batch) -> (mean loss over the real examples, buffers after the pass), in
+        training mode.
+      predict: (params, x) -> logits, in evaluation mode.
+      blocks: names per block from input to output (section "Layer list"); the last is the head.
+      buffers: names that are not trained (running statistics).
+      batch_norm: names of everything that belongs to BatchNorm modules.
+      augment: (x, key) -> x, applied to training batches only.
+    """
+
+    init: Callable[[Key], Params]
+    loss: Callable[[Params, Batch], tuple[Tensor, Params]]
+    predict: Callable[[Params, Tensor], Tensor]
+    blocks: tuple[tuple[str, ...], ...]
+    buffers: tuple[str, ...] = ()
+    batch_norm: tuple[str, ...] = ()
+    augment: Augment | None = None
+
+    def top(self, n: int) -> tuple[str, ...]:
+        """All names in the `n` blocks next to the output."""
+        count = len(self.blocks)
+        return tuple(name for block in self.blocks[max(count - n, 0) :] for name in block)
+
+    @property
+    def head(self) -> tuple[str, ...]:
+        """The names of the last block."""
+        return self.blocks[-1]
+
+
+class _KeyedDropout(nn.Module):
+    """Dropout whose mask is a function of a key, so that every engine drops the same units."""
+
+    key: Tensor
+
+    def __init__(self, p: float) -> None:
+        super().__init__()
+        self.p = p
+        self.register_buffer("key", torch.zeros((), dtype=torch.int64), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.p == 0:
+            return x
+        keep = rng.uniform(self.key, *x.shape, dtype=x.dtype) >= self.p
+        return x * keep / (1 - self.p)
+
+
+def _with_keyed_dropout(module: nn.Module) -> nn.Module:
+    for name, child in module.named_children():
+        if type(child) is nn.Dropout:
+            setattr(module, name, _KeyedDropout(child.p))
+        else:
+            _with_keyed_dropout(child)
+    return module
+
+
+def _batch_norms(module: nn.Module) -> dict[str, nn.Module]:
+    return {
+        k: m for k, m in module.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)
+    }
+
+
+def crop_and_flip(x: Tensor, key: Key, pad: int = 4) -> Tensor:
+    """Shifts each image by up to `pad` pixels and mirrors half of them, keyed."""
+    n, _, height, width = x.shape
+    for_y, for_x, for_flip = rng.split(key, 3)
+    down = rng.bits(for_y, n) % (2 * pad + 1)
+    right = rng.bits(for_x, n) % (2 * pad + 1)
+    mirrored = (rng.bits(for_flip, n) % 2 == 0)[:, None]
+    rows = torch.arange(height, device=x.device) + down[:, None]
+    columns = torch.arange(width, device=x.device)
+    columns = torch.where(mirrored, columns.flip(0), columns) + right[:, None]
+    padded = F.pad(x, (pad, pad, pad, pad))
+    which = torch.arange(n, device=x.device)[:, None, None]
+    # indices around the slice put their axes first: (n, height, width, channels)
+    return padded[which, :, rows[:, :, None], columns[:, None, :]].movedim(-1, 1)
+
+
+AUGMENTATIONS: dict[str, Augment | None] = {"none": None, "crop-flip": crop_and_flip}
+
+
+def to_input(x: Tensor, dtype: torch.dtype) -> Tensor:
+    """Stored examples as a network takes them: images from 0..255 to -1..1, tokens as they are."""
+    if x.dtype == torch.uint8:
+        return x.to(dtype) / 127.5 - 1
+    return x.to(dtype) if x.is_floating_point() else x
+
+
+def classification(
+    build: Callable[[], nn.Module],
+    *,
+    grouping: str | Sequence[Sequence[str]] = "leaf",
+    augment: Augment | None = None,
+    device: torch.device | str = "cpu",
+) -> Task:
+    """A classification task around an ordinary `nn.Module` that returns logits.
+
+    `num_batches_tracked` is left out: BatchNorm with a fixed momentum never reads it. Dropout is
+    replaced by a keyed one.
+
+    Args:
+      build: makes the module; called once per mode and once per initialisation.
+      grouping: how parameters form blocks, see `fedtailor.models.blocks`.
+      augment: applied to training batches.
+      device: where parameters live.
+
+    Example:
+      >>> task = classification(lambda: nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)))
+      >>> task.blocks
+      (('0.weight', '0.bias'), ('2.weight', '2.bias'))
+    """
+    training, evaluating = (_with_keyed_dropout(build()).to(device) for _ in range(2))
+    training.train()
+    evaluating.eval()
+    for module in (training, evaluating):
+        for norm in _batch_norms(module).values():
+            norm.num_batches_tracked = None  # type: ignore[assignment]
+    groups = group_blocks(build(), grouping)
+    names = {name for group in groups for name in group}
+    buffers = tuple(k for k, b in training.named_buffers() if k in names and b.is_floating_point())
+    dropouts = [k for k, m in training.named_modules() if isinstance(m, _KeyedDropout)]
+    norms = tuple(n for n in sorted(names) if n.rpartition(".")[0] in _batch_norms(training))
+
+    def init(key: Key) -> Params:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(key) & 0x7FFFFFFFFFFFFFFF)
+            state = build().state_dict()
+        return {k: v.detach().clone().to(device) for k, v in state.items() if k in names}
+
+    def loss(params: Params, batch: Batch) -> tuple[Tensor, Params]:
+        x = to_input(batch.x, next(iter(params.values())).dtype)
+        # BatchNorm writes into the buffers it is given: hand it copies that carry the client axis
+        axis = torch.zeros_like(batch.active, dtype=batch.weight.dtype)
+        written = {k: params[k] + axis for k in buffers}
+        keys = {f"{name}.key": rng.fold(batch.key, i) for i, name in enumerate(dropouts)}
+        logits = functional_call(training, params | written | keys, (x,))
+        each = F.cross_entropy(logits, batch.y, reduction="none")
+        return (each * batch.weight).sum() / batch.weight.sum().clamp(min=1), written
+
+    def predict(params: Params, x: Tensor) -> Tensor:
+        logits: Tensor = functional_call(
+            evaluating, params, (to_input(x, next(iter(params.values())).dtype),)
+        )
+        return logits
+
+    return Task(init, loss, predict, groups, buffers, norms, augment)

@@ -1,0 +1,306 @@
+"""What a client does with its data: the steps that every method is made of.
+
+Speed is made in one place, `descend`: it takes every tensor it needs as an argument (`given`), and
+hooks close over constants only. So it can be mapped over clients, compiled and captured without
+any method knowing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.func import grad_and_value
+
+from . import rng, tree
+from .data import Data
+from .optim import Optimizer, adam, adamw, clip_norm, sgd
+from .rng import Key, Turn
+from .task import Augment, Batch, Task
+from .tree import Params, Tree
+
+# (what is trained, batch, given, what is carried along) -> (loss, changed entries of the carried)
+Objective = Callable[[Tree, Batch, Tree, Tree], tuple[Tensor, Tree]]
+# the same arguments -> (gradient, loss, changed entries of the carried)
+Slope = Callable[[Tree, Batch, Tree, Tree], tuple[Tree, Tensor, Tree]]
+Gradient = Callable[[Objective], Slope]
+# (params, batch, given) -> (loss, buffers)
+Loss = Callable[[Params, Batch, Tree], tuple[Tensor, Params]]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a client trains in one round. Optimiser state is made anew each round.
+
+    Attributes:
+      epochs: passes over the client's training rows.
+      steps: if not 0, this many batches drawn at random instead of whole passes.
+      batch: examples per step; 0 takes all of a client's rows at once.
+      lr: learning rate.
+      optimizer: `sgd`, `adam` or `adamw`.
+      momentum: of SGD.
+      weight_decay: added to the gradient (SGD, Adam) or applied directly (AdamW).
+      lr_decay: factor on the learning rate, per round.
+      lr_floor: the decayed learning rate does not fall below this.
+      clip: largest norm of a gradient; 0 for no limit.
+      last: what becomes of a short last batch: `pad`, `wrap` or `drop`.
+    """
+
+    epochs: int = 1
+    steps: int = 0
+    batch: int = 10
+    lr: float = 0.05
+    optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    lr_decay: float = 1.0
+    lr_floor: float = 0.0
+    clip: float = 0.0
+    last: Literal["pad", "wrap", "drop"] = "pad"
+
+    def optimiser(self, turn: Turn) -> Optimizer:
+        """The optimiser for this round."""
+        lr: float | Tensor = self.lr
+        if self.lr_decay != 1:
+            lr = (self.lr * self.lr_decay**turn.round).clamp(min=self.lr_floor)
+        if self.optimizer == "sgd":
+            return sgd(lr, self.momentum, self.weight_decay)
+        return {"adam": adam, "adamw": adamw}[self.optimizer](lr, self.weight_decay)
+
+    def batches(self, data: Data, key: Key) -> Iterator[tuple[Batch, bool]]:
+        """The batches of a round, and whether each is certainly one of every client's."""
+        if self.steps:
+            for one in rng.split(key, self.steps):
+                yield data.sample(self.batch, one), True
+            return
+        for epoch in range(self.epochs):
+            order, each = rng.split(rng.fold(key, epoch))
+            shuffled = data.shuffle(order)
+            for number, batch in enumerate(shuffled.batches(self.batch, each, self.last)):
+                yield batch, data.all_active(number, self.batch, self.last)
+
+
+def plain(objective: Objective) -> Slope:
+    """The gradient itself."""
+    at = grad_and_value(objective, has_aux=True)
+
+    def slope(theta: Tree, batch: Batch, given: Tree, carried: Tree) -> tuple[Tree, Tensor, Tree]:
+        gradient, (loss, changed) = at(theta, batch, given, carried)
+        return gradient, loss, changed
+
+    return slope
+
+
+def sam(rho: float) -> Gradient:
+    """The gradient at the worst point in a ball of radius `rho` (Foret et al., 2021).
+
+    Running statistics come from the first of the two passes only.
+    """
+
+    def gradient(objective: Objective) -> Slope:
+        at = plain(objective)
+
+        def slope(
+            theta: Tree, batch: Batch, given: Tree, carried: Tree
+        ) -> tuple[Tree, Tensor, Tree]:
+            up, loss, changed = at(theta, batch, given, carried)
+            worst = tree.add(theta, tree.scale(up, rho / (tree.sq_norm(up).sqrt() + 1e-12)))
+            return at(worst, batch, given, carried)[0], loss, changed
+
+        return slope
+
+    return gradient
+
+
+def prox(task: Task, mu: float) -> Loss:
+    """The task's loss plus `mu/2 |params - given["anchor"]|²`, over what is trained."""
+
+    def near(params: Params, batch: Batch, given: Tree) -> tuple[Tensor, Params]:
+        value, buffers = task.loss(params, batch)
+        anchor = tree.drop(given["anchor"], task.buffers)
+        apart = tree.sub(tree.pick(params, anchor), anchor)
+        return value + mu / 2 * tree.sq_norm(apart), buffers
+
+    return near
+
+
+class Descent(NamedTuple):
+    """Attributes:
+    theta: what was trained, after training.
+    carried: what was carried along, with its changes.
+    loss: of the client's last batch, before that batch's step.
+    """
+
+    theta: Tree
+    carried: Tree
+    loss: Tensor
+
+
+def descend(
+    objective: Objective,
+    theta: Tree,
+    data: Data,
+    turn: Turn,
+    recipe: Recipe,
+    *,
+    given: Tree | None = None,
+    carried: Tree | None = None,
+    gradient: Gradient = plain,
+    project: Callable[[Tensor], Tensor] | None = None,
+    augment: Augment | None = None,
+) -> Descent:
+    """Trains `theta` on the client's rows for one round of the recipe.
+
+    Args:
+      objective: what is made small.
+      theta: where to begin.
+      data: the client's rows.
+      turn: round and random key.
+      recipe: how long, how fast, with which optimiser.
+      given: tensors that the objective needs and that stay as they are.
+      carried: entries that the objective may change as it goes (running statistics).
+      gradient: makes the direction of descent from the objective.
+      project: applied to each trained leaf after each step.
+      augment: applied to each batch.
+    """
+    given, carried = given or {}, carried or {}
+    slope, optimiser = gradient(objective), recipe.optimiser(turn)
+    memory = optimiser.init(theta)
+    loss = torch.zeros((), device=turn.key.device)
+    for batch, everyone in recipe.batches(data, turn.key):
+        if augment:
+            # its own key: the batch's also serves dropout and noise
+            batch = batch._replace(x=augment(batch.x, rng.fold(batch.key, -2)))
+        grads, value, changed = slope(theta, batch, given, carried)
+        step, moved = optimiser.update(clip_norm(grads, recipe.clip), memory, theta)
+        after = tree.add(theta, step)
+        if project:
+            after = tree.map(project, after)
+        if everyone:
+            theta, memory, loss, carried = after, moved, value, carried | changed
+            continue
+        theta, memory = (
+            tree.where(batch.active, after, theta),
+            tree.where(batch.active, moved, memory),
+        )
+        loss = torch.where(batch.active, value, loss)
+        carried = carried | tree.where(batch.active, changed, tree.pick(carried, changed))
+    return Descent(theta, carried, loss)
+
+
+def fit(
+    task: Task,
+    params: Params,
+    data: Data,
+    turn: Turn,
+    recipe: Recipe,
+    *,
+    loss: Loss | None = None,
+    given: Tree | None = None,
+    gradient: Gradient = plain,
+    train: Sequence[str] | None = None,
+) -> Params:
+    """The parameters after the client trained them for one round.
+
+    Args:
+      task: the network and its loss.
+      params: where to begin, buffers included.
+      data: the client's rows.
+      turn: round and random key.
+      recipe: how long and how fast.
+      loss: instead of the task's; what it needs beside parameters and batch comes in `given`.
+      given: tensors for `loss`.
+      gradient: how a step's direction comes from the loss, e.g. `sam(0.05)`.
+      train: names that are trained (default: all but buffers); the others stay fixed, but
+        running statistics always follow.
+    """
+    names = [k for k in (params if train is None else train) if k not in task.buffers]
+    if not names:
+        return params
+
+    def objective(theta: Tree, batch: Batch, given: Tree, rest: Tree) -> tuple[Tensor, Tree]:
+        whole = rest | theta
+        return loss(whole, batch, given) if loss else task.loss(whole, batch)
+
+    done = descend(
+        objective,
+        tree.pick(params, names),
+        data,
+        turn,
+        recipe,
+        given=given,
+        carried=tree.drop(params, names),
+        gradient=gradient,
+        augment=task.augment,
+    )
+    # in the order of `params`, so that a state keeps its layout
+    return {k: (done.theta if k in done.theta else done.carried)[k] for k in params}
+
+
+class Score(NamedTuple):
+    """Sums over one client's rows: how many were right, and their losses."""
+
+    correct: Tensor
+    loss: Tensor
+
+
+def score(
+    predict: Callable[[Any, Tensor], Tensor], model: Any, data: Data, size: int = 128
+) -> Score:
+    """How a model does on the rows of `data` (no augmentation, evaluation mode)."""
+    correct = torch.zeros((), device=data.n.device)
+    loss = torch.zeros((), device=data.n.device)
+    # any key: evaluation draws nothing
+    for batch in data.batches(min(size, len(data.rows)), data.n * 0):
+        logits = predict(model, batch.x)
+        hit = (logits.argmax(-1) == batch.y).to(batch.weight.dtype)
+        correct = correct + (hit * batch.weight).sum()
+        each = F.cross_entropy(logits, batch.y, reduction="none")
+        loss = loss + (each * batch.weight).sum()
+    return Score(correct, loss)
+
+
+def mean_loss(task: Task, params: Params, data: Data) -> Tensor:
+    """The mean loss over the rows of `data`, in evaluation mode."""
+    return score(task.predict, params, data).loss / data.n.clamp(min=1)
+
+
+class _Any(torch.autograd.Function):
+    """True if true for any client: under vmap the flag leaves the batch."""
+
+    generate_vmap_rule = False
+
+    @staticmethod
+    def forward(flag: Tensor) -> Tensor:
+        return flag.any()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None: ...
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, flag: Tensor) -> tuple[Tensor, None]:
+        return flag.any(), None
+
+
+def repeat(
+    body: Callable[[Tree], Tree],
+    carry: Tree,
+    *,
+    until: Callable[[Tree], Tensor],
+    limit: int,
+) -> Tree:
+    """Applies `body` until `until(carry)` holds, for each client on its own, at most `limit` times.
+
+    Clients that are done stay as they are while others go on. `until` is asked before each turn,
+    so a client may need none.
+    """
+    for _ in range(limit):
+        done = until(carry)
+        if not bool(_Any.apply(~done)):  # type: ignore[no-untyped-call]
+            break
+        carry = tree.where(done, carry, body(carry))
+    return carry

@@ -1,0 +1,135 @@
+"""Arithmetic on trees: nested dicts of tensors. States, messages and uploads are trees."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Tree = dict[str, Any]  # str -> Tensor or Tree
+Params = dict[str, Tensor]  # flat, with the names of `state_dict`; buffers included
+
+
+def map(fn: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
+    """`fn` of the leaves that stand at the same place in all trees.
+
+    Example:
+      >>> map(torch.add, {"a": torch.tensor(1)}, {"a": torch.tensor(2)})
+      {'a': tensor(3)}
+    """
+    out: Tree = {}
+    for name, leaf in tree.items():
+        rest = [other[name] for other in others]
+        out[name] = map(fn, leaf, *rest) if isinstance(leaf, dict) else fn(leaf, *rest)
+    if any(len(other) != len(tree) for other in others):
+        raise KeyError(f"trees differ: {list(tree)} against {[list(o) for o in others]}")
+    return out
+
+
+def leaves(tree: Tree) -> list[Tensor]:
+    """The tensors of a tree, in order."""
+    out: list[Tensor] = []
+    for leaf in tree.values():
+        out.extend(leaves(leaf) if isinstance(leaf, dict) else [leaf])
+    return out
+
+
+def where(flag: Tensor, a: Tree, b: Tree) -> Tree:
+    """`a` where `flag`, else `b`."""
+    return map(lambda p, q: torch.where(flag, p, q), a, b)
+
+
+def add(a: Tree, b: Tree) -> Tree:
+    """`a + b`."""
+    return map(torch.add, a, b)
+
+
+def sub(a: Tree, b: Tree) -> Tree:
+    """`a - b`."""
+    return map(torch.sub, a, b)
+
+
+def scale(a: Tree, s: float | Tensor) -> Tree:
+    """`s * a`."""
+    return map(lambda p: p * s, a)
+
+
+def lerp(a: Tree, b: Tree, w: float | Tensor | Tree) -> Tree:
+    """`a + w (b - a)`, exactly `a` for 0 and exactly `b` for 1; `w` is one number or a tree."""
+    if isinstance(w, dict):
+        return map(torch.lerp, a, b, w)
+    return map(lambda p, q: torch.lerp(p, q, w), a, b)
+
+
+def sq_norm(a: Tree) -> Tensor:
+    """The squared 2-norm over all leaves together."""
+    squares = [p.square().sum() for p in leaves(a)]
+    return torch.stack(squares).sum() if squares else torch.zeros(())
+
+
+def pick(params: Params, names: Iterable[str]) -> Params:
+    """The entries called `names`, as far as they are there."""
+    return {k: params[k] for k in names if k in params}
+
+
+def drop(params: Params, names: Iterable[str]) -> Params:
+    """All entries but those called `names`."""
+    gone = set(names)
+    return {k: v for k, v in params.items() if k not in gone}
+
+
+def stack(trees: Sequence[Tree]) -> Tree:
+    """One tree whose leaves have a new first axis."""
+    return map(lambda *p: torch.stack(p), *trees)
+
+
+def cat(trees: Sequence[Tree]) -> Tree:
+    """Trees joined along the first axis of their leaves."""
+    return map(lambda *p: torch.cat(p), *trees)
+
+
+def index(a: Tree, i: Any) -> Tree:
+    """Row or rows `i` of every leaf."""
+    return map(lambda p: p[i], a)
+
+
+def put(a: Tree, ids: Tensor, rows: Tree) -> Tree:
+    """`a` with the rows `ids` replaced."""
+    return map(lambda old, new: old.index_copy(0, ids, new), a, rows)
+
+
+def tile(a: Tree, n: int) -> Tree:
+    """`n` copies of a tree along a new first axis."""
+    return map(lambda p: p.expand(n, *p.shape).clone(), a)
+
+
+def flatten(tree: Tree, prefix: str = "") -> dict[str, Tensor]:
+    """One flat dict with names like `a/b`: what files and wires carry.
+
+    An empty dict would vanish from such names, so it leaves an empty tensor called `a/`.
+    """
+    if not tree and prefix:
+        return {prefix: torch.empty(0)}
+    out: dict[str, Tensor] = {}
+    for name, leaf in tree.items():
+        if "/" in name:
+            raise ValueError(f"a tree's name may not contain '/': {name!r}")
+        out |= (
+            flatten(leaf, f"{prefix}{name}/") if isinstance(leaf, dict) else {prefix + name: leaf}
+        )
+    return out
+
+
+def unflatten(flat: dict[str, Tensor]) -> Tree:
+    """The tree that `flatten` was given."""
+    out: Tree = {}
+    for name, leaf in flat.items():
+        *path, last = name.split("/")
+        node = out
+        for part in path:
+            node = node.setdefault(part, {})
+        if last:
+            node[last] = leaf
+    return out

@@ -1,0 +1,122 @@
+"""Where states are kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedtailor import rng, tree
+from fedtailor.engine import bank
+from fedtailor.engine.bank import Bank, choose_place, free_memory, nbytes
+from fedtailor.tree import Tree
+
+CPU = torch.device("cpu")
+PLACES = ["device", "host", "disk"]
+
+
+def state(number: int = 0) -> Tree:
+    return {
+        "own": {"w": rng.normal(rng.key(number), 3, 2), "b": torch.tensor(float(number))},
+        "flag": torch.tensor(number % 2 == 1),
+        "count": torch.tensor(number),
+        "double": torch.full((2,), number / 3, dtype=torch.float64),
+        "nothing": torch.zeros(0),
+        "none": {},
+    }
+
+
+def flat_equal(a: Tree, b: Tree) -> bool:
+    one, other = tree.flatten(a), tree.flatten(b)
+    return list(one) == list(other) and all(
+        one[k].dtype == other[k].dtype and torch.equal(one[k], other[k]) for k in one
+    )
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_rows_come_back_as_they_were_put(place: bank.Place, tmp_path: Path) -> None:
+    store = Bank(5, state(), CPU, place, tmp_path)
+    new = tree.stack([state(3), state(1)])
+    store.put(torch.tensor([3, 1]), new)
+    assert flat_equal(store.get(torch.tensor([3, 1])), new)
+    assert flat_equal(store.get(torch.tensor([1])), tree.stack([state(1)]))
+    store.put(torch.tensor([3]), tree.stack([state(8)]))
+    assert flat_equal(store.get(torch.tensor([1, 3])), tree.stack([state(1), state(8)]))
+    assert store.met.tolist() == [False, True, False, True, False]
+    store.close()
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_client_not_yet_met_has_zeros(place: bank.Place, tmp_path: Path) -> None:
+    store = Bank(3, state(5), CPU, place, tmp_path)
+    store.put(torch.tensor([1]), tree.stack([state(5)]))
+    zeros = tree.map(torch.zeros_like, state(5))
+    assert flat_equal(store.get(torch.tensor([0, 2])), tree.stack([zeros, zeros]))
+    assert not bool(store.met[0])
+    store.close()
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_what_was_got_does_not_change_with_the_bank(place: bank.Place, tmp_path: Path) -> None:
+    store = Bank(2, state(), CPU, place, tmp_path)
+    got = store.get(torch.tensor([0]))
+    store.put(torch.tensor([0]), tree.stack([state(7)]))
+    assert flat_equal(got, tree.stack([tree.map(torch.zeros_like, state())]))
+    got = store.get(torch.tensor([0]))
+    got["own"]["w"] += 1
+    assert flat_equal(store.get(torch.tensor([0])), tree.stack([state(7)]))
+    store.close()
+
+
+def test_closing_removes_the_files(tmp_path: Path) -> None:
+    store = Bank(4, state(), CPU, "disk", tmp_path)
+    other = Bank(4, state(), CPU, "disk", tmp_path)
+    assert len(list(tmp_path.rglob("*.bin"))) == 2 * len(tree.leaves(state()))
+    store.close()
+    assert len(list(tmp_path.rglob("*.bin"))) == len(tree.leaves(state()))
+    other.put(torch.tensor([2]), tree.stack([state(2)]))  # the other bank is as it was
+    assert flat_equal(other.get(torch.tensor([2])), tree.stack([state(2)]))
+    other.close()
+    assert list(tmp_path.iterdir()) == []
+    other.close()  # twice does no harm
+
+
+@pytest.mark.parametrize("place", ["device", "host"])
+def test_only_states_on_disk_make_files(place: bank.Place, tmp_path: Path) -> None:
+    Bank(4, state(), CPU, place, tmp_path).close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_clients_without_a_state_cost_nothing(tmp_path: Path) -> None:
+    store = Bank(1_000_000, {}, CPU, "disk", tmp_path)
+    assert store.rows == {} and nbytes(store.rows) == 0
+    store.put(torch.tensor([3]), {})
+    assert store.get(torch.tensor([3])) == {}
+    assert bool(store.met[3])
+    store.close()
+
+
+def test_nbytes() -> None:
+    assert nbytes(state()) == 6 * 4 + 4 + 1 + 8 + 16
+
+
+def test_free_memory_is_what_the_machine_has() -> None:
+    assert 1 << 20 < free_memory(CPU) < 1 << 46
+
+
+@pytest.mark.parametrize(
+    ("clients", "place"),
+    [(1, "device"), (39, "device"), (40, "host"), (119, "host"), (120, "disk"), (9999, "disk")],
+)
+def test_the_nearest_place_with_room(
+    clients: int, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # rows of 10 bytes, 1000 bytes free on the device (0.4 of it counts), 2000 on the host (0.6)
+    monkeypatch.setattr(bank, "free_memory", lambda d: 2000 if d.type == "cpu" else 1000)
+    assert choose_place(10, clients, torch.device("cuda")) == place
+
+
+def test_no_state_stays_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bank, "free_memory", lambda d: 1000)
+    assert choose_place(0, 10**9, CPU) == "device"

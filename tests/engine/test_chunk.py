@@ -1,0 +1,90 @@
+"""How many clients share the device."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedtailor import rng
+from fedtailor.engine import Federation, chunk
+from fedtailor.engine.chunk import choose_chunk
+from fedtailor.task import Task, classification
+from fedtailor.train import Recipe
+
+
+def world(clients: int = 50, rows: int = 4) -> Federation:
+    x = torch.zeros(clients * rows, 4)
+    deal = np.array_split(np.arange(clients * rows), clients)
+    return Federation.of(x, torch.zeros(len(x), dtype=torch.int64), deal, deal, deal)
+
+
+def task(width: int = 8) -> Task:
+    return classification(
+        lambda: nn.Sequential(nn.Linear(4, width), nn.BatchNorm1d(width), nn.Linear(width, 3))
+    )
+
+
+def choose(memory: int, monkeypatch: pytest.MonkeyPatch, batch: int = 4, width: int = 8) -> int:
+    monkeypatch.setattr(chunk, "free_memory", lambda device: memory)
+    made = task(width)
+    params = made.init(rng.key(0))
+    return choose_chunk(made, params, world(), {"p": params}, {}, Recipe(batch=batch))
+
+
+def test_a_chunk_is_between_one_and_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = [choose(memory, monkeypatch) for memory in (0, 1, 10**5, 10**6, 10**12)]
+    assert found[0] == 1 and found[-1] == 50
+    assert found == sorted(found)
+    assert all(isinstance(n, int) for n in found)
+
+
+def test_it_is_smaller_for_less_memory_larger_models_and_larger_batches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    middle = choose(400_000, monkeypatch)
+    assert 1 < middle < 50
+    assert choose(200_000, monkeypatch) < middle
+    assert choose(400_000, monkeypatch, width=32) < middle
+    assert choose(400_000, monkeypatch, batch=64) < middle
+
+
+def test_the_estimate_covers_at_least_what_training_must_hold(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    params = task().init(rng.key(0))
+    model = sum(p.numel() * p.element_size() for p in params.values())
+    # parameters, gradients and results of every client of the chunk
+    assert choose(300_000, monkeypatch) * 3 * model < 300_000
+
+
+def test_measuring_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunk, "free_memory", lambda device: 10**6)
+    made = task()
+    params = made.init(rng.key(0))
+    before = {k: v.clone() for k, v in params.items()}
+    state = torch.get_rng_state()
+    choose_chunk(made, params, world(), {}, {}, Recipe(batch=0))
+    assert all(torch.equal(params[k], before[k]) and not params[k].requires_grad for k in params)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+@pytest.mark.xfail(
+    strict=True,
+    reason="chunk._saved_bytes measures client 0; with batch=0 a step is as wide as the widest "
+    "client of the chunk, which may be far larger",
+)
+def test_all_rows_at_once_are_measured_on_the_largest_client(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(chunk, "free_memory", lambda device: 10**6)
+    made = task()
+    params = made.init(rng.key(0))
+    found = []
+    for first, second in ((2, 3000), (3000, 2)):
+        rows = [np.arange(first), np.arange(second), *[np.arange(2)] * 48]
+        x = torch.zeros(3000, 4)
+        federation = Federation.of(x, torch.zeros(3000, dtype=torch.int64), rows, rows, rows)
+        found.append(choose_chunk(made, params, federation, {}, {}, Recipe(batch=0)))
+    assert found[0] == found[1]

@@ -1,0 +1,135 @@
+"""FedRep: a shared body, heads of one's own."""
+
+import pytest
+import torch
+
+from fedtailor import tree
+from fedtailor.methods import fedavg, fedrep, local
+from fedtailor.train import Recipe
+
+from .worlds import (
+    ENGINES,
+    models,
+    near,
+    of_models,
+    outcome,
+    play,
+    product,
+    ragged,
+    same,
+    simulate,
+    task_of,
+    two_clients,
+    with_epochs,
+)
+
+EIGHTH = Recipe(batch=0, lr=0.125)
+COHORTS = [[0, 1, 3], [1, 2, 4, 5], [0, 2, 5]]
+
+
+@pytest.mark.usefixtures("double")
+@pytest.mark.parametrize("engine", ENGINES)
+def test_two_clients_by_hand(engine):
+    # prediction a b, a = b = 1 at first; lr 1/8, one epoch for the head, then one for the body.
+    # Gradients: db = a (a b - mean), da = b (a b - mean) with the NEW b.
+    # round 0, a = 1:
+    #   client 0: db = 1 - 2 = -1  b = 1.125;  da = 1.125 (1.125 - 2) = -0.984375   a = 1.123046875
+    #   client 1: db = 1 - 8 = -7  b = 1.875;  da = 1.875 (1.875 - 8) = -11.484375  a = 2.435546875
+    #   a = (1.123046875 + 3 * 2.435546875) / 4 = 8.4296875 / 4 = 2.107421875
+    # round 1, a = 2.107421875:
+    #   client 0: a b = 2.370849609375,  db = a * 0.370849609375 = 0.78153657913
+    #             b = 1.125 - 0.09769207239 = 1.02730792761
+    #             a b = 2.16497119900,  da = b * 0.16497119900 = 0.16947622056;  a = 2.08623734743
+    #   client 1: a b = 3.951416015625,  db = a * -4.048583984375 = -8.53207445145
+    #             b = 1.875 + 1.06650930643 = 2.94150930643
+    #             a b = 6.19900105886,  da = b * -1.80099894114 = -5.29765514909;  a = 2.76962876864
+    #   a = (2.08623734743 + 3 * 2.76962876864) / 4 = 2.59878091333
+    task = product()
+    method = fedrep(task, head_epochs=1, recipe=EIGHTH)
+    sim = simulate(method, two_clients(), task, engine=engine)
+    play(sim)
+    assert sim.bank.rows["head"]["b"].tolist() == near(1.125, 1.875)
+    assert float(sim.server["params"]["a"]) == near(2.107421875)
+    play(sim)
+    heads = sim.bank.rows["head"]["b"].tolist()
+    assert heads == near(1.02730792761, 2.94150930643)
+    assert float(sim.server["params"]["a"]) == near(2.59878091333)
+    # tested with the averaged body and the own head
+    assert of_models(sim, "a") == [float(sim.server["params"]["a"])] * 2
+    assert of_models(sim, "b") == heads
+
+
+@pytest.mark.usefixtures("double")
+@pytest.mark.parametrize("engine", ENGINES)
+def test_head_epochs_come_before_the_body_by_hand(engine):
+    # two epochs on the head of client 0, a = 1: b = 1.125, then db = -0.875, b = 1.234375;
+    # the body after that: da = 1.234375 (1.234375 - 2) = -0.945068359375, a = 1.118133544921875
+    task = product()
+    sim = simulate(fedrep(task, head_epochs=2, recipe=EIGHTH), two_clients(), task, engine=engine)
+    play(sim, [[0]])
+    assert float(sim.bank.rows["head"]["b"][0]) == near(1.234375)
+    assert float(sim.server["params"]["a"]) == near(1.118133544921875)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("net", ["mlp", "norm"])
+def test_with_no_head_it_is_fedavg(engine, net):
+    """D-X5. Empty personal part: exact; with a head it is not."""
+    task, world = task_of(net), ragged()
+    average = simulate(fedavg(task), world, task, engine=engine)
+    play(average, COHORTS)
+    for blocks, epochs in ((0, 0), (0, 10), (1, 1)):
+        method = fedrep(task, head_blocks=blocks, head_epochs=epochs)
+        sim = simulate(method, world, task, engine=engine)
+        play(sim, COHORTS)
+        assert same(sim.server, average.server) == (blocks == 0)
+        assert same(models(sim), models(average)) == (blocks == 0)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("net", ["mlp", "norm"])
+def test_with_no_body_it_is_local(engine, net):
+    """D-X5. Empty shared part: exact, nothing travels; with a body it is not."""
+    task, world = task_of(net), ragged()
+    alone = simulate(local(task, recipe=with_epochs(2)), world, task, engine=engine)
+    play(alone, COHORTS)
+    for blocks in (2, 9, 1):
+        method = fedrep(task, head_blocks=blocks, head_epochs=2, recipe=with_epochs(2))
+        sim = simulate(method, world, task, engine=engine)
+        reports = play(sim, COHORTS)
+        assert same(models(sim), models(alone)) == (blocks > 1)
+        assert (sum(int(r.down.sum() + r.up.sum()) for r in reports) == 0) == (blocks > 1)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_heads_change_and_stay_at_home(engine):
+    """Every head moves after one local epoch; the server's copy of it never does."""
+    task, world = task_of(), ragged()
+    sim = simulate(fedrep(task, head_epochs=1), world, task, engine=engine)
+    play(sim, [[0, 1, 2]])
+    head = tree.pick(sim.initial, task.head)
+    assert same(tree.pick(sim.server["params"], task.head), head)
+    for client in range(6):
+        own = tree.pick(models(sim)[str(client)], task.head)
+        assert same(own, head) == (client > 2)
+        if client < 3:
+            assert same(own, tree.index(sim.bank.rows["head"], client))
+    assert not same(sim.server["params"], sim.initial)
+    assert list(sim.bank.rows["head"]) == list(task.head)
+
+
+def test_running_statistics_of_the_body_are_shared():
+    task, world = task_of("norm"), ragged()
+    sim = simulate(fedrep(task), world, task)
+    play(sim)
+    moved = sim.server["params"]["1.running_mean"]
+    assert moved.abs().min() > 0
+    assert all(torch.equal(m["1.running_mean"], moved) for m in models(sim).values())
+
+
+def test_ten_epochs_on_the_head_by_default():
+    task, world = task_of(), ragged()
+    sims = [simulate(m, world, task) for m in (fedrep(task), fedrep(task, head_epochs=10))]
+    for sim in sims:
+        play(sim)
+    assert same(*map(outcome, sims))

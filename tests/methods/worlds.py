@@ -1,0 +1,271 @@
+"""Small worlds: tasks whose gradients are plain numbers, and ragged clients for small nets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedtailor import rng, tree
+from fedtailor.data import Data
+from fedtailor.engine import Federation, RoundReport, Simulation
+from fedtailor.method import Method
+from fedtailor.methods import METHODS
+from fedtailor.rng import Turn
+from fedtailor.task import Batch, Task, classification
+from fedtailor.train import Recipe
+from fedtailor.tree import Params, Tree
+
+ENGINES = ("sequential", "vectorised")
+HALF = Recipe(batch=0, lr=0.5)  # one step a round on all rows: halves the way to their mean
+
+# What makes a method what it is, and a value that switches it off.
+DEFINING: dict[str, dict[str, Any]] = {
+    "fedprox": {"mu": 0.0},
+    "ditto": {"lam": 0.0},
+    "fedrep": {"head_blocks": 0},
+    "fedala": {"p": 0},
+    "fedfomo": {"M": 1},
+    "pfedhn": {"lr": 0.0},
+}
+# Shorter than by default, where only equality is asked for.
+QUICK: dict[str, dict[str, Any]] = {
+    "fedrep": {"head_epochs": 2},
+    "fedala": {"max_ala_epochs": 3},
+    "pfedhn": {"hidden": 8, "depth": 1},
+}
+
+
+# ---------------------------------------------------------------- tasks with numbers for networks
+
+
+def numbers(
+    start: dict[str, float],
+    error: Callable[[Params, Tensor], Tensor],
+    *,
+    factor: float = 1.0,
+) -> Task:
+    """A task whose parameters are single numbers, one block each.
+
+    Its loss is `factor` times the mean of `error(params, x)` over the rows x, both when training
+    and, as cross-entropy of the label 0, when evaluating: with the logits (0, log(e^L - 1)) that
+    cross-entropy is log(1 + e^L - 1) = L.
+    """
+
+    def init(key: Tensor) -> Params:
+        return {name: torch.tensor(value) for name, value in start.items()}
+
+    def loss(params: Params, batch: Batch) -> tuple[Tensor, Params]:
+        each = factor * error(params, batch.x)
+        return (each * batch.weight).sum() / batch.weight.sum().clamp(min=1), {}
+
+    def predict(params: Params, x: Tensor) -> Tensor:
+        each = factor * error(params, x)
+        return torch.stack([torch.zeros_like(each), torch.expm1(each).log()], -1)
+
+    return Task(init, loss, predict, tuple((name,) for name in start))
+
+
+def one_number(factor: float = 1.0) -> Task:
+    """w begins at 0 and learns with (w - x)²/2: its gradient is w minus the rows' mean."""
+    return numbers({"w": 0.0}, lambda p, x: (p["w"] - x) ** 2 / 2, factor=factor)
+
+
+def two_numbers() -> Task:
+    """Body a and head b begin at 0; the loss (a - x)²/2 + (b - x)²/2 keeps them apart."""
+    error = lambda p, x: (p["a"] - x) ** 2 / 2 + (p["b"] - x) ** 2 / 2
+    return numbers({"a": 0.0, "b": 0.0}, error)
+
+
+def product() -> Task:
+    """Body a and head b begin at 1; the loss (a b - x)²/2 ties them together."""
+    return numbers({"a": 1.0, "b": 1.0}, lambda p, x: (p["a"] * p["b"] - x) ** 2 / 2)
+
+
+def rows_of(
+    train: Sequence[Sequence[float]],
+    val: Sequence[Sequence[float]] | None = None,
+    test: Sequence[Sequence[float]] | None = None,
+) -> Federation:
+    """A federation of numbers: one list per client and part."""
+    val = val or train
+    test = test or val
+    flat: list[float] = []
+
+    def part(lists: Sequence[Sequence[float]]) -> list[np.ndarray]:
+        found = []
+        for one in lists:
+            found.append(np.arange(len(flat), len(flat) + len(one)))
+            flat.extend(one)
+        return found
+
+    parts = [part(lists) for lists in (train, val, test)]
+    x = torch.tensor(flat)
+    return Federation.of(x, torch.zeros(len(flat), dtype=torch.int64), *parts)
+
+
+def two_clients() -> Federation:
+    """One row, 2, against three rows with the mean 8. Validation rows are 3 and 6."""
+    return rows_of([[2.0], [7.0, 8.0, 9.0]], [[3.0], [6.0]])
+
+
+# ---------------------------------------------------------------------- small nets, ragged clients
+
+SIZES = (7, 40, 13, 24, 9, 31)
+
+
+def ragged(
+    sizes: Sequence[int] = SIZES, *, image: bool = False, val: int = 4, seed: int = 0
+) -> Federation:
+    """Clients with few and many rows, each of mostly two of three classes."""
+    maker = np.random.default_rng(seed)
+    shape = (1, 5, 5) if image else (4,)
+    centres = maker.normal(size=(3, *shape))
+    x, y, parts = [], [], [[], [], []]
+    for client, size in enumerate(sizes):
+        labels = maker.choice(3, size=size + val + 5, p=np.roll([0.6, 0.3, 0.1], client))
+        begin = len(y)
+        y.extend(labels)
+        x.append(centres[labels] + 0.7 * maker.normal(size=(len(labels), *shape)))
+        ends = begin + np.cumsum([0, size, val, 5])
+        for part, low, high in zip(parts, ends[:-1], ends[1:], strict=True):
+            part.append(np.arange(low, high))
+    stored = torch.tensor(np.concatenate(x), dtype=torch.get_default_dtype())
+    return Federation.of(stored, torch.tensor(np.array(y)), *parts)
+
+
+def mlp() -> nn.Module:
+    """4-6-3: 51 parameters, 30 of them in the body."""
+    return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3))
+
+
+def norm_net() -> nn.Module:
+    """With BatchNorm and Dropout."""
+    return nn.Sequential(
+        nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Dropout(0.3), nn.Linear(6, 3)
+    )
+
+
+def conv_net() -> nn.Module:
+    """For images of 5 x 5."""
+    return nn.Sequential(
+        nn.Conv2d(1, 3, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(3, 3)
+    )
+
+
+NETS: dict[str, Callable[[], nn.Module]] = {"mlp": mlp, "norm": norm_net, "conv": conv_net}
+
+
+def make(name: str, task: Task, recipe: Recipe = Recipe(), **options: Any) -> Method:
+    """A method by its name."""
+    return METHODS[name](task, recipe=recipe, **options)
+
+
+def quick(name: str, task: Task, recipe: Recipe = Recipe()) -> Method:
+    """A method with its defaults, but for what only takes time."""
+    return make(name, task, recipe, **QUICK.get(name, {}))
+
+
+# --------------------------------------------------------------------------- playing and comparing
+
+
+def simulate(method: Method, federation: Federation, task: Task, **options: Any) -> Simulation:
+    """A simulation of ten rounds; options as the simulation's own."""
+    return Simulation(method, federation, task, **{"rounds": 10, **options})
+
+
+def everyone(sim: Simulation) -> Tensor:
+    """All ids."""
+    return torch.arange(sim.federation.clients)
+
+
+def play(
+    sim: Simulation, cohorts: int | Iterable[Sequence[int]] = 1, **options: Any
+) -> list[RoundReport]:
+    """Plays rounds, with everybody or with the cohorts given."""
+    drawn = [everyone(sim)] * cohorts if isinstance(cohorts, int) else map(torch.tensor, cohorts)
+    return [sim.step(ids, **options) for ids in drawn]
+
+
+def models(sim: Simulation) -> Tree:
+    """What each client would use now, by its id."""
+    return {str(cid): params for cid, params in sorted(sim.models())}
+
+
+def snapshot(sim: Simulation) -> Tree:
+    """Copies of all that a simulation keeps."""
+    kept = {"server": sim.server, "states": sim.bank.rows, "met": sim.bank.met}
+    return tree.map(torch.clone, kept)
+
+
+def outcome(sim: Simulation) -> Tree:
+    """Copies of all that a simulation keeps, with the clients' models."""
+    return snapshot(sim) | {"models": models(sim)}
+
+
+def same(a: Tree, b: Tree) -> bool:
+    """Whether two trees are the same to the last bit."""
+    flat, other = tree.flatten(a), tree.flatten(b)
+    return flat.keys() == other.keys() and all(torch.equal(flat[k], other[k]) for k in flat)
+
+
+def gap(a: Tree, b: Tree) -> float:
+    """The largest difference of two trees' numbers; NaN, which is near nothing, if there is one."""
+    flat, other = tree.flatten(a), tree.flatten(b)
+    assert {k: v.shape for k, v in flat.items()} == {k: v.shape for k, v in other.items()}
+    apart = [(flat[k].double() - other[k].double()).abs().flatten() for k in flat]
+    return float(torch.cat([*apart, torch.zeros(1)]).max())
+
+
+def turn_of(round: int = 0, key: int = 0, rounds: int = 10) -> Turn:
+    """A turn, for functions that are called without an engine."""
+    return Turn(rng.key(key), torch.tensor(round), torch.tensor(rounds))
+
+
+def task_of(net: str = "mlp") -> Task:
+    """The classification task around one of `NETS`."""
+    return classification(NETS[net])
+
+
+def with_epochs(epochs: int, recipe: Recipe = Recipe()) -> Recipe:
+    """The recipe with another number of epochs."""
+    return replace(recipe, epochs=epochs)
+
+
+def data_of(federation: Federation, client: int) -> Data:
+    """One client's data, for functions that are called without an engine."""
+    many = federation.data(torch.tensor([client]))
+    rows = (many.rows[0], many.n[0], many.val_rows[0], many.val_n[0])
+    return Data(many.x, many.y, *rows, many.least)
+
+
+def random_like(params: Params, seed: int, spread: float = 0.5) -> Params:
+    """Other parameters of the same shapes."""
+    maker = torch.Generator().manual_seed(seed)
+    return {k: p + spread * torch.randn(p.shape, generator=maker) for k, p in params.items()}
+
+
+def module_of(net: str, params: Params) -> nn.Module:
+    """An ordinary module with these parameters: the yardstick from outside."""
+    module = NETS[net]()
+    left = module.load_state_dict(params, strict=False)
+    assert all(name.endswith("num_batches_tracked") for name in left.missing_keys)
+    assert not left.unexpected_keys
+    return module
+
+
+def near(*values: float) -> Any:
+    """Numbers worked out by hand, up to rounding; several against a list, one against a number."""
+    digits = 1e-10 if torch.get_default_dtype() == torch.float64 else 2e-6
+    expected = list(values) if len(values) > 1 else values[0]
+    return pytest.approx(expected, rel=digits, abs=digits)
+
+
+def of_models(sim: Simulation, name: str) -> list[float]:
+    """One entry of everybody's model."""
+    return [float(model[name]) for model in models(sim).values()]

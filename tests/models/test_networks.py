@@ -1,0 +1,292 @@
+"""The networks: sizes, shapes, order of use and behaviour under vmap."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from fedtailor.errors import BadInput
+from fedtailor.form import Form
+from fedtailor.models import MODELS, build
+
+DIGITS = Form("image", (1, 8, 8), 10)
+MNIST = Form("image", (1, 28, 28), 10)
+SVHN = Form("image", (3, 28, 28), 10)
+CIFAR10 = Form("image", (3, 32, 32), 10)
+CIFAR100 = Form("image", (3, 32, 32), 100)
+TINY = Form("image", (3, 64, 64), 200)
+IMAGENET = Form("image", (3, 224, 224), 1000)
+AG_NEWS = Form("text", (200,), 4, vocabulary=98_635)
+TABLE = Form("table", (7,), 3)
+
+IMAGE_MODELS = [name for name in MODELS if name != "fasttext"]
+
+
+def count(model: nn.Module) -> int:
+    return sum(p.numel() for p in model.parameters() if p.requires_grad)
+
+
+@pytest.mark.parametrize(
+    ("name", "form", "parameters"),
+    [
+        ("mlp", MNIST, 784 * 200 + 200 + 200 * 10 + 10),
+        ("mlp", TABLE, 7 * 200 + 200 + 200 * 3 + 3),
+        ("lenet", CIFAR10, 121_182),
+        ("cnn", MNIST, 582_026),
+        ("cnn", CIFAR10, 878_538),
+        ("cnn", CIFAR100, 924_708),
+        ("cnn", TINY, 5_694_600),
+        ("tf-cnn", CIFAR10, 122_570),
+        ("fedbabu-cnn", CIFAR10, 115_658),
+        ("fedbn-cnn", SVHN, 14_219_210),
+        ("fedbn-cnn", CIFAR10, 18_151_370),
+        ("mobilenet", CIFAR10, 3_217_226),
+        ("mobilenet-bn", CIFAR10, 3_217_226),
+        ("resnet18", IMAGENET, 11_689_512),
+        ("resnet18-bn", IMAGENET, 11_689_512),
+        ("resnet18-bn", CIFAR10, 11_181_642),
+        ("resnet18-cifar", CIFAR10, 11_173_962),
+        ("resnet18-cifar-bn", CIFAR10, 11_173_962),
+        ("resnet50", TINY, 23_917_832),
+        ("resnet50-bn", IMAGENET, 25_557_032),
+        ("wrn-28-10", CIFAR100, 36_536_884),
+        ("wrn-28-10-bn", CIFAR100, 36_536_884),
+        ("vgg11", CIFAR10, 9_750_922),
+        ("vgg11-bn", CIFAR10, 9_756_426),
+        ("vgg11", IMAGENET, 132_863_336),
+        ("vgg11-bn", IMAGENET, 132_868_840),
+        ("fasttext", AG_NEWS, 98_635 * 32 + 32 * 33 + 33 * 4),
+    ],
+)
+def test_parameter_counts_are_the_published_ones(name: str, form: Form, parameters: int) -> None:
+    with torch.device("meta"):
+        assert count(build(name, form)) == parameters
+
+
+LEAST = {"lenet": 16, "tf-cnn": 18, "fedbabu-cnn": 16, "vgg11": 32, "vgg11-bn": 32}
+
+
+@pytest.mark.parametrize("form", [DIGITS, MNIST, CIFAR10, TINY], ids=lambda f: str(f.shape))
+@pytest.mark.parametrize("name", IMAGE_MODELS)
+def test_images_in_class_scores_out(name: str, form: Form) -> None:
+    least = LEAST.get(name, 1)
+    with torch.device("meta"):
+        if form.shape[1] < least:
+            with pytest.raises(BadInput, match=f"{least} x {least} pixels or more"):
+                build(name, form)
+        else:
+            scores = build(name, form)(torch.zeros(2, *form.shape))
+            assert scores.shape == (2, form.classes)
+
+
+@pytest.mark.parametrize("name", LEAST)
+def test_the_least_image_is_enough(name: str) -> None:
+    least = LEAST[name]
+    with torch.device("meta"):
+        form = Form("image", (3, least, least + 5), 4)
+        assert build(name, form)(torch.zeros(2, *form.shape)).shape == (2, 4)
+        with pytest.raises(BadInput):
+            build(name, Form("image", (3, least - 1, least + 5), 4))
+
+
+@pytest.mark.parametrize("side", [4, 15, 16, 17])
+def test_cnn_pads_only_images_below_16_pixels(side: int) -> None:
+    form = Form("image", (1, side, 20), 3)
+    model = build("cnn", form)
+    assert model.conv1.padding == model.conv2.padding == ((2, 2) if side < 16 else (0, 0))
+    assert model(torch.rand(2, *form.shape)).shape == (2, 3)
+
+
+@pytest.mark.parametrize("name", ["mlp", "lenet", "cnn", "tf-cnn", "fedbabu-cnn", "mobilenet"])
+def test_real_scores_are_finite_and_differ_between_images(name: str) -> None:
+    torch.manual_seed(0)
+    scores = build(name, MNIST)(torch.rand(3, 1, 28, 28))
+    assert scores.isfinite().all()
+    assert not torch.equal(scores[0], scores[1])
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_modules_are_registered_in_the_order_of_their_use(name: str) -> None:
+    form = AG_NEWS if name == "fasttext" else CIFAR10
+    with torch.device("meta"):
+        model = build(name, form)
+        x = torch.zeros(2, *form.shape, dtype=torch.long if form.kind == "text" else None)
+        owners = [n for n, m in model.named_modules() if list(m.parameters(recurse=False))]
+        used: list[str] = []
+        for owner in owners:
+            model.get_submodule(owner).register_forward_hook(lambda *_, n=owner: used.append(n))
+        model(x)
+    assert used == owners
+    assert owners[-1] == "fc"
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_only_bn_variants_have_buffers(name: str) -> None:
+    with torch.device("meta"):
+        model = build(name, AG_NEWS if name == "fasttext" else CIFAR10)
+    assert bool(list(model.buffers())) == (name.endswith("-bn") or name == "fedbn-cnn")
+    assert not any(getattr(m, "inplace", False) for m in model.modules())
+
+
+def test_group_norm_has_32_groups_where_the_channels_allow() -> None:
+    with torch.device("meta"):
+        models = [build(name, CIFAR10) for name in ("resnet18", "resnet50", "wrn-28-10")]
+    norms = [m for model in models for m in model.modules() if isinstance(m, nn.GroupNorm)]
+    assert {(n.num_groups, n.num_channels) for n in norms if n.num_groups != 32} == {(16, 16)}
+
+
+def test_vgg_drops_out_half_of_the_hidden_units() -> None:
+    with torch.device("meta"):
+        model = build("vgg11", CIFAR10)
+    assert [m.p for m in model.modules() if isinstance(m, nn.Dropout)] == [0.5, 0.5]
+
+
+def test_fasttext_ignores_padding() -> None:
+    torch.manual_seed(0)
+    model = build("fasttext", Form("text", (4,), 3, vocabulary=9))
+    short, long = torch.tensor([[5, 7]]), torch.tensor([[5, 0, 7, 0]])
+    torch.testing.assert_close(model(short), model(long))
+    mean = model.embedding.weight[[5, 7]].mean(0)
+    torch.testing.assert_close(model(long)[0], model.fc(model.fc1(mean)))
+    empty = model(torch.zeros(1, 4, dtype=torch.long))
+    torch.testing.assert_close(empty[0], model.fc(model.fc1(torch.zeros(32))))
+
+
+def randoms(form: Form, batch: int) -> Tensor:
+    if form.kind == "text":
+        return torch.randint(form.vocabulary, (2, batch, *form.shape))
+    return torch.rand(2, batch, *form.shape, dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [
+        ("mlp", TABLE),
+        ("mlp", MNIST),
+        ("lenet", CIFAR10),
+        ("cnn", DIGITS),
+        ("cnn", CIFAR10),
+        ("tf-cnn", CIFAR10),
+        ("fasttext", Form("text", (6,), 3, vocabulary=11)),
+        ("fedbabu-cnn", CIFAR10),
+        ("fedbn-cnn", DIGITS),
+        ("resnet18", Form("image", (1, 16, 16), 3)),
+    ],
+    ids=lambda value: value if isinstance(value, str) else str(value.shape),
+)
+def test_two_clients_under_vmap_learn_what_each_learns_alone(name: str, form: Form) -> None:
+    torch.manual_seed(0)
+    clients = [build(name, form).double() for _ in range(2)]
+    x, y = randoms(form, 3), torch.randint(form.classes, (2, 3))
+    params = {
+        k: torch.stack([dict(c.named_parameters())[k].detach() for c in clients])
+        for k, _ in clients[0].named_parameters()
+    }
+    buffers = {
+        k: torch.stack([dict(c.named_buffers())[k] for c in clients])
+        for k, _ in clients[0].named_buffers()
+    }
+    net = copy.deepcopy(clients[0])
+
+    def loss(
+        p: dict[str, Tensor], b: dict[str, Tensor], x: Tensor, y: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        b = {k: v.clone() for k, v in b.items()}  # BatchNorm writes into them
+        return nn.functional.cross_entropy(functional_call(net, (p, b), (x,)), y), b
+
+    gradients, moved = vmap(grad(loss, has_aux=True))(params, buffers, x, y)
+    for k, client in enumerate(clients):
+        nn.functional.cross_entropy(client(x[k]), y[k]).backward()
+        for n, p in client.named_parameters():
+            torch.testing.assert_close(gradients[n][k], p.grad, rtol=1e-9, atol=1e-12)
+        for n, b in client.named_buffers():
+            torch.testing.assert_close(moved[n][k], b)
+
+
+def refusal(name: str, form: Form) -> str:
+    with pytest.raises(BadInput) as caught:
+        build(name, form)
+    message = str(caught.value)
+    assert "\n" not in message
+    return message
+
+
+def test_an_unknown_name_is_answered_with_the_nearest() -> None:
+    message = refusal("resnet81", CIFAR10)
+    assert message.startswith("unknown model 'resnet81': did you mean 'resnet18'?")
+    assert "package.module:factory" in message
+
+
+@pytest.mark.parametrize("form", [TABLE, AG_NEWS], ids=lambda f: f.kind)
+@pytest.mark.parametrize("name", IMAGE_MODELS)
+def test_image_models_refuse_other_data(name: str, form: Form) -> None:
+    if name == "mlp" and form.kind == "table":
+        return
+    message = refusal(name, form)
+    assert f"'{name}'" in message
+    assert form.kind in message
+    assert "choose" in message
+
+
+def test_fasttext_refuses_what_is_not_text() -> None:
+    assert "takes text, not image examples" in refusal("fasttext", CIFAR10)
+    assert "vocabulary" in refusal("fasttext", Form("text", (5,), 2))
+
+
+@pytest.mark.parametrize(
+    ("form", "words"),
+    [
+        (Form("image", (28, 28), 10), "give 3 numbers above 0"),
+        (Form("table", (), 10), "give 1 number above 0"),
+        (Form("table", (0,), 10), "give 1 number above 0"),
+        (Form("table", (4,), 0), "0 classes"),
+        (Form("sound", (4,), 2), "unknown kind of data 'sound'"),  # type: ignore[arg-type]
+    ],
+)
+def test_an_impossible_form_is_refused(form: Form, words: str) -> None:
+    assert words in refusal("mlp", form)
+
+
+@pytest.fixture
+def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "ownnets.py").write_text(
+        "from torch import nn\n"
+        "from fedtailor.errors import BadInput\n"
+        "def good(form): return nn.Linear(form.shape[0], form.classes)\n"
+        "def wrong(form): return 'a net'\n"
+        "def picky(form): raise BadInput('only on Sundays')\n"
+        "number = 3\n"
+    )
+    (tmp_path / "brokennets.py").write_text("raise RuntimeError('first\\nsecond')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+
+@pytest.mark.usefixtures("own")
+def test_a_factory_of_ones_own() -> None:
+    model = build("ownnets:good", TABLE)
+    assert isinstance(model, nn.Linear)
+    assert model.weight.shape == (3, 7)
+
+
+@pytest.mark.usefixtures("own")
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("ownnets:wrong", "returned str: return a torch.nn.Module"),
+        ("ownnets:picky", "model 'ownnets:picky': only on Sundays"),
+        ("ownnets:godo", "did you mean 'good'?"),
+        ("ownnets:number", "known: BadInput, good"),
+        ("ownnets:", "known: BadInput, good"),
+        ("nosuchpackage.nets:make", "cannot import 'nosuchpackage.nets' (ModuleNotFoundError"),
+        ("brokennets:make", "RuntimeError: first second"),
+        (":make", "write package.module:factory"),
+        (".nets:make", "write package.module:factory"),
+    ],
+)
+def test_a_factory_that_cannot_be_used(name: str, words: str) -> None:
+    assert words in refusal(name, TABLE)

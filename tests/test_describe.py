@@ -1,0 +1,291 @@
+"""What methods say of themselves, and the options that a person sets."""
+
+from __future__ import annotations
+
+import inspect
+from math import inf
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pytest
+from torch import nn
+
+from fedtailor import methods
+from fedtailor.describe import find, page, parse_options
+from fedtailor.errors import BadInput
+from fedtailor.method import Method
+from fedtailor.methods import METHODS
+from fedtailor.options import Count, NonNegative, Percent, Share, Weighting, Whole
+from fedtailor.task import classification
+from fedtailor.train import Recipe
+
+
+def sample(
+    task: Any,
+    *,
+    lam: NonNegative = 1.0,
+    share: Share = 0.5,
+    s: Percent = 80.0,
+    rounds: Count = 3,
+    warm: Whole = 0,
+    near: Annotated[float, (-1.0, 2.5)] = 0.0,
+    free: float = 1.0,
+    fast: bool = False,
+    weighting: Weighting = "data",
+    norm: Literal["l1", "l2"] = "l2",
+    recipe: Recipe = Recipe(),
+    given: dict[str, int] | None = None,
+) -> Method:
+    """A method for this test.
+
+        w ← w
+
+    And a second paragraph: it says Args: in the middle of a line.
+
+    Args:
+      lam: pull λ; see
+        the paper.
+      share: a share.
+      fast: whether: yes or no.
+
+    Deviations: none,
+    at all.
+
+    Reference: Nobody et al., https://arxiv.org/abs/0000.00000
+    """
+    raise NotImplementedError
+
+
+def options() -> dict[str, Any]:
+    return {option.name: option for option in page(sample).options}
+
+
+def test_a_page_in_parts() -> None:
+    found = page(sample)
+    assert found.title == "A method for this test."
+    assert "    w ← w" in found.text and "second paragraph" in found.text
+    assert "share" not in found.text
+    assert found.deviations == "none, at all."
+    assert found.reference == "Nobody et al., https://arxiv.org/abs/0000.00000"
+
+
+def test_options_come_from_the_signature_and_meanings_from_the_docstring() -> None:
+    found = options()
+    simple = ["lam", "share", "s", "rounds", "warm", "near", "free", "fast", "weighting", "norm"]
+    assert list(found) == simple  # a recipe or a dict is not for --set
+    assert found["lam"].meaning == "pull λ; see the paper."
+    assert found["fast"].meaning == "whether: yes or no."
+    assert found["free"].meaning == ""
+    assert (found["rounds"].kind, found["rounds"].default) == (int, 3)
+    assert (found["s"].low, found["s"].high) == (0, 100)
+    assert (found["free"].low, found["free"].high) == (-inf, inf)
+    assert found["weighting"].choices == ("data", "uniform")
+
+
+def test_what_options_take_in_words() -> None:
+    words = {name: option.values for name, option in options().items()}
+    assert words["lam"] == "number, at least 0"
+    assert words["share"] == "number from 0 to 1"
+    assert words["rounds"] == "whole number, at least 1"
+    assert words["near"] == "number from -1 to 2.5"
+    assert words["free"] == "number"
+    assert words["fast"] == "true | false"
+    assert words["norm"] == "l1 | l2"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("lam", "0.5", 0.5),
+        ("lam", "2", 2.0),
+        ("lam", 2, 2.0),
+        ("lam", "1e-3", 1e-3),
+        ("rounds", "7", 7),
+        ("rounds", 7, 7),
+        ("warm", "0", 0),
+        ("share", "1", 1.0),
+        ("near", "-1", -1.0),
+        ("fast", "true", True),
+        ("fast", "No", False),
+        ("fast", True, True),
+        ("fast", "0", False),
+        ("norm", "l1", "l1"),
+    ],
+)
+def test_values_that_are_taken(name: str, text: Any, value: Any) -> None:
+    found = parse_options(sample, {name: text})
+    assert found == {name: value}
+    assert type(found[name]) is type(value)
+
+
+WRONG = [
+    ("lam", "-0.1"),
+    ("lam", "nan"),
+    ("lam", "much"),
+    ("lam", ""),
+    ("lam", True),
+    ("share", "1.01"),
+    ("s", "101"),
+    ("rounds", "0"),
+    ("rounds", "1.5"),
+    ("rounds", 2.0),
+    ("rounds", "many"),
+    ("warm", -1),
+    ("near", 3),
+    ("fast", "maybe"),
+    ("fast", 2),
+    ("weighting", "size"),
+    ("norm", "L1"),
+    ("norm", ""),
+]
+
+
+@pytest.mark.parametrize(("name", "text"), WRONG)
+def test_values_that_are_refused(name: str, text: Any) -> None:
+    with pytest.raises(BadInput) as caught:
+        parse_options(sample, {name: text})
+    line = str(caught.value)
+    assert "\n" not in line
+    assert f"'{name}'" in line and repr(text) in line
+    assert options()[name].values in line  # the cure
+
+
+@pytest.mark.xfail(
+    strict=True,
+    raises=(TypeError, OverflowError),
+    reason="Option.parse catches ValueError only: float(None) and float([1]), as a configuration "
+    "file may hold them, raise TypeError",
+)
+@pytest.mark.parametrize(
+    ("name", "value"), [("lam", None), ("lam", [1]), ("rounds", {}), ("lam", 10**400)]
+)
+def test_values_of_another_kind_are_refused(name: str, value: Any) -> None:
+    with pytest.raises(BadInput):
+        parse_options(sample, {name: value})
+
+
+@pytest.mark.xfail(
+    strict=True, reason="Option.parse takes 'inf' for a number without an upper end: NaN later on"
+)
+@pytest.mark.parametrize("name", ["lam", "free"])
+def test_infinity_is_refused(name: str) -> None:
+    with pytest.raises(BadInput):
+        parse_options(sample, {name: "inf"})
+
+
+def test_an_unknown_option_is_one_line_with_a_guess() -> None:
+    with pytest.raises(BadInput) as caught:
+        parse_options(sample, {"lamb": 1})
+    line = str(caught.value)
+    assert "\n" not in line
+    assert "'lamb'" in line and "did you mean 'lam'?" in line and "weighting" in line
+
+
+def test_a_method_without_options_says_so() -> None:
+    def bare(task: Any) -> Method:
+        """Bare."""
+        raise NotImplementedError
+
+    assert parse_options(bare, {}) == {}
+    with pytest.raises(BadInput, match="has none"):
+        parse_options(bare, {"x": 1})
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_says_what_it_is(name: str) -> None:
+    found = page(METHODS[name])
+    assert found.title.endswith(".") and len(found.title) <= 100
+    assert found.text and found.deviations
+    assert "https://arxiv.org/abs/" in found.reference or "papers" in found.reference
+    signature = inspect.signature(METHODS[name]).parameters
+    assert next(iter(signature)) == "task"
+    assert signature["recipe"].default == Recipe()
+    for option in found.options:
+        assert option.meaning, f"{name}: nothing is said of {option.name}"
+        # numbers name their range: the command line can only check what is said
+        assert option.kind in (bool, str) or option.low > -inf, f"{name}: {option.name}"
+        assert option.kind is not str or option.choices, f"{name}: {option.name}"
+        assert option.parse(option.default) == option.default
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_docstring_speaks_of_no_argument_that_is_not_there(name: str) -> None:
+    factory = METHODS[name]
+    told = inspect.cleandoc(factory.__doc__ or "").partition("Args:\n")[2].partition("\n\n")[0]
+    begun = [line.split(":")[0].strip() for line in told.splitlines() if line[:3].count(" ") == 2]
+    assert set(begun) == set(inspect.signature(factory).parameters) - {"task"}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_can_be_made_with_its_defaults_spelt_out(name: str) -> None:
+    task = classification(lambda: nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3)))
+    factory = find(name)
+    spelt = parse_options(factory, {o.name: str(o.default) for o in page(factory).options})
+    assert isinstance(factory(task, **spelt), Method)
+
+
+def test_methods_by_name() -> None:
+    assert find("fedavg") is methods.fedavg
+    assert find("fedtailor.methods.ditto:ditto") is methods.ditto
+
+
+def test_a_factory_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_method_for_test.py").write_text(
+        "def mine(task, *, k=1):\n    return task\n\ndef other(x):\n    return x\n\nnumber = 3\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    assert find("own_method_for_test:mine")("a task") == "a task"  # type: ignore[comparison-overlap]
+    for wrong in ("other", "number"):
+        with pytest.raises(BadInput, match="factory"):
+            find(f"own_method_for_test:{wrong}")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "fedavgg",
+        "",
+        "no.such.module:factory",
+        "fedtailor.methods:nothing",
+        ":fedavg",
+        "fedtailor.methods:",
+        pytest.param(
+            "..methods:fedavg",
+            marks=pytest.mark.xfail(
+                strict=True,
+                raises=TypeError,
+                reason="describe.find: import_module of a relative name",
+            ),
+        ),
+    ],
+)
+def test_methods_that_are_not_there(name: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        find(name)
+    line = str(caught.value)
+    assert "\n" not in line and f"'{name}'" in line
+
+
+@pytest.mark.parametrize(
+    "text", ["def mine(task:\n", "1 / 0\n", "raise RuntimeError('two\\nlines')\n"]
+)
+@pytest.mark.xfail(
+    strict=True,
+    reason="describe.find lets out whatever a stranger's module raises on import, other than "
+    "ImportError, AttributeError and ValueError (models.build catches all)",
+)
+def test_a_module_that_cannot_be_imported(
+    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "broken_method_for_test.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(BadInput):
+        find("broken_method_for_test:mine")
+
+
+@pytest.mark.xfail(
+    strict=True, reason="describe.find: inspect.signature of a built-in raises a bare ValueError"
+)
+def test_a_callable_without_a_signature_is_no_factory() -> None:
+    with pytest.raises(BadInput):
+        find("builtins:dict")
