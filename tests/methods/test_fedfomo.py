@@ -411,6 +411,29 @@ def test_affinity_changes_for_active_clients_and_evaluated_columns_only(engine):
         assert sim.server["fresh"].nonzero()[:, 0].tolist() == cohort
 
 
+@pytest.mark.usefixtures("double")
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("eps0", [0.0, 1.0])
+def test_a_weight_is_booked_to_the_client_whose_model_it_is(engine, eps0):
+    """D-F5. The server knows whom it offered, also where luck chose (exploring, or ties)."""
+    means = [2.0, 4.0, 6.0, 8.0, 10.0, 12.0, 14.0]
+    rows = [3.0, 5.0, 1.0, 7.0, 2.0, 9.0, 4.0]
+    world = rows_of([[m] for m in means], [[r] for r in rows])
+    task = one_number()
+    method = fedfomo(task, M=3, eps0=eps0, decay=0.0, recipe=HALF)
+    sim = simulate(method, world, task, engine=engine)
+    play(sim, 2)
+    # round 1: everybody's base is 0 and everybody's upload half its mean, so
+    # w = (r²/2 - (m/2 - r)²/2) / (m/2) = r - m/4
+    added = sim.server["affinity"] - torch.eye(7)
+    assert (added != 0).sum(1).tolist() == [3] * 7
+    for client, row in enumerate(rows):
+        for other, mean in enumerate(means):
+            found = float(added[client, other])
+            assert found == 0 or found == near(row - mean / 4)
+        assert added[client, client] != 0
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_server_keeps_the_last_upload_of_everyone(engine):
     task, world = task_of(), ragged()

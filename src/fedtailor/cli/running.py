@@ -42,11 +42,11 @@ def _show_result(result: dict[str, Any], folder: Path, as_json: bool) -> None:
         return
     out.print(result_table(result))
     sent = result["bytes"]
-    out.print(
-        f"{result['clients']} clients, {result['rounds']} rounds, {result['parameters']:,} "
-        f"parameters; {in_bytes(sent['up'])} up, {in_bytes(sent['down'])} down; "
-        f"{result['seconds']:.1f} s on {result['device']} ({result['engine']}, {result['chunk']} clients at a time)"
-    )
+    work = f"{result['clients']} clients, {result['rounds']} rounds"
+    size = f"{result['parameters']:,} parameters"
+    traffic = f"{in_bytes(sent['up'])} up, {in_bytes(sent['down'])} down"
+    where = f"{result['device']} ({result['engine']}, {result['chunk']} clients at a time)"
+    out.print(f"{work}, {size}; {traffic}; {result['seconds']:.1f} s on {where}")
     out.print(f"Results: {folder}  (models: {folder}/models, per client: {folder}/clients.csv)")
 
 
