@@ -37,7 +37,7 @@ def a_batch(n: int = 5, number: int = 0, weight: list[float] | None = None) -> B
     return Batch(
         rng.normal(for_x, n, 4),
         rng.bits(for_y, n) % 3,
-        torch.ones(n) if weight is None else torch.tensor(weight),
+        torch.ones(n) if weight is None else torch.tensor(weight, dtype=torch.float64),
         torch.tensor(True),
         own,
     )
@@ -140,6 +140,15 @@ def test_dropout_is_a_function_of_the_key() -> None:
     before = torch.get_rng_state()
     loss(1)
     assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_another_pass_over_a_batch_has_a_key_of_its_own() -> None:
+    batch = a_batch()
+    again = batch.again()
+    assert torch.equal(again.x, batch.x) and torch.equal(again.weight, batch.weight)
+    # apart from the step's own key, its augmentation's and its dropouts'
+    used = [batch.key, *(rng.fold(batch.key, i) for i in (-2, 0, 1, 2)), again.again().key]
+    assert int(again.key) not in {int(k) for k in used}
 
 
 def test_dropout_under_vmap_is_dropout_in_a_loop() -> None:
@@ -314,10 +323,11 @@ def test_crop_and_flip_under_vmap_is_crop_and_flip_in_a_loop() -> None:
     assert torch.equal(vmap(crop_and_flip)(x, keys), looped)
 
 
-def test_rows_of_weight_zero_do_not_count() -> None:
+@pytest.mark.parametrize("weight", [[1, 0, 1, 0, 0, 1], [0, 0, 0, 1, 0, 0]])
+def test_rows_of_weight_zero_do_not_count(weight: list[float]) -> None:
     task = classification(lambda: nn.Sequential(nn.Linear(4, 3)))
     params = task.init(rng.key(0))
-    whole = a_batch(6, weight=[1, 0, 1, 0, 0, 1])
+    whole = a_batch(6, weight=weight)
     kept = whole.weight.bool()
     module = lambda x: x @ params["0.weight"].T + params["0.bias"]
     expected = F.cross_entropy(module(whole.x[kept]), whole.y[kept])

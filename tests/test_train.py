@@ -14,7 +14,7 @@ from fedtailor import rng, tree
 from fedtailor.data import Data
 from fedtailor.rng import Turn
 from fedtailor.task import Batch, Task, classification, crop_and_flip
-from fedtailor.train import Recipe, descend, fit, mean_loss, plain, prox, repeat, sam, score
+from fedtailor.train import Recipe, as_is, descend, fit, mean_loss, prox, repeat, sam, score
 from fedtailor.tree import Params, Tree
 
 X = rng.normal(rng.key(50), 40, 4)
@@ -346,7 +346,7 @@ def test_sam_with_radius_zero_and_without_a_slope() -> None:
     params, data = begin(task), client(8)
     close(
         fit(task, params, data, turn(), recipe, gradient=sam(0.0)),
-        fit(task, params, data, turn(), recipe, gradient=plain),
+        fit(task, params, data, turn(), recipe, gradient=as_is),
     )
     flat = lambda p, batch, given: (p["2.bias"].sum() * 0, {})
     assert same(fit(task, params, data, turn(), recipe, loss=flat, gradient=sam(0.5)), params)

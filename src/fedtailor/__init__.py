@@ -33,6 +33,7 @@ _WHERE = {
     "compare": "comparison",
     "fit": "train",
     "predict": "prediction",
+    "read_records": "records",
     "resume": "runs",
     "run": "runs",
 }

@@ -1,60 +1,39 @@
 """Adaptive local aggregation (ALA): a part that decides how much of a received model to take in.
 
-It only changes where local training begins, so any method whose clients download one model can
-take it. FedALA is FedAvg with it.
+It only changes where local training begins, so every method whose clients download one model can
+take it: `METHOD+ala` on the command line. FedALA is FedAvg with it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import NamedTuple
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from . import tree
+from .begin import Begin, Begun, Blocks, Starter, as_received
 from .data import Data
+from .options import Count, NonNegative, Percent, Whole
 from .rng import Turn
 from .task import Batch, Task
 from .train import Recipe, descend, repeat
 from .tree import Params, Tree
 
 
-class Adapted(NamedTuple):
-    """Attributes:
-    params: where local training begins.
-    memory: what the client remembers of its weights.
-    """
-
-    params: Params
-    memory: Tree
-
-
-class Ala(NamedTuple):
-    """Attributes:
-    start: parameters -> memory of a client that has not adapted yet (all weights 1).
-    adapt: (received, own, memory, data, turn) -> adapted.
-    """
-
-    start: Callable[[Params], Tree]
-    adapt: Callable[[Params, Params, Tree, Data, Turn], Adapted]
-
-
 def ala(
-    task: Task,
-    names: tuple[str, ...],
     *,
-    s: float = 80.0,
-    eta: float = 1.0,
-    threshold: float = 0.1,
-    window: int = 10,
-    max_epochs: int = 100,
+    s: Percent = 80.0,
+    p: Whole = 1,
+    eta: NonNegative = 1.0,
+    threshold: NonNegative = 0.1,
+    window: Count = 10,
+    max_ala_epochs: Count = 100,
     contiguous: bool = False,
-    batch: int = 10,
-) -> Ala:
+) -> Starter:
     """Learns, entry by entry, how far to move from the client's own model to the received one.
 
-        Θ̂ = Θ_i + (Θ − Θ_i) ⊙ W      for the entries `names`; Θ elsewhere
+        Θ̂ = Θ_i + (Θ − Θ_i) ⊙ W      in the p topmost blocks that are downloaded; Θ below
         W ← clip₀¹(W − η ∂Loss/∂W),    ∂Loss/∂W = ∂Loss/∂Θ̂ ⊙ (Θ − Θ_i)
 
     on mini-batches of a random s % of the client's training rows. The first time, W is learnt until
@@ -63,59 +42,87 @@ def ala(
     received model are the same there is nothing to learn, and nothing changes.
 
     Args:
-      task: the network and its loss.
-      names: the entries that are weighted; buffers among them are left out.
       s: per cent of the training rows that W is learnt on, redrawn every round.
-      eta: learning rate of W.
-      threshold: of the standard deviation of losses.
-      window: how many losses are looked at.
-      max_epochs: give up waiting for convergence after this many epochs.
-      contiguous: take a contiguous window of rows, as the authors' code does, not a random subset.
-      batch: examples per step.
+      p: how many downloaded blocks, from the output down, are weighted; 0 switches ALA off.
+      eta: learning rate η of W (1.0 in the authors' code).
+      threshold: W has converged when the last losses' standard deviation is below this (0.1 in the
+        authors' client class; their README speaks of 0.01).
+      window: how many losses that looks at.
+      max_ala_epochs: an end to the first adaptation if it does not converge.
+      contiguous: draw the s % as one contiguous window, as the authors' code does.
     """
-    weighted = [name for name in names if name not in task.buffers]
-    recipe = Recipe(epochs=1, batch=batch, lr=eta)
 
-    def start(params: Params) -> Tree:
-        weight = tree.map(torch.ones_like, tree.pick(params, weighted))
-        false = torch.zeros((), dtype=torch.bool, device=next(iter(params.values())).device)
-        return {"weight": weight, "started": false}
+    def starter(task: Task, blocks: Blocks, recipe: Recipe) -> Begin:
+        if p == 0:
+            return as_received(task, blocks, recipe)
+        top = blocks[max(len(blocks) - p, 0) :]
+        weighted = [[k for k in block if k not in task.buffers] for block in top]
+        names = [k for block in weighted for k in block]
+        # plain SGD on W, whatever the clients' optimiser; batches and privacy as in training
+        steps = replace(
+            recipe, epochs=1, steps=0, lr=eta, optimizer="sgd", momentum=0.0, weight_decay=0.0,
+            lr_decay=1.0, clip=0.0,
+        )  # fmt: skip
 
-    def mix(weight: Tree, given: Tree) -> Params:
-        received: Params = given["received"]
-        return received | tree.lerp(given["own"], tree.pick(received, weight), weight)
+        def start(received: Params) -> Tree:
+            weight = tree.map(torch.ones_like, tree.pick(received, names))
+            false = torch.zeros((), dtype=torch.bool, device=received[names[0]].device)
+            return {"own": received, "weight": weight, "started": false}
 
-    def objective(weight: Tree, batch: Batch, given: Tree, carried: Tree) -> tuple[Tensor, Tree]:
-        return task.loss(mix(weight, given), batch)[0], {}
+        def mix(weight: Tree, given: Tree) -> Params:
+            received: Params = given["received"]
+            return received | tree.lerp(given["own"], tree.pick(received, names), weight)
 
-    def adapt(received: Params, own: Params, memory: Tree, data: Data, turn: Turn) -> Adapted:
-        given = {"received": received, "own": tree.pick(own, weighted)}
-        draw, order = turn.split()
-        part = (
-            data.window(s / 100, draw.key) if contiguous else data.shuffle(draw.key).first(s / 100)
-        )
-        same = _same(tree.drop(own, task.buffers), received)
+        def objective(
+            weight: Tree, batch: Batch, given: Tree, carried: Tree
+        ) -> tuple[Tensor, Tree]:
+            return task.loss(given["rest"] | mix(weight, given), batch)[0], {}
 
-        def epoch(carry: Tree) -> Tree:
-            done = descend(
-                objective, carry["weight"], part, order, recipe, given=given, project=_to_unit
+        def adapt(received: Params, memory: Tree, rest: Params, data: Data, turn: Turn) -> Begun:
+            own, started = memory["own"], memory["started"]
+            given = {"received": received, "own": tree.pick(own, names), "rest": rest}
+            draw, order = turn.split()
+            share = s / 100
+            part = (
+                data.window(share, draw.key) if contiguous else data.shuffle(draw.key).first(share)
             )
-            losses = torch.cat([carry["losses"][1:], done.loss[None]])
-            return {"weight": done.theta, "losses": losses, "count": carry["count"] + 1}
+            same = _same(tree.drop(own, task.buffers), received)
 
-        def settled(carry: Tree) -> Tensor:
-            flat = carry["losses"].std(correction=0) < threshold
-            converged = (carry["count"] > window) & flat
-            return same | torch.where(memory["started"], carry["count"] > 0, converged)
+            def epoch(carry: Tree) -> Tree:
+                done = descend(
+                    objective, carry["weight"], part, order, steps, given=given, project=_to_unit
+                )
+                losses = torch.cat([carry["losses"][1:], done.loss[None]])
+                return {"weight": done.theta, "losses": losses, "count": carry["count"] + 1}
 
-        zero = torch.zeros_like(turn.round)
-        losses = torch.zeros(window, device=turn.key.device)
-        carry = {"weight": memory["weight"], "losses": losses, "count": zero}
-        weight = repeat(epoch, carry, until=settled, limit=max_epochs)["weight"]
-        mixed = tree.where(same, received, mix(weight, given))
-        return Adapted(mixed, {"weight": weight, "started": memory["started"] | ~same})
+            def settled(carry: Tree) -> Tensor:
+                flat = carry["losses"].std(correction=0) < threshold
+                converged = (carry["count"] > window) & flat
+                return same | torch.where(started, carry["count"] > 0, converged)
 
-    return Ala(start, adapt)
+            carry = {
+                "weight": memory["weight"],
+                "losses": torch.zeros(window, device=turn.key.device),
+                "count": torch.zeros_like(turn.round),
+            }
+            learnt = repeat(epoch, carry, until=settled, limit=max_ala_epochs)
+            weight = learnt["weight"]
+            mixed = tree.where(same, received, mix(weight, given))
+            notes = {
+                "ala_weight": torch.stack(
+                    [torch.cat([weight[k].flatten() for k in block]).mean() for block in weighted]
+                ),
+                "ala_loss": learnt["losses"][-1],
+                "ala_epochs": learnt["count"],
+            }
+            return Begun(mixed, memory | {"weight": weight, "started": started | ~same}, notes)
+
+        def keep(memory: Tree, trained: Params) -> Tree:
+            return memory | {"own": trained}
+
+        return Begin(start, adapt, keep)
+
+    return starter
 
 
 def _to_unit(weight: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import inspect
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -30,11 +31,12 @@ from .partition import (
     split,
 )
 from .partition.latent import latent_clusters
+from .privacy import require_accountant
 from .task import AUGMENTATIONS, Task, classification
 
 DEFAULT_CLIENTS, DEFAULT_PARTITION = 20, "dirichlet:0.1"
 DEFAULT_MODELS = {"image": "cnn", "table": "mlp", "text": "fasttext"}
-NEEDS_VALIDATION = frozenset({"fedfomo"})
+NEEDS_VALIDATION = frozenset({"fedfomo", "fedfomo-ma", "pmixfed", "fedalt+mix", "fedsim+mix"})
 
 
 class World(NamedTuple):
@@ -218,23 +220,45 @@ def assemble(config: Config) -> World:
     return World(config, source, encoder, partition, federation, held)
 
 
-def make_task(config: Config, form: Form) -> Task:
+def make_task(config: Config, form: Form, model: str | None = None) -> Task:
     """The network of a run and its loss."""
     return classification(
-        lambda: build(config.model, form),
+        lambda: build(model or config.model, form),
         grouping=config.blocks,
         augment=AUGMENTATIONS[config.augment],
         device=config.device,
     )
 
 
-def make_method(config: Config, task: Task) -> Method:
-    """The method of a run."""
+def make_method(config: Config, task: Task, whole: Task | None = None) -> Method:
+    """The method of a run.
+
+    Args:
+      config: of the run.
+      task: the clients' network.
+      whole: the server's, where clients have several.
+    """
     if config.method in NEEDS_VALIDATION and config.val == 0 and not config.partition_file:
-        raise BadInput(
-            f"val is 0, but {config.method} weighs models on validation rows: raise --val"
-        )
-    return find(config.method)(task, recipe=config.recipe(), **config.options)
+        raise BadInput(f"val is 0, but {config.method} looks at validation rows: raise --val")
+    factory = find(config.method)
+    if config.dp_clip:
+        require_accountant()
+        if task.batch_norm:
+            raise BadInput(
+                f"DP-SGD with '{config.model}': BatchNorm mixes examples, so none is private: "
+                "choose a model with GroupNorm or without normalisation"
+            )
+        if config.method == "fedala" or config.method.endswith("+ala"):
+            raise BadInput(
+                f"DP-SGD with '{config.method}': ALA decides by training losses without noise, so "
+                "there is no guarantee: choose another method"
+            )
+    several = {}
+    if config.depths:
+        if "whole" not in inspect.signature(factory).parameters:
+            raise BadInput(f"depths is '{config.depths}', but {config.method} needs equal networks")
+        several = {"whole": whole or task}
+    return factory(task, recipe=config.recipe(), **config.options, **several)
 
 
 def choose_engine(config: Config, task_module: nn.Module) -> str:

@@ -107,7 +107,12 @@ class Lab:
     ) -> Simulation:
         fed = federation or self.federation
         sim = Simulation(
-            method or self.method, fed, self.task, rounds=rounds, engine=engine, chunk=chunk
+            method or self.method,
+            fed,
+            self.task,
+            rounds=max(rounds, 1),
+            engine=engine,
+            chunk=chunk,
         )
         for r in range(rounds):
             cohort = draw_cohort(0, r, torch.arange(CLIENTS), 0.6)
@@ -179,7 +184,8 @@ def check_pure(lab: Lab) -> None:
     first = lab.method.client(message, state, data, turn)
     second = lab.method.client(message, state, data, turn)
     lab.method.personal(message, state, data, turn)
-    upload = Upload(first.upload.mean, 1.0, tree.stack([first.upload.each]))
+    everyone = tree.map(lambda leaf: leaf.new_ones(()), first.upload.mean)
+    upload = Upload(first.upload.mean, everyone, tree.stack([first.upload.each]))
     lab.method.receive(server, torch.tensor([2]), upload, turn)
     for name, was, now in zip(
         ("server", "message", "state"), before, (server, message, state), strict=True

@@ -68,13 +68,13 @@ def save(folder: Path, simulation: Simulation, meta: dict[str, Any]) -> None:
     whatever moment the process dies at, the old or the new checkpoint is whole.
     """
     folder.mkdir(exist_ok=True)
-    bank = simulation.bank
-    met = bank.met.nonzero()[:, 0]
-    tensors = tree.flatten(
-        {"server": simulation.server, "clients": tree.map(lambda p: p[met.to(p.device)], bank.rows)}
-    )
+    tensors = tree.flatten({"server": simulation.server})
+    for number, group in enumerate(simulation.groups):
+        met = group.bank.met.nonzero()[:, 0]
+        rows = tree.map(lambda p, met=met: p[met.to(p.device)], group.bank.rows)
+        tensors |= tree.flatten({f"group{number}": {"met": met, "clients": rows}})
     path = folder / f"state-{simulation.round:06d}.safetensors"
-    save_tensors(path, tensors | {"met": met})
+    save_tensors(path, tensors)
     latest = {
         "round": simulation.round,
         "chunk": simulation.chunk,
@@ -121,13 +121,14 @@ def restore(folder: Path, simulation: Simulation) -> dict[str, Any]:
     if not path.exists() or _sha256(path) != meta["sha256"]:
         raise BadInput(f"checkpoint '{path}' is missing or changed: the run cannot be resumed")
     tensors = load_tensors(path)
-    met = tensors.pop("met")
     device = simulation.device
     found = tree.unflatten(tensors)
     if _shapes(found.get("server", {})) != _shapes(simulation.server):
         raise BadInput(f"checkpoint '{path}' holds another server state: was the method changed?")
     simulation.server = tree.map(lambda p: p.to(device), found.get("server", {}))
-    simulation.bank.put(met, tree.map(lambda p: p.to(device), found.get("clients", {})))
+    for number, group in enumerate(simulation.groups):
+        kept = found[f"group{number}"]
+        group.bank.put(kept["met"], tree.map(lambda p: p.to(device), kept.get("clients", {})))
     simulation.round = int(meta["round"])
     simulation.chunk = int(meta["chunk"])
     torch.manual_seed(0)  # nothing may draw from it; if something does, it is the same each time

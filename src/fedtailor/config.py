@@ -66,8 +66,14 @@ class Config:
     )
     participation: Share = _says(1.0, "Federation", "share of the clients that train in a round")
     rounds: Count = _says(30, "Federation", "number of rounds")
+    join: str = _says(
+        "", "Federation", "clients that come later: ROUND:COUNT, several with commas, e.g. 10:5"
+    )
     model: str = _says(
         "auto", "Model", "a known model or package.module:factory; auto fits the data"
+    )
+    depths: str = _says(
+        "", "Model", "clients with other networks: MODEL:COUNT with commas, e.g. mlp-2:10,mlp:10"
     )
     blocks: Literal["leaf", "coarse"] = _says(
         "leaf", "Model", "what layer-wise methods call a block: single layers, or stages"
@@ -85,6 +91,13 @@ class Config:
     last: Literal["pad", "wrap", "drop"] = _says(
         "pad", "Training", "a short last batch: use it as it is, fill it up, or drop it"
     )
+    dp_clip: NonNegative = _says(
+        0.0, "Privacy", "DP-SGD: largest norm of one example's gradient; 0: no DP-SGD"
+    )
+    dp_noise: NonNegative = _says(
+        0.0, "Privacy", "DP-SGD: noise, in units of --dp-clip; 1 is customary"
+    )
+    dp_delta: Share = _says(1e-5, "Privacy", "DP-SGD: the δ that ε is reported for")
     finetune: Whole = _says(0, "Evaluation", "epochs of training each model before the final test")
     eval_every: Count = _says(1, "Evaluation", "evaluate after every so many rounds")
     seed: Seed = _says(0, "Run", "random seed of initial model, batches and sampling")
@@ -153,6 +166,12 @@ def make_config(method: str, given: dict[str, Any], options: dict[str, Any]) -> 
         raise BadInput("participation is 0: nobody would train; give a share above 0, up to 1")
     if config.test in (0, 1) and not config.official_test:
         raise BadInput(f"test is {config.test:g}: give a share between 0 and 1")
+    if config.dp_noise and not config.dp_clip:
+        raise BadInput(f"dp-noise is {config.dp_noise:g} without --dp-clip: give one, e.g. 1.0")
+    if config.dp_noise and config.dp_clip == inf:
+        raise BadInput("dp-clip is inf, so no noise would be enough: give a finite --dp-clip")
+    if config.dp_clip and not 0 < config.dp_delta < 1:
+        raise BadInput(f"dp-delta is {config.dp_delta:g}: give a number between 0 and 1, e.g. 1e-5")
     if config.val == 1:
         raise BadInput("val is 1: nothing would be left to train on; give a share below 1")
     return config

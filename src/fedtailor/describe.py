@@ -40,10 +40,14 @@ def find(name: str) -> Factory:
     Raises:
       BadInput: there is no such method.
     """
+    from .combine import combined
     from .methods import METHODS
 
     if name in METHODS:
         return METHODS[name]
+    host, plus, part = name.rpartition("+")
+    if plus:
+        return combined(find(host), host, part)
     module_name, colon, attribute = name.partition(":")
     if not colon:
         raise unknown("method", name, METHODS)
@@ -60,7 +64,9 @@ def find(name: str) -> Factory:
     return found
 
 
-_SECTION = re.compile(r"^(Args|Deviations|Reference|Returns|Raises|Example)s?:[ \n]", re.MULTILINE)
+_SECTION = re.compile(
+    r"^(Args|Attributes|Deviations|Reference|Returns|Raises|Example)s?:[ \n]", re.MULTILINE
+)
 
 
 def _sections(doc: str) -> dict[str, str]:
@@ -83,23 +89,29 @@ def _meanings(args: str) -> dict[str, str]:
     return out
 
 
+def options_of(maker: Callable[..., Any]) -> tuple[Option, ...]:
+    """The hyper-parameters of a function or record, from its signature and docstring."""
+    parts = _sections(inspect.cleandoc(maker.__doc__ or ""))
+    meanings = _meanings(parts.get("Args", parts.get("Attributes", "")))
+    hints = typing.get_type_hints(maker, include_extras=True)
+    options = [
+        option_of(name, hints.get(name), parameter.default, meanings.get(name, ""))
+        for name, parameter in inspect.signature(maker).parameters.items()
+        if parameter.default is not inspect.Parameter.empty
+    ]
+    return tuple(o for o in options if o is not None)
+
+
 def page(factory: Factory) -> Page:
     """A method's page, from its docstring and signature."""
     parts = _sections(inspect.cleandoc(factory.__doc__ or ""))
     title, _, text = parts[""].partition("\n")
-    meanings = _meanings(parts.get("Args", ""))
-    hints = typing.get_type_hints(factory, include_extras=True)
-    options = [
-        option_of(name, hints.get(name), parameter.default, meanings.get(name, ""))
-        for name, parameter in inspect.signature(factory).parameters.items()
-        if parameter.default is not inspect.Parameter.empty
-    ]
     return Page(
         title.strip(),
         text.strip("\n"),
         " ".join(parts.get("Deviations", "").split()),
         " ".join(parts.get("Reference", "").split()),
-        tuple(o for o in options if o is not None),
+        options_of(factory),
     )
 
 

@@ -21,12 +21,13 @@ class Upload(NamedTuple):
 
     Attributes:
       mean: entries of which the server needs the weighted mean only (secure aggregation would do).
-      weight: this client's weight in that mean.
+      weight: this client's weight in that mean. In `receive`: for each name of `mean`, the share
+        of the cohort's weight that sent it (below 1 only where clients have different networks).
       each: entries that the server needs one by one.
     """
 
     mean: Tree = {}
-    weight: Tensor | float = 1.0
+    weight: Any = 1.0
     each: Tree = {}
 
 
@@ -37,11 +38,13 @@ class Outcome(NamedTuple):
       state: what the client keeps.
       upload: what it sends.
       model: what it would predict with right after training (evaluation point `post`).
+      notes: small numbers for the run's records, by name; they are not sent.
     """
 
     state: Tree
     upload: Upload
     model: Model
+    notes: Tree = {}
 
 
 class Method(NamedTuple):
@@ -56,6 +59,8 @@ class Method(NamedTuple):
       turn that `send` saw for that client in this round.
     personal: (message, state, data, turn) -> the model this client would use now (point `pre`).
     predict: (model, x) -> logits.
+    record: server -> small arrays for the run's records, by name.
+    general: (message, state) -> the global model, where the method has one beside personal models.
     """
 
     init: Callable[[int, Params, Key], Tree]
@@ -65,6 +70,8 @@ class Method(NamedTuple):
     receive: Callable[[Tree, Tensor, Upload, Turn], Tree]
     personal: Callable[[Tree, Tree, Data, Turn], Model]
     predict: Callable[[Model, Tensor], Tensor]
+    record: Callable[[Tree], Tree] = lambda server: {}
+    general: Callable[[Tree, Tree], Model] | None = None
 
 
 def by_size(data: Data, weighting: Weighting) -> Tensor:

@@ -9,11 +9,10 @@ from typing import NamedTuple
 
 import torch
 
-from .assemble import make_task
+from .assemble import make_method, make_task
 from .checkpoint import load_tensors
 from .config import make_config, read_config
 from .datasets import Encoder, read_examples
-from .describe import find
 from .errors import BadInput, unknown
 from .runs import file_name
 
@@ -40,6 +39,16 @@ def _encoder(folder: Path) -> Encoder:
         raise BadInput(f"'{path}' is broken: {error}") from None
 
 
+def _network(folder: Path, client: str, model: str) -> str:
+    """The network that a client has, where there are several."""
+    try:
+        found = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+        name: str = found["networks"].get(client, model)
+    except (OSError, json.JSONDecodeError, KeyError, AttributeError):
+        raise BadInput(f"'{folder}' has no usable result.json: is it a finished run?") from None
+    return name
+
+
 def predict(folder: str | Path, client: str, files: Sequence[str | Path]) -> list[Prediction]:
     """Classifies new examples with a client's personal model.
 
@@ -62,8 +71,8 @@ def predict(folder: str | Path, client: str, files: Sequence[str | Path]) -> lis
     if not path.exists():
         known = sorted(p.stem for p in models.glob("*.safetensors"))
         raise unknown(f"client of '{folder}':", client, known)
-    task = make_task(config, encoder.form)
-    method = find(config.method)(task, recipe=config.recipe(), **config.options)
+    task = make_task(config, encoder.form, _network(folder, client, config.model))
+    method = make_method(config, task)
     model = load_tensors(path)
     names, x = read_examples([Path(f) for f in files], encoder)
     with torch.no_grad():

@@ -30,6 +30,8 @@ from .engine import RoundReport, Scores, Simulation, draw_cohort
 from .errors import BadInput
 from .metrics import accuracies, best_round, summarise
 from .models import build
+from .privacy import epsilons
+from .roster import arrivals, networks, present
 from .train import Score
 
 Line = dict[str, Any]
@@ -55,6 +57,7 @@ class _Progress:
     seconds: float = 0.0
     up: int = 0
     down: int = 0
+    noisy: list[int] = field(default_factory=list)  # noisy gradients taken, per client
 
 
 @contextmanager
@@ -112,14 +115,24 @@ class Runner:
             },
         )
         form = self.world.encoder.form
+        fed = self.world.federation
+        self.leaks = config.options.get("acc_source") == "test"
+        if self.leaks:  # for literal replication only: methods look at test rows
+            fed = fed._replace(val=fed.test)
+        having = networks(config.depths, config.model, fed.clients)
+        tasks = [make_task(config, form, model) for model, _ in having]
+        deepest = max(range(len(tasks)), key=lambda i: len(tasks[i].blocks))
+        self.networks = {fed.names[int(i)]: model for model, ids in having for i in ids}
+        config = replace(config, model=having[deepest][0])
+        self.task = tasks[deepest]
         engine = choose_engine(config, build(config.model, form))
         self.config = replace(config, engine=engine)  # type: ignore[arg-type]
         self.folder = folder
-        self.task = make_task(self.config, form)
         self.method = make_method(self.config, self.task)
+        self.late = arrivals(config.join, self.world.trained, config.partition_seed)
         self.simulation = Simulation(
             self.method,
-            self.world.federation,
+            fed,
             self.task,
             seed=config.seed,
             rounds=config.rounds,
@@ -128,6 +141,11 @@ class Runner:
             place=None if config.states == "auto" else config.states,
             folder=folder,
             recipe=config.recipe(),
+            others=[
+                (make_method(self.config, tasks[i], self.task), tasks[i], having[i][1])
+                for i in range(len(tasks))
+                if i != deepest
+            ],
         )
         self.progress = _Progress()
 
@@ -173,9 +191,8 @@ class Runner:
         sim, fed = self.simulation, self.world.federation
         number = sim.round + 1
         evaluate = number % self.config.eval_every == 0 or number == self.config.rounds
-        cohort = draw_cohort(
-            self.config.seed, sim.round, self.world.trained, self.config.participation
-        )
+        here = present(self.world.trained, self.late, sim.round)
+        cohort = draw_cohort(self.config.seed, sim.round, here, self.config.participation)
         begun = time.monotonic()
         report: RoundReport = sim.step(cohort, post=evaluate, on_nan=self.config.on_nan)
         trained = time.monotonic() - begun
@@ -188,6 +205,11 @@ class Runner:
             "bytes": {"up": up, "down": down},
             "train_seconds": round(trained, 4),
         }
+        if self.config.dp_clip:
+            line["epsilon"] = self._spend(report)
+        arrived = [i for at, ids in self.late if at == number - 1 for i in ids.tolist()]
+        if arrived:
+            line["joined"] = [fed.names[i] for i in arrived]
         if len(report.skipped):
             line["skipped"] = [fed.names[i] for i in report.skipped.tolist()]
         if evaluate:
@@ -198,7 +220,53 @@ class Runner:
             if report.post is not None:
                 line["post"] = _summary(report.post.test, fed.test.n[report.ids])
                 line["post_per_client"] = _per_client(report.post.test, fed.test.n[report.ids])
+            if self.method.general is not None:
+                line["global"] = _summary(sim.score(general=True).test, fed.test.n)
+            if self.late:
+                there = Score(*(part[here] for part in pre.test))
+                line["pre_present"] = _summary(there, fed.test.n[here])
+            self._record(number, report)
         return line
+
+    # --- privacy ---
+
+    def _spend(self, report: RoundReport) -> dict[str, Any]:
+        """Charges clients for noisy gradients; returns everyone's ε over all rounds so far."""
+        rows, config = self.world.federation.train.n, self.config
+        if not self.progress.noisy:
+            self.progress.noisy = [0] * self.world.federation.clients
+        for i, count in zip(report.ids.tolist(), report.noisy.tolist(), strict=True):
+            self.progress.noisy[i] += count
+        spent = np.array(self.progress.noisy)
+        found = epsilons(spent, rows.numpy(), config.batch, config.dp_noise, config.dp_delta)
+        # without noise there is no guarantee: JSON has no word for infinity
+        shown = [None if math.isinf(e) else round(e, 6) for e in found]
+        most = None if config.dp_noise == 0 else max(e for e in found)
+        return {"delta": config.dp_delta, "max": most, "each": shown}
+
+    def _final_epsilon(self) -> dict[str, Any] | None:
+        """The last round's ε; fine-tuning, which trains once more, is charged too."""
+        if not self.config.dp_clip:
+            return None
+        last = self.progress.history[-1]["epsilon"]
+        if not self.config.finetune:
+            return dict(last)
+        size, rows = self.config.batch, self.world.federation.train.n
+        passes = -(-rows // size) if size else torch.ones_like(rows)
+        spent = np.array(self.progress.noisy) + self.config.finetune * passes.numpy()
+        noise, delta = self.config.dp_noise, self.config.dp_delta
+        each = epsilons(spent, rows.numpy(), size, noise, delta)
+        most = None if noise == 0 else max(each)
+        return {"delta": delta, "max": most, "each": [None if noise == 0 else e for e in each]}
+
+    def _record(self, number: int, report: RoundReport) -> None:
+        """Keeps what the method noted: small arrays, for figures."""
+        kept = {f"client/{k}": v for k, v in report.notes.items() if not k.endswith("/")}
+        kept |= {f"server/{k}": v for k, v in tree.flatten(self.simulation.records()).items()}
+        if self.folder and kept:
+            folder = self.folder / "records"
+            folder.mkdir(exist_ok=True)
+            save_tensors(folder / f"{number:06d}.safetensors", kept | {"ids": report.taken})
 
     # --- results ---
 
@@ -243,6 +311,10 @@ class Runner:
             "best_round": best,
             "best": at_best["pre"] if at_best else {},
             "best_chosen_on": "validation" if best else "nothing: no validation rows",
+            "global": history[-1].get("global", {}) if history else {},
+            "networks": self.networks if config.depths else {},
+            "leaks_test": self.leaks,
+            "epsilon": self._final_epsilon(),
             "participation_gap": float(np.nanmean(seen[trained]) - np.nanmean(seen[held]))
             if len(held)
             else None,
@@ -284,6 +356,7 @@ class Runner:
             "seconds": self.progress.seconds,
             "up": self.progress.up,
             "down": self.progress.down,
+            "noisy": self.progress.noisy,
         }
         checkpoint.save(self.folder / "checkpoint", self.simulation, meta)
 
@@ -428,6 +501,7 @@ def resume(folder: Path, *, watch: Watcher | None = None) -> dict[str, Any]:
         float(meta["seconds"]),
         int(meta["up"]),
         int(meta["down"]),
+        list(meta["noisy"]),
     )
     return runner.play(watch)
 

@@ -33,6 +33,10 @@ class Batch(NamedTuple):
     active: Tensor
     key: Key
 
+    def again(self) -> Batch:
+        """The same examples for another pass, with noise and dropout of its own."""
+        return self._replace(key=rng.fold(self.key, -1))
+
 
 Augment = Callable[[Tensor, Key], Tensor]
 

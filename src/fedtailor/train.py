@@ -8,13 +8,14 @@ any method knowing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.func import grad_and_value
+from torch.func import grad_and_value, vmap
 
 from . import rng, tree
 from .data import Data
@@ -27,7 +28,8 @@ from .tree import Params, Tree
 Objective = Callable[[Tree, Batch, Tree, Tree], tuple[Tensor, Tree]]
 # the same arguments -> (gradient, loss, changed entries of the carried)
 Slope = Callable[[Tree, Batch, Tree, Tree], tuple[Tree, Tensor, Tree]]
-Gradient = Callable[[Objective], Slope]
+# how the direction of a step comes from the gradient
+Gradient = Callable[[Slope], Slope]
 # (params, batch, given) -> (loss, buffers)
 Loss = Callable[[Params, Batch, Tree], tuple[Tensor, Params]]
 
@@ -48,6 +50,8 @@ class Recipe:
       lr_floor: the decayed learning rate does not fall below this.
       clip: largest norm of a gradient; 0 for no limit.
       last: what becomes of a short last batch: `pad`, `wrap` or `drop`.
+      dp_clip: DP-SGD: largest norm of one example's gradient; 0 switches DP-SGD off.
+      dp_noise: DP-SGD: standard deviation of the noise, in units of `dp_clip`.
     """
 
     epochs: int = 1
@@ -61,27 +65,33 @@ class Recipe:
     lr_floor: float = 0.0
     clip: float = 0.0
     last: Literal["pad", "wrap", "drop"] = "pad"
+    dp_clip: float = 0.0
+    dp_noise: float = 0.0
+
+    def rate(self, turn: Turn) -> float | Tensor:
+        """The learning rate in this round."""
+        if self.lr_decay == 1:
+            return self.lr
+        return (self.lr * self.lr_decay**turn.round).clamp(min=self.lr_floor)
 
     def optimiser(self, turn: Turn) -> Optimizer:
         """The optimiser for this round."""
-        lr: float | Tensor = self.lr
-        if self.lr_decay != 1:
-            lr = (self.lr * self.lr_decay**turn.round).clamp(min=self.lr_floor)
+        lr = self.rate(turn)
         if self.optimizer == "sgd":
             return sgd(lr, self.momentum, self.weight_decay)
         return {"adam": adam, "adamw": adamw}[self.optimizer](lr, self.weight_decay)
 
-    def batches(self, data: Data, key: Key) -> Iterator[tuple[Batch, bool]]:
-        """The batches of a round, and whether each is certainly one of every client's."""
+    def batches(self, data: Data, key: Key) -> Iterator[tuple[Batch, int]]:
+        """The batches of a round, each with its number within its pass over the rows."""
         if self.steps:
             for one in rng.split(key, self.steps):
-                yield data.sample(self.batch, one), True
+                yield data.sample(self.batch, one), 0
             return
         for epoch in range(self.epochs):
             order, each = rng.split(rng.fold(key, epoch))
             shuffled = data.shuffle(order)
             for number, batch in enumerate(shuffled.batches(self.batch, each, self.last)):
-                yield batch, data.all_active(number, self.batch, self.last)
+                yield batch, number
 
 
 def plain(objective: Objective) -> Slope:
@@ -95,21 +105,62 @@ def plain(objective: Objective) -> Slope:
     return slope
 
 
+def private(objective: Objective, clip: float, noise: float) -> Slope:
+    """DP-SGD: every example's gradient is clipped, and noise is added to their sum.
+
+        g = (Σ_i g_i min(1, C/|g_i|) + σ C z) / B,   z standard normal
+
+    (Abadi et al., 2016). With C = ∞ and σ = 0 it is the gradient itself.
+    """
+    at = grad_and_value(objective, has_aux=True)
+
+    def slope(theta: Tree, batch: Batch, given: Tree, carried: Tree) -> tuple[Tree, Tensor, Tree]:
+        def one(x: Tensor, y: Tensor, key: Key) -> tuple[Tree, Tensor]:
+            alone = Batch(x[None], y[None], torch.ones_like(batch.weight[:1]), batch.active, key)
+            grads, (loss, _) = at(theta, alone, given, carried)
+            length = tree.sq_norm(grads).sqrt()
+            return tree.scale(grads, (clip / length.clamp(min=1e-30)).clamp(max=1.0)), loss
+
+        order = torch.arange(len(batch.y), device=batch.y.device)
+        each, losses = vmap(one)(batch.x, batch.y, rng.fold(batch.key, order))
+        count = batch.weight.sum().clamp(min=1)
+        total = tree.map(lambda g: torch.tensordot(batch.weight.to(g.dtype), g, 1), each)
+        if noise:
+            total = {
+                k: g
+                + noise * clip * rng.normal(rng.fold(batch.key, -5 - i), *g.shape, dtype=g.dtype)
+                for i, (k, g) in enumerate(total.items())
+            }
+        return tree.scale(total, 1 / count), (losses * batch.weight).sum() / count, {}
+
+    return slope
+
+
+# One entry per noisy gradient that is taken: the number of its batch within a pass, the batch size
+# and what becomes of a short last batch. Clients that share a call share the entries; who has no
+# such batch is not charged for it. None: nobody keeps account.
+Entry = tuple[int, int, str]
+LEDGER: ContextVar[list[Entry] | None] = ContextVar("ledger", default=None)
+
+
+def as_is(slope: Slope) -> Slope:
+    """Descent along the gradient."""
+    return slope
+
+
 def sam(rho: float) -> Gradient:
     """The gradient at the worst point in a ball of radius `rho` (Foret et al., 2021).
 
     Running statistics come from the first of the two passes only.
     """
 
-    def gradient(objective: Objective) -> Slope:
-        at = plain(objective)
-
+    def gradient(at: Slope) -> Slope:
         def slope(
             theta: Tree, batch: Batch, given: Tree, carried: Tree
         ) -> tuple[Tree, Tensor, Tree]:
             up, loss, changed = at(theta, batch, given, carried)
             worst = tree.add(theta, tree.scale(up, rho / (tree.sq_norm(up).sqrt() + 1e-12)))
-            return at(worst, batch, given, carried)[0], loss, changed
+            return at(worst, batch.again(), given, carried)[0], loss, changed
 
         return slope
 
@@ -149,7 +200,7 @@ def descend(
     *,
     given: Tree | None = None,
     carried: Tree | None = None,
-    gradient: Gradient = plain,
+    gradient: Gradient = as_is,
     project: Callable[[Tensor], Tensor] | None = None,
     augment: Augment | None = None,
 ) -> Descent:
@@ -163,15 +214,28 @@ def descend(
       recipe: how long, how fast, with which optimiser.
       given: tensors that the objective needs and that stay as they are.
       carried: entries that the objective may change as it goes (running statistics).
-      gradient: makes the direction of descent from the objective.
+      gradient: makes the direction of a step from the gradient, e.g. `sam(0.05)`.
       project: applied to each trained leaf after each step.
       augment: applied to each batch.
     """
     given, carried = given or {}, carried or {}
-    slope, optimiser = gradient(objective), recipe.optimiser(turn)
+    entry: Entry = (0, 0, "")
+
+    def gradient_at(*where: Any) -> tuple[Tree, Tensor, Tree]:
+        account = LEDGER.get()
+        if account is not None and recipe.dp_clip:
+            account.append(entry)
+        return measured(*where)
+
+    measured = (
+        private(objective, recipe.dp_clip, recipe.dp_noise) if recipe.dp_clip else plain(objective)
+    )
+    slope, optimiser = gradient(gradient_at), recipe.optimiser(turn)
     memory = optimiser.init(theta)
     loss = torch.zeros((), device=turn.key.device)
-    for batch, everyone in recipe.batches(data, turn.key):
+    for batch, number in recipe.batches(data, turn.key):
+        entry = (number, recipe.batch or len(data.rows), "steps" if recipe.steps else recipe.last)
+        everyone = bool(recipe.steps) or data.all_active(number, recipe.batch, recipe.last)
         if augment:
             # its own key: the batch's also serves dropout and noise
             batch = batch._replace(x=augment(batch.x, rng.fold(batch.key, -2)))
@@ -201,7 +265,7 @@ def fit(
     *,
     loss: Loss | None = None,
     given: Tree | None = None,
-    gradient: Gradient = plain,
+    gradient: Gradient = as_is,
     train: Sequence[str] | None = None,
 ) -> Params:
     """The parameters after the client trained them for one round.

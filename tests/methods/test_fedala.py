@@ -6,16 +6,19 @@ import torch.nn.functional as F
 from torch.func import functional_call
 
 from fedtailor import tree
-from fedtailor.ala import Ala, ala
+from fedtailor.ala import ala
+from fedtailor.begin import Begin, Begun
 from fedtailor.data import Data
 from fedtailor.methods import fedala, fedavg, local
 from fedtailor.task import Task
 from fedtailor.train import Recipe
+from fedtailor.tree import Params, Tree
 
 from .worlds import (
     ENGINES,
     HALF,
     data_of,
+    find,
     gap,
     mlp,
     models,
@@ -65,21 +68,21 @@ def test_two_clients_by_hand(engine):
     sim = simulate(method, two_clients(), task, engine=engine)
     play(sim)
     assert [float(v) for v in sim.server["params"].values()] == near(3.25, 3.25)
-    assert sim.bank.rows["own"]["b"].tolist() == near(1.0, 4.0)
-    assert sim.bank.rows["ala"]["weight"]["b"].tolist() == near(1.0, 1.0)
-    assert sim.bank.rows["ala"]["started"].tolist() == [False, False]
+    assert find(sim.bank.rows, "own")["b"].tolist() == near(1.0, 4.0)
+    assert find(sim.bank.rows, "weight")["b"].tolist() == near(1.0, 1.0)
+    assert find(sim.bank.rows, "started").tolist() == [False, False]
     # tested with b^ before training, and a as received
     assert of_models(sim, "b") == near(2.304736328125, 3.769345703125)
     assert of_models(sim, "a") == near(3.25, 3.25)
     play(sim)
-    assert sim.bank.rows["ala"]["weight"]["b"].tolist() == near(0.5798828125, 0.3075390625)
-    assert sim.bank.rows["ala"]["started"].tolist() == [True, True]
-    assert sim.bank.rows["own"]["b"].tolist() == near(2.1523681640625, 5.8846728515625)
+    assert find(sim.bank.rows, "weight")["b"].tolist() == near(0.5798828125, 0.3075390625)
+    assert find(sim.bank.rows, "started").tolist() == [True, True]
+    assert find(sim.bank.rows, "own")["b"].tolist() == near(2.1523681640625, 5.8846728515625)
     assert float(sim.server["params"]["a"]) == near(4.875)
     assert float(sim.server["params"]["b"]) == near(4.9515966796875)
     play(sim)
-    assert sim.bank.rows["ala"]["weight"]["b"].tolist() == near(0.08285384951, 0.08338761817)
-    assert sim.bank.rows["own"]["b"].tolist() == near(2.19214751112, 6.90343292601)
+    assert find(sim.bank.rows, "weight")["b"].tolist() == near(0.08285384951, 0.08338761817)
+    assert find(sim.bank.rows, "own")["b"].tolist() == near(2.19214751112, 6.90343292601)
     assert float(sim.server["params"]["a"]) == near(5.6875)
     assert float(sim.server["params"]["b"]) == near(5.72561157229)
 
@@ -95,7 +98,7 @@ def test_weights_are_clipped_by_hand(engine):
         method = fedala(task, s=100, max_ala_epochs=epochs, recipe=HALF)
         sim = simulate(method, two_clients(), task, engine=engine)
         play(sim, 2)
-        assert sim.bank.rows["ala"]["weight"]["b"].tolist() == weight
+        assert find(sim.bank.rows, "weight")["b"].tolist() == weight
 
 
 # ------------------------------------------------------------------------------- reductions (D-A1)
@@ -124,7 +127,8 @@ def _frozen_at_zero(task: Task) -> object:
 
     def start(msg, initial, key):
         state = method.start(msg, initial, key)
-        state["ala"]["weight"] = tree.map(torch.zeros_like, state["ala"]["weight"])
+        weight = find(state, "weight")
+        weight.update(tree.map(torch.zeros_like, weight))
         return state
 
     return method._replace(start=start)
@@ -139,7 +143,7 @@ def test_with_weights_0_it_is_local(engine):
         play(sim, [list(range(6)), *COHORTS])
     # the received model of round 0 is shared, a state is not: see FedAvg with one client
     if engine == "sequential":
-        assert same(sims[0].bank.rows["own"], sims[1].bank.rows["own"])
+        assert same(*(find(sim.bank.rows, "own") for sim in sims))
         assert same(models(sims[0]), models(sims[1]))
     assert gap(models(sims[0]), models(sims[1])) < 1e-6
     plain = simulate(fedala(task), world, task, engine=engine)
@@ -157,7 +161,7 @@ def test_with_weights_0_late_clients_are_local_too():
     sims = [simulate(m, world, task, engine="sequential") for m in (method, local(task))]
     for sim in sims:
         play(sim, COHORTS)
-    assert same(sims[0].bank.rows["own"], sims[1].bank.rows["own"])
+    assert same(*(find(sim.bank.rows, "own") for sim in sims))
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -167,20 +171,28 @@ def test_a_single_client_is_local(engine):
     sims = [simulate(m(task), world, task, engine=engine) for m in (fedala, local)]
     for sim in sims:
         play(sim, 3)
-    ours, theirs = (sim.bank.rows["own"] for sim in sims)
+    ours, theirs = (find(sim.bank.rows, "own") for sim in sims)
     if engine == "sequential":
         assert same(ours, theirs)
     assert gap(ours, theirs) < 1e-6
-    assert not bool(sims[0].bank.rows["ala"]["started"])
+    assert not bool(find(sims[0].bank.rows, "started"))
 
 
 # --------------------------------------------------------------------------------- the part itself
 
 
-def _adapt(part: Ala, received, own, data: Data, memory=None, round: int = 3, key: int = 0):
-    memory = memory or part.start(received)
+def _part(task: Task, batch: int = 10, **options) -> Begin:
+    return ala(**options)(task, task.blocks, Recipe(batch=batch))
+
+
+def _memory(part: Begin, received: Params, own: Params, **changes) -> Tree:
+    """What a client with this model of its own remembers."""
+    return part.start(received) | {"own": own} | changes
+
+
+def _adapt(part: Begin, received: Params, memory: Tree, data: Data, key: int = 0) -> Begun:
     with torch.no_grad():
-        return part.adapt(received, own, memory, data, turn_of(round, key))
+        return part.adapt(received, memory, {}, data, turn_of(3, key))
 
 
 @pytest.mark.parametrize("p", [1, 2])
@@ -190,8 +202,8 @@ def test_every_entry_lies_between_own_and_received(p):
     received = task.init(torch.tensor(1))
     own = random_like(received, seed=1)
     for client in range(4):
-        part = ala(task, task.top(p))
-        done = _adapt(part, received, own, data_of(world, client))
+        part = _part(task, p=p)
+        done = _adapt(part, received, _memory(part, received, own), data_of(world, client))
         weight = done.memory["weight"]
         assert set(weight) == set(task.top(p))
         flat = torch.cat([w.flatten() for w in weight.values()])
@@ -217,7 +229,7 @@ def test_weights_of_a_run_stay_in_the_unit_interval_and_move(engine):
     task, world = task_of(), ragged()
     sim = simulate(fedala(task), world, task, engine=engine)
     play(sim, 4)
-    for weight in sim.bank.rows["ala"]["weight"].values():
+    for weight in find(sim.bank.rows, "weight").values():
         assert weight.min() >= 0
         assert weight.max() <= 1
         assert (weight != 1).any(dim=tuple(range(1, weight.ndim))).all()
@@ -229,10 +241,10 @@ def test_the_same_model_is_left_alone():
     received = task.init(torch.tensor(1))
     # running statistics are nobody's own, they do not count as a difference
     own = received | {"1.running_mean": received["1.running_mean"] + 1}
-    part = ala(task, task.top(2))
-    memory = part.start(received)
+    part = _part(task, p=2)
+    memory = _memory(part, received, own)
     memory["weight"] = tree.map(lambda w: w * 0.25, memory["weight"])
-    done = _adapt(part, received, own, data_of(world, 1), memory)
+    done = _adapt(part, received, memory, data_of(world, 1))
     assert same(done.params, received)
     assert same(done.memory, memory)
     assert not bool(done.memory["started"])
@@ -245,7 +257,8 @@ def test_differences_that_cancel_count():
     own = {k: v.clone() for k, v in received.items()}
     own["0.weight"][0, 0] += 0.5
     own["0.weight"][0, 1] -= 0.5
-    done = _adapt(ala(task, task.top(2)), received, own, data_of(world, 1))
+    part = _part(task, p=2)
+    done = _adapt(part, received, _memory(part, received, own), data_of(world, 1))
     assert bool(done.memory["started"])
     assert not same(done.params, received)
 
@@ -257,8 +270,8 @@ def test_one_batch_is_autograd_through_the_weights(eta):
     received = task.init(torch.tensor(1))
     own = random_like(received, seed=2, spread=1.0)
     data = data_of(world, 3)
-    part = ala(task, task.head, s=100, eta=eta, batch=0, max_epochs=1)
-    done = _adapt(part, received, own, data)
+    part = _part(task, s=100, eta=eta, batch=0, max_ala_epochs=1)
+    done = _adapt(part, received, _memory(part, received, own), data)
 
     weight = {k: torch.ones_like(received[k], requires_grad=True) for k in task.head}
     mixed = received | {k: own[k] + (received[k] - own[k]) * w for k, w in weight.items()}
@@ -279,10 +292,10 @@ def test_nothing_but_the_result_changes(net):
     received = task.init(torch.tensor(1))
     own = random_like(received, seed=3)
     own |= {k: own[k].abs() for k in task.buffers}
-    part = ala(task, task.top(2))
-    given = {"received": received, "own": own, "memory": part.start(received)}
+    part = _part(task, p=2)
+    given = {"received": received, "memory": _memory(part, received, own)}
     before = tree.map(torch.clone, given)
-    done = _adapt(part, received, own, data_of(world, 1), given["memory"])
+    done = _adapt(part, received, given["memory"], data_of(world, 1))
     assert same(given, before)
     assert not same(done.memory, before["memory"])
     # the batches pass in training mode, but Theta's running statistics stay Theta's
@@ -306,10 +319,9 @@ def _count(rows: int = 10, *, started: bool = False, eta: float = 1e-3, **option
     task = _ramp()
     data = data_of(rows_of([[1.0] * rows]), 0)
     own, received = ({k: torch.tensor(v) for k in ("a", "b")} for v in (0.0, 1.0))
-    part = ala(task, ("b",), eta=eta, **options)
-    memory = part.start(received)
-    memory["started"] = torch.tensor(started)
-    return _steps(_adapt(part, received, own, data, memory), eta)
+    part = _part(task, eta=eta, **options)
+    memory = _memory(part, received, own, started=torch.tensor(started))
+    return _steps(_adapt(part, received, memory, data), eta)
 
 
 @pytest.mark.usefixtures("double")
@@ -321,7 +333,7 @@ def test_first_until_converged_then_one_epoch():
     assert _count(s=100, batch=0, started=True) == 1
     # no convergence: the limit ends it
     assert _count(s=100, batch=0, threshold=0.0) == 100
-    assert _count(s=100, batch=0, threshold=0.0, max_epochs=7) == 7
+    assert _count(s=100, batch=0, threshold=0.0, max_ala_epochs=7) == 7
 
 
 @pytest.mark.usefixtures("double")
@@ -329,7 +341,7 @@ def test_the_spread_is_the_population_standard_deviation_of_the_window():
     """As numpy's `std`, which the authors' code takes."""
     # losses fall by 0.001 an epoch: ten in a row have 0.00287228 (a sample would have 0.00302765)
     assert _count(s=100, batch=0, threshold=0.0029) == 11
-    assert _count(s=100, batch=0, threshold=0.0028, max_epochs=30) == 30
+    assert _count(s=100, batch=0, threshold=0.0028, max_ala_epochs=30) == 30
 
 
 @pytest.mark.usefixtures("double")
@@ -347,10 +359,11 @@ def test_the_rows_are_redrawn(contiguous):
     task = _ramp()
     world = rows_of([[1e6] * 5, [float(2**i) for i in range(10)], [1e6] * 5])
     own, received = ({k: torch.tensor(v) for k in ("a", "b")} for v in (0.0, 1.0))
-    part = ala(task, ("b",), s=50, eta=1e-4, batch=1, max_epochs=1, contiguous=contiguous)
+    part = _part(task, s=50, eta=1e-4, batch=1, max_ala_epochs=1, contiguous=contiguous)
+    memory = _memory(part, received, own)
     found = set()
     for key in range(20):
-        done = _adapt(part, received, own, data_of(world, 1), key=key)
+        done = _adapt(part, received, memory, data_of(world, 1), key)
         total = round((1 - float(done.memory["weight"]["b"])) / 1e-4)
         assert total.bit_count() == 5  # five different rows
         assert total < 2**10  # none of a neighbour's
@@ -365,7 +378,7 @@ def test_blocks_are_counted_from_the_output():
     task, world = task_of(), ragged()
     for p, names in ((1, task.head), (2, task.top(2)), (7, task.top(2))):
         sim = simulate(fedala(task, p=p), world, task)
-        assert set(sim.bank.rows["ala"]["weight"]) == set(names)
+        assert set(find(sim.bank.rows, "weight")) == set(names)
 
 
 def test_each_client_starts_when_it_first_has_something_to_adapt():
@@ -375,7 +388,7 @@ def test_each_client_starts_when_it_first_has_something_to_adapt():
     flags = []
     for cohort in ([0, 1], [0, 2], [0, 2]):
         play(sim, [cohort])
-        flags.append(sim.bank.rows["ala"]["started"].tolist())
+        flags.append(find(sim.bank.rows, "started").tolist())
     # round 0: same models; round 1: client 0 adapts; round 2: client 2, too
     assert [f[0] for f in flags] == [False, True, True]
     assert [f[2] for f in flags][2]
@@ -390,7 +403,7 @@ def test_evaluation_adapts_without_leaving_a_trace():
     before = outcome(sim)
     sim.score()
     assert same(outcome(sim), before)
-    assert not sim.bank.rows["ala"]["started"].any()
+    assert not find(sim.bank.rows, "started").any()
     # yet the tested models are adapted ones
     assert not any(same(m, sim.server["params"]) for m in models(sim).values())
 
@@ -401,6 +414,6 @@ def test_ala_learns_in_batches_of_the_recipe():
     for sim in sims:
         play(sim)
         # from the same point: only ALA's own batches are left to differ
-        sim.server, sim.initial = sims[0].server, sims[0].initial
-        sim.bank.rows["own"] = sims[0].bank.rows["own"]
+        sim.server = sims[0].server
+        find(sim.bank.rows, "own").update(find(sims[0].bank.rows, "own"))
     assert not same(*map(models, sims))

@@ -417,7 +417,7 @@ def test_affinity_changes_for_active_clients_and_evaluated_columns_only(engine):
 def test_a_weight_is_booked_to_the_client_whose_model_it_is(engine, eps0):
     """D-F5. The server knows whom it offered, also where luck chose (exploring, or ties)."""
     means = [2.0, 4.0, 6.0, 8.0, 10.0, 12.0, 14.0]
-    rows = [3.0, 5.0, 1.0, 7.0, 2.0, 9.0, 4.0]
+    rows = [3.3, 5.3, 1.3, 7.3, 2.3, 9.3, 4.3]  # r = m/4 would be worth nothing
     world = rows_of([[m] for m in means], [[r] for r in rows])
     task = one_number()
     method = fedfomo(task, M=3, eps0=eps0, decay=0.0, recipe=HALF)

@@ -24,6 +24,9 @@ from fedtailor.tree import Params, Tree
 ENGINES = ("sequential", "vectorised")
 HALF = Recipe(batch=0, lr=0.5)  # one step a round on all rows: halves the way to their mean
 
+# The methods that the tables here and in `test_every` know. Add a name, and it has to pass all.
+NAMES = ("local", "fedavg", "fedprox", "ditto", "fedrep", "fedala", "fedfomo", "pfedhn")
+
 # What makes a method what it is, and a value that switches it off.
 DEFINING: dict[str, dict[str, Any]] = {
     "fedprox": {"mu": 0.0},
@@ -206,6 +209,19 @@ def snapshot(sim: Simulation) -> Tree:
 def outcome(sim: Simulation) -> Tree:
     """Copies of all that a simulation keeps, with the clients' models."""
     return snapshot(sim) | {"models": models(sim)}
+
+
+def find(kept: Tree, name: str) -> Any:
+    """What is called `name`, wherever in a tree it stands."""
+    inner = [v for v in kept.values() if isinstance(v, dict)]
+    found = [kept[name]] if name in kept else [find(v, name) for v in inner if _has(v, name)]
+    assert len(found) == 1, f"{len(found)} entries called {name}"
+    return found[0]
+
+
+def _has(kept: Tree, name: str) -> bool:
+    inner = [v for v in kept.values() if isinstance(v, dict)]
+    return name in kept or any(_has(v, name) for v in inner)
 
 
 def same(a: Tree, b: Tree) -> bool:

@@ -62,6 +62,9 @@ class Live:
         def tell(line: dict[str, Any], rounds: int) -> None:
             nonlocal task
             note = f"accuracy {per_cent(line['pre']['mean'])} %" if "pre" in line else ""
+            if "epsilon" in line:
+                most = line["epsilon"]["max"]
+                note += " ε = ∞" if most is None else f" ε ≤ {most:.2f}"
             if err.is_terminal:
                 if task is None:
                     task = self._bar.add_task(name, total=rounds, note=note)

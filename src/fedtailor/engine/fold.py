@@ -19,10 +19,12 @@ class Fold:
     def __init__(self) -> None:
         self._mean: dict[str, Tensor] = {}
         self._weight: dict[str, Tensor] = {}
+        self._total = torch.zeros(())
 
     def add(self, values: Tree, weight: Tensor) -> None:
         """Takes in some clients' values, stacked, with one weight each."""
         here = weight.sum()
+        self._total = self._total + here
         share = weight / here
         for name, stacked in tree.flatten(values).items():
             if name.endswith("/"):  # an empty dict has nothing to average, but it is there
@@ -36,6 +38,10 @@ class Fold:
             else:
                 self._mean[name], self._weight[name] = mean, here
 
-    def value(self) -> Tree:
+    def mean(self) -> Tree:
         """The mean so far."""
         return tree.unflatten(self._mean)
+
+    def share(self) -> Tree:
+        """For each name, the share of all weight that sent it."""
+        return tree.unflatten({k: w / self._total for k, w in self._weight.items()})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -12,14 +12,15 @@ from torch import Tensor
 from .. import rng, train, tree, wire
 from ..data import Data
 from ..method import Method, Model, Upload
+from ..privacy import charged, keep_account
 from ..rng import Turn
 from ..task import Task
 from ..train import Recipe, Score
 from ..tree import Params, Tree
-from .bank import Bank, Place, choose_place, nbytes
-from .chunk import choose_chunk
+from .bank import Bank, Place
 from .federation import Federation
 from .fold import Fold
+from .group import Group
 from .mapper import MAPPERS, join
 
 
@@ -50,6 +51,9 @@ class RoundReport(NamedTuple):
       down: bytes sent to each client of the cohort.
       up: bytes received from each.
       post: scores after local training, one row per client of the cohort; None if not asked for.
+      noisy: how many noisy gradients (DP-SGD) each took.
+      taken: those of the cohort that count.
+      notes: what methods noted of them, one row per client that counts.
     """
 
     ids: Tensor
@@ -57,6 +61,9 @@ class RoundReport(NamedTuple):
     down: Tensor
     up: Tensor
     post: Scores | None
+    noisy: Tensor
+    taken: Tensor
+    notes: Tree
 
 
 class _Measured(NamedTuple):
@@ -69,16 +76,27 @@ class _Measured(NamedTuple):
 class _Acted(NamedTuple):
     state: Tree
     upload: Upload
+    notes: Tree
     measured: _Measured
+
+
+class _Taken(NamedTuple):
+    """A chunk's clients and what they left, until the round is whole."""
+
+    group: Group
+    ids: Tensor
+    state: Tree
+    each: Tree
+    notes: Tree
 
 
 class Simulation:
     """A federation on one machine: server state, client states, and rounds that change them.
 
     Args:
-      method: what is played.
+      method: what is played; its `init` and `receive` are the server's.
       federation: everybody's data.
-      task: for the common initial parameters, and for fine-tuning.
+      task: the network, for the common initial parameters and for fine-tuning.
       seed: of the run.
       rounds: how many rounds the run will have (schedules may depend on it).
       engine: `sequential` or `vectorised`.
@@ -86,6 +104,7 @@ class Simulation:
       place: where client states are kept; None chooses.
       folder: for states on disk.
       recipe: how clients train, to estimate memory by.
+      others: (method, task, ids) of clients with other networks.
     """
 
     def __init__(
@@ -101,24 +120,43 @@ class Simulation:
         place: Place | None = None,
         folder: Path | None = None,
         recipe: Recipe | None = None,
+        others: Sequence[tuple[Method, Task, Tensor]] = (),
     ) -> None:
         self.method, self.federation, self.task = method, federation, task
         self.seed, self.rounds, self.engine = seed, rounds, engine
         self.device = federation.x.device
         self.round = 0
-        clients = federation.clients
-        self.initial: Params = task.init(rng.key(seed, rng.INITIAL))
+        members = self._everyone()
+        for _, _, ids in others:
+            members = members[~torch.isin(members, ids)]
+        self.groups = [
+            Group(m, t, ids, seed)
+            for m, t, ids in [(method, task, members), *others]
+            if len(ids) or m is method
+        ]
         server_key = rng.key(seed, rng.SERVER, device=self.device)
-        self.server: Tree = method.init(clients, self.initial, server_key)
-        first = torch.zeros((), dtype=torch.int64, device=self.device)
-        turn = self._turn(rng.TURN).of(first)
-        message = method.send(self.server, first, turn)
-        like = method.start(message, self.initial, turn.at_start())
-        place = place or choose_place(nbytes(like), clients, self.device)
-        self.bank = Bank(clients, like, self.device, place, folder)
-        if not chunk and engine == "vectorised":
-            chunk = choose_chunk(task, self.initial, federation, message, like, recipe or Recipe())
-        self.chunk = min(max(chunk, 1), clients)
+        self.server: Tree = method.init(federation.clients, self.initial, server_key)
+        turn, how = self._turn(rng.TURN), recipe or Recipe()
+        fits = [
+            g.prepare(self.server, federation, turn, place, folder, how)
+            for g in self.groups
+            if len(g.members)
+        ]
+        # one after another: a chunk is one client
+        self.chunk = min(chunk or min(fits), federation.clients) if engine == "vectorised" else 1
+
+    @property
+    def initial(self) -> Params:
+        """The common initial parameters."""
+        return self.groups[0].initial
+
+    @property
+    def bank(self) -> Bank:
+        """The states of the clients that have the server's network."""
+        return self.groups[0].bank
+
+    def _everyone(self) -> Tensor:
+        return torch.arange(self.federation.clients)
 
     def _turn(self, purpose: int) -> Turn:
         """The round's turn; a client's own is `.of(id)`."""
@@ -126,32 +164,28 @@ class Simulation:
         now, end = torch.tensor([self.round, self.rounds], device=self.device)
         return Turn(key, now, end)
 
-    def _chunks(self, ids: Tensor) -> Iterator[Tensor]:
-        """Ids in chunks of clients with about equally many rows, so that little is padding."""
-        order = ids[self.federation.train.n[ids].argsort(stable=True, descending=True)]
-        yield from order.split(self.chunk)  # type: ignore[no-untyped-call]
+    def _chunks(self, ids: Tensor) -> Iterator[tuple[Group, Tensor]]:
+        """Ids in chunks of one group with about equally many rows, so that little is padding."""
+        for group in self.groups:
+            mine = ids[torch.isin(ids, group.members)].sort().values
+            order = mine[self.federation.train.n[mine].argsort(stable=True, descending=True)]
+            for chunk in torch.split(order, self.chunk):
+                if len(chunk):
+                    yield group, chunk
 
-    def _mapped(self, fn: Any, ids: Tensor, turn: Turn, part: str = "test") -> Any:
+    def _mapped(self, fn: Any, group: Group, ids: Tensor, turn: Turn, part: str = "test") -> Any:
         """`fn` of every client in `ids`, with its state, data and turn."""
-        here = ids.to(self.device)
+        here, rows = ids.to(self.device), group.rows(ids)
         with torch.no_grad():
             return MAPPERS[self.engine](fn)(
                 self.server,
                 here,
-                self.bank.get(ids),
+                group.bank.get(rows),
                 self.federation.data(ids),
                 self.federation.part(ids, part),
                 turn.of(here),
-                ~self.bank.met[ids].to(self.device),
+                ~group.bank.met[rows].to(self.device),
             )
-
-    def _begin(
-        self, server: Tree, cid: Tensor, state: Tree, turn: Turn, fresh: Tensor
-    ) -> tuple[Tree, Tree]:
-        """A client's message, and its state at the start of its turn."""
-        message = self.method.send(server, cid, turn)
-        made = self.method.start(message, self.initial, turn.at_start())
-        return message, tree.where(fresh, made, state)
 
     def step(self, cohort: Tensor, *, post: bool = False, on_nan: str = "stop") -> RoundReport:
         """Plays one round with the clients `cohort`.
@@ -162,7 +196,7 @@ class Simulation:
           on_nan: `stop` raises `Diverged`; `skip` leaves diverged clients out of the round: their
             states and the server are as if they had not been drawn.
         """
-        method, turn = self.method, self._turn(rng.TURN)
+        turn = self._turn(rng.TURN)
 
         def act(
             server: Tree,
@@ -173,26 +207,27 @@ class Simulation:
             turn: Turn,
             fresh: Tensor,
         ) -> _Acted:
-            message, state = self._begin(server, cid, state, turn, fresh)
-            state, up, model = method.client(message, state, data, turn.at_client())
+            message, state = group.begin(server, cid, state, turn, fresh)
+            state, up, model, notes = group.method.client(message, state, data, turn.at_client())
             zero = torch.zeros_like(cid)
             blank = Score(zero, zero)
             measured = _Measured(
                 zero + wire.size(message),
                 zero + wire.size(up.mean) + wire.size(up.each),
                 _finite(state) & _finite(up.mean) & _finite(up.each) & (zero == 0),
-                _scores(method, model, data, test) if post else Scores(blank, blank),
+                _scores(group.method, model, data, test) if post else Scores(blank, blank),
             )
-            return _Acted(state, up._replace(weight=up.weight + zero), measured)
+            return _Acted(state, up._replace(weight=up.weight + zero), notes, measured)
 
         fold = Fold()
         seen: list[Tensor] = []
-        taken: list[Tensor] = []
-        states: list[Tree] = []
-        each: list[Tree] = []
+        spent: list[int] = []
         measures: list[_Measured] = []
-        for ids in self._chunks(cohort):
-            state, up, measured = self._mapped(act, ids, turn)
+        taken: list[_Taken] = []
+        for group, ids in self._chunks(cohort):
+            with keep_account() as entries:
+                state, up, notes, measured = self._mapped(act, group, ids, turn)
+            spent += [charged(entries, n) for n in self.federation.train.n[ids].tolist()]
             seen.append(ids)
             measures.append(measured)
             good = measured.finite.cpu()
@@ -202,30 +237,45 @@ class Simulation:
                 keep, ids = good.nonzero()[:, 0].to(self.device), ids[good]
                 if not len(keep):
                     continue
-                state = tree.index(state, keep)
+                state, notes = tree.index(state, keep), tree.index(notes, keep)
                 up = Upload(tree.index(up.mean, keep), up.weight[keep], tree.index(up.each, keep))
             fold.add(up.mean, up.weight)
-            taken.append(ids)
-            states.append(state)
-            each.append(up.each)
+            taken.append(_Taken(group, ids, state, up.each, notes))
         drawn, order = torch.cat(seen).sort()
         if not taken:
             raise Diverged([self.federation.names[int(i)] for i in drawn], self.round)
-        for ids, state in zip(taken, states, strict=True):
-            self.bank.put(ids, state)
-        ids, rows = torch.cat(taken).sort()
-        upload = Upload(fold.value(), 1.0, tree.index(tree.cat(each), rows.to(self.device)))
+        for one in taken:
+            one.group.bank.put(one.group.rows(one.ids), one.state)
+        ids, rows = torch.cat([one.ids for one in taken]).sort()
+        each = tree.index(tree.cat([one.each for one in taken]), rows.to(self.device))
+        upload = Upload(fold.mean(), fold.share(), each)
         with torch.no_grad():
-            self.server = method.receive(self.server, ids.to(self.device), upload, turn)
+            self.server = self.method.receive(self.server, ids.to(self.device), upload, turn)
         self.round += 1
         measured = join(measures, order)
-        skipped = drawn[~torch.isin(drawn, ids)]
         return RoundReport(
-            drawn, skipped, measured.down, measured.up, measured.post if post else None
+            drawn,
+            drawn[~torch.isin(drawn, ids)],
+            measured.down,
+            measured.up,
+            measured.post if post else None,
+            torch.tensor(spent)[order],
+            ids,
+            _in_order([one.notes for one in taken], rows),
         )
 
+    def records(self) -> Tree:
+        """The server's small arrays for the run's records."""
+        with torch.no_grad():
+            return tree.map(lambda leaf: leaf.detach().cpu(), self.method.record(self.server))
+
     def score(
-        self, ids: Tensor | None = None, *, part: str = "test", finetune: Recipe | None = None
+        self,
+        ids: Tensor | None = None,
+        *,
+        part: str = "test",
+        finetune: Recipe | None = None,
+        general: bool = False,
     ) -> Scores:
         """Scores of each client's model as it would use it now (`pre` of the coming round).
 
@@ -235,6 +285,7 @@ class Simulation:
           ids: which clients; all if None.
           part: the rows that count as test rows: `test`, or `train` for the out-of-sample gap.
           finetune: train each model so on the client's training rows first.
+          general: score the global model instead; only where the method has one.
         """
 
         def assess(
@@ -246,16 +297,20 @@ class Simulation:
             turn: Turn,
             fresh: Tensor,
         ) -> Scores:
-            model = self._model(server, cid, state, data, turn, fresh, finetune)
-            return _scores(self.method, model, data, test)
+            if general:
+                assert group.method.general is not None
+                model = group.method.general(*group.begin(server, cid, state, turn, fresh))
+            else:
+                model = group.model(server, cid, state, data, turn, fresh, finetune)
+            return _scores(group.method, model, data, test)
 
-        chunks = list(self._chunks(self._everyone() if ids is None else ids))
         turn = self._turn(rng.SCORE)
-        found: Scores = join(
-            [self._mapped(assess, chunk, turn, part) for chunk in chunks],
-            torch.cat(chunks).argsort(),
-        )
-        return found
+        seen, found = [], []
+        for group, chunk in self._chunks(self._everyone() if ids is None else ids):
+            seen.append(chunk)
+            found.append(self._mapped(assess, group, chunk, turn, part))
+        scores: Scores = join(found, torch.cat(seen).argsort())
+        return scores
 
     def models(self, finetune: Recipe | None = None) -> Iterator[tuple[int, Tree]]:
         """Each client's id and the model it would use now."""
@@ -269,31 +324,23 @@ class Simulation:
             turn: Turn,
             fresh: Tensor,
         ) -> Tree:
-            model: Tree = self._model(server, cid, state, data, turn, fresh, finetune)
+            model: Tree = group.model(server, cid, state, data, turn, fresh, finetune)
             return model
 
-        for ids in self._chunks(self._everyone()):
-            stacked = self._mapped(own, ids, self._turn(rng.SCORE))
+        for group, ids in self._chunks(self._everyone()):
+            stacked = self._mapped(own, group, ids, self._turn(rng.SCORE))
             for i, cid in enumerate(ids.tolist()):
                 yield cid, tree.index(stacked, i)
 
-    def _everyone(self) -> Tensor:
-        return torch.arange(self.federation.clients)
 
-    def _model(
-        self,
-        server: Tree,
-        cid: Tensor,
-        state: Tree,
-        data: Data,
-        turn: Turn,
-        fresh: Tensor,
-        finetune: Recipe | None,
-    ) -> Model:
-        message, state = self._begin(server, cid, state, turn, fresh)
-        before, after = turn.at_client().split()
-        model = self.method.personal(message, state, data, before)
-        return train.fit(self.task, model, data, after, finetune) if finetune else model
+def _in_order(chunks: list[Tree], order: Tensor) -> Tree:
+    """Notes of all chunks, joined; groups that note other things are left out of each other's."""
+    common = set.intersection(*(set(tree.flatten(chunk)) for chunk in chunks))
+    flat = [{k: v for k, v in tree.flatten(chunk).items() if k in common} for chunk in chunks]
+    shaped = {k for k in common if len({chunk[k].shape[1:] for chunk in flat}) == 1}
+    return {
+        k: torch.cat([chunk[k].detach().cpu() for chunk in flat])[order] for k in sorted(shaped)
+    }
 
 
 def _finite(values: Tree) -> Tensor | bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ..begin import Starter, as_received
 from ..data import Data
 from ..method import Method, Outcome
 from ..options import NonNegative, Weighting, Whole
@@ -21,6 +22,7 @@ def ditto(
     own_epochs: Whole = 0,
     weighting: Weighting = "data",
     recipe: Recipe = Recipe(),
+    begin: Starter = as_received,
 ) -> Method:
     """FedAvg for the global model w; beside it each client trains its own v_k, pulled towards w.
 
@@ -35,6 +37,7 @@ def ditto(
       own_epochs: epochs s for v_k per round; 0 takes as many as the recipe has.
       weighting: a client's weight in the mean: `data` or `uniform` (the official code).
       recipe: how a client trains in a round.
+      begin: where the w-path begins; that point is also the centre of the pull on v_k.
 
     Deviations: the official code takes a step of each path in turn; here the paths run one after
     the other, on the same batches. They do not interact, so the result is the same.
@@ -43,19 +46,23 @@ def ditto(
     ICML 2021, https://arxiv.org/abs/2012.04221
     """
     shared = fedavg(task, weighting=weighting, recipe=recipe)
+    starter = begin(task, task.blocks, recipe)
     near, own_recipe = prox(task, lam), replace(recipe, epochs=own_epochs or recipe.epochs)
 
     def start(msg: Tree, initial: Params, key: Key) -> Tree:
-        return {"own": msg["params"]}
+        return {"own": msg["params"], "begin": starter.start(msg["params"])}
 
     def client(msg: Tree, state: Tree, data: Data, turn: Turn) -> Outcome:
-        upload = shared.client(msg, {}, data, turn).upload
-        given = {"anchor": msg["params"]}
+        here = starter.adapt(msg["params"], state["begin"], {}, data, turn.aside())
+        _, upload, trained, _ = shared.client({"params": here.params}, {}, data, turn)
+        given = {"anchor": here.params}
         own = fit(task, state["own"], data, turn, own_recipe, loss=near, given=given)
-        return Outcome({"own": own}, upload, own)
+        kept = {"own": own, "begin": starter.keep(here.memory, trained)}
+        return Outcome(kept, upload, own, here.notes)
 
     def personal(msg: Tree, state: Tree, data: Data, turn: Turn) -> Params:
         own: Params = state["own"]
         return own
 
-    return shared._replace(start=start, client=client, personal=personal)
+    general = lambda msg, state: msg["params"]
+    return shared._replace(start=start, client=client, personal=personal, general=general)

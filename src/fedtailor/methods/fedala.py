@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from ..ala import ala
-from ..data import Data
-from ..method import Method, Outcome
+from ..method import Method
 from ..options import Count, NonNegative, Percent, Weighting, Whole
-from ..rng import Key, Turn
 from ..task import Task
 from ..train import Recipe
-from ..tree import Params, Tree
 from .fedavg import fedavg
 
 
@@ -55,30 +52,13 @@ def fedala(
     Reference: Zhang et al., "FedALA: Adaptive Local Aggregation for Personalized Federated
     Learning", AAAI 2023, https://arxiv.org/abs/2212.01197
     """
-    shared = fedavg(task, weighting=weighting, recipe=recipe)
-    if p == 0:
-        return shared
-    part = ala(
-        task,
-        task.top(p),
+    begin = ala(
         s=s,
+        p=p,
         eta=eta,
         threshold=threshold,
         window=window,
-        max_epochs=max_ala_epochs,
+        max_ala_epochs=max_ala_epochs,
         contiguous=contiguous,
-        batch=recipe.batch,
     )
-
-    def start(msg: Tree, initial: Params, key: Key) -> Tree:
-        return {"own": msg["params"], "ala": part.start(msg["params"])}
-
-    def client(msg: Tree, state: Tree, data: Data, turn: Turn) -> Outcome:
-        begin = part.adapt(msg["params"], state["own"], state["ala"], data, turn.aside())
-        done = shared.client({"params": begin.params}, {}, data, turn)
-        return done._replace(state={"own": done.model, "ala": begin.memory})
-
-    def personal(msg: Tree, state: Tree, data: Data, turn: Turn) -> Params:
-        return part.adapt(msg["params"], state["own"], state["ala"], data, turn.aside()).params
-
-    return shared._replace(start=start, client=client, personal=personal)
+    return fedavg(task, weighting=weighting, recipe=recipe, begin=begin)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from ..begin import Starter, as_received
 from ..data import Data
 from ..method import Method, Outcome, Upload, by_size
 from ..options import Weighting
@@ -19,6 +20,7 @@ def fedavg(
     weighting: Weighting = "data",
     recipe: Recipe = Recipe(),
     loss: Loss | None = None,
+    begin: Starter = as_received,
 ) -> Method:
     """Clients train the server's model; the server averages what they return.
 
@@ -32,12 +34,14 @@ def fedavg(
       recipe: how a client trains in a round.
       loss: for methods built on this one: another local loss, which is `given` the received model
         as its `anchor`.
+      begin: for methods built on this one: where local training begins.
 
     Deviations: none. BatchNorm's running statistics are averaged like parameters.
 
     Reference: McMahan et al., "Communication-Efficient Learning of Deep Networks from
     Decentralized Data", AISTATS 2017, https://arxiv.org/abs/1602.05629
     """
+    starter = begin(task, task.blocks, recipe)
 
     def init(clients: int, initial: Params, key: Key) -> Tree:
         return {"params": initial}
@@ -46,18 +50,22 @@ def fedavg(
         return {"params": server["params"]}
 
     def start(msg: Tree, initial: Params, key: Key) -> Tree:
-        return {}
+        return starter.start(msg["params"])
 
     def client(msg: Tree, state: Tree, data: Data, turn: Turn) -> Outcome:
+        here = starter.adapt(msg["params"], state, {}, data, turn.aside())
         given = {"anchor": msg["params"]} if loss else None
-        params = fit(task, msg["params"], data, turn, recipe, loss=loss, given=given)
-        return Outcome(state, Upload({"params": params}, by_size(data, weighting)), params)
+        params = fit(task, here.params, data, turn, recipe, loss=loss, given=given)
+        upload = Upload({"params": params}, by_size(data, weighting))
+        return Outcome(starter.keep(here.memory, params), upload, params, here.notes)
 
     def receive(server: Tree, ids: Tensor, up: Upload, turn: Turn) -> Tree:
         return {"params": up.mean["params"]}
 
     def personal(msg: Tree, state: Tree, data: Data, turn: Turn) -> Params:
-        params: Params = msg["params"]
-        return params
+        return starter.adapt(msg["params"], state, {}, data, turn.aside()).params
 
-    return Method(init, send, start, client, receive, personal, task.predict)
+    method = Method(init, send, start, client, receive, personal, task.predict)
+    if begin is as_received:  # the personal model is the global one
+        return method
+    return method._replace(general=lambda msg, state: msg["params"])

@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from .. import rng, tree, wire
+from ..candidates import cluster_means, normalised
 from ..data import Data
 from ..method import Method, Outcome, Upload
 from ..options import Count, NonNegative, Share
@@ -28,6 +29,8 @@ def fedfomo(
     norm: Literal["l2", "l1"] = "l2",
     p_update: Literal["raw", "normalised"] = "raw",
     rollback: bool = True,
+    extra_candidates: bool = False,
+    federations: Count = 5,
     recipe: Recipe = Recipe(),
 ) -> Method:
     """First-order model optimisation: a client's next model is a step towards useful other models.
@@ -52,16 +55,20 @@ def fedfomo(
       norm: distance between models: `l2`, or `l1` as in the authors' code.
       p_update: what is added to P: `raw` weights, or `normalised` by |Σ w| (the authors' code).
       rollback: with no helpful candidate go back to θ_base (paper); if not, keep θ_cur.
+      extra_candidates: also send averages of clusters of clients and of all, as the authors' code
+        does without saying so; the bytes then exceed the paper's.
+      federations: how many clusters.
       recipe: how a client trains in a round.
 
     Deviations: the paper leaves the norm open (l2 here). P starts as the identity (paper; the code
-    has 0.1 on the diagonal). Candidates beyond clients' models (cluster averages, global average),
-    which the authors' code adds unsaid, are left out.
+    has 0.1 on the diagonal). A candidate that is θ_base itself weighs 0. Rounds never reseed the
+    draw of clients (the code does, so that the same ones are always active).
 
     Reference: Zhang et al., "Personalized Federated Learning with First Order Model Optimization",
     ICLR 2021, https://arxiv.org/abs/2012.08565
     """
     others = M - 1 if count_self else M
+    extra = federations + 1 if extra_candidates else 0
 
     def choose(server: Tree, cid: Tensor, turn: Turn) -> tuple[Tensor, Tensor]:
         """Ids of the candidates, and which slots could be filled."""
@@ -83,15 +90,20 @@ def fedfomo(
         return torch.stack(ids), torch.stack(filled)
 
     def init(clients: int, initial: Params, key: Key) -> Tree:
+        more = {"extra": tree.tile(initial, extra)} if extra else {}
         return {
             "models": tree.tile(initial, clients),
             "affinity": torch.eye(clients, device=key.device),
             "fresh": torch.zeros(clients, dtype=torch.bool, device=key.device),
-        }
+        } | more
 
     def send(server: Tree, cid: Tensor, turn: Turn) -> Tree:
         ids, filled = choose(server, cid, turn)
-        return {"models": wire.maybe(filled, tree.index(server["models"], ids))}
+        message = {"models": wire.maybe(filled, tree.index(server["models"], ids))}
+        if extra:
+            known = server["fresh"].any().expand(extra)
+            message["extra"] = wire.maybe(known, server["extra"])
+        return message
 
     def start(msg: Tree, initial: Params, key: Key) -> Tree:
         return {"base": initial, "cur": initial}
@@ -113,22 +125,19 @@ def fedfomo(
             slope = (here - mean_loss(task, model, data.val)) / (far + 1e-12)
             return torch.where(far > 0, slope, 0.0)
 
-        models = tree.map(
-            lambda own, rest: torch.cat([own[None], rest]), cur, wire.value(msg["models"])
-        )
-        filled = wire.here(msg["models"])
-        weights = vmap(gain)(models).masked_fill(torch.cat([filled.new_zeros(1), ~filled]), 0.0)
-        positive = weights.clamp(min=0)
-        share = positive / positive.sum().clamp(min=1e-30)
+        parts = list(msg.values())
+        models = tree.cat([tree.map(lambda p: p[None], cur), *(wire.value(p) for p in parts)])
+        missing = ~torch.cat([wire.here(p) for p in parts])
+        weights = vmap(gain)(models).masked_fill(torch.cat([missing.new_zeros(1), missing]), 0.0)
+        share, any_helps = normalised(weights)
         new = tree.map(lambda b, m: b + torch.tensordot(share.to(m.dtype), m - b, 1), base, models)
-        return new if rollback else tree.where(positive.sum() > 0, new, cur), weights
+        return new if rollback else tree.where(any_helps, new, cur), weights
 
     def client(msg: Tree, state: Tree, data: Data, turn: Turn) -> Outcome:
         base, weights = update(msg, state, data)
         cur = fit(task, base, data, turn, recipe)
-        return Outcome(
-            {"base": base, "cur": cur}, Upload(each={"model": cur, "weights": weights}), cur
-        )
+        upload = Upload(each={"model": cur, "weights": weights[: others + 1]})
+        return Outcome({"base": base, "cur": cur}, upload, cur, {"candidate_weight": weights})
 
     def receive(server: Tree, ids: Tensor, up: Upload, turn: Turn) -> Tree:
         candidates, filled = vmap(choose, (None, 0, Turn(0, None, None)))(  # type: ignore[arg-type]
@@ -137,18 +146,24 @@ def fedfomo(
         weights = up.each["weights"]
         if p_update == "normalised":
             weights = weights / weights.sum(1, keepdim=True).abs().clamp(min=1e-12)
-        rows = torch.zeros(
-            len(ids), len(server["affinity"]), device=ids.device, dtype=weights.dtype
-        )
+        affinity = server["affinity"]
+        rows = torch.zeros(len(ids), len(affinity), device=ids.device, dtype=weights.dtype)
         rows = rows.scatter(1, ids[:, None], weights[:, :1])
         rows = rows.scatter_add(1, candidates, weights[:, 1:] * filled)
+        affinity = affinity.index_add(0, ids, rows.to(affinity.dtype))
+        more = {}
+        if extra:
+            more["extra"] = cluster_means(up.each["model"], affinity[ids][:, ids], federations)
         return {
             "models": tree.put(server["models"], ids, up.each["model"]),
-            "affinity": server["affinity"].index_add(0, ids, rows.to(server["affinity"].dtype)),
+            "affinity": affinity,
             "fresh": torch.zeros_like(server["fresh"]).index_fill(0, ids, True),
-        }
+        } | more
 
     def personal(msg: Tree, state: Tree, data: Data, turn: Turn) -> Params:
         return update(msg, state, data)[0]
 
-    return Method(init, send, start, client, receive, personal, task.predict)
+    def record(server: Tree) -> Tree:
+        return {"affinity": server["affinity"]}
+
+    return Method(init, send, start, client, receive, personal, task.predict, record)

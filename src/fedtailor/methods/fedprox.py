@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ..begin import Starter, as_received
 from ..method import Method
 from ..options import NonNegative, Weighting
 from ..task import Task
@@ -10,7 +11,12 @@ from .fedavg import fedavg
 
 
 def fedprox(
-    task: Task, *, mu: NonNegative = 0.1, weighting: Weighting = "data", recipe: Recipe = Recipe()
+    task: Task,
+    *,
+    mu: NonNegative = 0.1,
+    weighting: Weighting = "data",
+    recipe: Recipe = Recipe(),
+    begin: Starter = as_received,
 ) -> Method:
     """FedAvg with a proximal term in the clients' loss.
 
@@ -21,6 +27,7 @@ def fedprox(
         is FedAvg.
       weighting: a client's weight in the mean: `data` or `uniform`.
       recipe: how a client trains in a round.
+      begin: where local training begins; the proximal term is around the received model.
 
     Deviations: the paper lets clients stop early at γ-inexact solutions; here all train for the
     recipe's epochs, as in every later comparison.
@@ -28,4 +35,4 @@ def fedprox(
     Reference: Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020,
     https://arxiv.org/abs/1812.06127
     """
-    return fedavg(task, weighting=weighting, recipe=recipe, loss=prox(task, mu))
+    return fedavg(task, weighting=weighting, recipe=recipe, loss=prox(task, mu), begin=begin)

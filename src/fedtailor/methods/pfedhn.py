@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.func import vjp, vmap
 
 from .. import tree
+from ..begin import Starter, as_received
 from ..data import Data
 from ..hypernetwork import mlp_writer, table_writer
 from ..method import Method, Outcome, Upload
@@ -16,7 +17,7 @@ from ..optim import clip_norm, sgd
 from ..options import Count, NonNegative, Share, Whole
 from ..rng import Key, Turn
 from ..task import Task
-from ..train import Recipe, fit
+from ..train import Gradient, Recipe, as_is, fit
 from ..tree import Params, Tree
 
 
@@ -35,6 +36,8 @@ def pfedhn(
     local_head: bool = False,
     network: Literal["mlp", "table"] = "mlp",
     recipe: Recipe = Recipe(),
+    begin: Starter = as_received,
+    gradient: Gradient = as_is,
 ) -> Method:
     """The server writes each client's parameters from an embedding; updates train the writer.
 
@@ -59,6 +62,8 @@ def pfedhn(
       local_head: pFedHN-PC: the hypernetwork writes the body, each client keeps its own head.
       network: `mlp`, or `table`, a look-up table instead of a network (a yardstick).
       recipe: how a client trains in a round.
+      begin: for methods built on this one: where local training begins.
+      gradient: for methods built on this one: how steps come from gradients.
 
     Deviations: a round may have several clients, their gradients are averaged (the official code
     draws one client a step: participation of one client is that).
@@ -70,6 +75,8 @@ def pfedhn(
     names = tuple(name for block in task.blocks for name in block if name not in kept)
     writer = table_writer(names) if network == "table" else mlp_writer(names, hidden, depth, embed)
     optimiser = sgd(lr, momentum, weight_decay)
+    written = tuple(tuple(k for k in block if k in names) for block in task.blocks)
+    starter = begin(task, tuple(block for block in written if block), recipe)
     inner = replace(recipe, steps=inner_steps or recipe.steps, clip=recipe.clip or inner_clip)
 
     def init(clients: int, initial: Params, key: Key) -> Tree:
@@ -80,13 +87,19 @@ def pfedhn(
         return {"params": writer.write(server["net"], cid)}
 
     def start(msg: Tree, initial: Params, key: Key) -> Tree:
-        return {"own": tree.pick(initial, sorted(kept))}
+        return {"own": tree.pick(initial, sorted(kept)), "begin": starter.start(msg["params"])}
 
     def client(msg: Tree, state: Tree, data: Data, turn: Turn) -> Outcome:
-        params = fit(task, msg["params"] | state["own"], data, turn, inner)
-        moved = tree.sub(msg["params"], tree.pick(params, names))
-        own = tree.pick(params, sorted(kept))
-        return Outcome({"own": own}, Upload(each={"moved": moved}), params)
+        here = starter.adapt(msg["params"], state["begin"], state["own"], data, turn.aside())
+        model = here.params | state["own"]
+        params = fit(task, model, data, turn, inner, gradient=gradient, given=here.given)
+        trained = tree.pick(params, names)
+        own = {
+            "own": tree.pick(params, sorted(kept)),
+            "begin": starter.keep(here.memory, trained),
+        }
+        upload = Upload(each={"moved": tree.sub(msg["params"], trained)})
+        return Outcome(own, upload, params, here.notes)
 
     def receive(server: Tree, ids: Tensor, up: Upload, turn: Turn) -> Tree:
         write = vmap(writer.write, (None, 0))

@@ -29,6 +29,8 @@ Factory = Callable[[Form], nn.Module]
 # `-bn`: BatchNorm with running statistics
 MODELS: dict[str, Factory] = {
     "mlp": mlp,
+    "mlp-2": partial(mlp, hidden=2),
+    "mlp-3": partial(mlp, hidden=3),
     "lenet": lenet,
     "cnn": cnn,
     "tf-cnn": tf_cnn,

@@ -11,16 +11,20 @@ from fedtailor.form import Form
 from fedtailor.models.parts import batch_norm, batch_norm_without_statistics, chain, image_shape
 
 
-def mlp(form: Form) -> nn.Module:
-    """One hidden layer of 200 on images or tables: 784-200-10 (159 010 parameters) on MNIST."""
+def mlp(form: Form, hidden: int = 1) -> nn.Module:
+    """Hidden layers of 200 on images or tables: 784-200-10 (159 010 parameters) on MNIST.
+
+    Args:
+      form: what the examples look like.
+      hidden: how many hidden layers; `mlp-2` and `mlp-3` have more, for clients of unequal depth.
+    """
     if form.kind == "text":
         raise BadInput(f"takes images or tables, not text of shape {form.shape}: choose fasttext")
-    return chain(
-        flatten=nn.Flatten(),
-        fc1=nn.Linear(prod(form.shape), 200),
-        relu=nn.ReLU(),
-        fc=nn.Linear(200, form.classes),
-    )
+    layers: dict[str, nn.Module] = {"flatten": nn.Flatten()}
+    for i in range(1, hidden + 1):
+        layers[f"fc{i}"] = nn.Linear(prod(form.shape) if i == 1 else 200, 200)
+        layers[f"relu{i}"] = nn.ReLU()
+    return chain(**layers, fc=nn.Linear(200, form.classes))
 
 
 def lenet(form: Form) -> nn.Module:

@@ -1,0 +1,54 @@
+"""Where local training begins: a part that methods with one downloaded model can take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from .data import Data
+from .rng import Turn
+from .task import Task
+from .train import Recipe
+from .tree import Params, Tree
+
+Blocks = tuple[tuple[str, ...], ...]
+
+
+class Begun(NamedTuple):
+    """Attributes:
+    params: where training begins.
+    memory: what the client has to remember of that.
+    notes: small numbers for the record, by name.
+    given: tensors for the hooks of the training that follows.
+    """
+
+    params: Params
+    memory: Tree
+    notes: Tree
+    given: Tree = {}  # noqa: RUF012
+
+
+class Begin(NamedTuple):
+    """Attributes:
+    start: received parameters -> memory of a client that is here for the first time.
+    adapt: (received, memory, rest, data, turn) -> begun. `rest` are the parameters of the whole
+      model that are not downloaded.
+    keep: (memory, trained parameters) -> memory for the next round.
+    """
+
+    start: Callable[[Params], Tree]
+    adapt: Callable[[Params, Tree, Params, Data, Turn], Begun]
+    keep: Callable[[Tree, Params], Tree]
+
+
+# (task, the blocks that are downloaded, how clients train) -> begin
+Starter = Callable[[Task, Blocks, Recipe], Begin]
+
+
+def as_received(task: Task, blocks: Blocks, recipe: Recipe) -> Begin:
+    """Training begins with what was received; nothing is remembered."""
+
+    def adapt(received: Params, memory: Tree, rest: Params, data: Data, turn: Turn) -> Begun:
+        return Begun(received, memory, {})
+
+    return Begin(lambda received: {}, adapt, lambda memory, trained: memory)

@@ -1,0 +1,81 @@
+"""Clients that have the same network, with their states."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from .. import rng, tree
+from ..data import Data
+from ..method import Method, Model
+from ..rng import Turn
+from ..task import Task
+from ..train import Recipe, fit
+from ..tree import Params, Tree
+from .bank import Bank, Place, choose_place, nbytes
+from .chunk import choose_chunk
+from .federation import Federation
+
+
+class Group:
+    """A method built for one network, the clients that have it, and their states.
+
+    Args:
+      method: what these clients play.
+      task: their network.
+      members: their ids, ascending.
+      seed: of the run.
+    """
+
+    def __init__(self, method: Method, task: Task, members: Tensor, seed: int) -> None:
+        self.method, self.task, self.members = method, task, members
+        self.initial: Params = task.init(rng.key(seed, rng.INITIAL))
+        self.bank: Bank
+
+    def prepare(
+        self,
+        server: Tree,
+        federation: Federation,
+        turn: Turn,
+        place: Place | None,
+        folder: Path | None,
+        recipe: Recipe,
+    ) -> int:
+        """Makes room for the states; returns how many clients fit on the device at a time."""
+        first = self.members[0].to(federation.x.device)
+        message = self.method.send(server, first, turn.of(first))
+        like = self.method.start(message, self.initial, turn.of(first).at_start())
+        device, count = federation.x.device, len(self.members)
+        place = place or choose_place(nbytes(like), count, device)
+        self.bank = Bank(count, like, device, place, folder)
+        return choose_chunk(self.task, self.initial, federation, message, like, recipe)
+
+    def rows(self, ids: Tensor) -> Tensor:
+        """The members' places in the bank."""
+        return torch.searchsorted(self.members, ids)
+
+    def begin(
+        self, server: Tree, cid: Tensor, state: Tree, turn: Turn, fresh: Tensor
+    ) -> tuple[Tree, Tree]:
+        """A client's message, and its state at the start of its turn."""
+        message = self.method.send(server, cid, turn)
+        made = self.method.start(message, self.initial, turn.at_start())
+        return message, tree.where(fresh, made, state)
+
+    def model(
+        self,
+        server: Tree,
+        cid: Tensor,
+        state: Tree,
+        data: Data,
+        turn: Turn,
+        fresh: Tensor,
+        finetune: Recipe | None,
+    ) -> Model:
+        """The model that a client would use now."""
+        message, state = self.begin(server, cid, state, turn, fresh)
+        before, after = turn.at_client().split()
+        model = self.method.personal(message, state, data, before)
+        return fit(self.task, model, data, after, finetune) if finetune else model

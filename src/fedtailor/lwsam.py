@@ -1,0 +1,101 @@
+"""Layer-wise sharpness-aware minimisation (LWSAM), a part of the PLGU methods.
+
+Blocks that differ more between a client's own and the received model are perturbed more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from . import tree
+from .begin import Begin, Begun, Blocks, Starter
+from .data import Data
+from .rng import Turn
+from .task import Batch, Task
+from .train import Gradient, Recipe, Slope
+from .tree import Params, Tree
+
+Scale = Literal["mean1", "sum1", "identity"]
+Form = Literal["eq5", "asam"]
+
+
+def block_scores(own: Params, received: Params, blocks: Blocks, scale: Scale) -> Tensor:
+    """ξ_l: how far block l of the own model is from the received one, per parameter.
+
+        raw_l = |θ_l − w_l|₂ / dim(w_l),   ξ_l = raw_l / Σ_j raw_j,  times n for `mean1`
+
+    Equal scores where nothing differs; `identity` makes all of them 1 (plain SAM).
+    """
+    n = len(blocks)
+    some = own[blocks[0][0]]
+    ones = torch.ones(n, device=some.device, dtype=some.dtype)
+    if scale == "identity":
+        return ones
+    raw = []
+    for block in blocks:
+        apart = tree.sub(tree.pick(own, block), tree.pick(received, block))
+        raw.append(tree.sq_norm(apart).sqrt() / sum(p.numel() for p in apart.values()))
+    each = torch.stack(raw)
+    total = each.sum()
+    share = torch.where(total > 0, each / total.clamp(min=1e-30), ones / n)
+    return share * n if scale == "mean1" else share
+
+
+def per_name(values: Tensor, blocks: Blocks, names: Iterable[str]) -> Tree:
+    """Each parameter's value, from its block's."""
+    known = set(names)
+    return {k: values[i] for i, block in enumerate(blocks) for k in block if k in known}
+
+
+def perturbation(grads: Tree, scale: Tree, rho: float, p: float = 2.0, form: Form = "eq5") -> Tree:
+    """ε_l = ρ ξ_l sign(g_l) |g_l|^(q−1) / (Σ_l |g_l|_q^q)^(1/p),  1/p + 1/q = 1.
+
+    For p = 2 that is ρ ξ_l g_l / |g|₂. The form `asam` solves the constraint |ε| ≤ ρ at θ + Λε
+    instead: ρ Λ² g / |Λ g|₂ for p = 2.
+    """
+    q = p / (p - 1)
+    if form == "asam":
+        grads = tree.map(lambda g, s: g * s, grads, scale)
+    mass = torch.stack([g.abs().pow(q).sum() for g in tree.leaves(grads)]).sum()
+    length = mass.clamp(min=1e-30).pow(1 / p).clamp(min=1e-12)
+    return tree.map(lambda g, s: rho * s * g.sign() * g.abs().pow(q - 1) / length, grads, scale)
+
+
+def lwsam(rho: float, p: float = 2.0, form: Form = "eq5") -> Gradient:
+    """The gradient at θ + ε; `given["scale"]` has each parameter's ξ."""
+
+    def gradient(at: Slope) -> Slope:
+        def slope(
+            theta: Tree, batch: Batch, given: Tree, carried: Tree
+        ) -> tuple[Tree, Tensor, Tree]:
+            up, loss, changed = at(theta, batch, given, carried)
+            worst = tree.add(theta, perturbation(up, tree.pick(given["scale"], up), rho, p, form))
+            return at(worst, batch.again(), given, carried)[0], loss, changed
+
+        return slope
+
+    return gradient
+
+
+def scored(scale: Scale) -> Starter:
+    """Training begins with what was received; scores against the last trained copy are `given`."""
+
+    def starter(task: Task, blocks: Blocks, recipe: Recipe) -> Begin:
+        trained = tuple(tuple(k for k in block if k not in task.buffers) for block in blocks)
+        trained = tuple(block for block in trained if block)
+
+        def adapt(received: Params, memory: Tree, rest: Params, data: Data, turn: Turn) -> Begun:
+            scores = block_scores(memory["own"], received, trained, scale)
+            given = {
+                "scale": per_name(scores, trained, received),
+                "lr": recipe.rate(turn) + torch.zeros_like(scores[0]),
+            }
+            return Begun(received, memory, {"score": scores}, given)
+
+        return Begin(lambda r: {"own": r}, adapt, lambda memory, params: {"own": params})
+
+    return starter

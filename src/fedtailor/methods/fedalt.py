@@ -1,0 +1,55 @@
+"""FedAlt: shared and personal blocks trained in turn."""
+
+from __future__ import annotations
+
+from ..begin import Starter, as_received
+from ..method import Method
+from ..options import Count, NonNegative, Whole
+from ..sharing import Phase, Weighting, all_names, lower_blocks, partial
+from ..task import Task
+from ..train import Recipe
+
+
+def fedalt(
+    task: Task,
+    *,
+    shared_blocks: Whole = 0,
+    personal_epochs: Count = 1,
+    stateless: bool = False,
+    server_lr: NonNegative = 1.0,
+    weighting: Weighting = "batches",
+    recipe: Recipe = Recipe(),
+    begin: Starter = as_received,
+) -> Method:
+    """The blocks u near the input are learnt together, the others, v_k, by each client alone.
+
+        v_k ← τ_v epochs, u fixed;   u_k ← τ_u epochs, the new v_k fixed
+        u ← u − η_s Σ_k Ω_k (u − u_k)
+
+    Args:
+      shared_blocks: how many blocks from the input on are shared; 0 takes the lower half.
+      personal_epochs: τ_v; τ_u is the recipe's number of epochs.
+      stateless: v_k starts from its first value every round, as pMixFed describes FedAlt.
+      server_lr: η_s.
+      weighting: a client's weight: number of local `batches` (authors' code), `data`, `uniform`.
+      recipe: how a client trains in a round.
+      begin: where training of the shared part begins.
+
+    Deviations: the final fit of v at all clients, an option of the authors' code, is the run's
+    fine-tuning.
+
+    Reference: Pillutla et al., "Federated Learning with Partial Model Personalization", ICML 2022,
+    https://arxiv.org/abs/2204.03809
+    """
+    shared = lower_blocks(task, shared_blocks)
+    personal = [name for name in all_names(task) if name not in shared]
+    return partial(
+        task,
+        personal,
+        [Phase(personal, personal_epochs), Phase(shared, recipe.epochs)],
+        recipe=recipe,
+        weighting=weighting,
+        server_lr=server_lr,
+        stateless=stateless,
+        begin=begin,
+    )

@@ -1,0 +1,53 @@
+"""HeurpFedLA: pFedLA whose clients keep the blocks that they weigh themselves most in."""
+
+from __future__ import annotations
+
+from ..layerwise import Normalisation
+from ..method import Method
+from ..options import Count, NonNegative, Whole
+from ..task import Task
+from ..train import Recipe
+from .pfedla import pfedla
+
+
+def heurpfedla(
+    task: Task,
+    *,
+    k: Whole = 1,
+    hn_lr: NonNegative = 0.005,
+    embed: Count = 100,
+    hidden: Count = 100,
+    depth: Count = 3,
+    normalisation: Normalisation = "softmax",
+    recipe: Recipe = Recipe(),
+) -> Method:
+    """As pFedLA; the k blocks with the largest self-weight α_i^{l,i} are not sent down.
+
+    For these the client goes on with its own blocks, θ̄_i^l := θ_i^l, and they teach the
+    hypernetwork nothing in that round. The downlink shrinks by their size.
+
+    Args:
+      k: blocks that are retained; 0 is pFedLA, all of them is training alone.
+      hn_lr: learning rate of the hypernetworks.
+      embed: size of an embedding.
+      hidden: width of a hypernetwork's layers.
+      depth: how many layers it has.
+      normalisation: `softmax` or `relu_norm`.
+      recipe: how a client trains in a round.
+
+    Deviations: Eq. 12 writes retained blocks as aggregated ones, though they are not transmitted;
+    here they are the client's own (Fig. 4).
+
+    Reference: Ma et al., "Layer-wised Model Aggregation for Personalized Federated Learning",
+    CVPR 2022, https://arxiv.org/abs/2205.03993
+    """
+    return pfedla(
+        task,
+        hn_lr=hn_lr,
+        embed=embed,
+        hidden=hidden,
+        depth=depth,
+        normalisation=normalisation,
+        recipe=recipe,
+        retained=k,
+    )

@@ -1,0 +1,76 @@
+"""PLGU-GRep: FedRep whose body learns from layer-wise perturbed gradients."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from .. import tree
+from ..lwsam import Form, Scale, perturbation, scored
+from ..method import Method
+from ..options import AboveOne, Count, NonNegative, Whole
+from ..sharing import Phase, all_names, partial
+from ..task import Batch, Task
+from ..train import Recipe, Slope
+from ..tree import Tree
+
+
+def plgu_grep(
+    task: Task,
+    *,
+    rho: NonNegative = 0.05,
+    p: AboveOne = 2.0,
+    score_scale: Scale = "mean1",
+    form: Form = "eq5",
+    head_epochs: Whole = 5,
+    head_blocks: Count = 1,
+    rep_epochs: Count = 1,
+    rep_steps: Whole = 0,
+    reuse_grad: bool = False,
+    recipe: Recipe = Recipe(),
+) -> Method:
+    """As FedRep; the body takes a plain step and then a sharpness-aware one on each mini-batch.
+
+        h_i ← K epochs, body fixed at the received φ;   then per mini-batch, head fixed:
+            φ_a = φ − η ∇F(h, φ);   φ ← φ_a − η ∇F(h, φ_a + ε),   ε = LWSAM(∇F(h, φ_a), ξ)
+        φ ← mean of φ_i (uniform)
+
+    ξ compares the received body with the client's own of its last turn. Only the body travels.
+
+    Args:
+      rho: radius ρ of the perturbation.
+      p: its norm.
+      score_scale: ξ scaled to `mean1`, `sum1`, or `identity`.
+      form: `eq5` or `asam`.
+      head_epochs: K epochs on the head.
+      head_blocks: how many blocks next to the output are the head.
+      rep_epochs: epochs on the body (1 as in FedRep's code).
+      rep_steps: if not 0, this many mini-batches instead (Algorithm 3, literally: 1).
+      reuse_grad: ε from the gradient at φ, one pass less per batch.
+      recipe: how a client trains in a round.
+
+    Deviations: scores compare with the body of the last turn (Eq. 10 would compare a model with
+    itself). The two steps of a mini-batch are one step along the sum of the two gradients: the same
+    for plain SGD.
+
+    Reference: Qu et al., "How to Prevent the Poor Performance Clients for Personalized Federated
+    Learning?" (PLGU), CVPR 2023
+    """
+
+    def two_steps(at: Slope) -> Slope:
+        def slope(phi: Tree, batch: Batch, given: Tree, carried: Tree) -> tuple[Tree, Tensor, Tree]:
+            first, loss, changed = at(phi, batch, given, carried)
+            middle = tree.sub(phi, tree.scale(first, given["lr"]))
+            up = first if reuse_grad else at(middle, batch.again(), given, carried)[0]
+            scale = tree.pick(given["scale"], up)
+            worst = tree.add(middle, perturbation(up, scale, rho, p, form))
+            second = at(worst, batch.again().again(), given, carried)[0]
+            return tree.add(first, second), loss, changed
+
+        return slope
+
+    head = task.top(head_blocks)
+    body = [name for name in all_names(task) if name not in head]
+    phases = [Phase(head, head_epochs), Phase(body, rep_epochs, two_steps, rep_steps)]
+    return partial(
+        task, head, phases, recipe=recipe, weighting="uniform", begin=scored(score_scale)
+    )

@@ -1,0 +1,128 @@
+"""PLGU-LF: a personalised model, and a flat global one made by layer-wise perturbation."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from .. import tree
+from ..data import Data
+from ..lwsam import Form, Scale, block_scores, per_name, perturbation
+from ..method import Method, Outcome, Upload
+from ..options import AboveOne, NonNegative, Whole
+from ..rng import Key, Turn
+from ..task import Batch, Task
+from ..train import Recipe, Slope, descend
+from ..tree import Params, Tree
+from .fedavg import fedavg
+
+
+def plgu_lf(
+    task: Task,
+    *,
+    D: Whole = 5,
+    rho: NonNegative = 0.05,
+    p: AboveOne = 2.0,
+    score_scale: Scale = "mean1",
+    form: Form = "eq5",
+    eval_point: Literal["theta", "w"] = "theta",
+    perturb: Literal["all", "uni", "per"] = "all",
+    recompose: bool = False,
+    recipe: Recipe = Recipe(),
+) -> Method:
+    """Clients keep their D most personal blocks; the global model learns from perturbed gradients.
+
+        ξ = scores of (θ_i, w);  Per = the D blocks with largest ξ, Uni = the rest
+        θ ← w on Uni, θ_i on Per;   w_i ← w;   then per mini-batch, with g = ∇F(θ):
+            θ ← θ − η g,    w_i ← w_i − η ∇F(θ + ε),    ε = LWSAM(g, ξ)
+        w ← mean of w_i (uniform)
+
+    Learnt on the server: w. Learnt on the client: θ_i, with which it is tested; w is tested too.
+
+    Args:
+      D: personalised blocks; more than there are means all (then θ_i is training alone).
+      rho: radius ρ of the perturbation.
+      p: its norm; 2 is the paper's.
+      score_scale: ξ scaled to mean 1 (`mean1`), to sum 1 (`sum1`, the paper's sentence), or all 1
+        (`identity`: SAM).
+      form: `eq5` (ε = ρ ξ g / |g|) or `asam` (ρ ξ² g / |ξ g|).
+      eval_point: where the perturbed gradient is taken: at `theta` (Algorithm 1), or at `w`, which
+        makes the global path exactly SAM.
+      perturb: which blocks: `all`, `uni` or `per`.
+      recompose: test θ_i with its Uni blocks replaced by the latest w.
+      recipe: how a client trains in a round (paper: 5 epochs, batches of 50).
+
+    Deviations: the denominator's exponent is 1/p (Eq. 5 prints p − 1, which makes |ε| = ρ/|g| and
+    explodes). Scores are normalised explicitly (dividing by dim does not make them sum to 1), to
+    mean 1, since with sum 1 the radius would be ρ/L. "Freeze" means not overwritten by the
+    download. The upload is w_i itself, of which the server takes the mean: the same as adding the
+    mean of w_i − w.
+
+    Reference: Qu et al., "How to Prevent the Poor Performance Clients for Personalized Federated
+    Learning?" (PLGU), CVPR 2023
+    """
+    blocks = tuple(tuple(k for k in b if k not in task.buffers) for b in task.blocks)
+    blocks = tuple(block for block in blocks if block)
+
+    def parts(msg: Tree, state: Tree) -> tuple[Tensor, Tensor, Params]:
+        """Scores, which blocks are personal, and θ as it is put together."""
+        scores = block_scores(state["theta"], msg["params"], blocks, score_scale)
+        rank = scores.argsort(descending=True, stable=True).argsort()
+        personal = rank < D
+        mine = per_name(personal, blocks, msg["params"])
+        theta = {
+            k: torch.where(mine[k], state["theta"][k], w) if k in mine else w
+            for k, w in msg["params"].items()
+        }
+        return scores, personal, theta
+
+    def both(at: Slope) -> Slope:
+        def slope(
+            pair: Tree, batch: Batch, given: Tree, carried: Tree
+        ) -> tuple[Tree, Tensor, Tree]:
+            g, loss, changed = at(pair["theta"], batch, given, carried)
+            point, up = (pair["theta"], g)
+            if eval_point == "w":
+                point, up = pair["w"], at(pair["w"], batch.again(), given, carried)[0]
+            worst = tree.add(point, perturbation(up, given["scale"], rho, p, form))
+            flat = at(worst, batch.again().again(), given, carried)[0]
+            return {"theta": g, "w": flat}, loss, changed
+
+        return slope
+
+    def start(msg: Tree, initial: Params, key: Key) -> Tree:
+        return {"theta": msg["params"]}
+
+    def client(msg: Tree, state: Tree, data: Data, turn: Turn) -> Outcome:
+        scores, personal, theta = parts(msg, state)
+        mask = {"all": torch.ones_like(personal), "uni": ~personal, "per": personal}[perturb]
+        names = [name for block in blocks for name in block]
+        done = descend(
+            lambda th, batch, given, rest: task.loss(rest | th, batch),
+            {"theta": tree.pick(theta, names), "w": tree.pick(msg["params"], names)},
+            data,
+            turn,
+            recipe,
+            given={"scale": per_name(scores * mask, blocks, names)},
+            carried=tree.drop(theta, names),
+            gradient=both,
+            augment=task.augment,
+        )
+        own, flat = (
+            {k: (done.theta[part] | done.carried)[k] for k in theta} for part in ("theta", "w")
+        )
+        notes = {"score": scores, "personal_block": personal}
+        return Outcome({"theta": own}, Upload({"params": flat}), own, notes)
+
+    def personal_model(msg: Tree, state: Tree, data: Data, turn: Turn) -> Params:
+        theta: Params = parts(msg, state)[2] if recompose else state["theta"]
+        return theta
+
+    return fedavg(task)._replace(
+        start=start,
+        client=client,
+        personal=personal_model,
+        general=lambda msg, state: msg["params"],
+    )

@@ -1,0 +1,59 @@
+"""Who is there when, and with which network: late clients and networks of several depths."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from .errors import BadInput
+from .partition import draws
+
+
+def _pairs(text: str, setting: str, example: str) -> list[tuple[str, int]]:
+    """`a:1,b:2` as pairs."""
+    out = []
+    for piece in filter(None, (p.strip() for p in text.split(","))):
+        name, colon, count = piece.rpartition(":")
+        if not colon or not name or not count.isdecimal() or int(count) < 1:
+            raise BadInput(f"{setting} '{text}': '{piece}' is not of the form {example}")
+        out.append((name, int(count)))
+    return out
+
+
+def arrivals(text: str, trained: Tensor, seed: int) -> list[tuple[int, Tensor]]:
+    """(round, ids of the clients that come in that round), from e.g. `10:5`.
+
+    Who comes late is drawn among the clients that train; somebody is there from the start.
+    """
+    waiting = draws(seed, "join").permutation(trained.numpy())
+    out, used = [], 0
+    for number, count in _pairs(text, "join", "ROUND:COUNT, e.g. 10:5"):
+        if not number.isdecimal() or int(number) < 1:
+            raise BadInput(f"join '{text}': round '{number}' is not a whole number, at least 1")
+        used += count
+        if used >= len(trained):
+            raise BadInput(f"join '{text}': {used} of {len(trained)} clients come later: use fewer")
+        ids = torch.from_numpy(waiting[used - count : used].copy()).sort().values
+        out.append((int(number), ids))
+    return out
+
+
+def present(trained: Tensor, late: Sequence[tuple[int, Tensor]], round: int) -> Tensor:
+    """Ids of the clients that are there in a round (counted from 0)."""
+    missing = [ids for number, ids in late if round < number]
+    return trained[~torch.isin(trained, torch.cat(missing))] if missing else trained
+
+
+def networks(text: str, model: str, clients: int) -> list[tuple[str, Tensor]]:
+    """(model, ids of the clients that have it), from e.g. `mlp-2:10,mlp:10`; else all have `model`."""
+    pairs = _pairs(text, "depths", "MODEL:COUNT, e.g. mlp-2:10")
+    if not pairs:
+        return [(model, torch.arange(clients))]
+    total = sum(count for _, count in pairs)
+    if total != clients:
+        raise BadInput(f"depths '{text}' is for {total} clients, but there are {clients}")
+    ends = torch.tensor([0, *(count for _, count in pairs)]).cumsum(0)
+    everyone = torch.arange(clients)
+    return [(name, everyone[ends[i] : ends[i + 1]]) for i, (name, _) in enumerate(pairs)]

@@ -1,0 +1,143 @@
+"""Partial sharing: some parameters are learnt together, the others stay with their client.
+
+FedRep, FedAlt, FedSim, FedPer and their like differ in what is personal and in which phases a
+client trains; the rest is here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal, NamedTuple
+
+import torch
+from torch import Tensor
+
+from . import tree
+from .begin import Starter, as_received
+from .data import Data
+from .method import Method, Outcome, Upload, by_size
+from .rng import Key, Turn
+from .task import Task
+from .train import Gradient, Recipe, as_is, fit
+from .tree import Params, Tree
+
+Weighting = Literal["data", "uniform", "batches"]
+
+
+class Phase(NamedTuple):
+    """Attributes:
+    train: names that are trained while all others are fixed.
+    epochs: for how long.
+    gradient: how a step's direction comes from the gradient.
+    steps: if not 0, this many random batches instead of epochs.
+    """
+
+    train: Sequence[str]
+    epochs: int
+    gradient: Gradient = as_is
+    steps: int = 0
+
+
+def all_names(task: Task) -> tuple[str, ...]:
+    """Every name of a task, from input to output."""
+    return tuple(name for block in task.blocks for name in block)
+
+
+def lower_blocks(task: Task, count: int) -> tuple[str, ...]:
+    """The names of the `count` blocks next to the input; 0 means the lower half."""
+    count = count or max(1, len(task.blocks) // 2)
+    return tuple(name for block in task.blocks[:count] for name in block)
+
+
+def _weight(data: Data, weighting: Weighting, recipe: Recipe) -> Tensor:
+    if weighting == "batches":
+        size = recipe.batch or len(data.rows)
+        return ((data.n + size - 1) // size).to(torch.get_default_dtype())
+    return by_size(data, weighting)
+
+
+def partial(
+    task: Task,
+    personal: Sequence[str],
+    phases: Sequence[Phase],
+    *,
+    recipe: Recipe,
+    weighting: Weighting = "data",
+    server_lr: float = 1.0,
+    stateless: bool = False,
+    begin: Starter = as_received,
+    on_server: dict[str, str] | None = None,
+) -> Method:
+    """A method whose clients keep the parameters `personal` and share the others.
+
+        (u, v_k) ← the phases, from the received u and the client's own v_k
+        u ← u − η_s Σ_k Ω_k (u − u_k)
+
+    Args:
+      task: the network.
+      personal: names that never travel.
+      phases: what a client trains, one after the other, on the same batch orders.
+      recipe: how it trains; a phase's epochs replace the recipe's.
+      weighting: a client's weight: `data` rows, `uniform`, or number of local `batches`.
+      server_lr: η_s.
+      stateless: every round the personal part starts again from its first value.
+      begin: where training of the shared part begins.
+      on_server: what the server calls a shared parameter, where that is another name.
+    """
+    mine = set(personal)
+    shared = [name for name in all_names(task) if name not in mine]
+    there = on_server or {name: name for name in shared}
+    blocks = tuple(tuple(k for k in block if k not in mine) for block in task.blocks)
+    starter = begin(task, tuple(block for block in blocks if block), recipe)
+
+    def init(clients: int, initial: Params, key: Key) -> Tree:
+        return {"shared": tree.pick(initial, shared)}
+
+    def send(server: Tree, cid: Tensor, turn: Turn) -> Tree:
+        return {"shared": {name: server["shared"][there[name]] for name in shared}}
+
+    def start(msg: Tree, initial: Params, key: Key) -> Tree:
+        own = tree.pick(initial, personal)
+        first = {"first": own} if stateless else {}
+        return {"personal": own, "begin": starter.start(msg["shared"])} | first
+
+    def client(msg: Tree, state: Tree, data: Data, turn: Turn) -> Outcome:
+        own = state["first"] if stateless else state["personal"]
+        here = starter.adapt(msg["shared"], state["begin"], own, data, turn.aside())
+        params = here.params | own
+        for phase in phases:
+            if phase.epochs:
+                params = fit(
+                    task,
+                    params,
+                    data,
+                    turn,
+                    replace(recipe, epochs=phase.epochs, steps=phase.steps or recipe.steps),
+                    train=phase.train,
+                    gradient=phase.gradient,
+                    given=here.given,
+                )
+        trained = tree.pick(params, shared)
+        kept = {
+            "personal": tree.pick(params, personal),
+            "begin": starter.keep(here.memory, trained),
+        }
+        upload = Upload(
+            {"shared": {there[k]: v for k, v in trained.items()}},
+            _weight(data, weighting, recipe),
+        )
+        return Outcome(state | kept, upload, params, here.notes)
+
+    def receive(server: Tree, ids: Tensor, up: Upload, turn: Turn) -> Tree:
+        new = up.mean["shared"]
+        old = tree.pick(server["shared"], new)
+        return {"shared": server["shared"] | tree.lerp(old, new, server_lr)}
+
+    def personal_model(msg: Tree, state: Tree, data: Data, turn: Turn) -> Params:
+        own = state["personal"]
+        here = starter.adapt(msg["shared"], state["begin"], own, data, turn.aside())
+        params: Params = here.params | own
+        return params
+
+    return Method(init, send, start, client, receive, personal_model, task.predict)

@@ -1,0 +1,60 @@
+"""Pictures: both kinds are there, can be opened, and show what the summary says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from PIL import Image
+
+from fedtailor.figures import _look, comparison_figures
+
+NAMES = ("accuracy", "gain_per_client", "clients")
+
+
+def summary(methods: int = 3, clients: int = 5, seeds: int = 1) -> dict[str, Any]:
+    names = ["local", *(f"method-{i}" for i in range(1, methods))]
+    table = {}
+    for number, method in enumerate(names):
+        each = {f"c{i}": 0.5 + 0.04 * ((i * 7 + number) % 5) for i in range(clients)}
+        curve = [{"round": r, "mean": 0.1 * r, "low": 0.09 * r, "high": 0.11 * r} for r in (1, 2)]
+        gain = {name: (-1) ** i * 0.01 * number for i, name in enumerate(each)}
+        table[method] = {
+            "per_client": each, "curve": curve, "gain": gain, "better_off": 3, "worse_off": 2,
+        }  # fmt: skip
+    settings = {"data": "digits", "clients": clients, "partition": "iid", "model": "mlp"}
+    return {"seeds": list(range(seeds)), "settings": settings, "table": table}
+
+
+@pytest.mark.parametrize("made", [summary(), summary(2, 1), summary(11, 40, seeds=2)])
+def test_pictures_can_be_opened(made: dict[str, Any], tmp_path: Path) -> None:
+    comparison_figures(made, tmp_path)
+    for name in NAMES:
+        with Image.open(tmp_path / f"{name}.png") as picture:
+            picture.load()
+            assert min(picture.size) > 100
+            lightest, darkest = picture.convert("L").getextrema()[::-1]
+            assert lightest - darkest > 100, "an empty picture"
+        root = ElementTree.parse(tmp_path / f"{name}.svg").getroot()
+        assert root.tag.endswith("svg")
+
+
+def test_only_local_has_no_gains(tmp_path: Path) -> None:
+    comparison_figures(summary(1), tmp_path)
+    assert not (tmp_path / "gain_per_client.png").exists()
+    assert (tmp_path / "accuracy.png").stat().st_size > 1000
+
+
+def test_methods_look_different() -> None:
+    looks = {str(_look(number)) for number in range(30)}
+    assert len(looks) == 30
+
+
+@pytest.mark.xfail(strict=True, raises=ValueError, reason="titles are parsed as mathtext")
+def test_names_with_dollars_are_no_formulae(tmp_path: Path) -> None:
+    """A path like `$HOME/data$` must not be typeset as mathematics."""
+    made = summary()
+    made["settings"]["data"] = r"a$\frac$b"
+    comparison_figures(made, tmp_path)
