@@ -205,8 +205,10 @@ def test_engines_agree(method: str) -> None:
 
 
 @pytest.mark.parametrize("how", [{"chunk": 2}, {"states": "host"}, {"states": "disk"}], ids=str)
-def test_chunks_and_places_change_nothing(how: dict[str, Any], tmp_path: Path) -> None:
-    plain = fedtailor.run("fedala", engine="vectorised", **SMALL)
+def test_chunks_and_places_change_nothing(
+    how: dict[str, Any], finished: Path, tmp_path: Path
+) -> None:
+    plain = result(finished)
     other = fedtailor.run("fedala", engine="vectorised", out=tmp_path / "run", **SMALL, **how)
     assert other["accuracy"]["loss"] == pytest.approx(plain["accuracy"]["loss"], rel=1e-4)
     assert other["per_client"] == pytest.approx(plain["per_client"], abs=0.02)
@@ -432,7 +434,7 @@ def test_resume_follows_no_path_out_of_the_checkpoint(tmp_path: Path) -> None:
 
 def test_resume_refuses_changed_data(tmp_path: Path) -> None:
     data = table(tmp_path / "own.csv", {"north": 20, "south": 20})
-    folder = broken_off(tmp_path / "run", "fedavg", data=str(data), clients=0)
+    folder = broken_off(tmp_path / "run", "fedavg", data=str(data), clients=0, batch=5)
     edited(data, "\nnorth,", "\nnorth,1")  # one digit more in one cell
     with pytest.raises(BadInput, match="data"):
         fedtailor.resume(folder)
@@ -441,7 +443,7 @@ def test_resume_refuses_changed_data(tmp_path: Path) -> None:
 @pytest.mark.xfail(strict=True, reason="World.digest leaves the names out")
 def test_resume_refuses_renamed_clients(tmp_path: Path) -> None:
     data = table(tmp_path / "own.csv", {"north": 20, "south": 20})
-    folder = broken_off(tmp_path / "run", "fedavg", data=str(data), clients=0)
+    folder = broken_off(tmp_path / "run", "fedavg", data=str(data), clients=0, batch=5)
     data.write_text(data.read_text().replace("north", "north2"))
     with pytest.raises(BadInput, match="data"):
         fedtailor.resume(folder)

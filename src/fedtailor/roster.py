@@ -47,7 +47,7 @@ def present(trained: Tensor, late: Sequence[tuple[int, Tensor]], round: int) -> 
 
 
 def networks(text: str, model: str, clients: int) -> list[tuple[str, Tensor]]:
-    """(model, ids of the clients that have it), from e.g. `mlp-2:10,mlp:10`; else all have `model`."""
+    """(model, ids that have it), from e.g. `mlp-2:10,mlp:10`; if empty, all have `model`."""
     pairs = _pairs(text, "depths", "MODEL:COUNT, e.g. mlp-2:10")
     if not pairs:
         return [(model, torch.arange(clients))]

@@ -1,0 +1,206 @@
+"""From a configuration to data, clients and network."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import fedtailor
+from fedtailor.assemble import assemble, choose_device, choose_engine, lay_out, make_method
+from fedtailor.config import Config, make_config
+from fedtailor.errors import BadInput
+from fedtailor.form import Form
+from fedtailor.models import build
+from fedtailor.partition import save
+
+
+def config(**given: Any) -> Config:
+    return make_config("fedavg", given, {})
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    rows = [
+        f"{client},{i % 3},{i % 2},{'ab'[i % 2]}"
+        for client in ("north", "south")
+        for i in range(20)
+    ]
+    path = tmp_path / "own.csv"
+    path.write_text("\n".join(["client,u,v,label", *rows]) + "\n")
+    return path
+
+
+def test_auto_of_a_known_set() -> None:
+    found = assemble(config()).config
+    assert (found.partition, found.clients, found.model) == ("dirichlet:0.1", 20, "cnn")
+    assert found.device in ("cpu", "cuda")
+
+
+def test_auto_of_own_data_with_clients(own: Path) -> None:
+    world = assemble(config(data=str(own)))
+    assert (world.config.partition, world.config.clients) == ("natural", 2)
+    assert world.config.model == "mlp"
+    assert tuple(world.federation.names) == ("north", "south")
+
+
+def test_own_data_can_be_divided_anew(own: Path) -> None:
+    world = assemble(config(data=str(own), partition="iid", clients=4, min_samples=1, batch=5))
+    assert len(world.federation.names) == 4
+    assert "north" not in world.federation.names
+
+
+def test_every_row_has_one_place() -> None:
+    _, source, partition = lay_out(config(clients=7))
+    rows = np.concatenate([*partition.train, *partition.val, *partition.test])
+    assert sorted(rows) == list(range(len(source)))
+
+
+def test_held_out_clients_are_not_among_the_trained() -> None:
+    world = assemble(config(clients=6, held_out=2))
+    assert len(world.held_out) == 2
+    assert sorted([*world.trained.tolist(), *world.held_out.tolist()]) == list(range(6))
+
+
+def test_the_digest_knows_data_and_partition(own: Path) -> None:
+    plain = config(data=str(own))
+    first = assemble(plain).digest()
+    assert assemble(plain).digest() == first
+    assert assemble(replace(plain, lr=1.0, seed=3)).digest() == first, "that is no matter of data"
+    assert assemble(replace(plain, partition_seed=1)).digest() != first
+    own.write_text(own.read_text().replace("north,0,", "north,5,", 1))
+    assert assemble(plain).digest() != first
+
+
+def test_the_preprocessing_never_sees_a_test_row(own: Path) -> None:
+    """A huge value in a test row must not move the scale of the training rows."""
+    plain = config(data=str(own))
+    world = assemble(plain)
+    row = int(world.partition.test[0][0])
+    lines = own.read_text().splitlines()
+    client, _, v, label = lines[row + 1].split(",")
+    lines[row + 1] = f"{client},1e6,{v},{label}"
+    own.write_text("\n".join(lines) + "\n")
+    other = assemble(plain)
+    train = torch.from_numpy(np.concatenate(world.partition.train))
+    assert torch.equal(world.federation.x[train], other.federation.x[train])
+    assert other.federation.x[row].abs().max() > 1000
+
+
+@pytest.mark.parametrize("name", ["gpu9", "cuda:99", "", "cpu:x"])
+def test_devices_that_are_not_there(name: str) -> None:
+    with pytest.raises(BadInput, match="try --device cpu") as caught:
+        choose_device(name)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.xfail(strict=True, reason="'meta' holds no numbers, yet it is taken")
+def test_a_device_that_cannot_compute_is_refused() -> None:
+    with pytest.raises(BadInput):
+        choose_device("meta")
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"batch": 10**6}, "lower --batch"),
+        ({"clients": 5000}, "5000 clients for 1797 rows"),
+        ({"partition": "pathological:11"}, "11 classes"),
+        ({"partition": "natural"}, "digits"),
+        ({"official_test": True}, "no test rows of its own"),
+        ({"partition_file": "nowhere.npz"}, "nowhere.npz"),
+        ({"held_out": 20}, "held out"),
+    ],
+)
+def test_what_the_data_do_not_allow(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(BadInput, match=said):
+        assemble(config(**given))
+
+
+def test_clients_of_natural_data_cannot_be_chosen(own: Path) -> None:
+    with pytest.raises(BadInput, match="names 2"):
+        assemble(config(data=str(own), clients=5))
+
+
+def test_tables_are_not_augmented(own: Path) -> None:
+    with pytest.raises(BadInput, match="crop-flip"):
+        assemble(config(data=str(own), augment="crop-flip"))
+
+
+def test_fedfomo_needs_validation_rows() -> None:
+    with pytest.raises(BadInput, match="raise --val"):
+        make_method(make_config("fedfomo", {"val": 0}, {}), None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("model", "engine", "wanted"),
+    [
+        ("mlp", "auto", "vectorised"),
+        ("cnn", "auto", "sequential"),
+        ("cnn", "vectorised", "vectorised"),
+        ("mlp", "sequential", "sequential"),
+    ],
+)
+def test_the_engine_for_the_cpu(model: str, engine: str, wanted: str) -> None:
+    network = build(model, Form("image", (1, 8, 8), 10))
+    assert choose_engine(config(engine=engine, device="cpu", model=model), network) == wanted
+
+
+def test_a_saved_partition_is_the_same(tmp_path: Path) -> None:
+    _, _, partition = lay_out(config(clients=5, partition="pathological:2"))
+    save(partition, tmp_path / "partition.npz")
+    again = lay_out(config(partition_file=str(tmp_path / "partition.npz")))[2]
+    assert again.names == partition.names
+    for one, two in zip(partition.train, again.train, strict=True):
+        assert np.array_equal(one, two)
+
+
+# --- a run can be repeated from any folder ---
+
+
+@pytest.mark.parametrize(
+    "way",
+    [
+        pytest.param(
+            "own.csv",
+            marks=pytest.mark.xfail(
+                strict=True, reason="_resolve: a bare name equals source.name and stays relative"
+            ),
+        ),
+        "./own.csv",
+    ],
+)
+def test_own_data_are_found_from_any_folder(
+    way: str, own: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(own.parent)
+    fedtailor.run("local", data=way, rounds=1, out=tmp_path / "run")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert fedtailor.resume(tmp_path / "run")["clients"] == 2
+
+
+@pytest.mark.xfail(strict=True, reason="_resolve leaves partition_file relative")
+def test_a_saved_partition_is_found_from_any_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    save(lay_out(config(clients=5))[2], tmp_path / "partition.npz")
+    given = {"partition_file": "partition.npz", "rounds": 1, "model": "mlp"}
+    fedtailor.run("local", out=tmp_path / "run", **given)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    fedtailor.resume(tmp_path / "run")
+
+
+@pytest.mark.xfail(strict=True, reason="config.partition stays what it would have been without")
+def test_a_result_says_where_its_partition_is_from(tmp_path: Path) -> None:
+    save(lay_out(config(clients=5, partition="iid"))[2], tmp_path / "partition.npz")
+    found = fedtailor.run(
+        "local", partition_file=str(tmp_path / "partition.npz"), rounds=1, model="mlp"
+    )
+    assert "dirichlet" not in found["partition"]

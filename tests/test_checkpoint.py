@@ -1,0 +1,159 @@
+"""Checkpoints: whole or not at all, and back exactly as they were."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedtailor import checkpoint, tree
+from fedtailor.check import toy_federation
+from fedtailor.engine import Simulation
+from fedtailor.errors import BadInput
+from fedtailor.methods import METHODS
+from fedtailor.task import classification
+from fedtailor.train import Recipe
+
+FEATURES, CLASSES = 6, 3
+
+
+def simulation(method: str = "fedala", width: int = 5) -> Simulation:
+    task = classification(
+        lambda: torch.nn.Sequential(
+            torch.nn.Linear(FEATURES, width), torch.nn.ReLU(), torch.nn.Linear(width, CLASSES)
+        )
+    )
+    made = METHODS[method](task, recipe=Recipe(batch=8, lr=0.1))
+    federation = toy_federation()
+    federation = federation._replace(x=federation.x.float())
+    return Simulation(made, federation, task, rounds=4, chunk=3)
+
+
+def same(a: tree.Tree, b: tree.Tree) -> bool:
+    one, two = tree.flatten(a), tree.flatten(b)
+    return one.keys() == two.keys() and all(torch.equal(one[k], two[k]) for k in one)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "local", "fedala", "fedfomo", "pfedhn"])
+def test_there_and_back(method: str, tmp_path: Path) -> None:
+    first = simulation(method)
+    for cohort in ([0, 2, 5], [1, 2]):
+        first.step(torch.tensor(cohort))
+    checkpoint.save(tmp_path / "c", first, {"colour": "green"})
+    second = simulation(method)
+    assert checkpoint.restore(tmp_path / "c", second)["colour"] == "green"
+    assert second.round == 2
+    assert torch.equal(second.bank.met, first.bank.met)
+    for sim in (first, second):
+        sim.step(torch.tensor([0, 1, 7]))
+    assert same(first.server, second.server)
+    assert same(first.bank.rows, second.bank.rows)
+
+
+def test_only_clients_that_were_met_are_kept(tmp_path: Path) -> None:
+    """A thousand clients of which ten took part need not fill a disk."""
+    sim = simulation("local")
+    sim.step(torch.tensor([1, 4]))
+    checkpoint.save(tmp_path, sim, {})
+    tensors = checkpoint.load_tensors(next(tmp_path.glob("state-*")))
+    assert tensors["met"].tolist() == [1, 4]
+    clients = [v for k, v in tensors.items() if k.startswith("clients/")]
+    assert clients
+    assert all(len(v) == 2 for v in clients)
+
+
+def test_the_old_state_goes_when_the_new_one_is_there(tmp_path: Path) -> None:
+    sim = simulation("local")
+    for _ in range(3):
+        sim.step(torch.tensor([0, 1]))
+        checkpoint.save(tmp_path, sim, {})
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["latest.json", "state-000003.safetensors"]
+
+
+def test_a_crash_while_writing_leaves_the_old_checkpoint_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sim = simulation("local")
+    sim.step(torch.tensor([0, 1]))
+    checkpoint.save(tmp_path, sim, {})
+    sim.step(torch.tensor([2, 3]))
+
+    def crash(path: Path, text: str) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint, "write_atomically", crash)  # tensors are there, their name not
+        with pytest.raises(KeyboardInterrupt):
+            checkpoint.save(tmp_path, sim, {})
+    again = simulation("local")
+    checkpoint.restore(tmp_path, again)
+    assert again.round == 1
+
+
+def test_writing_is_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file.json"
+    checkpoint.write_atomically(path, "old")
+
+    def full(descriptor: int) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="disk full"):
+        checkpoint.write_atomically(path, "new")
+    assert path.read_text() == "old"
+
+
+def test_another_method_or_network_is_refused(tmp_path: Path) -> None:
+    sim = simulation("fedavg")
+    sim.step(torch.tensor([0, 1]))
+    checkpoint.save(tmp_path, sim, {})
+    for other in (simulation("fedfomo"), simulation("fedavg", width=7)):
+        with pytest.raises(BadInput, match="server state"):
+            checkpoint.restore(tmp_path, other)
+
+
+@pytest.mark.xfail(strict=True, reason="client states of another shape are put without a check")
+def test_other_client_states_are_refused(tmp_path: Path) -> None:
+    sim = simulation("local")
+    sim.step(torch.tensor([0, 1]))
+    checkpoint.save(tmp_path, sim, {})
+    with pytest.raises(BadInput):
+        checkpoint.restore(tmp_path, simulation("local", width=7))
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "3", "{}", '{"round": 1}', "\xff"])
+def test_broken_notes_are_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "latest.json").write_bytes(text.encode("latin-1"))
+    with pytest.raises(BadInput):
+        checkpoint.read_meta(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"\x08", b"\xff" * 64, b"\x10\0\0\0\0\0\0\0not json at all"]
+)
+def test_broken_tensors_are_refused_even_with_the_right_sum(content: bytes, tmp_path: Path) -> None:
+    sim = simulation("local")
+    sim.step(torch.tensor([0, 1]))
+    checkpoint.save(tmp_path, sim, {})
+    state = next(tmp_path.glob("state-*"))
+    state.write_bytes(content)
+    meta = json.loads((tmp_path / "latest.json").read_text())
+    meta["sha256"] = checkpoint._sha256(state)
+    (tmp_path / "latest.json").write_text(json.dumps(meta))
+    with pytest.raises(BadInput, match="broken"):
+        checkpoint.restore(tmp_path, simulation("local"))
+
+
+def test_a_missing_model_is_said_to_be_missing(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="does not exist"):
+        checkpoint.load_tensors(tmp_path / "none.safetensors")
+
+
+def test_views_of_one_storage_can_be_saved(tmp_path: Path) -> None:
+    whole = torch.arange(6.0)
+    tensors = {"a": whole[:3], "b": whole[1:4], "c": whole.view(2, 3).T}
+    checkpoint.save_tensors(tmp_path / "x.safetensors", tensors)
+    found = checkpoint.load_tensors(tmp_path / "x.safetensors")
+    assert all(torch.equal(found[k], tensors[k]) for k in tensors)

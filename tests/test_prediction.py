@@ -1,0 +1,178 @@
+"""Predicting with a personal model after the run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import fedtailor
+from fedtailor import BadInput
+from fedtailor.methods import METHODS
+
+
+def table(path: Path, flipped: tuple[str, ...] = ("south",), clients: str = "north south") -> Path:
+    """Two classes told apart by one feature, the other way round for the `flipped` clients."""
+    draw = np.random.default_rng(0)
+    rows = ["client,a,b,label"]
+    for client in clients.split():
+        for i in range(40):
+            a = draw.normal() + (4 if i % 2 else -4)
+            label = ("no", "yes")[i % 2 ^ (client in flipped)]
+            rows.append(f"{client},{a:.3f},{draw.normal():.3f},{label}")
+    path.write_text("\n".join(rows) + "\n")
+    return path
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("prediction")
+    table(folder / "own.csv")
+    fedtailor.run("local", data=str(folder / "own.csv"), rounds=10, out=folder / "run")
+    (folder / "new.csv").write_text("a,b\n-4,0\n4,0\n")
+    return folder / "run"
+
+
+def test_each_client_has_its_own_answer(run: Path) -> None:
+    """The clients' rules are opposite: a personal model knows, a global one could not."""
+    new = run.parent / "new.csv"
+    north = fedtailor.predict(run, "north", [new])
+    south = fedtailor.predict(run, "south", [new])
+    assert [p.label for p in north] == ["no", "yes"]
+    assert [p.label for p in south] == ["yes", "no"]
+    assert [p.example for p in north] == ["new.csv:1", "new.csv:2"]
+    assert all(0.5 < p.probability <= 1 for p in [*north, *south])
+
+
+def test_column_order_and_extra_columns_do_not_matter(run: Path, tmp_path: Path) -> None:
+    plain = fedtailor.predict(run, "north", [run.parent / "new.csv"])
+    (tmp_path / "new.csv").write_text("note,b,label,a\nx,0,yes,-4\ny,0,yes,4\n")
+    assert fedtailor.predict(run, "north", [tmp_path / "new.csv"]) == plain
+
+
+def test_several_files_in_their_order(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "more.csv").write_text("a,b\n4,0\n")
+    found = fedtailor.predict(run, "north", [tmp_path / "more.csv", run.parent / "new.csv"])
+    assert [p.example for p in found] == ["more.csv:1", "new.csv:1", "new.csv:2"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_predictions_agree_with_the_reported_accuracy(method: str, tmp_path: Path) -> None:
+    """Every method's saved models predict what the run scored, on all test rows."""
+    data = table(tmp_path / "own.csv", clients="north south east")
+    found = fedtailor.run(method, data=str(data), rounds=2, out=tmp_path / "run", test=0.5)
+    from fedtailor.assemble import lay_out
+    from fedtailor.config import make_config, read_config
+
+    name, given, options = read_config(tmp_path / "run" / "config.toml")
+    _, _, partition = lay_out(make_config(str(name), given, options))
+    header, *rows = data.read_text().splitlines()
+    for cid, client in enumerate(partition.names):
+        mine = [rows[i] for i in partition.test[cid]]
+        (tmp_path / "test.csv").write_text("\n".join([header, *mine]) + "\n")
+        guesses = fedtailor.predict(tmp_path / "run", client, [tmp_path / "test.csv"])
+        right = np.mean([row.endswith(f",{p.label}") for row, p in zip(mine, guesses, strict=True)])
+        assert right == pytest.approx(found["per_client"][client], abs=1e-6)
+
+
+def test_images(tmp_path: Path) -> None:
+    fedtailor.run(
+        "local", model="mlp", clients=3, partition="iid", rounds=3, lr=0.2, out=tmp_path / "run"
+    )
+    from sklearn.datasets import load_digits
+
+    images, labels = load_digits(return_X_y=True)
+    files = []
+    for i in range(20):
+        pixels = np.rint(images[i].reshape(8, 8) * (255 / 16)).astype(np.uint8)
+        files.append(tmp_path / f"{i:02d}.png")
+        Image.fromarray(pixels).save(files[-1])
+    found = fedtailor.predict(tmp_path / "run", "client-1", files)
+    assert [p.example for p in found] == [f.name for f in files]
+    assert np.mean([int(p.label) == y for p, y in zip(found, labels, strict=False)]) >= 0.7
+
+
+def test_an_unknown_client_is_told_the_known_ones(run: Path) -> None:
+    with pytest.raises(BadInput, match="did you mean 'north'") as caught:
+        fedtailor.predict(run, "nort", [run.parent / "new.csv"])
+    assert "south" in str(caught.value)
+
+
+@pytest.mark.parametrize("client", ["../../config", "../models/north", "", "."])
+def test_no_client_leads_out_of_the_models(client: str, run: Path) -> None:
+    with pytest.raises(BadInput, match="north, south"):
+        fedtailor.predict(run, client, [run.parent / "new.csv"])
+
+
+@pytest.mark.xfail(strict=True, reason="known names are read off the files: '_x' for '../x'")
+def test_known_clients_are_called_by_their_names(tmp_path: Path) -> None:
+    data = table(tmp_path / "own.csv", clients="../x north")
+    fedtailor.run("local", data=str(data), rounds=1, out=tmp_path / "run")
+    with pytest.raises(BadInput) as caught:
+        fedtailor.predict(tmp_path / "run", "nobody", [data])
+    assert "../x" in str(caught.value)
+
+
+@pytest.mark.xfail(strict=True, reason="'_x' is nobody's name, but the file of '../x'")
+def test_only_real_names_are_clients(tmp_path: Path) -> None:
+    data = table(tmp_path / "own.csv", clients="../x north")
+    fedtailor.run("local", data=str(data), rounds=1, out=tmp_path / "run")
+    with pytest.raises(BadInput):
+        fedtailor.predict(tmp_path / "run", "_x", [data])
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("new.csv", "b\n1\n", "a"),
+        ("new.csv", "a,b\nlots,1\n", "lots"),
+        ("new.csv", "a,b\n", "new.csv"),
+        ("new.png", "no picture", "new.png"),
+        ("new.txt", "a text", "does not suit"),
+    ],
+)
+def test_files_that_do_not_fit(
+    name: str, content: str, said: str, run: Path, tmp_path: Path
+) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(BadInput, match=said):
+        fedtailor.predict(run, "north", [tmp_path / name])
+
+
+def test_a_missing_file_is_missing(run: Path, tmp_path: Path) -> None:
+    """`is not a file` would send people looking for a folder."""
+    with pytest.raises(BadInput, match=r"none\.csv"):
+        fedtailor.predict(run, "north", [tmp_path / "none.csv"])
+
+
+def test_no_files(run: Path) -> None:
+    with pytest.raises(BadInput, match="no files"):
+        fedtailor.predict(run, "north", [])
+
+
+def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="finished run"):
+        fedtailor.predict(tmp_path, "north", [tmp_path / "x.csv"])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        pytest.param(
+            json.dumps({"kind": "?"}),
+            marks=pytest.mark.xfail(strict=True, reason="Encoder.from_json raises KeyError"),
+        ),
+        pytest.param(
+            "[]", marks=pytest.mark.xfail(strict=True, reason="Encoder.from_json raises TypeError")
+        ),
+    ],
+)
+def test_broken_preprocessing(text: str, run: Path, tmp_path: Path) -> None:
+    (tmp_path / "preprocessing.json").write_text(text)
+    (tmp_path / "config.toml").write_text((run / "config.toml").read_text())
+    with pytest.raises(BadInput):
+        fedtailor.predict(tmp_path, "north", [run.parent / "new.csv"])
