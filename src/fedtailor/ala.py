@@ -64,10 +64,10 @@ def ala(
             lr_decay=1.0, clip=0.0,
         )  # fmt: skip
 
-        def start(received: Params) -> Tree:
-            weight = tree.map(torch.ones_like, tree.pick(received, names))
-            false = torch.zeros((), dtype=torch.bool, device=received[names[0]].device)
-            return {"own": received, "weight": weight, "started": false}
+        def start(received: Params, initial: Params) -> Tree:
+            weight = tree.map(torch.ones_like, tree.pick(initial, names))
+            false = torch.zeros((), dtype=torch.bool, device=initial[names[0]].device)
+            return {"own": initial, "weight": weight, "started": false}
 
         def mix(weight: Tree, given: Tree) -> Params:
             received: Params = given["received"]

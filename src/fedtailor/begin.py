@@ -30,13 +30,14 @@ class Begun(NamedTuple):
 
 class Begin(NamedTuple):
     """Attributes:
-    start: received parameters -> memory of a client that is here for the first time.
+    start: (received, common initial parameters) -> memory of a client that is here for the first
+      time.
     adapt: (received, memory, rest, data, turn) -> begun. `rest` are the parameters of the whole
       model that are not downloaded.
     keep: (memory, trained parameters) -> memory for the next round.
     """
 
-    start: Callable[[Params], Tree]
+    start: Callable[[Params, Params], Tree]
     adapt: Callable[[Params, Tree, Params, Data, Turn], Begun]
     keep: Callable[[Tree, Params], Tree]
 
@@ -51,4 +52,4 @@ def as_received(task: Task, blocks: Blocks, recipe: Recipe) -> Begin:
     def adapt(received: Params, memory: Tree, rest: Params, data: Data, turn: Turn) -> Begun:
         return Begun(received, memory, {})
 
-    return Begin(lambda received: {}, adapt, lambda memory, trained: memory)
+    return Begin(lambda received, initial: {}, adapt, lambda memory, trained: memory)

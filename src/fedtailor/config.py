@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from .errors import BadInput, unknown
-from .options import Count, NonNegative, Option, Share, Whole, option_of
+from .options import Count, Limit, NonNegative, Option, Share, Whole, option_of
 
 if TYPE_CHECKING:
     from .train import Recipe
@@ -91,7 +91,7 @@ class Config:
     last: Literal["pad", "wrap", "drop"] = _says(
         "pad", "Training", "a short last batch: use it as it is, fill it up, or drop it"
     )
-    dp_clip: NonNegative = _says(
+    dp_clip: Limit = _says(
         0.0, "Privacy", "DP-SGD: largest norm of one example's gradient; 0: no DP-SGD"
     )
     dp_noise: NonNegative = _says(

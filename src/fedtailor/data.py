@@ -47,14 +47,17 @@ class Data(NamedTuple):
         draw = torch.where(position < self.n, rng.bits(key, width), (1 << 63) - 1)
         return self._replace(rows=self.rows[draw.argsort(stable=True)])
 
+    def _part(self, share: float) -> Tensor:
+        """How many rows a share is: at least one, if there are any."""
+        return (share * self.n + 1e-4).long().clamp(min=1).minimum(self.n)
+
     def first(self, share: float) -> Data:
         """The first part of the rows, at least one."""
-        n = (share * self.n + 1e-4).long().clamp(min=1)
-        return self._replace(rows=self.rows, n=n, least=0)
+        return self._replace(n=self._part(share), least=0)
 
     def window(self, share: float, key: Key) -> Data:
         """A random contiguous part of the rows, at least one."""
-        n = (share * self.n + 1e-4).long().clamp(min=1)
+        n = self._part(share)
         offset = rng.bits(key, 1)[0] % (self.n - n + 1)
         position = torch.arange(len(self.rows), device=self.rows.device) + offset
         return self._replace(rows=self.rows[position % len(self.rows)], n=n, least=0)
@@ -76,7 +79,8 @@ class Data(NamedTuple):
             `wrap` lets repeated examples count, `drop` skips it.
         """
         width = len(self.rows)
-        size = size or width
+        if size == 0:  # everything at once is never a short batch
+            size, last = width, "pad"
         for number, low in enumerate(range(0, width, size)):
             position = torch.arange(low, low + size, device=self.rows.device)
             index = self.rows[position % self.n.clamp(min=1)]
@@ -87,5 +91,6 @@ class Data(NamedTuple):
 
     def all_active(self, number: int, size: int, last: str) -> bool:
         """Whether every client that shares this call certainly has batch `number`."""
-        size = size or len(self.rows)
-        return (number + 1) * size <= self.least if last == "drop" else number * size < self.least
+        if size == 0 or last != "drop":
+            return number * size < self.least
+        return (number + 1) * size <= self.least

@@ -53,12 +53,14 @@ def find(name: str) -> Factory:
         raise unknown("method", name, METHODS)
     try:
         factory = getattr(importlib.import_module(module_name), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
+        takes = inspect.signature(factory).parameters if callable(factory) else {}
+    except Exception as error:  # a stranger's module may raise anything
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise BadInput(
-            f"method '{name}': {' '.join(str(error).split())}: write package.module:factory, of a "
-            "package installed or on PYTHONPATH"
+            f"method '{name}': {reason}: write package.module:factory, of a package installed or "
+            "on PYTHONPATH"
         ) from error
-    if not callable(factory) or "task" not in inspect.signature(factory).parameters:
+    if "task" not in takes:
         raise BadInput(f"method '{name}': not a factory: its first parameter must be 'task'")
     found: Factory = factory
     return found

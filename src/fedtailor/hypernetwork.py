@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -14,7 +15,8 @@ from .tree import Params, Tree
 
 class Writer(NamedTuple):
     """Attributes:
-    init: (number of clients, key) -> the hypernetwork with everyone's embeddings.
+    init: (number of clients, common initial parameters, key) -> the hypernetwork with everyone's
+      embeddings.
     write: (hypernetwork, client id) -> that client's parameters.
     """
 
@@ -36,19 +38,17 @@ def apply_linear(layer: Tree, x: Tensor) -> Tensor:
     return out
 
 
-def mlp_writer(names: tuple[str, ...], hidden: int, depth: int, embed: int) -> Writer:
+def mlp_writer(shapes: dict[str, tuple[int, ...]], hidden: int, depth: int, embed: int) -> Writer:
     """Embedding, `depth` hidden layers of width `hidden` with ReLU, one linear head per parameter.
 
     Args:
-      names: the parameters that are written.
+      shapes: of the parameters that are written, by name.
       hidden: width of the hidden layers.
       depth: how many follow the embedding's own layer.
       embed: size of an embedding; 0 takes 1 + a quarter of the number of clients.
     """
-    shapes: dict[str, tuple[int, ...]] = {}
 
     def init(clients: int, like: Params, key: Key) -> Tree:
-        shapes.update({k: tuple(like[k].shape) for k in names})
         size = embed or 1 + clients // 4
         for_embed, for_body, for_heads = rng.split(key, 3)
         return {
@@ -58,8 +58,8 @@ def mlp_writer(names: tuple[str, ...], hidden: int, depth: int, embed: int) -> W
                 for i in range(depth + 1)
             },
             "heads": {
-                k: linear(rng.fold(for_heads, i), hidden, like[k].numel())
-                for i, k in enumerate(names)
+                k: linear(rng.fold(for_heads, i), hidden, math.prod(shape))
+                for i, (k, shape) in enumerate(shapes.items())
             },
         }
 
@@ -67,7 +67,7 @@ def mlp_writer(names: tuple[str, ...], hidden: int, depth: int, embed: int) -> W
         z = apply_linear(net["body"]["0"], net["embed"][cid])
         for i in range(1, depth + 1):
             z = apply_linear(net["body"][str(i)], z.relu())
-        return {k: apply_linear(net["heads"][k], z).view(shapes[k]) for k in names}
+        return {k: apply_linear(net["heads"][k], z).view(shapes[k]) for k in shapes}
 
     return Writer(init, write)
 

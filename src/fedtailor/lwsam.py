@@ -96,6 +96,10 @@ def scored(scale: Scale) -> Starter:
             }
             return Begun(received, memory, {"score": scores}, given)
 
-        return Begin(lambda r: {"own": r}, adapt, lambda memory, params: {"own": params})
+        return Begin(
+            lambda received, initial: {"own": received},
+            adapt,
+            lambda memory, params: {"own": params},
+        )
 
     return starter

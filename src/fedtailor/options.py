@@ -6,7 +6,7 @@ Nothing here needs torch, so that the command line can explain itself at once.
 from __future__ import annotations
 
 import typing
-from math import inf
+from math import inf, isfinite
 from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
 from .errors import BadInput
@@ -17,6 +17,7 @@ Share = Annotated[float, (0.0, 1.0)]
 Percent = Annotated[float, (0.0, 100.0)]
 Count = Annotated[int, (1, inf)]
 Whole = Annotated[int, (0, inf)]
+Limit = Annotated[float, (0.0, inf, "infinite")]
 Weighting = Literal["data", "uniform"]
 
 
@@ -31,6 +32,7 @@ class Option(NamedTuple):
       low: least value (numbers).
       high: largest value (numbers).
       choices: what it may be (words).
+      infinite: whether a number may be infinite.
     """
 
     name: str
@@ -40,6 +42,7 @@ class Option(NamedTuple):
     low: float
     high: float
     choices: tuple[str, ...]
+    infinite: bool = False
 
     @property
     def values(self) -> str:
@@ -57,10 +60,11 @@ class Option(NamedTuple):
         """The value that a person wrote."""
         try:
             value = self._convert(text)
-        except ValueError:
+        except (ValueError, TypeError, OverflowError):
             value = None
         fits = value is not None and (
-            self.kind in (bool, str) or (self.low <= value <= self.high and value == value)
+            self.kind in (bool, str)
+            or (self.low <= value <= self.high and (isfinite(value) or self.infinite))
         )
         if not fits or (self.choices and value not in self.choices):
             raise BadInput(f"option '{self.name}' is {text!r}: it takes {self.values}")
@@ -79,11 +83,11 @@ class Option(NamedTuple):
 
 def option_of(name: str, hint: Any, default: Any, meaning: str) -> Option | None:
     """An option from its type: a number with a range, a truth value, or a choice of words."""
-    low, high, choices = -inf, inf, ()
+    low, high, choices, more = -inf, inf, (), []
     if get_origin(hint) is typing.Annotated:
-        hint, (low, high) = get_args(hint)
+        hint, (low, high, *more) = get_args(hint)
     if get_origin(hint) is Literal:
         choices, hint = get_args(hint), str
     if hint not in (int, float, bool, str):
         return None
-    return Option(name, hint, default, meaning, low, high, choices)
+    return Option(name, hint, default, meaning, low, high, choices, "infinite" in more)

@@ -100,7 +100,10 @@ def partial(
     def start(msg: Tree, initial: Params, key: Key) -> Tree:
         own = tree.pick(initial, personal)
         first = {"first": own} if stateless else {}
-        return {"personal": own, "begin": starter.start(msg["shared"])} | first
+        return {
+            "personal": own,
+            "begin": starter.start(msg["shared"], tree.pick(initial, shared)),
+        } | first
 
     def client(msg: Tree, state: Tree, data: Data, turn: Turn) -> Outcome:
         own = state["first"] if stateless else state["personal"]

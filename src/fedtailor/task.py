@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from . import rng
+from .errors import BadInput
 from .models.blocks import blocks as group_blocks
 from .rng import Key
 from .tree import Params
@@ -75,32 +76,46 @@ class Task(NamedTuple):
 
 
 class _KeyedDropout(nn.Module):
-    """Dropout whose mask is a function of a key, so that every engine drops the same units."""
+    """Dropout whose mask is a function of a key, so that every engine drops the same units.
+
+    Args:
+      p: how many are dropped.
+      channels: drop whole channels (Dropout1d to 3d).
+    """
 
     key: Tensor
 
-    def __init__(self, p: float) -> None:
+    def __init__(self, p: float, channels: bool) -> None:
         super().__init__()
-        self.p = p
+        self.p, self.channels = p, channels
         self.register_buffer("key", torch.zeros((), dtype=torch.int64), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.p == 0:
             return x
-        keep = rng.uniform(self.key, *x.shape, dtype=x.dtype) >= self.p
-        return x * keep / (1 - self.p)
+        shape = (*x.shape[:2], *[1] * (x.ndim - 2)) if self.channels else tuple(x.shape)
+        keep = rng.uniform(self.key, *shape, dtype=x.dtype) >= self.p
+        return x * keep / max(1 - self.p, 1e-12)
+
+
+_WHOLE_CHANNELS = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
 
 
 def _with_keyed_dropout(module: nn.Module) -> nn.Module:
-    for name, child in module.named_children():
-        if type(child) is nn.Dropout:
-            setattr(module, name, _KeyedDropout(child.p))
-        else:
-            _with_keyed_dropout(child)
+    """The module with every dropout replaced by a keyed one, also where it is used twice."""
+    made: dict[nn.Module, _KeyedDropout] = {}
+    for parent in list(module.modules()):
+        for name, child in list(parent._modules.items()):
+            if isinstance(child, (nn.AlphaDropout, nn.FeatureAlphaDropout)):
+                raise BadInput(f"module '{name}' is {type(child).__name__}: use nn.Dropout")
+            if isinstance(child, nn.modules.dropout._DropoutNd):
+                if child not in made:
+                    made[child] = _KeyedDropout(child.p, isinstance(child, _WHOLE_CHANNELS))
+                setattr(parent, name, made[child])
     return module
 
 
-def _batch_norms(module: nn.Module) -> dict[str, nn.Module]:
+def _batch_norms(module: nn.Module) -> dict[str, Any]:
     return {
         k: m for k, m in module.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)
     }
@@ -155,13 +170,20 @@ def classification(
       >>> task.blocks
       (('0.weight', '0.bias'), ('2.weight', '2.bias'))
     """
-    training, evaluating = (_with_keyed_dropout(build()).to(device) for _ in range(2))
+    with torch.random.fork_rng(devices=[]):  # building draws numbers that nobody uses
+        training, evaluating = (_with_keyed_dropout(build()).to(device) for _ in range(2))
+        example = build()
     training.train()
     evaluating.eval()
     for module in (training, evaluating):
-        for norm in _batch_norms(module).values():
-            norm.num_batches_tracked = None  # type: ignore[assignment]
-    groups = group_blocks(build(), grouping)
+        for name, norm in _batch_norms(module).items():
+            if norm.momentum is None:
+                raise BadInput(f"module '{name}': BatchNorm needs a momentum, e.g. 0.1")
+            norm.num_batches_tracked = None
+    # whole numbers are constants of the network: neither trained nor averaged
+    real = {k for k, v in example.state_dict().items() if v.is_floating_point()}
+    groups = tuple(tuple(k for k in g if k in real) for g in group_blocks(example, grouping))
+    groups = tuple(group for group in groups if group)
     names = {name for group in groups for name in group}
     buffers = tuple(k for k, b in training.named_buffers() if k in names and b.is_floating_point())
     dropouts = [k for k, m in training.named_modules() if isinstance(m, _KeyedDropout)]
@@ -169,7 +191,8 @@ def classification(
 
     def init(key: Key) -> Params:
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(int(key) & 0x7FFFFFFFFFFFFFFF)
+            # the CPU's generator alone: torch.manual_seed would reseed GPUs too
+            torch.default_generator.manual_seed(int(key) & 0x7FFFFFFFFFFFFFFF)
             state = build().state_dict()
         return {k: v.detach().clone().to(device) for k, v in state.items() if k in names}
 

@@ -19,6 +19,7 @@ from torch.func import grad_and_value, vmap
 
 from . import rng, tree
 from .data import Data
+from .errors import BadInput
 from .optim import Optimizer, adam, adamw, clip_norm, sgd
 from .rng import Key, Turn
 from .task import Augment, Batch, Task
@@ -235,7 +236,7 @@ def descend(
     loss = torch.zeros((), device=turn.key.device)
     for batch, number in recipe.batches(data, turn.key):
         entry = (number, recipe.batch or len(data.rows), "steps" if recipe.steps else recipe.last)
-        everyone = bool(recipe.steps) or data.all_active(number, recipe.batch, recipe.last)
+        everyone = data.all_active(number, 0 if recipe.steps else recipe.batch, recipe.last)
         if augment:
             # its own key: the batch's also serves dropout and noise
             batch = batch._replace(x=augment(batch.x, rng.fold(batch.key, -2)))
@@ -285,6 +286,9 @@ def fit(
     names = [k for k in (params if train is None else train) if k not in task.buffers]
     if not names:
         return params
+    if task.batch_norm and recipe.batch == 0:
+        # rows are repeated up to the longest client's, and would count in the statistics
+        raise BadInput("batch is 0, but BatchNorm needs batches of a fixed size: give --batch")
 
     def objective(theta: Tree, batch: Batch, given: Tree, rest: Tree) -> tuple[Tensor, Tree]:
         whole = rest | theta

@@ -114,8 +114,8 @@ def flatten(tree: Tree, prefix: str = "") -> dict[str, Tensor]:
         return {prefix: torch.empty(0)}
     out: dict[str, Tensor] = {}
     for name, leaf in tree.items():
-        if "/" in name:
-            raise ValueError(f"a tree's name may not contain '/': {name!r}")
+        if "/" in name or not name:
+            raise ValueError(f"a tree's name may not be empty or contain '/': {name!r}")
         out |= (
             flatten(leaf, f"{prefix}{name}/") if isinstance(leaf, dict) else {prefix + name: leaf}
         )

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
@@ -73,34 +76,56 @@ def pack(message: Tree) -> bytes:
     return save({k: v.detach().cpu().contiguous().clone() for k, v in flat.items()})
 
 
-def _fill(part: Tree, like: Tree, name: str = "") -> Tree:
+def _checked(got: Any, like: Tensor, name: str, rows: int | None = None) -> Tensor:
+    """A tensor that has the expected type and shape; `rows` replaces the expected first axis."""
+    shape = tuple(like.shape) if rows is None else (rows, *like.shape[1:])
+    if not isinstance(got, Tensor) or tuple(got.shape) != shape or got.dtype != like.dtype:
+        found = f"{tuple(got.shape)} {got.dtype}" if isinstance(got, Tensor) else "a group of names"
+        raise BadInput(f"message: '{name}' is {found}, expected {shape} {like.dtype}")
+    return got
+
+
+def _fill_maybe(part: Tree, like: Tree, name: str) -> Tree:
+    flag = _checked(part[_HERE], here(like), f"{name}{_HERE}")
+    sent, whole = part[_VALUE], tree.flatten(value(like))
+    flat = tree.flatten(sent) if isinstance(sent, dict) else {}
+    if flag.ndim == 0 and not bool(flag):
+        return {_HERE: flag, _VALUE: tree.map(torch.zeros_like, value(like))}
+    if flat.keys() != whole.keys():
+        raise BadInput(f"message: '{name}' has {sorted(flat)}, expected {sorted(whole)}")
+    rows = int(flag.sum()) if flag.ndim else None
+    out = {}
+    for key, leaf in whole.items():
+        got = _checked(flat[key], leaf, f"{name}{key}", rows)
+        if flag.ndim:
+            full = torch.zeros_like(leaf)
+            full[flag] = got
+            got = full
+        out[key] = got
+    return {_HERE: flag, _VALUE: tree.unflatten(out)}
+
+
+def _fill(part: Any, like: Tree, name: str = "") -> Tree:
+    """`part` as a message like `like`: missing rows as zeros, everything checked."""
+    if not isinstance(part, dict) or part.keys() != like.keys():
+        found = sorted(part) if isinstance(part, dict) else "a tensor"
+        raise BadInput(f"message: '{name or '.'}' has {found}, expected {sorted(like)}")
     if _HERE in like:
-        flag = part[_HERE]
-        if flag.ndim == 0:
-            return {
-                _HERE: flag,
-                _VALUE: part[_VALUE] if bool(flag) else tree.map(torch.zeros_like, value(like)),
-            }
-        grow = lambda p, q: torch.zeros_like(q).masked_scatter(
-            flag.view(-1, *[1] * (q.ndim - 1)).expand_as(q), p
-        )
-        return {_HERE: flag, _VALUE: tree.map(grow, part[_VALUE], value(like))}
-    if part.keys() != like.keys():
-        raise BadInput(f"message: '{name or '.'}' has {sorted(part)}, expected {sorted(like)}")
+        return _fill_maybe(part, like, name)
     out: Tree = {}
     for key, leaf in like.items():
+        inner = f"{name}{key}"
         if isinstance(leaf, dict):
-            out[key] = _fill(part[key], leaf, f"{name}{key}/")
-        elif part[key].shape != leaf.shape or part[key].dtype != leaf.dtype:
-            got = f"{tuple(part[key].shape)} {part[key].dtype}"
-            raise BadInput(
-                f"message: '{name}{key}' is {got}, expected {tuple(leaf.shape)} {leaf.dtype}"
-            )
+            out[key] = _fill(part[key], leaf, f"{inner}/")
         else:
-            out[key] = part[key]
+            out[key] = _checked(part[key], leaf, inner)
     return out
 
 
 def unpack(raw: bytes, like: Tree) -> Tree:
     """The message that `pack` was given, checked against one of the same kind."""
-    return _fill(tree.unflatten(load(raw)), like)
+    try:
+        flat = load(raw)
+    except (SafetensorError, ValueError) as error:
+        raise BadInput(f"message: not safetensors ({error})") from None
+    return _fill(tree.unflatten(flat), like)

@@ -24,8 +24,7 @@ def _saved_bytes(task: Task, params: Params, federation: Federation, batch: int)
         kept += saved.numel() * saved.element_size()
         return saved
 
-    first = torch.zeros(1, dtype=torch.int64)
-    data = federation.data(first)
+    data = federation.data(federation.train.n.argmax()[None])  # the client with most rows
     one = data._replace(rows=data.rows[0], n=data.n[0])
     sample = next(one.batches(batch or len(one.rows), data.n[0]))
     leaf = {k: v.detach().clone().requires_grad_(v.is_floating_point()) for k, v in params.items()}

@@ -90,4 +90,4 @@ class Federation(NamedTuple):
     def part(self, ids: Tensor, which: str) -> Data:
         """One part (`train`, `val` or `test`) of some clients, for evaluation."""
         rows, n = getattr(self, which).at(ids)
-        return Data(self.x, self.y, rows, n, rows[:, :0], n * 0)
+        return Data(self.x, self.y, rows, n, rows[:, :1], n * 0)

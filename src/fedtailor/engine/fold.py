@@ -25,7 +25,7 @@ class Fold:
         """Takes in some clients' values, stacked, with one weight each."""
         here = weight.sum()
         self._total = self._total + here
-        share = weight / here
+        share = weight / here.clamp(min=torch.finfo(weight.dtype).tiny)  # all may weigh nothing
         for name, stacked in tree.flatten(values).items():
             if name.endswith("/"):  # an empty dict has nothing to average, but it is there
                 self._mean[name] = stacked
@@ -33,7 +33,8 @@ class Fold:
             mean = torch.tensordot(share.to(stacked.dtype), stacked, 1)
             if name in self._mean:
                 self._weight[name] = self._weight[name] + here
-                part = (here / self._weight[name]).to(mean.dtype)
+                so_far = self._weight[name].clamp(min=torch.finfo(weight.dtype).tiny)
+                part = (here / so_far).to(mean.dtype)
                 self._mean[name] = self._mean[name] + part * (mean - self._mean[name])
             else:
                 self._mean[name], self._weight[name] = mean, here

@@ -56,6 +56,19 @@ class Group:
         """The members' places in the bank."""
         return torch.searchsorted(self.members, ids)
 
+    def stage(self, ids: Tensor, state: Tree) -> Tree:
+        """Holds new states until the round is whole; states on disk do not fit in memory and go
+        there at once (a round that breaks ends the run, and the last checkpoint counts)."""
+        if self.bank.place == "disk":
+            self.bank.put(self.rows(ids), state)
+            return {}
+        return state if self.bank.place == "device" else tree.map(lambda p: p.cpu(), state)
+
+    def keep(self, ids: Tensor, state: Tree) -> None:
+        """Puts staged states where they belong."""
+        if self.bank.place != "disk":
+            self.bank.put(self.rows(ids), state)
+
     def begin(
         self, server: Tree, cid: Tensor, state: Tree, turn: Turn, fresh: Tensor
     ) -> tuple[Tree, Tree]:

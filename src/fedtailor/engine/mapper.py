@@ -48,10 +48,10 @@ def join(parts: list[Any], order: Tensor) -> Any:
 
 def _one(data: Data, i: int) -> Data:
     """One client's data out of a stack, its padding cut off."""
-    n, val_n = max(int(data.n[i]), 1), int(data.val_n[i])
-    return Data(
-        data.x, data.y, data.rows[i, :n], data.n[i], data.val_rows[i, :val_n], data.val_n[i], n
-    )
+    n, val_n = int(data.n[i]), int(data.val_n[i])
+    # a client without rows keeps one of padding, which weighs nothing
+    rows, val_rows = data.rows[i, : max(n, 1)], data.val_rows[i, : max(val_n, 1)]
+    return Data(data.x, data.y, rows, data.n[i], val_rows, data.val_n[i], n)
 
 
 def sequential(fn: Callable[..., Any]) -> Callable[..., Any]:

@@ -130,7 +130,7 @@ class Simulation:
         for _, _, ids in others:
             members = members[~torch.isin(members, ids)]
         self.groups = [
-            Group(m, t, ids, seed)
+            Group(m, t, ids.sort().values, seed)
             for m, t, ids in [(method, task, members), *others]
             if len(ids) or m is method
         ]
@@ -222,6 +222,7 @@ class Simulation:
         fold = Fold()
         seen: list[Tensor] = []
         spent: list[int] = []
+        bad: list[int] = []
         measures: list[_Measured] = []
         taken: list[_Taken] = []
         for group, ids in self._chunks(cohort):
@@ -232,20 +233,19 @@ class Simulation:
             measures.append(measured)
             good = measured.finite.cpu()
             if not bool(good.all()):
-                if on_nan != "skip":
-                    raise Diverged([self.federation.names[int(i)] for i in ids[~good]], self.round)
+                bad += ids[~good].tolist()
                 keep, ids = good.nonzero()[:, 0].to(self.device), ids[good]
                 if not len(keep):
                     continue
                 state, notes = tree.index(state, keep), tree.index(notes, keep)
                 up = Upload(tree.index(up.mean, keep), up.weight[keep], tree.index(up.each, keep))
             fold.add(up.mean, up.weight)
-            taken.append(_Taken(group, ids, state, up.each, notes))
+            taken.append(_Taken(group, ids, group.stage(ids, state), up.each, notes))
         drawn, order = torch.cat(seen).sort()
-        if not taken:
-            raise Diverged([self.federation.names[int(i)] for i in drawn], self.round)
+        if bad and (on_nan != "skip" or not taken):
+            raise Diverged([self.federation.names[i] for i in sorted(bad)], self.round)
         for one in taken:
-            one.group.bank.put(one.group.rows(one.ids), one.state)
+            one.group.keep(one.ids, one.state)
         ids, rows = torch.cat([one.ids for one in taken]).sort()
         each = tree.index(tree.cat([one.each for one in taken]), rows.to(self.device))
         upload = Upload(fold.mean(), fold.share(), each)
@@ -263,6 +263,11 @@ class Simulation:
             ids,
             _in_order([one.notes for one in taken], rows),
         )
+
+    def close(self) -> None:
+        """Removes the files of states that are kept on disk."""
+        for group in self.groups:
+            group.bank.close()
 
     def records(self) -> Tree:
         """The server's small arrays for the run's records."""
@@ -282,7 +287,7 @@ class Simulation:
         Nothing changes: no state, no random stream.
 
         Args:
-          ids: which clients; all if None.
+          ids: which clients; all if None. Rows come back in ascending order of ids.
           part: the rows that count as test rows: `test`, or `train` for the out-of-sample gap.
           finetune: train each model so on the client's training rows first.
           general: score the global model instead; only where the method has one.

@@ -50,7 +50,7 @@ def ditto(
     near, own_recipe = prox(task, lam), replace(recipe, epochs=own_epochs or recipe.epochs)
 
     def start(msg: Tree, initial: Params, key: Key) -> Tree:
-        return {"own": msg["params"], "begin": starter.start(msg["params"])}
+        return {"own": initial, "begin": starter.start(msg["params"], initial)}
 
     def client(msg: Tree, state: Tree, data: Data, turn: Turn) -> Outcome:
         here = starter.adapt(msg["params"], state["begin"], {}, data, turn.aside())

@@ -50,7 +50,7 @@ def fedavg(
         return {"params": server["params"]}
 
     def start(msg: Tree, initial: Params, key: Key) -> Tree:
-        return starter.start(msg["params"])
+        return starter.start(msg["params"], initial)
 
     def client(msg: Tree, state: Tree, data: Data, turn: Turn) -> Outcome:
         here = starter.adapt(msg["params"], state, {}, data, turn.aside())

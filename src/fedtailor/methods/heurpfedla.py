@@ -7,7 +7,7 @@ from ..method import Method
 from ..options import Count, NonNegative, Whole
 from ..task import Task
 from ..train import Recipe
-from .pfedla import pfedla
+from .pfedla import LayerWeights, layer_wise
 
 
 def heurpfedla(
@@ -41,13 +41,5 @@ def heurpfedla(
     Reference: Ma et al., "Layer-wised Model Aggregation for Personalized Federated Learning",
     CVPR 2022, https://arxiv.org/abs/2205.03993
     """
-    return pfedla(
-        task,
-        hn_lr=hn_lr,
-        embed=embed,
-        hidden=hidden,
-        depth=depth,
-        normalisation=normalisation,
-        recipe=recipe,
-        retained=k,
-    )
+    how = LayerWeights(hn_lr, embed, hidden, depth, normalisation)
+    return layer_wise(task, how, recipe, retained=k)

@@ -8,7 +8,7 @@ from typing import Literal
 from torch import Tensor
 from torch.func import vjp, vmap
 
-from .. import tree
+from .. import rng, tree
 from ..begin import Starter, as_received
 from ..data import Data
 from ..hypernetwork import mlp_writer, table_writer
@@ -73,7 +73,9 @@ def pfedhn(
     """
     kept = set(task.buffers) | (set(task.head) if local_head else set())
     names = tuple(name for block in task.blocks for name in block if name not in kept)
-    writer = table_writer(names) if network == "table" else mlp_writer(names, hidden, depth, embed)
+    like = task.init(rng.key(0))
+    shapes = {name: tuple(like[name].shape) for name in names}
+    writer = table_writer(names) if network == "table" else mlp_writer(shapes, hidden, depth, embed)
     optimiser = sgd(lr, momentum, weight_decay)
     written = tuple(tuple(k for k in block if k in names) for block in task.blocks)
     starter = begin(task, tuple(block for block in written if block), recipe)
@@ -87,7 +89,10 @@ def pfedhn(
         return {"params": writer.write(server["net"], cid)}
 
     def start(msg: Tree, initial: Params, key: Key) -> Tree:
-        return {"own": tree.pick(initial, sorted(kept)), "begin": starter.start(msg["params"])}
+        return {
+            "own": tree.pick(initial, sorted(kept)),
+            "begin": starter.start(msg["params"], tree.pick(initial, names)),
+        }
 
     def client(msg: Tree, state: Tree, data: Data, turn: Turn) -> Outcome:
         here = starter.adapt(msg["params"], state["begin"], state["own"], data, turn.aside())

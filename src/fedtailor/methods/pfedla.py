@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 from torch.func import vjp, vmap
@@ -26,7 +28,6 @@ def pfedla(
     depth: Count = 3,
     normalisation: Normalisation = "softmax",
     recipe: Recipe = Recipe(),
-    retained: int = 0,
 ) -> Method:
     """A hypernetwork per client weighs every client's model, block by block.
 
@@ -45,7 +46,6 @@ def pfedla(
       depth: how many layers it has.
       normalisation: `softmax`, or `relu_norm` (ReLU, divided by the sum) as in the public code.
       recipe: how a client trains in a round.
-      retained: for HeurpFedLA: how many blocks a client keeps to itself.
 
     Deviations: Eq. 10 and 11 leave the sign open; both public codes subtract J ᵀΔ and climb the
     loss. All uploads of a round are taken in at once (the public code: one after another). One
@@ -54,19 +54,37 @@ def pfedla(
     Reference: Ma et al., "Layer-wised Model Aggregation for Personalized Federated Learning",
     CVPR 2022, https://arxiv.org/abs/2205.03993
     """
+    make = LayerWeights(hn_lr, embed, hidden, depth, normalisation)
+    return layer_wise(task, make, recipe, retained=0)
+
+
+class LayerWeights(NamedTuple):
+    """How the hypernetworks look and learn; see the options of `pfedla`."""
+
+    hn_lr: float
+    embed: int
+    hidden: int
+    depth: int
+    normalisation: Normalisation
+
+
+def layer_wise(task: Task, how: LayerWeights, recipe: Recipe, *, retained: int) -> Method:
+    """pFedLA whose clients keep `retained` blocks to themselves (HeurpFedLA)."""
     blocks = tuple(tuple(k for k in b if k not in task.buffers) for b in task.blocks)
     blocks = tuple(block for block in blocks if block)
     keep = min(retained, len(blocks))
 
     def init(clients: int, initial: Params, key: Key) -> Tree:
-        make = lambda k: init_weigher(k, clients, len(blocks), embed, hidden, depth, normalisation)
+        make = lambda k: init_weigher(
+            k, clients, len(blocks), how.embed, how.hidden, how.depth, how.normalisation
+        )
         keys = rng.fold(key, torch.arange(clients, device=key.device))
         models = tree.tile(tree.drop(initial, task.buffers), clients)
         return {"models": models, "nets": vmap(make)(keys)}
 
     def written(net: Tree, cid: Tensor, models: Params) -> tuple[Params, Tensor]:
         """θ̄_i, and which blocks the client keeps its own of: those it weighs itself most in."""
-        weights = weigh(net, cid, normalisation)
+        weights = weigh(net, cid, how.normalisation)
         mixed = mixture(weights, models, blocks)
         order = weights[:, cid].detach().argsort(descending=True, stable=True).argsort()
         return mixed, order < keep
@@ -113,7 +131,7 @@ def pfedla(
         begun = {k: torch.where(_like(flag[k], p), mine[k], p) for k, p in mixed.items()}
         return {
             "models": tree.put(models, ids, tree.add(begun, up.each["delta"])),
-            "nets": tree.put(server["nets"], ids, tree.sub(nets, tree.scale(grads, hn_lr))),
+            "nets": tree.put(server["nets"], ids, tree.sub(nets, tree.scale(grads, how.hn_lr))),
         }
 
     def personal(msg: Tree, state: Tree, data: Data, turn: Turn) -> Params:
@@ -122,7 +140,7 @@ def pfedla(
     def record(server: Tree) -> Tree:
         clients = next(iter(server["models"].values())).shape[0]
         ids = torch.arange(clients, device=server["nets"]["embed"].device)
-        weights = vmap(lambda net, cid: weigh(net, cid, normalisation))(server["nets"], ids)
+        weights = vmap(lambda net, cid: weigh(net, cid, how.normalisation))(server["nets"], ids)
         return {"aggregation_weights": weights.movedim(1, 0)}  # block, client, client
 
     return Method(init, send, start, client, receive, personal, task.predict, record)

@@ -93,7 +93,7 @@ def plgu_lf(
         return slope
 
     def start(msg: Tree, initial: Params, key: Key) -> Tree:
-        return {"theta": msg["params"]}
+        return {"theta": initial}
 
     def client(msg: Tree, state: Tree, data: Data, turn: Turn) -> Outcome:
         scores, personal, theta = parts(msg, state)
