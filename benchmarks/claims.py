@@ -267,6 +267,7 @@ def main() -> None:
     parser.add_argument("claims", nargs="*", default=list(CLAIMS), help=f"of {', '.join(CLAIMS)}")
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--commit", help="where there is no git to ask")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"  # one process per core
@@ -281,7 +282,7 @@ def main() -> None:
     commit = subprocess.run(describe, capture_output=True, text=True, check=False).stdout.strip()
     report = {
         "command": f"python {' '.join(sys.argv)}",
-        "commit": commit or "unknown",
+        "commit": arguments.commit or commit or "unknown",
         "device": f"cpu ({platform.processor() or platform.machine()}, {arguments.jobs} processes)",
         "claims": {
             name: {

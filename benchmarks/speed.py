@@ -131,6 +131,7 @@ def main() -> None:
     parser.add_argument("--clients", nargs="+", type=int, default=[20, 100])
     parser.add_argument("--engines", nargs="+", default=["vectorised", "sequential"])
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--commit", help="where there is no git to ask")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     rows = []
@@ -145,7 +146,7 @@ def main() -> None:
         name = torch.cuda.get_device_name()
     report = {
         "command": f"python {' '.join(sys.argv)}",
-        "commit": commit(),
+        "commit": arguments.commit or commit(),
         "version": fedtailor.__version__,
         "device": f"{arguments.device} ({name}, {torch.get_num_threads()} threads)",
         "torch": torch.__version__,

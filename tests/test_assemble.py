@@ -110,7 +110,7 @@ def test_a_device_that_cannot_compute_is_refused() -> None:
         ({"batch": 10**6}, "lower --batch"),
         ({"clients": 5000}, "5000 clients for 1797 rows"),
         ({"partition": "pathological:11"}, "11 classes"),
-        ({"partition": "natural"}, "digits"),
+        ({"partition": "natural"}, "do not say who owns"),
         ({"official_test": True}, "no test rows of its own"),
         ({"partition_file": "nowhere.npz"}, "nowhere.npz"),
         ({"held_out": 20}, "held out"),

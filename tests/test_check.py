@@ -23,13 +23,39 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(suite, "SIZES", (7, 16, 12, 9, 16, 5, 11, 8))
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_every_method_passes(name: str, request: pytest.FixtureRequest) -> None:
+SLOW = {"fedala", "fedrep", "fedfomo", "plgu-grep", "plgu-ghn"}  # one network in daily use
+
+
+@pytest.mark.parametrize(
+    ("name", "network"),
+    [
+        pytest.param(
+            name,
+            network,
+            marks=[pytest.mark.slow] if name in SLOW and network == "batch-norm" else [],
+        )
+        for name in METHODS
+        for network in NETWORKS
+    ],
+)
+def test_every_method_passes(
+    name: str, network: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if not name.startswith("fedfomo"):  # it judges models on validation rows, and needs some
         request.getfixturevalue("small")
+    monkeypatch.setattr(suite, "NETWORKS", {network: NETWORKS[network]})
     findings = check_method(METHODS[name])
-    assert len(findings) == len(CHECKS) * len(NETWORKS)
+    assert len(findings) == len(CHECKS)
     assert not [f for f in findings if not f.passed]
+
+
+def test_both_networks_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(suite, "CHECKS", (suite.check_page, suite.check_personal))
+    findings = check_method(local)
+    assert len(findings) == 4
+    assert {network for network in NETWORKS for f in findings if network in f.check} == set(
+        NETWORKS
+    )
 
 
 # --- methods that are broken, each in one way ---

@@ -105,28 +105,7 @@ def test_wrap_fills_the_unfinished_batch_with_rows_from_the_start(
     assert rows == [100 + i % n for i in range(steps * size)]
 
 
-@pytest.mark.parametrize(
-    "last",
-    [
-        "pad",
-        pytest.param(
-            "wrap",
-            marks=pytest.mark.xfail(
-                strict=True,
-                reason="Data.batches(0, last='wrap'): a batch of all rows is as wide as the widest "
-                "client of the chunk, so a smaller one's first rows count twice",
-            ),
-        ),
-        pytest.param(
-            "drop",
-            marks=pytest.mark.xfail(
-                strict=True,
-                reason="Data.batches(0, last='drop'): only the widest client of a chunk has a "
-                "step; alone (sequential engine) every client has one",
-            ),
-        ),
-    ],
-)
+@pytest.mark.parametrize("last", ["pad", "wrap", "drop"])
 def test_batch_zero_takes_all_rows_at_once_whatever_the_chunk(last: str) -> None:
     for padding in (0, 3):
         batches = list(client(5, padding).batches(0, rng.key(0), last))
@@ -189,16 +168,13 @@ def test_windows_begin_everywhere() -> None:
     assert begins == {100, 101, 102, 103}
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="Data.first and Data.window give a client without rows n = 1: it then learns from a "
-    "stranger's row (Federation pads with one), and window takes a remainder of 0",
-)
 @pytest.mark.parametrize("how", ["first", "window"])
 def test_a_part_of_no_rows_is_no_rows(how: str) -> None:
     empty = client(0, padding=3)
     part = empty.first(0.5) if how == "first" else empty.window(0.5, rng.key(0))
     assert int(part.n) == 0
+    for size in (0, 2):
+        assert not any(bool(batch.active) for batch in part.batches(size, rng.key(0)))
 
 
 @settings(max_examples=60, deadline=None)

@@ -14,6 +14,7 @@ MODULES = sorted(
     m.name
     for m in pkgutil.walk_packages(fedtailor.__path__, "fedtailor.")
     if not m.name.endswith("__main__")  # importing it would start the command line
+    and m.name != "fedtailor.check"  # its example is slow: tests/test_check.py covers it
 )
 
 OPTIONAL = {"flwr", "ray", "datasets", "pyarrow", "dp_accounting", "tensorboard"}

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 
 from fedtailor import rng, tree
+from fedtailor.errors import BadInput
 from fedtailor.task import AUGMENTATIONS, Batch, Task, classification, crop_and_flip, to_input
 
 
@@ -59,9 +60,16 @@ def test_the_initial_parameters_depend_on_the_key_alone() -> None:
     assert same(classification(with_norm).init(rng.key(3)), one)
 
 
-def test_init_leaves_the_global_generator_alone() -> None:
-    task = classification(with_norm)
+def test_making_a_task_and_init_leave_the_global_generators_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def reseed(*args: object) -> None:
+        raise AssertionError("torch.manual_seed reseeds every device")
+
+    monkeypatch.setattr(torch, "manual_seed", reseed)
     before = torch.get_rng_state()
+    task = classification(with_norm)
+    assert torch.equal(torch.get_rng_state(), before)
     task.init(rng.key(3))
     assert torch.equal(torch.get_rng_state(), before)
 
@@ -203,11 +211,6 @@ def test_two_dropouts_have_masks_of_their_own() -> None:
     assert bool((first & ~second).any())
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="task._with_keyed_dropout walks named_children(), which lists a module that stands "
-    "under two names once: the second name keeps torch's own, unkeyed dropout",
-)
 def test_one_dropout_under_two_names_is_keyed_under_both() -> None:
     def build() -> nn.Module:
         drop = nn.Dropout(0.5)
@@ -216,22 +219,51 @@ def test_one_dropout_under_two_names_is_keyed_under_both() -> None:
     task, batch = classification(build), a_batch(20)
     params = task.init(rng.key(0))
     assert float(task.loss(params, batch)[0]) == float(task.loss(params, batch)[0])
+    assert float(task.loss(params, batch)[0]) != float(task.loss(params, batch.again())[0])
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="task._with_keyed_dropout replaces nn.Dropout only: Dropout2d and AlphaDropout still "
-    "draw from the global generator, so a run is neither repeatable nor equal between engines",
+@pytest.mark.parametrize(
+    ("kind", "shape"),
+    [(nn.Dropout1d, (8, 6)), (nn.Dropout2d, (8, 3, 2)), (nn.Dropout3d, (8, 3, 2, 2))],
 )
-@pytest.mark.parametrize("kind", [nn.Dropout1d, nn.AlphaDropout])
-def test_other_dropouts_are_keyed_or_refused(kind: type[nn.Module]) -> None:
-    build = lambda: nn.Sequential(nn.Linear(4, 16), kind(0.5), nn.Linear(16, 3))
-    try:
-        task = classification(build)
-    except ValueError:
-        return
-    params, batch = task.init(rng.key(0)), a_batch(20)
-    assert float(task.loss(params, batch)[0]) == float(task.loss(params, batch)[0])
+def test_dropout_of_channels_is_keyed_too(kind: type[nn.Module], shape: tuple[int, ...]) -> None:
+    before, after = Spy(), Spy()
+    width = torch.Size(shape).numel()
+    task = classification(
+        lambda: nn.Sequential(
+            nn.Linear(4, width), nn.Unflatten(1, shape), before, kind(0.25), after, nn.Flatten()
+        )
+    )
+    params, batch = task.init(rng.key(0)), a_batch(200)
+    stream = torch.get_rng_state()
+    one = float(task.loss(params, batch)[0])
+    kept = after.seen != 0
+    assert one == float(task.loss(params, batch)[0])
+    assert one != float(task.loss(params, batch.again())[0])
+    assert torch.equal(torch.get_rng_state(), stream)
+    # a channel of an example goes as a whole or stays as a whole, scaled
+    whole = kept.flatten(2)
+    assert torch.equal(whole.all(2), whole.any(2))
+    share = float(whole.all(2).double().mean())
+    assert abs(share - 0.75) < 5 * (0.25 * 0.75 / whole.all(2).numel()) ** 0.5
+    task.loss(params, batch)
+    torch.testing.assert_close(after.seen[kept], before.seen[kept] / 0.75)
+
+
+@pytest.mark.parametrize("kind", [nn.AlphaDropout, nn.FeatureAlphaDropout])
+def test_other_dropouts_are_refused(kind: type[nn.Module]) -> None:
+    inner = lambda: nn.Sequential(nn.Linear(4, 16), kind(0.5))
+    with pytest.raises(BadInput, match=kind.__name__) as caught:
+        classification(lambda: nn.Sequential(inner(), nn.Linear(16, 3)))
+    assert "\n" not in str(caught.value) and "nn.Dropout" in str(caught.value)
+
+
+def test_batch_norm_without_a_momentum_is_refused() -> None:
+    # its statistics would be means over all batches so far, whose number is not kept
+    norm = lambda: nn.BatchNorm1d(6, momentum=None)
+    with pytest.raises(BadInput, match="'1'.*momentum") as caught:
+        classification(lambda: nn.Sequential(nn.Linear(4, 6), norm(), nn.Linear(6, 3)))
+    assert "\n" not in str(caught.value)
 
 
 def test_predict_is_in_evaluation_mode() -> None:
@@ -360,11 +392,6 @@ def test_the_top_blocks() -> None:
     assert task.top(3) == task.top(9) == everything
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="task.classification: a persistent buffer of whole numbers is neither in `buffers` nor "
-    "left out of `init`, so fit takes it for a parameter and grad raises",
-)
 def test_a_buffer_of_whole_numbers_is_not_trained() -> None:
     class Ordered(nn.Module):
         def __init__(self) -> None:
@@ -379,3 +406,10 @@ def test_a_buffer_of_whole_numbers_is_not_trained() -> None:
     params = task.init(rng.key(0))
     trained = {k for k in params if k not in task.buffers}
     assert trained == {"fc.weight", "fc.bias"}
+    assert task.blocks == (("fc.weight", "fc.bias"),)
+    # a constant of the network, and in use
+    x = a_batch().x
+    expected = x.flip(1) @ params["fc.weight"].T + params["fc.bias"]
+    torch.testing.assert_close(task.predict(params, x), expected)
+    slope = grad(lambda p: task.loss(p, a_batch())[0])(params)
+    assert float(tree.sq_norm(slope)) > 0

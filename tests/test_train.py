@@ -12,6 +12,7 @@ from torch.func import grad, vmap
 
 from fedtailor import rng, tree
 from fedtailor.data import Data
+from fedtailor.errors import BadInput
 from fedtailor.rng import Turn
 from fedtailor.task import Batch, Task, classification, crop_and_flip
 from fedtailor.train import Recipe, as_is, descend, fit, mean_loss, prox, repeat, sam, score
@@ -179,16 +180,31 @@ def test_the_padding_of_a_chunk_does_not_show(padding: int, last: str, steps: in
     close(fit(task, params, client(7, padding), turn(), recipe), alone)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="with batch=0 a ragged chunk widens each client's one batch by repeats of its rows; "
-    "they weigh nothing in the loss but enter BatchNorm's statistics, so engines and chunks differ",
-)
-def test_the_padding_of_a_chunk_does_not_show_in_statistics_of_all_rows() -> None:
-    task, recipe = classification(normed), Recipe(batch=0)
+@pytest.mark.parametrize("padding", [1, 4])
+@pytest.mark.parametrize("last", ["pad", "wrap", "drop"])
+@pytest.mark.parametrize("steps", [0, 3])
+def test_the_padding_of_a_chunk_does_not_show_in_all_rows_at_once(
+    padding: int, last: str, steps: int
+) -> None:
+    task = classification(network)
+    recipe = Recipe(epochs=2, batch=0, steps=steps, last=last, momentum=0.9)  # type: ignore[arg-type]
     params = begin(task)
     alone = fit(task, params, client(7, least=7), turn(), recipe)
-    close(fit(task, params, client(7, 4), turn(), recipe), alone)
+    close(fit(task, params, client(7, padding), turn(), recipe), alone)
+    assert not same(alone, params)
+
+
+@pytest.mark.parametrize("recipe", [Recipe(batch=0), Recipe(batch=0, steps=2)])
+@pytest.mark.parametrize("padding", [0, 4])
+def test_statistics_of_all_rows_at_once_are_refused(recipe: Recipe, padding: int) -> None:
+    # repeats up to the width of the chunk weigh nothing in the loss, but would in BatchNorm
+    task = classification(normed)
+    params, data = begin(task), client(7, padding)
+    with pytest.raises(BadInput, match="batch is 0, but BatchNorm needs") as caught:
+        fit(task, params, data, turn(), recipe)
+    assert "\n" not in str(caught.value) and "--batch" in str(caught.value)
+    # where nothing is trained there is nothing to refuse
+    assert same(fit(task, params, data, turn(), recipe, train=()), params)
 
 
 @pytest.mark.parametrize(
@@ -199,19 +215,12 @@ def test_the_padding_of_a_chunk_does_not_show_in_statistics_of_all_rows() -> Non
         Recipe(batch=0, weight_decay=0.1),
         Recipe(batch=3, weight_decay=0.1, last="drop"),
         Recipe(batch=3, weight_decay=0.1, last="wrap"),
-        pytest.param(
-            Recipe(steps=2, batch=3, weight_decay=0.1),
-            marks=pytest.mark.xfail(
-                strict=True,
-                reason="Recipe.batches says with `steps` that every client has the batch, also "
-                "where it has no rows (batch.active is False): weight decay and statistics move",
-            ),
-        ),
+        Recipe(steps=2, batch=3, weight_decay=0.1),
     ],
     ids=["sgd", "adamw", "all rows", "drop", "wrap", "steps"],
 )
 def test_a_client_without_rows_learns_nothing(recipe: Recipe) -> None:
-    task = classification(normed)
+    task = classification(normed if recipe.batch else network)
     params = begin(task)
     assert same(fit(task, params, client(0, padding=6), turn(), recipe), params)
 
@@ -318,7 +327,7 @@ def test_fit_passes_what_is_given_to_the_loss() -> None:
 
 
 def test_sam_is_two_passes() -> None:
-    task, rho, recipe = classification(normed), 0.3, Recipe(epochs=1, batch=0, lr=0.1)
+    task, rho, recipe = classification(normed), 0.3, Recipe(epochs=1, batch=8, lr=0.1)
     params, data = begin(task), client(8)
     found = fit(task, params, data, turn(), recipe, gradient=sam(rho))
 
@@ -450,8 +459,8 @@ def test_a_score_of_no_rows_is_zero() -> None:
 @pytest.mark.xfail(
     strict=True,
     raises=ValueError,
-    reason="train.score of data that is not even padded asks for batches of size 0; the sequential "
-    "engine cuts the padding off, so a client without validation rows stops the run",
+    reason="train.score of data that is not even padded asks for batches of size 0; engines keep a "
+    "row of padding, so only data made by hand is like that",
 )
 def test_a_score_of_rows_of_no_width_is_zero() -> None:
     task = classification(network)

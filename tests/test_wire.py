@@ -114,20 +114,7 @@ def test_there_and_back_with_any_rows(flags: list[bool]) -> None:
     assert_equal(wire.unpack(wire.pack(models(flags)), other), models(flags))
 
 
-@pytest.mark.parametrize(
-    "wrapped",
-    [
-        False,
-        pytest.param(
-            True,
-            marks=pytest.mark.xfail(
-                strict=True,
-                reason="wire._fill gives what is in a `maybe` in the order of the file, which "
-                "changes from call to call; sums over its leaves differ in their last bits",
-            ),
-        ),
-    ],
-)
+@pytest.mark.parametrize("wrapped", [False, True])
 def test_names_come_back_in_their_order(wrapped: bool) -> None:
     names = ["network", "of", "many", "names", *"wbazcqy"]
     part = {name: torch.zeros(1) for name in names}
@@ -186,14 +173,6 @@ def test_wrong_names_are_refused(sent: Tree) -> None:
     assert "part" in text and "'w'" in text
 
 
-UNCHECKED = pytest.mark.xfail(
-    strict=True,
-    reason="wire._fill checks names, shapes and types outside of `maybe` only, and takes it for "
-    "granted that a subtree is where one should be: KeyError, AttributeError, RuntimeError or "
-    "silence instead of BadInput",
-)
-
-
 @pytest.mark.parametrize(
     ("sent", "expected"),
     [
@@ -232,14 +211,10 @@ UNCHECKED = pytest.mark.xfail(
         ),
     ],
 )
-@UNCHECKED
 def test_a_wrong_form_is_refused(sent: Tree, expected: Tree) -> None:
     refused(sent, expected)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="wire.unpack lets safetensors' own error out where bytes are no message"
-)
 @pytest.mark.parametrize("raw", [b"", b"nonsense", wire.pack(message())[:-3]])
 def test_bytes_that_are_no_message_are_refused(raw: bytes) -> None:
     with pytest.raises(BadInput):

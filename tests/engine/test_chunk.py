@@ -70,11 +70,6 @@ def test_measuring_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="chunk._saved_bytes measures client 0; with batch=0 a step is as wide as the widest "
-    "client of the chunk, which may be far larger",
-)
 def test_all_rows_at_once_are_measured_on_the_largest_client(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

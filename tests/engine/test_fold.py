@@ -95,12 +95,6 @@ def test_a_weight_of_zero_has_no_part_in_a_chunk_with_others() -> None:
     assert float(fold.mean()["a"]) == 1.0
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="Fold.add divides by the chunk's weight: a chunk of clients that all weigh nothing (no "
-    "rows, weighting by data) makes the mean NaN; with chunks of 1 one such client is enough",
-)
 @pytest.mark.parametrize("order", [[2.0, 0.0], [0.0, 2.0]])
 def test_a_chunk_of_weight_zero_has_no_part(order: list[float]) -> None:
     fold = Fold()

@@ -107,11 +107,6 @@ def test_training_is_the_same_in_both(recipe: Recipe) -> None:
     compare(sequential(fit)(*given), vectorised(fit)(*given))
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="mapper._one says least = max(n, 1): for a client without rows the sequential engine "
-    "takes an inactive step for one that everybody has (weight decay, prox and statistics move)",
-)
 def test_a_client_without_rows_is_the_same_in_both() -> None:
     task = classification(lambda: nn.Sequential(nn.Linear(4, 3)))
     federation = world([3, 0], [1, 1])
@@ -125,12 +120,6 @@ def test_a_client_without_rows_is_the_same_in_both() -> None:
     compare(sequential(fit)(*given), vectorised(fit)(*given))
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=ValueError,
-    reason="mapper._one cuts the validation rows to none where a client has none; train.score then "
-    "asks for batches of size 0 (range() of step 0)",
-)
 def test_a_client_without_validation_rows_can_be_scored_in_both() -> None:
     task = classification(lambda: nn.Sequential(nn.Linear(4, 3)))
     federation = world([3, 2], [1, 0])
@@ -145,11 +134,6 @@ def test_a_client_without_validation_rows_can_be_scored_in_both() -> None:
 
 
 @pytest.mark.parametrize("last", ["wrap", "drop"])
-@pytest.mark.xfail(
-    strict=True,
-    reason="Data.batches(0): 'all rows' are as many as the widest client of the chunk has, so with "
-    "`wrap` and `drop` a smaller client trains otherwise in a chunk than alone",
-)
 def test_all_rows_at_once_are_the_same_in_both(last: str) -> None:
     task = classification(lambda: nn.Sequential(nn.Linear(4, 3)))
     federation = world([5, 3], [1, 1])

@@ -73,9 +73,6 @@ def test_without_the_pull_it_is_local(engine, epochs):
         assert same(models(sim), models(alone)) == (lam == 0)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="ditto.py: start() takes the received w, not the common initial model"
-)
 def test_without_the_pull_late_clients_are_local_too():
     """D-X2. The same where some join after round 0: v_k starts from the common initial model."""
     task, world = task_of(), ragged()

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 
 from fedtailor import rng, tree
 from fedtailor.engine import Diverged, Federation, Scores, draw_cohort
+from fedtailor.errors import BadInput
 from fedtailor.methods import METHODS, fedavg
 from fedtailor.task import classification
 from fedtailor.train import Recipe, fit
@@ -20,6 +21,7 @@ from .worlds import (
     NAMES,
     NETS,
     QUICK,
+    SIZES,
     data_of,
     gap,
     make,
@@ -77,20 +79,29 @@ def test_engines_agree(name, net):
         assert gap(reference, other) < 1e-9
 
 
-@pytest.mark.usefixtures("double")
-@pytest.mark.xfail(
-    strict=True,
-    reason="data.py: with batch=0 a client's rows are repeated up to the longest client's number, "
-    "and BatchNorm counts some of them more often than others",
-)
-def test_engines_agree_on_full_batches_with_batch_norm():
-    """Recipe(batch=0) takes all of a client's rows at once: no other client may matter."""
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", NAMES)
+def test_full_batches_with_batch_norm_are_refused(name, engine):
+    """Rows repeated up to the longest client's number would count in the statistics."""
     task, world = _world("norm")
-    results = []
-    for options in ({"engine": "sequential"}, {"engine": "vectorised"}):
-        sim = simulate(fedavg(task, recipe=Recipe(batch=0)), world, task, **options)
+    sim = simulate(quick(name, task, Recipe(batch=0)), world, task, engine=engine)
+    before = snapshot(sim)
+    with pytest.raises(BadInput, match="batch is 0, but BatchNorm needs .*--batch"):
         play(sim)
-        results.append(sim.server)
+    assert same(snapshot(sim), before)
+    assert sim.round == 0
+
+
+@pytest.mark.usefixtures("double")
+@pytest.mark.parametrize("name", NAMES)
+def test_engines_agree_on_full_batches(name):
+    """Recipe(batch=0) takes all of a client's rows at once: no other client may matter."""
+    task, world = _world()
+    results = []
+    for engine in ENGINES:
+        sim = simulate(quick(name, task, Recipe(batch=0)), world, task, engine=engine)
+        play(sim, COHORTS[:2])
+        results.append(outcome(sim))
     assert gap(*results) < 1e-9
 
 
@@ -201,6 +212,7 @@ def test_clients_that_were_never_drawn_are_evaluated_and_keep_no_state(name, eng
         "local": sim.initial,
         "fedavg": sim.server.get("params"),
         "fedprox": sim.server.get("params"),
+        "ditto": sim.initial,
         "fedrep": models(sim)["0"] | tree.pick(sim.initial, task.head),
     }
     if name in expected:
@@ -325,7 +337,7 @@ def test_training_is_in_training_mode(engine):
     )
     task, world = classification(build), ragged([12])
     sim = simulate(
-        fedavg(task, recipe=Recipe(batch=0, epochs=2, lr=0.1)), world, task, engine=engine
+        fedavg(task, recipe=Recipe(batch=12, epochs=2, lr=0.1)), world, task, engine=engine
     )
     play(sim)
     results = {}
@@ -356,7 +368,7 @@ def test_dropout_drops_while_training_and_anew_in_every_step():
         )
     )
     params = task.init(torch.tensor(1))
-    data, recipe = data_of(world, 1), Recipe(batch=0)
+    data, recipe = data_of(world, 1), Recipe(batch=SIZES[1])
     train = lambda which, key: fit(which, params, data, turn_of(key=key), recipe)
     assert not same(train(task, 1), train(dry, 1))
     assert same(train(task, 1), train(task, 1))
@@ -385,11 +397,8 @@ def test_running_statistics_move(name, engine):
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", NAMES)
-def test_clients_without_validation_rows_can_play(name, engine, request):
+def test_clients_without_validation_rows_can_play(name, engine):
     """A client with few rows may have none to spare; there is nothing to score on them then."""
-    if engine == "sequential":
-        reason = "data.py: batches(0) of no rows is range(0, 0, 0), after mapper.py cut the padding"
-        request.applymarker(pytest.mark.xfail(strict=True, reason=reason, raises=ValueError))
     task, world = _world()
     none = [np.arange(0)] * 2 + [r.numpy() for r in world.val.flat.split(world.val.n.tolist())][2:]
     lists = [[r.numpy() for r in p.flat.split(p.n.tolist())] for p in (world.train, world.test)]
@@ -414,18 +423,19 @@ def _spoilt(world: Federation, clients: list[int]) -> Federation:
     return world._replace(x=x)
 
 
-@pytest.mark.parametrize("chunk", [0, 2])
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(
+    ("engine", "chunk"), [("sequential", 0), ("vectorised", 0), ("vectorised", 2)]
+)
 @pytest.mark.parametrize("name", NAMES)
 def test_diverged_clients_are_named_and_nothing_changes(name, engine, chunk):
     task, world = _world()
     sim = simulate(quick(name, task), world, task, engine=engine, chunk=chunk)
     play(sim)
     before = snapshot(sim)
-    sim.federation = _spoilt(world, [2])
-    with pytest.raises(Diverged, match=r"client-2 diverged .* in round 1:") as caught:
-        play(sim, [[0, 2, 3]])
-    assert caught.value.clients == ["client-2"]
+    sim.federation = _spoilt(world, [2, 3])
+    with pytest.raises(Diverged, match=r"client-2, client-3 diverged .* in round 1:") as caught:
+        play(sim, [[3, 0, 2]])
+    assert caught.value.clients == ["client-2", "client-3"]  # all of them, in every engine
     assert caught.value.round == sim.round == 1
     assert same(snapshot(sim), before)
 

@@ -1,0 +1,87 @@
+"""Partial sharing: which names travel, phases, and names that differ on the server."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from fedtailor import tree
+from fedtailor.sharing import Phase, all_names, lower_blocks, partial
+from fedtailor.task import classification
+from fedtailor.train import Recipe, sam
+from methods.worlds import ragged, rows_of, same, simulate, task_of, two_numbers
+
+HALF = Recipe(batch=0, lr=0.5)
+
+
+def everyone(sim) -> torch.Tensor:
+    return torch.arange(sim.federation.clients)
+
+
+def test_names() -> None:
+    task = classification(
+        lambda: nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 3), nn.Linear(3, 2))
+    )
+    assert all_names(task) == tuple(task.init(torch.tensor(0)))
+    assert lower_blocks(task, 1) == task.blocks[0]
+    assert "1.running_mean" in lower_blocks(task, 1), "statistics belong to their block"
+    # 0: the lower half, rounded down, but at least one block
+    assert lower_blocks(task, 0) == task.blocks[0]
+    assert lower_blocks(task, 2) == task.blocks[0] + task.blocks[1]
+    assert lower_blocks(task, 99) == all_names(task)
+    one = classification(lambda: nn.Linear(2, 2))
+    assert lower_blocks(one, 0) == all_names(one)
+    four = classification(lambda: nn.Sequential(*[nn.Linear(2, 2) for _ in range(4)]))
+    assert lower_blocks(four, 0) == four.blocks[0] + four.blocks[1]
+
+
+def test_phases_run_one_after_another_and_an_empty_one_is_skipped() -> None:
+    """b for 0 epochs (nothing), a for 2 (3/4 of the way), then both for 1 (half of the rest)."""
+    task = two_numbers()
+    phases = [Phase(["b"], 0), Phase(["a"], 2), Phase(["a", "b"], 1)]
+    sim = simulate(partial(task, ["b"], phases, recipe=HALF), rows_of([[8.0]]), task)
+    sim.step(everyone(sim))
+    assert float(sim.server["shared"]["a"]) == 7.0
+    assert float(sim.bank.rows["personal"]["b"][0]) == 4.0
+
+
+def test_a_phase_may_have_steps_and_a_gradient_of_its_own() -> None:
+    """Three random batches of the only row: 7/8 of the way. SAM overshoots by ρ lr at each step."""
+    task = two_numbers()
+    phases = [Phase(["a"], 1, steps=3), Phase(["b"], 1, sam(0.5))]
+    sim = simulate(partial(task, ["b"], phases, recipe=HALF), rows_of([[8.0]]), task)
+    sim.step(everyone(sim))
+    assert float(sim.server["shared"]["a"]) == 7.0
+    # at b = 0 the gradient is -8, the worst point -0.5, the gradient there -8.5
+    assert float(sim.bank.rows["personal"]["b"][0]) == pytest.approx(4.25)
+
+
+def test_the_server_may_have_other_names() -> None:
+    """Client's a is the server's z."""
+    task = two_numbers()
+    method = partial(task, ["b"], [Phase(["a", "b"], 1)], recipe=HALF, on_server={"a": "z"})
+    message = method.send({"shared": {"z": torch.tensor(3.0)}}, torch.tensor(0), None)
+    assert message == {"shared": {"a": torch.tensor(3.0)}}
+    state = method.start(message, task.init(torch.tensor(0)), torch.tensor(0))
+    sim = simulate(partial(task, ["b"], [], recipe=HALF), rows_of([[8.0]]), task)
+    data = sim.federation.data(torch.tensor([0]))
+    one = data._replace(
+        rows=data.rows[0], n=data.n[0], val_rows=data.val_rows[0], val_n=data.val_n[0]
+    )
+    out = method.client(message, state, one, sim._turn(3))
+    assert out.upload.mean["shared"].keys() == {"z"}
+    assert float(out.upload.mean["shared"]["z"]) == 5.5
+    assert out.model.keys() == {"a", "b"}
+
+
+@pytest.mark.parametrize("engine", ["sequential", "vectorised"])
+def test_nobody_but_the_client_sees_the_personal_part(engine: str) -> None:
+    task, world = task_of("norm"), ragged()
+    method = partial(task, task.head, [Phase(all_names(task), 1)], recipe=Recipe())
+    sim = simulate(method, world, task, engine=engine)
+    sim.step(everyone(sim))
+    assert not set(sim.server["shared"]) & set(task.head)
+    assert set(sim.server["shared"]) | set(task.head) == set(all_names(task))
+    heads = tree.index(sim.bank.rows["personal"], 0), tree.index(sim.bank.rows["personal"], 1)
+    assert not same(*heads)
