@@ -83,7 +83,7 @@ def pfedla_weights(seed: int) -> Finding:
         "data": "digits",
         "model": "mlp",
         "partition_file": path,
-        "rounds": 150,
+        "rounds": 600,
         "epochs": 2,
     }
     _, folder = play("pfedla", seed, eval_every=150, options={"hn_lr": 0.05}, **settings)

@@ -261,7 +261,7 @@ def test_other_dropouts_are_refused(kind: type[nn.Module]) -> None:
 def test_batch_norm_without_a_momentum_is_refused() -> None:
     # its statistics would be means over all batches so far, whose number is not kept
     norm = lambda: nn.BatchNorm1d(6, momentum=None)
-    with pytest.raises(BadInput, match="'1'.*momentum") as caught:
+    with pytest.raises(BadInput, match=r"'1'.*momentum") as caught:
         classification(lambda: nn.Sequential(nn.Linear(4, 6), norm(), nn.Linear(6, 3)))
     assert "\n" not in str(caught.value)
 

@@ -86,7 +86,7 @@ def test_full_batches_with_batch_norm_are_refused(name, engine):
     task, world = _world("norm")
     sim = simulate(quick(name, task, Recipe(batch=0)), world, task, engine=engine)
     before = snapshot(sim)
-    with pytest.raises(BadInput, match="batch is 0, but BatchNorm needs .*--batch"):
+    with pytest.raises(BadInput, match=r"batch is 0, but BatchNorm needs .*--batch"):
         play(sim)
     assert same(snapshot(sim), before)
     assert sim.round == 0

@@ -51,7 +51,7 @@ def _equal(a, b, engine) -> bool:
 # ---------------------------------------------------------------------------------------- by hand
 
 # The loss (a b - x)²/2 from a = b = 1, lr 0.1. Client 0 has one row, 2, so one batch; client 1
-# three rows, all 8, so two batches of mean 8. u = a is shared, v = b is personal; weights are 1 : 2.
+# three rows, all 8, so two batches of mean 8. u = a is shared, v = b personal; weights are 1 : 2.
 
 
 def _world():
