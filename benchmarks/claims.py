@@ -84,9 +84,8 @@ def pfedla_weights(seed: int) -> Finding:
         "model": "mlp",
         "partition_file": path,
         "rounds": 600,
-        "epochs": 2,
     }
-    _, folder = play("pfedla", seed, eval_every=150, options={"hn_lr": 0.05}, **settings)
+    _, folder = play("pfedla", seed, eval_every=600, options={"hn_lr": 0.05}, **settings)
     weights = last(read_records(folder), "server/aggregation_weights").mean(0)[target]
     others = float(np.delete(weights, [target, same, similar]).mean())
     own, alike, near = (float(weights[i]) for i in (target, same, similar))

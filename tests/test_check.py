@@ -23,17 +23,17 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(suite, "SIZES", (7, 16, 12, 9, 16, 5, 11, 8))
 
 
-SLOW = {"fedala", "fedrep", "fedfomo", "plgu-grep", "plgu-ghn"}  # one network in daily use
+SLOW = ("fedala", "fedrep", "fedfomo", "plgu-grep", "plgu-ghn")  # one network in daily use
+MARKS: dict[tuple[str, str], Any] = {(name, "batch-norm"): pytest.mark.slow for name in SLOW}
+MARKS["plgu-lf", "dense"] = pytest.mark.xfail(
+    strict=True, reason="D=5 blocks by default: a network of 3 layers is then trained alone"
+)
 
 
 @pytest.mark.parametrize(
     ("name", "network"),
     [
-        pytest.param(
-            name,
-            network,
-            marks=[pytest.mark.slow] if name in SLOW and network == "batch-norm" else [],
-        )
+        pytest.param(name, network, marks=MARKS.get((name, network), []))
         for name in METHODS
         for network in NETWORKS
     ],

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tomllib
 from dataclasses import asdict, fields, replace
-from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +37,7 @@ def test_round_trip_of_the_defaults(method: str, tmp_path: Path) -> None:
         ({"lr": 1e-7, "clip": 1e22, "participation": 1 / 3}, {"mu": 0.1 + 0.2}),
         ({"data": 'a "quoted"\\path', "label": "tab\there", "client_column": "größe"}, {}),
         ({"hub": True, "permute_targets": True, "official_test": "yes"}, {"weighting": "uniform"}),
-        ({"seed": 2**62, "rounds": 10**6, "weight_decay": inf}, {}),
+        ({"seed": 2**62, "rounds": 10**6}, {}),
         ({"partition": "noniid2:3,0.5", "states": "disk", "optimizer": "adamw"}, {"mu": 5}),
         pytest.param(
             {"data": "clinic-😀"},
@@ -148,7 +147,6 @@ def test_settings_out_of_range(given: dict[str, Any], said: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.xfail(strict=True, reason="inf is taken, and every client diverges at once")
 def test_the_learning_rate_is_finite() -> None:
     with pytest.raises(BadInput):
         make_config("fedavg", {"lr": "inf"}, {})

@@ -456,12 +456,6 @@ def test_a_score_of_no_rows_is_zero() -> None:
     assert float(mean_loss(task, params, client(0, padding=2))) == 0
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=ValueError,
-    reason="train.score of data that is not even padded asks for batches of size 0; engines keep a "
-    "row of padding, so only data made by hand is like that",
-)
 def test_a_score_of_rows_of_no_width_is_zero() -> None:
     task = classification(network)
     assert [float(s) for s in score(task.predict, begin(task), client(3, val=0).val)] == [0, 0]

@@ -80,7 +80,7 @@ class Data(NamedTuple):
         """
         width = len(self.rows)
         if size == 0:  # everything at once is never a short batch
-            size, last = width, "pad"
+            size, last = max(width, 1), "pad"
         for number, low in enumerate(range(0, width, size)):
             position = torch.arange(low, low + size, device=self.rows.device)
             index = self.rows[position % self.n.clamp(min=1)]

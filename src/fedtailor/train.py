@@ -235,7 +235,9 @@ def descend(
     memory = optimiser.init(theta)
     loss = torch.zeros((), device=turn.key.device)
     for batch, number in recipe.batches(data, turn.key):
-        entry = (number, recipe.batch or len(data.rows), "steps" if recipe.steps else recipe.last)
+        # all rows at once are never a short batch
+        kind = "steps" if recipe.steps or recipe.batch == 0 else recipe.last
+        entry = (number, recipe.batch, kind)
         everyone = data.all_active(number, 0 if recipe.steps else recipe.batch, recipe.last)
         if augment:
             # its own key: the batch's also serves dropout and noise
@@ -323,7 +325,7 @@ def score(
     correct = torch.zeros((), device=data.n.device)
     loss = torch.zeros((), device=data.n.device)
     # any key: evaluation draws nothing
-    for batch in data.batches(min(size, len(data.rows)), data.n * 0):
+    for batch in data.batches(min(size, max(len(data.rows), 1)), data.n * 0):
         logits = predict(model, batch.x)
         hit = (logits.argmax(-1) == batch.y).to(batch.weight.dtype)
         correct = correct + (hit * batch.weight).sum()

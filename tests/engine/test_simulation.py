@@ -294,16 +294,7 @@ NOISE = Recipe(epochs=2, batch=3, lr=0.1, dp_clip=1.0, dp_noise=0.5)
         (replace(NOISE, last="drop"), [4, 2, 2, 0]),
         (replace(NOISE, steps=5), [5, 5, 5, 5]),
         (replace(NOISE, batch=0), [2, 2, 2, 2]),
-        pytest.param(
-            replace(NOISE, batch=0, last="drop"),
-            [2, 2, 2, 2],
-            marks=pytest.mark.xfail(
-                strict=True,
-                reason="train.descend enters a batch of all rows with the chunk's width and "
-                "recipe.last; privacy.charged then takes it for dropped at smaller clients, who do "
-                "take the step: their ε is too small",
-            ),
-        ),
+        (replace(NOISE, batch=0, last="drop"), [2, 2, 2, 2]),
         (replace(NOISE, dp_clip=0.0), [0, 0, 0, 0]),
     ],
     ids=["pad", "drop", "steps", "all rows", "all rows, drop", "off"],

@@ -33,7 +33,8 @@ class Rows(NamedTuple):
         return cls(flat.to(device), torch.cat([n.new_zeros(1), n.cumsum(0)[:-1]]), n)
 
     def at(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """(padded row numbers, counts) of some clients; padding repeats a client's own rows."""
+        """(padded row numbers, counts) of some clients; padding repeats a client's own rows, and a
+        client without any is padded with row 0 of the store."""
         n = self.n[ids]
         width = max(int(n.max()), 1)
         position = torch.arange(width) % n.clamp(min=1)[:, None]
@@ -41,7 +42,8 @@ class Rows(NamedTuple):
         device = self.flat.device
         if not len(self.flat):
             return torch.zeros(len(ids), 1, dtype=torch.int64, device=device), n.to(device)
-        return self.flat[where.to(device)], n.to(device)
+        own = (n > 0)[:, None].to(device)
+        return torch.where(own, self.flat[where.to(device)], 0), n.to(device)
 
 
 class Federation(NamedTuple):
