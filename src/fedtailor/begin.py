@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 from .data import Data
 from .rng import Turn
 from .task import Task
-from .train import Recipe
+from .train import Loss, Recipe, fit
 from .tree import Params, Tree
 
 Blocks = tuple[tuple[str, ...], ...]
@@ -53,3 +54,26 @@ def as_received(task: Task, blocks: Blocks, recipe: Recipe) -> Begin:
         return Begun(received, memory, {})
 
     return Begin(lambda received, initial: {}, adapt, lambda memory, trained: memory)
+
+
+def finetuned(epochs: int, loss: Loss | None = None) -> Starter:
+    """Training begins with what was received after some epochs of fine-tuning.
+
+    Args:
+      epochs: of fine-tuning; 0 is `as_received`.
+      loss: instead of the task's; it is `given` the received model as its `anchor`.
+    """
+
+    def starter(task: Task, blocks: Blocks, recipe: Recipe) -> Begin:
+        if epochs == 0:
+            return as_received(task, blocks, recipe)
+        how = replace(recipe, epochs=epochs, steps=0)
+
+        def adapt(received: Params, memory: Tree, rest: Params, data: Data, turn: Turn) -> Begun:
+            given = {"anchor": received}
+            whole = fit(task, rest | received, data, turn, how, loss=loss, given=given)
+            return Begun({k: whole[k] for k in received}, memory, {})
+
+        return Begin(lambda received, initial: {}, adapt, lambda memory, trained: memory)
+
+    return starter

@@ -55,6 +55,12 @@ class Data(NamedTuple):
         """The first part of the rows, at least one."""
         return self._replace(n=self._part(share), least=0)
 
+    def rest(self, share: float) -> Data:
+        """The rows after `first(share)`."""
+        skip = self._part(share)
+        position = torch.arange(len(self.rows), device=self.rows.device) + skip
+        return self._replace(rows=self.rows[position % len(self.rows)], n=self.n - skip, least=0)
+
     def window(self, share: float, key: Key) -> Data:
         """A random contiguous part of the rows, at least one."""
         n = self._part(share)

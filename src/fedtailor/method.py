@@ -16,6 +16,19 @@ from .tree import Params, Tree
 Model = Any  # a tree; usually a whole set of parameters
 
 
+class Clients(int):
+    """How many clients there are; `sizes` has the number of training rows of each."""
+
+    sizes: Tensor
+
+    @classmethod
+    def of(cls, sizes: Tensor) -> Clients:
+        """From one size per client."""
+        made = cls(len(sizes))
+        made.sizes = sizes
+        return made
+
+
 class Upload(NamedTuple):
     """What a client sends to the server, and nothing else does it send.
 
@@ -61,9 +74,10 @@ class Method(NamedTuple):
     predict: (model, x) -> logits.
     record: server -> small arrays for the run's records, by name.
     general: (message, state) -> the global model, where the method has one beside personal models.
+    donate: share of each client's training rows that goes into a pool which all train on.
     """
 
-    init: Callable[[int, Params, Key], Tree]
+    init: Callable[[Clients, Params, Key], Tree]
     send: Callable[[Tree, Tensor, Turn], Tree]
     start: Callable[[Tree, Params, Key], Tree]
     client: Callable[[Tree, Tree, Data, Turn], Outcome]
@@ -72,6 +86,7 @@ class Method(NamedTuple):
     predict: Callable[[Model, Tensor], Tensor]
     record: Callable[[Tree], Tree] = lambda server: {}
     general: Callable[[Tree, Tree], Model] | None = None
+    donate: float = 0.0
 
 
 def by_size(data: Data, weighting: Weighting) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from . import rng, tree
 from .data import Data
-from .method import Method, Outcome, Upload
+from .method import Clients, Method, Outcome, Upload
 from .options import NonNegative, Share
 from .rng import Key, Turn
 from .task import Task
@@ -132,7 +132,7 @@ def with_mixup(
     count = len(task.blocks)
     there = on_server or {name: name for block in task.blocks for name in block}
 
-    def init(clients: int, initial: Params, key: Key) -> Tree:
+    def init(clients: Clients, initial: Params, key: Key) -> Tree:
         none = torch.zeros((), device=key.device)
         return host.init(clients, initial, key) | {"accuracy": none}
 

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 from .errors import BadInput
 
 NonNegative = Annotated[float, (0.0, inf)]
+Above = Annotated[float, (1e-12, inf)]
 AboveOne = Annotated[float, (1.000001, inf)]
 Share = Annotated[float, (0.0, 1.0)]
 Percent = Annotated[float, (0.0, 100.0)]

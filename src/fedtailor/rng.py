@@ -27,7 +27,7 @@ _FIRST = _signed(0xBF58476D1CE4E5B9)
 _SECOND = _signed(0x94D049BB133111EB)
 
 # What a key is for. Distinct numbers, so that no two purposes ever share their draws.
-INITIAL, SERVER, COHORT, TURN, SCORE = range(5)
+INITIAL, SERVER, COHORT, TURN, SCORE, POOL = range(6)
 
 
 def _shift(value: Tensor, bits: int) -> Tensor:

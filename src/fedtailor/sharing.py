@@ -16,7 +16,7 @@ from torch import Tensor
 from . import tree
 from .begin import Starter, as_received
 from .data import Data
-from .method import Method, Outcome, Upload, by_size
+from .method import Clients, Method, Outcome, Upload, by_size
 from .rng import Key, Turn
 from .task import Task
 from .train import Gradient, Recipe, as_is, fit
@@ -91,7 +91,7 @@ def partial(
     blocks = tuple(tuple(k for k in block if k not in mine) for block in task.blocks)
     starter = begin(task, tuple(block for block in blocks if block), recipe)
 
-    def init(clients: int, initial: Params, key: Key) -> Tree:
+    def init(clients: Clients, initial: Params, key: Key) -> Tree:
         return {"shared": tree.pick(initial, shared)}
 
     def send(server: Tree, cid: Tensor, turn: Turn) -> Tree:

@@ -39,6 +39,11 @@ class Batch(NamedTuple):
         return self._replace(key=rng.fold(self.key, -1))
 
 
+def weighted_mean(each: Tensor, batch: Batch) -> Tensor:
+    """The mean of one number per example over the real examples."""
+    return (each * batch.weight).sum() / batch.weight.sum().clamp(min=1)
+
+
 Augment = Callable[[Tensor, Key], Tensor]
 
 
@@ -54,6 +59,7 @@ class Task(NamedTuple):
       buffers: names that are not trained (running statistics).
       batch_norm: names of everything that belongs to BatchNorm modules.
       augment: (x, key) -> x, applied to training batches only.
+      outputs: (params, batch) -> (logits, buffers after the pass), in training mode.
     """
 
     init: Callable[[Key], Params]
@@ -63,6 +69,7 @@ class Task(NamedTuple):
     buffers: tuple[str, ...] = ()
     batch_norm: tuple[str, ...] = ()
     augment: Augment | None = None
+    outputs: Callable[[Params, Batch], tuple[Tensor, Params]] | None = None
 
     def top(self, n: int) -> tuple[str, ...]:
         """All names in the `n` blocks next to the output."""
@@ -196,15 +203,18 @@ def classification(
             state = build().state_dict()
         return {k: v.detach().clone().to(device) for k, v in state.items() if k in names}
 
-    def loss(params: Params, batch: Batch) -> tuple[Tensor, Params]:
+    def outputs(params: Params, batch: Batch) -> tuple[Tensor, Params]:
         x = to_input(batch.x, next(iter(params.values())).dtype)
         # BatchNorm writes into the buffers it is given: hand it copies that carry the client axis
         axis = torch.zeros_like(batch.active, dtype=batch.weight.dtype)
         written = {k: params[k] + axis for k in buffers}
         keys = {f"{name}.key": rng.fold(batch.key, i) for i, name in enumerate(dropouts)}
-        logits = functional_call(training, params | written | keys, (x,))
+        return functional_call(training, params | written | keys, (x,)), written
+
+    def loss(params: Params, batch: Batch) -> tuple[Tensor, Params]:
+        logits, written = outputs(params, batch)
         each = F.cross_entropy(logits, batch.y, reduction="none")
-        return (each * batch.weight).sum() / batch.weight.sum().clamp(min=1), written
+        return weighted_mean(each, batch), written
 
     def predict(params: Params, x: Tensor) -> Tensor:
         logits: Tensor = functional_call(
@@ -212,4 +222,4 @@ def classification(
         )
         return logits
 
-    return Task(init, loss, predict, groups, buffers, norms, augment)
+    return Task(init, loss, predict, groups, buffers, norms, augment, outputs)

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .. import rng
 from ..data import Data
 
 
@@ -78,6 +79,23 @@ class Federation(NamedTuple):
         rows = [Rows.of(part, x.device) for part in (train, val, test)]
         return cls(x, y, rows[0], rows[1], rows[2], tuple(names))
 
+    def pooled(self, share: float, seed: int) -> Pool:
+        """The federation after every client gave a share of its training rows to a common pool.
+
+        Everyone trains on its own rows and those of the others in the pool; nothing else changes.
+        """
+        own = [self.train.flat[o : o + n].cpu() for o, n in zip(self.train.offset, self.train.n)]  # noqa: B905
+        given = []
+        for i, rows in enumerate(own):
+            order = rng.permutation(rng.key(seed, rng.POOL, i), len(rows))
+            given.append(rows[order[: max(1, round(share * len(rows)))]])
+        pool = torch.cat(given)
+        all_rows = [np.union1d(mine.numpy(), pool.numpy()) for mine in own]
+        each = self.x[0].numel() * self.x.element_size() + self.y.element_size()
+        count = torch.tensor([len(g) for g in given])
+        with_pool = self._replace(train=Rows.of(all_rows, self.x.device))
+        return Pool(with_pool, (len(pool) - count) * each, count * each)
+
     @property
     def clients(self) -> int:
         """How many clients there are."""
@@ -93,3 +111,15 @@ class Federation(NamedTuple):
         """One part (`train`, `val` or `test`) of some clients, for evaluation."""
         rows, n = getattr(self, which).at(ids)
         return Data(self.x, self.y, rows, n, rows[:, :1], n * 0)
+
+
+class Pool(NamedTuple):
+    """Attributes:
+    federation: with everyone's training rows after pooling.
+    down: bytes of the pool that each client downloads, once.
+    up: bytes that each client gave, once.
+    """
+
+    federation: Federation
+    down: Tensor
+    up: Tensor

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .. import rng, train, tree, wire
 from ..data import Data
-from ..method import Method, Model, Upload
+from ..method import Clients, Method, Model, Upload
 from ..privacy import charged, keep_account
 from ..rng import Turn
 from ..task import Task
@@ -122,7 +122,10 @@ class Simulation:
         recipe: Recipe | None = None,
         others: Sequence[tuple[Method, Task, Tensor]] = (),
     ) -> None:
-        self.method, self.federation, self.task = method, federation, task
+        pool = federation.pooled(method.donate, seed) if method.donate else None
+        if pool is not None:
+            federation = pool.federation
+        self.method, self.federation, self.task, self.pool = method, federation, task, pool
         self.seed, self.rounds, self.engine = seed, rounds, engine
         self.device = federation.x.device
         self.round = 0
@@ -135,7 +138,8 @@ class Simulation:
             if len(ids) or m is method
         ]
         server_key = rng.key(seed, rng.SERVER, device=self.device)
-        self.server: Tree = method.init(federation.clients, self.initial, server_key)
+        sizes = Clients.of(federation.train.n.to(self.device))
+        self.server: Tree = method.init(sizes, self.initial, server_key)
         turn, how = self._turn(rng.TURN), recipe or Recipe()
         fits = [
             g.prepare(self.server, federation, turn, place, folder, how)
@@ -221,6 +225,7 @@ class Simulation:
 
         fold = Fold()
         seen: list[Tensor] = []
+        fresh: list[Tensor] = []
         spent: list[int] = []
         bad: list[int] = []
         measures: list[_Measured] = []
@@ -230,6 +235,7 @@ class Simulation:
                 state, up, notes, measured = self._mapped(act, group, ids, turn)
             spent += [charged(entries, n) for n in self.federation.train.n[ids].tolist()]
             seen.append(ids)
+            fresh.append(~group.bank.met[group.rows(ids)])
             measures.append(measured)
             good = measured.finite.cpu()
             if not bool(good.all()):
@@ -242,6 +248,7 @@ class Simulation:
             fold.add(up.mean, up.weight)
             taken.append(_Taken(group, ids, group.stage(ids, state), up.each, notes))
         drawn, order = torch.cat(seen).sort()
+        new = torch.cat(fresh)
         if bad and (on_nan != "skip" or not taken):
             raise Diverged([self.federation.names[i] for i in sorted(bad)], self.round)
         for one in taken:
@@ -253,11 +260,13 @@ class Simulation:
             self.server = self.method.receive(self.server, ids.to(self.device), upload, turn)
         self.round += 1
         measured = join(measures, order)
+        once = torch.where(new, 1, 0)[order]
+        down, up = (self.pool.down[drawn], self.pool.up[drawn]) if self.pool else (0, 0)
         return RoundReport(
             drawn,
             drawn[~torch.isin(drawn, ids)],
-            measured.down,
-            measured.up,
+            measured.down + once * down,
+            measured.up + once * up,
             measured.post if post else None,
             torch.tensor(spent)[order],
             ids,

@@ -6,11 +6,11 @@ from torch import Tensor
 
 from ..begin import Starter, as_received
 from ..data import Data
-from ..method import Method, Outcome, Upload, by_size
+from ..method import Clients, Method, Outcome, Upload, by_size
 from ..options import Weighting
 from ..rng import Key, Turn
 from ..task import Task
-from ..train import Loss, Recipe, fit
+from ..train import Gradient, Loss, Recipe, as_is, fit
 from ..tree import Params, Tree
 
 
@@ -21,6 +21,7 @@ def fedavg(
     recipe: Recipe = Recipe(),
     loss: Loss | None = None,
     begin: Starter = as_received,
+    gradient: Gradient = as_is,
 ) -> Method:
     """Clients train the server's model; the server averages what they return.
 
@@ -35,6 +36,7 @@ def fedavg(
       loss: for methods built on this one: another local loss, which is `given` the received model
         as its `anchor`.
       begin: for methods built on this one: where local training begins.
+      gradient: for methods built on this one: how steps come from gradients.
 
     Deviations: none. BatchNorm's running statistics are averaged like parameters.
 
@@ -43,7 +45,7 @@ def fedavg(
     """
     starter = begin(task, task.blocks, recipe)
 
-    def init(clients: int, initial: Params, key: Key) -> Tree:
+    def init(clients: Clients, initial: Params, key: Key) -> Tree:
         return {"params": initial}
 
     def send(server: Tree, cid: Tensor, turn: Turn) -> Tree:
@@ -55,7 +57,9 @@ def fedavg(
     def client(msg: Tree, state: Tree, data: Data, turn: Turn) -> Outcome:
         here = starter.adapt(msg["params"], state, {}, data, turn.aside())
         given = {"anchor": msg["params"]} if loss else None
-        params = fit(task, here.params, data, turn, recipe, loss=loss, given=given)
+        params = fit(
+            task, here.params, data, turn, recipe, loss=loss, given=given, gradient=gradient
+        )
         upload = Upload({"params": params}, by_size(data, weighting))
         return Outcome(starter.keep(here.memory, params), upload, params, here.notes)
 

@@ -11,7 +11,7 @@ from torch.func import vmap
 from .. import rng, tree, wire
 from ..candidates import cluster_means, normalised
 from ..data import Data
-from ..method import Method, Outcome, Upload
+from ..method import Clients, Method, Outcome, Upload
 from ..options import Count, NonNegative, Share
 from ..rng import Key, Turn
 from ..task import Task
@@ -89,7 +89,7 @@ def fedfomo(
             return number[:0], free[:0]
         return torch.stack(ids), torch.stack(filled)
 
-    def init(clients: int, initial: Params, key: Key) -> Tree:
+    def init(clients: Clients, initial: Params, key: Key) -> Tree:
         more = {"extra": tree.tile(initial, extra)} if extra else {}
         return {
             "models": tree.tile(initial, clients),

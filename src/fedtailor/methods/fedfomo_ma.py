@@ -9,7 +9,7 @@ from torch.func import vmap
 from .. import tree, wire
 from ..candidates import normalised
 from ..data import Data
-from ..method import Method, Outcome, Upload
+from ..method import Clients, Method, Outcome, Upload
 from ..rng import Key, Turn
 from ..task import Task
 from ..train import Recipe, fit, mean_loss
@@ -37,7 +37,7 @@ def fedfomo_ma(task: Task, *, recipe: Recipe = Recipe()) -> Method:
     ICLR 2021, https://arxiv.org/abs/2012.08565, Eq. 14
     """
 
-    def init(clients: int, initial: Params, key: Key) -> Tree:
+    def init(clients: Clients, initial: Params, key: Key) -> Tree:
         never = torch.zeros(clients, dtype=torch.bool, device=key.device)
         return {"models": tree.tile(initial, clients), "uploaded": never, "mean": initial}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from ..data import Data
-from ..method import Method, Outcome, Upload
+from ..method import Clients, Method, Outcome, Upload
 from ..rng import Key, Turn
 from ..task import Task
 from ..train import Recipe, fit
@@ -29,7 +29,7 @@ def local(task: Task, *, recipe: Recipe = Recipe()) -> Method:
     Reference: the "Local Training" rows of the papers that this package covers.
     """
 
-    def init(clients: int, initial: Params, key: Key) -> Tree:
+    def init(clients: Clients, initial: Params, key: Key) -> Tree:
         return {}
 
     def send(server: Tree, cid: Tensor, turn: Turn) -> Tree:

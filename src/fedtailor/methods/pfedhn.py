@@ -12,7 +12,7 @@ from .. import rng, tree
 from ..begin import Starter, as_received
 from ..data import Data
 from ..hypernetwork import mlp_writer, table_writer
-from ..method import Method, Outcome, Upload
+from ..method import Clients, Method, Outcome, Upload
 from ..optim import clip_norm, sgd
 from ..options import Count, NonNegative, Share, Whole
 from ..rng import Key, Turn
@@ -81,7 +81,7 @@ def pfedhn(
     starter = begin(task, tuple(block for block in written if block), recipe)
     inner = replace(recipe, steps=inner_steps or recipe.steps, clip=recipe.clip or inner_clip)
 
-    def init(clients: int, initial: Params, key: Key) -> Tree:
+    def init(clients: Clients, initial: Params, key: Key) -> Tree:
         net = writer.init(clients, initial, key)
         return {"net": net, "memory": optimiser.init(net)}
 

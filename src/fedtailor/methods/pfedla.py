@@ -11,7 +11,7 @@ from torch.func import vjp, vmap
 from .. import rng, tree, wire
 from ..data import Data
 from ..layerwise import Normalisation, init_weigher, mixture, weigh
-from ..method import Method, Outcome, Upload
+from ..method import Clients, Method, Outcome, Upload
 from ..options import Count, NonNegative
 from ..rng import Key, Turn
 from ..task import Task
@@ -74,7 +74,7 @@ def layer_wise(task: Task, how: LayerWeights, recipe: Recipe, *, retained: int) 
     blocks = tuple(block for block in blocks if block)
     keep = min(retained, len(blocks))
 
-    def init(clients: int, initial: Params, key: Key) -> Tree:
+    def init(clients: Clients, initial: Params, key: Key) -> Tree:
         make = lambda k: init_weigher(
             k, clients, len(blocks), how.embed, how.hidden, how.depth, how.normalisation
         )

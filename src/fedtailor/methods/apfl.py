@@ -1,0 +1,124 @@
+"""APFL: a personal mixture of a local and the global model, with a learnt weight."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from .. import tree
+from ..data import Data
+from ..method import Method, Outcome, Upload, by_size
+from ..options import Share, Weighting
+from ..rng import Key, Turn
+from ..task import Batch, Task
+from ..train import Recipe, Slope, descend
+from ..tree import Params, Tree
+from .fedavg import fedavg
+
+
+def apfl(
+    task: Task,
+    *,
+    alpha: Share = 0.5,
+    adaptive: bool = True,
+    weighting: Weighting = "data",
+    recipe: Recipe = Recipe(),
+) -> Method:
+    """The client's model is v̄ = α v + (1 − α) w; w is FedAvg's, v and α are its own.
+
+        w ← w − η ∇F(w);   v ← v − η α ∇F(v̄);   v̄ = α v + (1 − α) w   with the w of the client
+        α ← clip₀¹(α − η ⟨v − w, ∇F(v̄)⟩)        once a round, on its first batch, if adaptive
+
+    Learnt on the client: v and α. Tested with v̄ of v and the received w; w is tested too.
+
+    Args:
+      alpha: α at the start. With 0 the tested model is FedAvg's, with 1 training alone.
+      adaptive: learn α.
+      weighting: a client's weight in the mean: `data` or `uniform`.
+      recipe: how a client trains in a round.
+
+    Deviations: none.
+
+    Reference: Deng et al., "Adaptive Personalized Federated Learning",
+    https://arxiv.org/abs/2003.13461
+    """
+    shared = fedavg(task, weighting=weighting, recipe=recipe)
+
+    def both(at: Slope) -> Slope:
+        def slope(
+            pair: Tree, batch: Batch, given: Tree, carried: Tree
+        ) -> tuple[Tree, Tensor, Tree]:
+            for_w, _, changed = at(pair["w"], batch, given, carried)
+            mixed = tree.lerp(pair["w"], pair["v"], given["alpha"])
+            for_v, loss, _ = at(mixed, batch.again(), given, carried)
+            return {"w": for_w, "v": tree.scale(for_v, given["alpha"])}, loss, changed
+
+        return slope
+
+    def along(at: Slope) -> Slope:
+        """The slope of α: ⟨v − w, ∇F(v̄)⟩."""
+
+        def slope(
+            theta: Tree, batch: Batch, given: Tree, carried: Tree
+        ) -> tuple[Tree, Tensor, Tree]:
+            mixed = tree.lerp(given["w"], given["v"], theta["alpha"])
+            grads, loss, _ = at(mixed, batch, given, carried)
+            apart = tree.sub(given["v"], given["w"])
+            dots = [(g * d).sum() for g, d in zip(grads.values(), apart.values(), strict=True)]
+            return {"alpha": torch.stack(dots).sum()}, loss, {}
+
+        return slope
+
+    def objective(theta: Tree, batch: Batch, given: Tree, rest: Tree) -> tuple[Tensor, Tree]:
+        return task.loss(rest | theta, batch)
+
+    def start(msg: Tree, initial: Params, key: Key) -> Tree:
+        share = torch.full((), alpha, device=key.device)
+        return {"own": initial, "alpha": share}
+
+    def client(msg: Tree, state: Tree, data: Data, turn: Turn) -> Outcome:
+        w, rest = tree.drop(msg["params"], task.buffers), tree.pick(msg["params"], task.buffers)
+        v, share = tree.drop(state["own"], task.buffers), state["alpha"]
+        if adaptive:
+            one = replace(recipe, steps=1, optimizer="sgd", momentum=0.0, weight_decay=0.0)
+            found = descend(
+                objective,
+                {"alpha": share},
+                data,
+                turn.aside(),
+                one,
+                given={"w": w, "v": v},
+                carried=rest,
+                gradient=along,
+                project=lambda a: a.clamp(0, 1),
+            )
+            share = found.theta["alpha"]
+        done = descend(
+            objective,
+            {"w": w, "v": v},
+            data,
+            turn,
+            recipe,
+            given={"alpha": share},
+            carried=rest,
+            gradient=both,
+            augment=task.augment,
+        )
+        trained, own = (
+            {k: (done.theta[part] | done.carried)[k] for k in msg["params"]} for part in ("w", "v")
+        )
+        upload = Upload({"params": trained}, by_size(data, weighting))
+        model = tree.lerp(trained, own, share)
+        return Outcome({"own": own, "alpha": share}, upload, model, {"alpha": share})
+
+    def personal(msg: Tree, state: Tree, data: Data, turn: Turn) -> Params:
+        return tree.lerp(msg["params"], state["own"], state["alpha"])
+
+    return shared._replace(
+        start=start,
+        client=client,
+        personal=personal,
+        general=lambda msg, state: msg["params"],
+    )

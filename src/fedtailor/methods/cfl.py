@@ -1,0 +1,122 @@
+"""CFL: clients are split into clusters when their updates pull apart."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .. import tree
+from ..data import Data
+from ..method import Clients, Method, Outcome, Upload
+from ..options import NonNegative, Whole
+from ..rng import Key, Turn
+from ..task import Task
+from ..train import Recipe, fit
+from ..tree import Params, Tree
+from .fedamp import cosines, pairwise
+
+
+def bipartition(cosine: Tensor) -> np.ndarray:
+    """Two groups of clients by complete linkage on −cosine: a 0 or 1 for each."""
+    from sklearn.cluster import AgglomerativeClustering
+
+    apart = (1 - cosine.double()).clamp(min=0).cpu().numpy()
+    method = AgglomerativeClustering(2, metric="precomputed", linkage="complete")
+    found: np.ndarray = method.fit_predict(apart)
+    return found
+
+
+def cfl(
+    task: Task,
+    *,
+    e1: NonNegative = 0.4,
+    e2: NonNegative = 1.6,
+    first_split: Whole = 20,
+    recipe: Recipe = Recipe(),
+) -> Method:
+    """Everyone begins in one cluster; a cluster whose members disagree at a standstill is halved.
+
+        ΔW_k = SGD(w_c; E) − w_c  for the model w_c of the client's cluster;  uploaded
+        t > 20, over 2 members, |mean ΔW| < e₁ and max |ΔW_k| > e₂:  split by cosine(ΔW_i, ΔW_j)
+        w_c ← w_c + mean of its members' ΔW_k
+
+    Learnt on the server: the clusters and one model each. Tested with the cluster's model.
+
+    Args:
+      e1: a mean update shorter than this is a standstill. With 0 no cluster is split: FedAvg with
+        equal weights.
+      e2: an update longer than this is disagreement.
+      first_split: no cluster is split up to this round.
+      recipe: how a client trains in a round.
+
+    Deviations: clients that are absent in the round of a split go with the larger half. Halves are
+    client ids (two public codes keep positions inside the cluster, and mix clients up).
+
+    Reference: Sattler et al., "Clustered Federated Learning", IEEE TNNLS 2021,
+    https://arxiv.org/abs/1910.01991
+    """
+
+    def init(clients: Clients, initial: Params, key: Key) -> Tree:
+        # row c is the model of cluster c; as many rows as there could be clusters
+        return {
+            "models": tree.tile(initial, clients),
+            "cluster": torch.zeros(clients, dtype=torch.int64, device=key.device),
+        }
+
+    def send(server: Tree, cid: Tensor, turn: Turn) -> Tree:
+        return {"params": tree.index(server["models"], server["cluster"][cid])}
+
+    def start(msg: Tree, initial: Params, key: Key) -> Tree:
+        return {}
+
+    def client(msg: Tree, state: Tree, data: Data, turn: Turn) -> Outcome:
+        params = fit(task, msg["params"], data, turn, recipe)
+        return Outcome(state, Upload(each={"update": tree.sub(params, msg["params"])}), params)
+
+    def lengths(updates: Params) -> Tensor:
+        return torch.stack([p.flatten(1).square().sum(1) for p in updates.values()]).sum(0).sqrt()
+
+    def split(cluster: Tensor, ids: Tensor, members: Tensor, updates: Params) -> Tensor:
+        """The clusters after one that stands still and disagrees was halved."""
+        learnt = tree.drop(updates, task.buffers)
+        mean = tree.map(lambda p: p.mean(0), learnt)
+        still = float(tree.sq_norm(mean).sqrt()) < e1
+        if not still or float(lengths(learnt).max()) <= e2:
+            return cluster
+        half = bipartition(pairwise(learnt, cosines))
+        minority = half == np.argmin(np.bincount(half, minlength=2))
+        new = cluster.max() + 1
+        return cluster.index_fill(
+            0, ids[members[torch.from_numpy(minority).to(ids.device)]], int(new)
+        )
+
+    def receive(server: Tree, ids: Tensor, up: Upload, turn: Turn) -> Tree:
+        cluster, models, updates = server["cluster"], server["models"], up.each["update"]
+        before = cluster
+        if int(turn.round) > first_split:
+            for c in cluster.unique().tolist():
+                members = (before[ids] == c).nonzero()[:, 0]
+                if int((before == c).sum()) > 2 and len(members) > 2:
+                    mine = tree.index(updates, members)
+                    cluster = split(cluster, ids, members, mine)
+        for c in cluster[ids].unique().tolist():
+            members = (cluster[ids] == c).nonzero()[:, 0]
+            parent = before[ids[members[0]]]
+            moved = tree.map(
+                lambda m, u, parent=parent, members=members: m[parent] + u[members].mean(0),
+                models,
+                updates,
+            )
+            at = torch.tensor([c], device=ids.device)
+            models = tree.put(models, at, tree.map(lambda p: p[None], moved))
+        return {"models": models, "cluster": cluster}
+
+    def personal(msg: Tree, state: Tree, data: Data, turn: Turn) -> Params:
+        params: Params = msg["params"]
+        return params
+
+    def record(server: Tree) -> Tree:
+        return {"cluster": server["cluster"]}
+
+    return Method(init, send, start, client, receive, personal, task.predict, record)

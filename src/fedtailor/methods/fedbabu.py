@@ -1,0 +1,58 @@
+"""FedBABU: the body is trained together under a fixed random head, then all is fine-tuned."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..begin import Starter, as_received
+from ..data import Data
+from ..method import Method
+from ..options import Count, Whole
+from ..rng import Turn
+from ..sharing import Phase, Weighting, all_names, partial
+from ..task import Task
+from ..train import Recipe, fit
+from ..tree import Params, Tree
+
+
+def fedbabu(
+    task: Task,
+    *,
+    F: Whole = 5,
+    head_blocks: Count = 1,
+    weighting: Weighting = "uniform",
+    recipe: Recipe = Recipe(),
+    begin: Starter = as_received,
+) -> Method:
+    """One random head, the same everywhere and never trained; clients train the body only.
+
+        φ_k ← SGD(φ; E), head fixed;   φ ← mean of φ_k;   tested after F epochs on the whole net
+
+    The head is a common constant: it travels with the initial model, not with rounds. The global
+    model (body and random head) is tested too, before fine-tuning.
+
+    Args:
+      F: epochs of fine-tuning before a client uses its model.
+      head_blocks: how many blocks next to the output are the head.
+      weighting: a client's weight in the mean: `uniform` (official), `data` or `batches`.
+      recipe: how a client trains in a round.
+      begin: where training of the body begins.
+
+    Deviations: none.
+
+    Reference: Oh et al., "FedBABU: Towards Enhanced Representation for Federated Image
+    Classification", ICLR 2022, https://arxiv.org/abs/2106.06042
+    """
+    head = task.top(head_blocks)
+    body = [name for name in all_names(task) if name not in head]
+    method = partial(
+        task, head, [Phase(body, recipe.epochs)], recipe=recipe, weighting=weighting, begin=begin
+    )
+
+    def personal(msg: Tree, state: Tree, data: Data, turn: Turn) -> Params:
+        model: Params = method.personal(msg, state, data, turn)
+        return fit(task, model, data, turn, replace(recipe, epochs=F, steps=0)) if F else model
+
+    return method._replace(
+        personal=personal, general=lambda msg, state: msg["shared"] | state["personal"]
+    )

@@ -1,0 +1,38 @@
+"""FedPer: a shared body and a personal head, trained together."""
+
+from __future__ import annotations
+
+from ..begin import Starter, as_received
+from ..method import Method
+from ..options import Whole
+from ..sharing import Phase, Weighting, all_names, partial
+from ..task import Task
+from ..train import Recipe
+
+
+def fedper(
+    task: Task,
+    *,
+    head_blocks: Whole = 1,
+    weighting: Weighting = "data",
+    recipe: Recipe = Recipe(),
+    begin: Starter = as_received,
+) -> Method:
+    """The body is averaged, the head stays with its client; both are trained in the same passes.
+
+        (φ_k, h_k) ← SGD((φ, h_k); E);   φ ← Σ_k Ω_k φ_k
+
+    Args:
+      head_blocks: how many blocks next to the output are personal.
+      weighting: a client's weight in the mean: `data`, `uniform` or `batches`.
+      recipe: how a client trains in a round.
+      begin: where training of the body begins.
+
+    Deviations: none. It is FedSim with the head as its personal part.
+
+    Reference: Arivazhagan et al., "Federated Learning with Personalization Layers",
+    https://arxiv.org/abs/1912.00818
+    """
+    phases = [Phase(all_names(task), recipe.epochs)]
+    head = task.top(head_blocks)
+    return partial(task, head, phases, recipe=recipe, weighting=weighting, begin=begin)

@@ -1,0 +1,102 @@
+"""FedPHP: an inherited personal model that teaches its successor."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .. import tree
+from ..begin import Starter, as_received
+from ..data import Data
+from ..method import Method, Outcome, Upload, by_size
+from ..options import Above, Share, Weighting
+from ..rng import Key, Turn
+from ..task import Batch, Task, weighted_mean
+from ..train import Recipe, fit
+from ..tree import Params, Tree
+from .fedavg import fedavg
+
+
+def fedphp(
+    task: Task,
+    *,
+    lam: Share = 0.05,
+    mu: Share = 0.9,
+    temperature: Above = 4.0,
+    participation: Share = 1.0,
+    weighting: Weighting = "data",
+    recipe: Recipe = Recipe(),
+    begin: Starter = as_received,
+) -> Method:
+    """The global model is trained under the eyes of the client's inherited model H_k.
+
+        w_k ← SGD on (1 − λ) CE + λ R,  R = distillation from H_k's logits
+        H_k ← μ_k H_k + (1 − μ_k) w_k,  μ_k = min(μ, μ · previous participations / (C T))
+        w ← Σ_k Ω_k w_k
+
+    Learnt on the client: H_k, with which it is tested; w is tested too.
+
+    Args:
+      lam: weight λ of distillation. With 0 the w-path is FedAvg.
+      mu: momentum μ of inheritance at the end of the run. With 0, H_k is the last trained w_k.
+      temperature: of distillation.
+      participation: C: share of clients per round, so that C T is how often a client takes part.
+      weighting: a client's weight in the mean: `data` or `uniform`.
+      recipe: how a client trains in a round.
+      begin: where local training begins.
+
+    Deviations: R is distillation; the paper also has MMD between features. In a client's first
+    turn H_k is the initial model.
+
+    Reference: Li et al., "FedPHP: Federated Personalization with Inherited Private Models", ECML
+    PKDD 2021
+    """
+    shared = fedavg(task, weighting=weighting, recipe=recipe)
+    starter = begin(task, task.blocks, recipe)
+
+    def taught(params: Params, batch: Batch, given: Tree) -> tuple[Tensor, Params]:
+        assert task.outputs is not None
+        logits, buffers = task.outputs(params, batch)
+        teacher = task.predict(given["teacher"], batch.x)
+        hard = F.cross_entropy(logits, batch.y, reduction="none")
+        soft = F.kl_div(
+            (logits / temperature).log_softmax(-1),
+            (teacher / temperature).log_softmax(-1),
+            reduction="none",
+            log_target=True,
+        ).sum(-1)
+        each = (1 - lam) * hard + lam * temperature**2 * soft
+        return weighted_mean(each, batch), buffers
+
+    def start(msg: Tree, initial: Params, key: Key) -> Tree:
+        never = torch.zeros((), device=key.device)
+        memory = starter.start(msg["params"], initial)
+        return {"inherited": initial, "times": never, "begin": memory}
+
+    def client(msg: Tree, state: Tree, data: Data, turn: Turn) -> Outcome:
+        here = starter.adapt(msg["params"], state["begin"], {}, data, turn.aside())
+        given = {"teacher": state["inherited"]}
+        loss = taught if lam else None
+        params = fit(task, here.params, data, turn, recipe, loss=loss, given=given)
+        expected = (participation * turn.rounds).clamp(min=1)
+        keep = (mu * state["times"] / expected).clamp(max=mu)
+        inherited = tree.lerp(params, state["inherited"], keep)
+        kept = {
+            "inherited": inherited,
+            "times": state["times"] + 1,
+            "begin": starter.keep(here.memory, params),
+        }
+        upload = Upload({"params": params}, by_size(data, weighting))
+        return Outcome(kept, upload, inherited, here.notes)
+
+    def personal(msg: Tree, state: Tree, data: Data, turn: Turn) -> Params:
+        inherited: Params = state["inherited"]
+        return inherited
+
+    return shared._replace(
+        start=start,
+        client=client,
+        personal=personal,
+        general=lambda msg, state: msg["params"],
+    )

@@ -1,0 +1,36 @@
+"""FedSAM: FedAvg with sharpness-aware clients."""
+
+from __future__ import annotations
+
+from ..begin import Starter, as_received
+from ..method import Method
+from ..options import NonNegative, Weighting
+from ..task import Task
+from ..train import Recipe, sam
+from .fedavg import fedavg
+
+
+def fedsam(
+    task: Task,
+    *,
+    rho: NonNegative = 0.05,
+    weighting: Weighting = "uniform",
+    recipe: Recipe = Recipe(),
+    begin: Starter = as_received,
+) -> Method:
+    """FedAvg whose clients step along the gradient at the worst point nearby.
+
+        w_k ← w_k − η ∇F(w_k + ρ g / |g|),   g = ∇F(w_k) on the same batch
+
+    Args:
+      rho: radius ρ; with 0 this is FedAvg.
+      weighting: a client's weight in the mean: `uniform` (as in PLGU's comparison) or `data`.
+      recipe: how a client trains in a round.
+      begin: where local training begins.
+
+    Deviations: running statistics of BatchNorm come from the first of the two passes.
+
+    Reference: Qu et al., "Generalized Federated Learning via Sharpness Aware Minimization", ICML
+    2022, https://arxiv.org/abs/2206.02618
+    """
+    return fedavg(task, weighting=weighting, recipe=recipe, begin=begin, gradient=sam(rho))

@@ -1,0 +1,39 @@
+"""LG-FedAvg: the lower blocks are each client's own, the upper ones are shared."""
+
+from __future__ import annotations
+
+from ..begin import Starter, as_received
+from ..method import Method
+from ..options import Whole
+from ..sharing import Phase, Weighting, all_names, partial
+from ..task import Task
+from ..train import Recipe
+
+
+def lg_fedavg(
+    task: Task,
+    *,
+    global_blocks: Whole = 2,
+    weighting: Weighting = "uniform",
+    recipe: Recipe = Recipe(),
+    begin: Starter = as_received,
+) -> Method:
+    """Clients learn representations of their own below a classifier that is learnt together.
+
+        (lower_k, upper_k) ← SGD((lower_k, upper); E);   upper ← mean of upper_k
+
+    Args:
+      global_blocks: how many blocks next to the output are shared; all of them is FedAvg.
+      weighting: a client's weight in the mean: `uniform` (official), `data` or `batches`.
+      recipe: how a client trains in a round.
+      begin: where training of the shared part begins.
+
+    Deviations: the official code begins with a model pre-trained by FedAvg, and its key order
+    shares the lower layers, against the paper; here the upper ones are shared, from the start.
+
+    Reference: Liang et al., "Think Locally, Act Globally", https://arxiv.org/abs/2001.01523
+    """
+    upper = task.top(global_blocks)
+    lower = [name for name in all_names(task) if name not in upper]
+    phases = [Phase(all_names(task), recipe.epochs)]
+    return partial(task, lower, phases, recipe=recipe, weighting=weighting, begin=begin)

@@ -1,0 +1,97 @@
+"""MOCHA for deep networks: models that are related through a penalty on all of them together."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from .. import tree, wire
+from ..data import Data
+from ..method import Clients, Method, Outcome, Upload
+from ..options import NonNegative
+from ..rng import Key, Turn
+from ..task import Batch, Task
+from ..train import Recipe, fit
+from ..tree import Params, Tree
+
+
+def mocha(
+    task: Task,
+    *,
+    omega: Literal["mean", "lgfedavg"] = "mean",
+    strength: NonNegative = 1.0,
+    recipe: Recipe = Recipe(),
+) -> Method:
+    """Each client minimises its loss and c (|W|² + tr(W Ω Wᵀ)), W = the models of all clients.
+
+        gradient of the penalty for the own column:  2c (w_k + Σ_j Ω_kj w_j)
+
+    with the others' columns constant and c = 10^−(⌊log₁₀ d⌋ + 2) for d parameters. The server sends
+    the sum over the others, one model, not all of theirs. Learnt on the client: w_k, with which it
+    is tested.
+
+    Args:
+      omega: `mean`: Ω = I − 11ᵀ/m, a pull to the mean; `lgfedavg`: (1 − 1/m)² 11ᵀ, the penalty that
+        LG-FedAvg's code computes by mistake, on the sum of the models.
+      strength: factor on c. With 0 this is training alone.
+      recipe: how a client trains in a round.
+
+    Deviations: clients that are absent count with their latest upload. The penalty has a gradient
+    (in one public code it is detached, and the method is training alone).
+
+    Reference: Smith et al., "Federated Multi-Task Learning", NeurIPS 2017,
+    https://arxiv.org/abs/1705.10467, in the deep form of LG-FedAvg's comparison
+    """
+
+    def relation(m: int) -> tuple[float, float]:
+        """Ω_kk and Ω_kj."""
+        if omega == "mean":
+            return 1 - 1 / m, -1 / m
+        return (1 - 1 / m) ** 2, (1 - 1 / m) ** 2
+
+    def init(clients: Clients, initial: Params, key: Key) -> Tree:
+        models = tree.tile(tree.drop(initial, task.buffers), clients)
+        met = torch.zeros(clients, dtype=torch.bool, device=key.device)
+        return {"models": models, "met": met}
+
+    def send(server: Tree, cid: Tensor, turn: Turn) -> Tree:
+        count = len(next(iter(server["models"].values())))
+        factor = relation(count)[1]
+        others = tree.map(lambda p: factor * (p.sum(0) - p[cid]), server["models"])
+        # what the client cannot know: its own entry of Ω, once
+        own = torch.full((), relation(count)[0], device=cid.device)
+        return {"others": others, "once": wire.maybe(~server["met"][cid], {"self": own})}
+
+    def start(msg: Tree, initial: Params, key: Key) -> Tree:
+        return {"own": initial, "self": wire.value(msg["once"])["self"]}
+
+    def client(msg: Tree, state: Tree, data: Data, turn: Turn) -> Outcome:
+        size = sum(p.numel() for p in msg["others"].values())
+        c = strength * 10.0 ** -(math.floor(math.log10(size)) + 2)
+
+        def related(params: Params, batch: Batch, given: Tree) -> tuple[Tensor, Params]:
+            loss, buffers = task.loss(params, batch)
+            own = tree.pick(params, given["others"])
+            cross = tree.map(lambda w, o: (w * o).sum(), own, given["others"])
+            with_others = torch.stack(tree.leaves(cross)).sum()
+            return loss + c * ((1 + given["self"]) * tree.sq_norm(own) + 2 * with_others), buffers
+
+        given = {"others": msg["others"], "self": state["self"]}
+        own = fit(task, state["own"], data, turn, recipe, loss=related, given=given)
+        upload = Upload(each={"model": tree.drop(own, task.buffers)})
+        return Outcome(state | {"own": own}, upload, own)
+
+    def receive(server: Tree, ids: Tensor, up: Upload, turn: Turn) -> Tree:
+        return {
+            "models": tree.put(server["models"], ids, up.each["model"]),
+            "met": server["met"].index_fill(0, ids, True),
+        }
+
+    def personal(msg: Tree, state: Tree, data: Data, turn: Turn) -> Params:
+        own: Params = state["own"]
+        return own
+
+    return Method(init, send, start, client, receive, personal, task.predict)

@@ -1,0 +1,83 @@
+"""SCAFFOLD: control variates against client drift."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .. import tree
+from ..data import Data
+from ..method import Clients, Method, Outcome, Upload
+from ..options import NonNegative
+from ..rng import Key, Turn
+from ..task import Batch, Task
+from ..train import Recipe, Slope, fit
+from ..tree import Params, Tree
+from .fedavg import fedavg
+
+
+def scaffold(task: Task, *, server_lr: NonNegative = 1.0, recipe: Recipe = Recipe()) -> Method:
+    """Every local step is corrected by what all clients would do less what this one would.
+
+        y ← y − η (∇F_k(y) − c_k + c)            from y = w, K steps
+        c_k⁺ = c_k − c + (w − y) / (K η)           (option II)
+        w ← w + η_s mean(y − w),   c ← c + |S|/N mean(c_k⁺ − c_k)
+
+    Learnt on the server: w and c. Learnt on the client: c_k. Tested with w. Twice the bytes of
+    FedAvg.
+
+    Args:
+      server_lr: η_s.
+      recipe: how a client trains in a round (plain SGD is what the correction is made for).
+
+    Deviations: none.
+
+    Reference: Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated
+    Learning", ICML 2020, https://arxiv.org/abs/1910.06378
+    """
+
+    def corrected(at: Slope) -> Slope:
+        def slope(y: Tree, batch: Batch, given: Tree, carried: Tree) -> tuple[Tree, Tensor, Tree]:
+            grads, loss, changed = at(y, batch, given, carried)
+            return tree.add(grads, given["shift"]), loss, changed
+
+        return slope
+
+    def init(clients: Clients, initial: Params, key: Key) -> Tree:
+        zero = tree.map(torch.zeros_like, tree.drop(initial, task.buffers))
+        count = torch.tensor(float(clients), device=key.device)
+        return {"params": initial, "control": zero, "clients": count}
+
+    def send(server: Tree, cid: Tensor, turn: Turn) -> Tree:
+        return {"params": server["params"], "control": server["control"]}
+
+    def start(msg: Tree, initial: Params, key: Key) -> Tree:
+        return {"control": tree.map(torch.zeros_like, msg["control"])}
+
+    def steps(data: Data) -> Tensor:
+        """How many steps a client takes in a round."""
+        if recipe.steps:
+            return torch.full_like(data.n, recipe.steps)
+        size = recipe.batch or len(data.rows)
+        whole = data.n // size if recipe.last == "drop" else (data.n + size - 1) // size
+        return (recipe.epochs * whole).clamp(min=1)
+
+    def client(msg: Tree, state: Tree, data: Data, turn: Turn) -> Outcome:
+        shift = tree.sub(msg["control"], state["control"])
+        given = {"shift": shift}
+        params = fit(task, msg["params"], data, turn, recipe, gradient=corrected, given=given)
+        moved = tree.sub(tree.pick(msg["params"], shift), tree.pick(params, shift))
+        rate = recipe.rate(turn) * steps(data)
+        control = tree.sub(tree.map(lambda m: m / rate.to(m.dtype), moved), shift)
+        change = tree.sub(control, state["control"])
+        upload = Upload({"params": params, "change": change})
+        return Outcome({"control": control}, upload, params)
+
+    def receive(server: Tree, ids: Tensor, up: Upload, turn: Turn) -> Tree:
+        part = len(ids) / server["clients"]
+        return server | {
+            "params": tree.lerp(server["params"], up.mean["params"], server_lr),
+            "control": tree.add(server["control"], tree.scale(up.mean["change"], part)),
+        }
+
+    return fedavg(task)._replace(init=init, send=send, start=start, client=client, receive=receive)

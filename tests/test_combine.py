@@ -1,0 +1,215 @@
+"""Methods with a part added, by name."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from fedtailor import BadInput
+from fedtailor.ala import ala
+from fedtailor.begin import Starter, as_received
+from fedtailor.cli import app
+from fedtailor.combine import PARTS, combined
+from fedtailor.config import make_config
+from fedtailor.describe import find, footprint, options_of, page, parse_options
+from fedtailor.method import Method
+from fedtailor.methods import METHODS, fedavg
+from fedtailor.mixing import Mixer
+from fedtailor.options import NonNegative, Whole
+from fedtailor.task import Task
+from fedtailor.train import Recipe
+from methods.worlds import ragged, simulate, task_of
+
+COMBINATIONS = [
+    f"{name}+{part}"
+    for part, what in PARTS.items()
+    for name, factory in METHODS.items()
+    if what.hosts[0] in inspect.signature(factory).parameters
+]
+
+
+def test_who_takes_what() -> None:
+    found = set(COMBINATIONS)
+    assert {
+        f"{m}+ala" for m in ("fedavg", "fedprox", "ditto", "fedrep", "fedalt", "fedsim")
+    } < found
+    assert {"fedalt+mix", "fedsim+mix"} <= found
+    for name in ("local+ala", "fedfomo+ala", "fedala+ala", "pfedla+ala", "pmixfed+mix"):
+        assert name not in found
+
+
+@pytest.mark.parametrize("name", COMBINATIONS)
+def test_page_is_complete(name: str) -> None:
+    """A title, a paper, and a meaning and default for every option of host and part."""
+    host, part = name.split("+")
+    found = page(find(name))
+    assert name.split("+")[0] in found.title
+    assert f"+{part}" in found.title
+    assert found.text
+    assert "http" in found.reference
+    assert found.deviations
+    theirs, mine = options_of(METHODS[host]), options_of(PARTS[part].maker)
+    assert len(found.options) == len(theirs) + len(mine)
+    for option, expected in zip(found.options, [*theirs, *mine], strict=True):
+        assert option.meaning == expected.meaning != ""
+        assert option.default == expected.default
+        assert (option.kind, option.low, option.high) == (
+            expected.kind,
+            expected.low,
+            expected.high,
+        )
+        assert option.choices == expected.choices
+        assert option.parse(option.default) == option.default
+
+
+@pytest.mark.parametrize("name", ["ditto+ala", "fedalt+mix"])
+def test_options_are_checked(name: str) -> None:
+    factory = find(name)
+    own, theirs = {"ditto+ala": ("p", "lam"), "fedalt+mix": ("mu0", "server_lr")}[name]
+    assert parse_options(factory, {own: "1", theirs: "0.5"}) == {own: 1, theirs: 0.5}
+    with pytest.raises(BadInput, match=own):
+        parse_options(factory, {own: "-1"})
+    with pytest.raises(BadInput, match="unknown option"):
+        parse_options(factory, {"nonsense": "1"})
+    assert make_config(name, {}, {own: "1"}).options == {own: 1}
+
+
+# -------------------------------------------------------------------------------- options of both
+
+
+def host(
+    task: Task,
+    *,
+    p: NonNegative = 3.0,
+    s: Whole = 4,
+    recipe: Recipe = Recipe(),
+    begin: Starter = as_received,
+) -> Method:
+    """A host with options that ALA has, too.
+
+    Args:
+      p: the host's own.
+      s: the host's own, too.
+      recipe: how.
+      begin: where.
+
+    Reference: nobody
+    """
+    SEEN.append({"p": p, "s": s, "begin": begin, "recipe": recipe})
+    return fedavg(task, recipe=recipe, begin=begin)
+
+
+SEEN: list[dict[str, Any]] = []
+
+
+def test_an_option_that_both_have_gets_the_parts_name() -> None:
+    factory = combined(host, "host", "ala")
+    names = [o.name for o in page(factory).options]
+    assert names[:2] == ["p", "s"]
+    assert names[2:4] == ["ala_s", "ala_p"]
+    assert len(set(names)) == len(names) == 2 + len(options_of(ala))
+    meanings = {o.name: o.meaning for o in page(factory).options}
+    assert meanings["p"] == "the host's own."
+    assert "blocks" in meanings["ala_p"]
+    defaults = {o.name: o.default for o in page(factory).options}
+    assert (defaults["p"], defaults["ala_p"], defaults["s"], defaults["ala_s"]) == (3.0, 1, 4, 80.0)
+    # each value reaches its own
+    task, recipe = task_of(), Recipe(batch=5)
+    SEEN.clear()
+    method = factory(task, recipe=recipe, p=7.0, ala_p=2)
+    assert (SEEN[0]["p"], SEEN[0]["s"], SEEN[0]["recipe"]) == (7.0, 4, recipe)
+    state = simulate(method, ragged(), task).bank.rows
+    assert set(state["weight"]) == set(task.top(2))
+    assert parse_options(factory, {"p": "0.5", "ala_p": "2"}) == {"p": 0.5, "ala_p": 2}
+    with pytest.raises(BadInput, match="ala_p"):
+        parse_options(factory, {"ala_p": "0.5"})
+
+
+def test_by_default_only_the_part_is_added() -> None:
+    SEEN.clear()
+    combined(host, "host", "ala")(task_of())
+    assert (SEEN[0]["p"], SEEN[0]["s"]) == (3.0, 4)
+    assert SEEN[0]["begin"] is not as_received
+
+
+def test_an_unknown_option_is_not_swallowed() -> None:
+    for name in ("fedavg+ala", "fedsim+mix"):
+        with pytest.raises(TypeError):
+            find(name)(task_of(), nonsense=1)
+
+
+# ------------------------------------------------------------------------------------- bad names
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("ditto+ela", ["ditto+ela", "did you mean 'ala'?", "mix"]),
+        ("ditto+", ["known: ala, mix"]),
+        ("dito+ala", ["unknown method 'dito'", "did you mean 'ditto'?"]),
+        ("+ala", ["unknown method"]),
+        ("local+ala", ["'local' cannot take '+ala'", "download one model"]),
+        ("fedfomo+ala", ["'fedfomo' cannot take '+ala'"]),
+        ("fedala+ala", ["'fedala' cannot take '+ala'"]),
+        ("ditto+ala+ala", ["'ditto+ala' cannot take '+ala'"]),
+        ("fedavg+mix", ["'fedavg' cannot take '+mix'", "fedalt and fedsim"]),
+        ("pmixfed+mix", ["'pmixfed' cannot take '+mix'"]),
+    ],
+)
+def test_bad_names_are_one_line(name: str, words: list[str]) -> None:
+    with pytest.raises(BadInput) as error:
+        find(name)
+    message = str(error.value)
+    assert "\n" not in message
+    for word in words:
+        assert word in message
+
+
+def test_a_host_of_ones_own() -> None:
+    """package.module:factory, with a part."""
+    factory = find(f"{__name__}:host+ala")
+    assert [o.name for o in page(factory).options][2] == "ala_s"
+
+
+# ---------------------------------------------------------------------------------- command line
+
+
+@pytest.mark.parametrize("name", ["ditto+ala", "fedalt+mix"])
+def test_show(name: str) -> None:
+    result = CliRunner().invoke(app, ["show", name])
+    assert result.exit_code == 0, result.output
+    assert name in result.output
+    for option in page(find(name)).options:
+        assert option.name[:8] in result.output  # a narrow table may cut names
+
+
+def test_show_as_json() -> None:
+    result = CliRunner().invoke(app, ["show", "ditto+ala", "--json"])
+    assert result.exit_code == 0
+    found = json.loads(result.stdout)
+    assert found["name"] == "ditto+ala"
+    assert {o["name"] for o in found["options"]} == {
+        o.name for o in page(find("ditto+ala")).options
+    }
+    assert found["footprint"]["down"] == found["footprint"]["up"] == 1
+    # v, the last trained copy of w, and the head's weights
+    assert 2 < found["footprint"]["client"] < 3
+
+
+def test_footprint_of_mixing() -> None:
+    """Shared blocks and accuracies travel; the client keeps its own copy of them and its part."""
+    plain, mixed = footprint(find("fedsim")), footprint(find("fedsim+mix"))
+    one = 1 / plain.parameters
+    assert mixed.down == pytest.approx(plain.down + one)
+    assert mixed.up == pytest.approx(plain.up + 2 * one)
+    assert mixed.client == pytest.approx(plain.client + plain.down)
+
+
+def test_parts_are_what_they_are_called() -> None:
+    assert set(PARTS) == {"ala", "mix"}
+    assert PARTS["ala"].maker is ala
+    assert PARTS["mix"].maker is Mixer

@@ -1,0 +1,176 @@
+"""Late clients and networks of several depths."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import fedtailor
+from fedtailor import BadInput
+from fedtailor.roster import arrivals, networks, present
+from fedtailor.runs import resume
+
+EVERYONE = torch.arange(10)
+SMALL: dict[str, Any] = {"model": "mlp", "clients": 6, "rounds": 4, "batch": 50, "lr": 0.1}
+
+
+# ---------------------------------------------------------------------------------------- arrivals
+
+
+def test_nobody_late() -> None:
+    for text in ("", " ", ",", " , "):
+        assert arrivals(text, EVERYONE, 0) == []
+    assert torch.equal(present(EVERYONE, [], 0), EVERYONE)
+
+
+def test_who_comes_when() -> None:
+    late = arrivals(" 3:2, 5:1 ,5:2", EVERYONE, 0)
+    assert [number for number, _ in late] == [3, 5, 5]
+    assert [len(ids) for _, ids in late] == [2, 1, 2]
+    everybody = torch.cat([ids for _, ids in late])
+    assert len(everybody.unique()) == 5, "nobody comes twice"
+    assert set(everybody.tolist()) <= set(range(10))
+    assert all(ids.tolist() == sorted(ids.tolist()) for _, ids in late)
+
+
+def test_there_before_and_after() -> None:
+    """Rounds count from 0: with 3:2 two clients first take part in the fourth round."""
+    late = arrivals("3:2,5:3", EVERYONE, 0)
+    sizes = [len(present(EVERYONE, late, t)) for t in range(7)]
+    assert sizes == [5, 5, 5, 7, 7, 10, 10]
+    before, after = present(EVERYONE, late, 2), present(EVERYONE, late, 3)
+    assert set(after.tolist()) - set(before.tolist()) == set(late[0][1].tolist())
+    assert all(present(EVERYONE, late, t).diff().gt(0).all() for t in range(7))
+
+
+def test_the_draw_is_the_seeds() -> None:
+    one, two, other = (arrivals("2:4", EVERYONE, seed)[0][1].tolist() for seed in (1, 1, 2))
+    assert one == two
+    assert one != other
+    torch.manual_seed(0)
+    assert arrivals("2:4", EVERYONE, 1)[0][1].tolist() == one
+    # a longer list begins with the same people
+    assert arrivals("2:4,3:1", EVERYONE, 1)[0][1].tolist() == one
+
+
+def test_held_out_clients_never_come() -> None:
+    trained = torch.tensor([0, 2, 4, 6, 8])
+    late = arrivals("1:4", trained, 0)
+    assert set(late[0][1].tolist()) <= set(trained.tolist())
+    assert len(present(trained, late, 0)) == 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["5", "5:", ":5", "a:2", "-1:2", "0:2", "1.5:2", "2:-1", "2:0", "2:x", "2:1.5", "2;1", "2:10"],
+)
+def test_bad_arrivals_are_one_line(text: str) -> None:
+    with pytest.raises(BadInput) as error:
+        arrivals(text, EVERYONE, 0)
+    message = str(error.value)
+    assert "\n" not in message
+    assert message.startswith(f"join '{text}'")
+
+
+def test_somebody_is_there_from_the_start() -> None:
+    assert len(arrivals("1:9", EVERYONE, 0)[0][1]) == 9
+    for text in ("1:10", "1:5,2:5", "1:99"):
+        with pytest.raises(BadInput, match="use fewer"):
+            arrivals(text, EVERYONE, 0)
+
+
+# ---------------------------------------------------------------------------------------- networks
+
+
+def test_one_network_for_all() -> None:
+    ((model, ids),) = networks("", "mlp", 4)
+    assert model == "mlp"
+    assert ids.tolist() == [0, 1, 2, 3]
+
+
+def test_networks_in_order() -> None:
+    found = networks("mlp-2:2, package.module:factory:1 ,mlp:3", "ignored", 6)
+    assert [(model, ids.tolist()) for model, ids in found] == [
+        ("mlp-2", [0, 1]),
+        ("package.module:factory", [2]),
+        ("mlp", [3, 4, 5]),
+    ]
+
+
+@pytest.mark.parametrize("text", ["mlp", "mlp:", ":4", "mlp:0", "mlp:x", "mlp:-4", "mlp:1.5"])
+def test_bad_networks_are_one_line(text: str) -> None:
+    with pytest.raises(BadInput) as error:
+        networks(text, "mlp", 4)
+    message = str(error.value)
+    assert "\n" not in message
+    assert message.startswith(f"depths '{text}'")
+
+
+def test_networks_are_for_all_clients() -> None:
+    for text, count in (("mlp:3", 3), ("mlp:3,mlp-2:2", 5)):
+        with pytest.raises(BadInput, match=f"{count} clients, but there are 4"):
+            networks(text, "mlp", 4)
+
+
+# -------------------------------------------------------------------------------------------- runs
+
+
+def history(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(row) for row in (folder / "history.jsonl").read_text().splitlines()]
+
+
+def test_a_run_with_late_clients(tmp_path: Path) -> None:
+    """join 2:3: three clients in the first two rounds, six from the third on."""
+    folder = tmp_path / "run"
+    fedtailor.run("pmixfed", out=folder, join="2:3", **SMALL)
+    lines = history(folder)
+    assert [len(line["cohort"]) for line in lines] == [3, 3, 6, 6]
+    assert [line.get("joined", []) != [] for line in lines] == [False, False, True, False]
+    assert len(lines[2]["joined"]) == 3
+    late = set(range(6)) - set(lines[0]["cohort"])
+    assert {f"client-{i}" for i in late} == set(lines[2]["joined"])
+    # who is there already is scored apart, too
+    first = lines[0]
+    there = [first["pre_per_client"][i] for i in first["cohort"]]
+    assert first["pre_present"]["mean"] == pytest.approx(sum(there) / 3, abs=1e-5)
+    assert lines[3]["pre_present"] == lines[3]["pre"]
+
+
+def test_a_run_with_several_depths(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    result = fedtailor.run("pmixfed", out=folder, depths="mlp-2:2,mlp:4", **SMALL)
+    assert list(result["networks"].values()) == ["mlp-2"] * 2 + ["mlp"] * 4
+    assert result["model"] == "mlp-2", "the server has the deepest one"
+    # digits: 64 -> 200 (13 000 numbers) is common to both; mlp-2 has 200 -> 200 -> 10 above
+    deep, shallow = 13_000 + 40_200 + 2_010, 13_000
+    assert result["bytes"]["down"] == 4 * 4 * (2 * (deep + 1) + 4 * (shallow + 1))
+    assert result["bytes"]["up"] == 4 * 4 * (2 * (deep + 2) + 4 * (shallow + 2))
+    assert len(list((folder / "models").iterdir())) == 6
+    with pytest.raises(BadInput, match="needs equal networks"):
+        fedtailor.run("fedavg", depths="mlp-2:2,mlp:4", **SMALL)
+
+
+class Stopped(Exception):
+    """As if the process had died."""
+
+
+def stop(line: dict[str, Any], rounds: int) -> None:
+    if line["round"] == 3:
+        raise Stopped
+
+
+@pytest.mark.parametrize("how", [{"join": "2:3"}, {"depths": "mlp-2:2,mlp:4"}], ids=str)
+def test_resumed_as_if_nothing_had_happened(how: dict[str, Any], tmp_path: Path) -> None:
+    settings = SMALL | how | {"checkpoint_every": 1}
+    fedtailor.run("pmixfed", out=tmp_path / "whole", **settings)
+    with pytest.raises(Stopped):
+        fedtailor.run("pmixfed", out=tmp_path / "cut", watch=stop, **settings)
+    resume(tmp_path / "cut")
+    for one, two in zip(history(tmp_path / "whole"), history(tmp_path / "cut"), strict=True):
+        assert one["cohort"] == two["cohort"]
+        assert one["pre"] == two["pre"]
+        assert one.get("joined") == two.get("joined")
