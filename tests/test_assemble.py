@@ -98,7 +98,6 @@ def test_devices_that_are_not_there(name: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.xfail(strict=True, reason="'meta' holds no numbers, yet it is taken")
 def test_a_device_that_cannot_compute_is_refused() -> None:
     with pytest.raises(BadInput):
         choose_device("meta")
@@ -165,12 +164,7 @@ def test_a_saved_partition_is_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "way",
     [
-        pytest.param(
-            "own.csv",
-            marks=pytest.mark.xfail(
-                strict=True, reason="_resolve: a bare name equals source.name and stays relative"
-            ),
-        ),
+        "own.csv",
         "./own.csv",
     ],
 )
@@ -184,7 +178,6 @@ def test_own_data_are_found_from_any_folder(
     assert fedtailor.resume(tmp_path / "run")["clients"] == 2
 
 
-@pytest.mark.xfail(strict=True, reason="_resolve leaves partition_file relative")
 def test_a_saved_partition_is_found_from_any_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -197,7 +190,6 @@ def test_a_saved_partition_is_found_from_any_folder(
     fedtailor.resume(tmp_path / "run")
 
 
-@pytest.mark.xfail(strict=True, reason="config.partition stays what it would have been without")
 def test_a_result_says_where_its_partition_is_from(tmp_path: Path) -> None:
     save(lay_out(config(clients=5, partition="iid"))[2], tmp_path / "partition.npz")
     found = fedtailor.run(

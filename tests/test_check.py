@@ -25,9 +25,6 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 SLOW = ("fedala", "fedrep", "fedfomo", "plgu-grep", "plgu-ghn")  # one network in daily use
 MARKS: dict[tuple[str, str], Any] = {(name, "batch-norm"): pytest.mark.slow for name in SLOW}
-MARKS["plgu-lf", "dense"] = pytest.mark.xfail(
-    strict=True, reason="D=5 blocks by default: a network of 3 layers is then trained alone"
-)
 
 
 @pytest.mark.parametrize(
@@ -264,7 +261,6 @@ def test_an_error_inside_a_method_is_a_finding() -> None:
     assert "ZeroDivisionError: oh" in complaints(broken(personal=change), suite.check_personal)
 
 
-@pytest.mark.xfail(strict=True, reason="Lab is made outside the try: the exception comes through")
 @pytest.mark.usefixtures("quick")
 def test_an_error_in_the_factory_is_a_finding() -> None:
     def factory(task: Any, *, recipe: Recipe = Recipe()) -> Method:

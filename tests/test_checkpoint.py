@@ -113,7 +113,6 @@ def test_another_method_or_network_is_refused(tmp_path: Path) -> None:
             checkpoint.restore(tmp_path, other)
 
 
-@pytest.mark.xfail(strict=True, reason="client states of another shape are put without a check")
 def test_other_client_states_are_refused(tmp_path: Path) -> None:
     sim = simulation("local")
     sim.step(torch.tensor([0, 1]))

@@ -52,7 +52,6 @@ def test_methods_look_different() -> None:
     assert len(looks) == 30
 
 
-@pytest.mark.xfail(strict=True, raises=ValueError, reason="titles are parsed as mathtext")
 def test_names_with_dollars_are_no_formulae(tmp_path: Path) -> None:
     """A path like `$HOME/data$` must not be typeset as mathematics."""
     made = summary()

@@ -51,7 +51,6 @@ def test_does_not_help(fedavg: list[float]) -> None:
     assert "−" not in lines[0].split("points")[0], "so many points below, not minus so many"
 
 
-@pytest.mark.xfail(strict=True, reason="'0.0 points below' where the two are equal")
 def test_equal_is_not_below() -> None:
     lines = verdict(summary(local=[0.5, 0.6], fedavg=[0.5, 0.6]))
     assert "0.0 points below" not in lines[0]

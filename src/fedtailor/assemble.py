@@ -69,6 +69,7 @@ class World(NamedTuple):
         found = hashlib.blake2b(digest_size=16)
         found.update(np.ascontiguousarray(self.federation.x.cpu().numpy()).tobytes())
         found.update(self.federation.y.cpu().numpy().tobytes())
+        found.update("\0".join(self.federation.names).encode())
         for part in (self.partition.train, self.partition.val, self.partition.test):
             for rows in part:
                 found.update(rows.tobytes() + b"|")
@@ -85,6 +86,8 @@ def choose_device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
+        if device.type not in ("cpu", "cuda"):
+            raise RuntimeError("only cpu and cuda are known to work")
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
@@ -155,9 +158,15 @@ def make_partition(config: Config, source: Source) -> Partition:
     return partition
 
 
+def _model(config: Config, source: Source) -> str:
+    return DEFAULT_MODELS[source.kind] if config.model == "auto" else config.model
+
+
 def _resolve(config: Config, source: Source) -> Config:
     """The configuration with everything that the data decide."""
     partition, clients = config.partition, config.clients
+    if config.partition_file:
+        return replace(config, model=_model(config, source))
     if partition == "auto":
         partition = "natural" if source.owners else DEFAULT_PARTITION
     if partition == "natural":
@@ -167,17 +176,9 @@ def _resolve(config: Config, source: Source) -> Config:
                 "leave it out"
             )
         clients = len(source.owners)
-    model = DEFAULT_MODELS[source.kind] if config.model == "auto" else config.model
-    path = Path(config.data)
-    return replace(
-        config,
-        partition=partition,
-        clients=clients or DEFAULT_CLIENTS,
-        model=model,
-        # so that the run can be repeated from any folder
-        data=str(path.resolve()) if path.exists() and source.name != config.data else config.data,
-        data_dir=str(Path(config.data_dir).resolve()) if config.data_dir else "",
-    )
+    model = _model(config, source)
+    clients = clients or DEFAULT_CLIENTS
+    return replace(config, partition=partition, clients=clients, model=model)
 
 
 def lay_out(config: Config) -> tuple[Config, Source, Partition]:
@@ -185,7 +186,8 @@ def lay_out(config: Config) -> tuple[Config, Source, Partition]:
     source = _find_source(config)
     config = _resolve(config, source)
     partition = make_partition(config, source)
-    return replace(config, clients=len(partition)), source, partition
+    scheme = partition.scheme if config.partition_file else config.partition
+    return replace(config, clients=len(partition), partition=scheme), source, partition
 
 
 def assemble(config: Config) -> World:

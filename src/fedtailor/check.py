@@ -191,6 +191,9 @@ def check_pure(lab: Lab) -> None:
         ("server", "message", "state"), before, (server, message, state), strict=True
     ):
         _demand(_same(was, now), f"the {name} was changed by a call")
+    for name, one, two in zip(("mean", "weight", "each"), first.upload, second.upload, strict=True):
+        same = _same(one, two) if isinstance(one, dict) else bool(one == two)
+        _demand(same, f"two equal calls of client gave different uploads ({name})")
     _demand(_same(first.state, second.state), "two equal calls of client gave different states")
     _demand(_same(first.model, second.model), "two equal calls of client gave different models")
 
@@ -325,7 +328,12 @@ def check_method(factory: Factory, **options: Any) -> list[Finding]:
     findings = []
     with _in_float64():
         for network in NETWORKS:
-            lab = Lab(factory, options, network)
+            try:
+                lab = Lab(factory, options, network)
+            except Exception as error:  # a stranger's factory may raise anything
+                reason = f"{type(error).__name__}: {error}"
+                findings.append(Finding(f"it can be built [{network}]", False, reason))
+                continue
             for check in CHECKS:
                 name = f"{check.__doc__} [{network}]"
                 try:

@@ -127,8 +127,18 @@ def restore(folder: Path, simulation: Simulation) -> dict[str, Any]:
         raise BadInput(f"checkpoint '{path}' holds another server state: was the method changed?")
     simulation.server = tree.map(lambda p: p.to(device), found.get("server", {}))
     for number, group in enumerate(simulation.groups):
-        kept = found[f"group{number}"]
-        group.bank.put(kept["met"], tree.map(lambda p: p.to(device), kept.get("clients", {})))
+        kept = found.get(f"group{number}", {})
+        clients = kept.get("clients", {})
+        met = len(kept.get("met", ()))
+        expected = {
+            k: (shape if k.endswith("/") else (met, *shape[1:]), kind)
+            for k, (shape, kind) in _shapes(group.bank.rows).items()
+        }
+        if _shapes(clients) != expected:
+            raise BadInput(
+                f"checkpoint '{path}' holds other client states: was the method changed?"
+            )
+        group.bank.put(kept["met"], tree.map(lambda p: p.to(device), clients))
     simulation.round = int(meta["round"])
     simulation.chunk = int(meta["chunk"])
     torch.manual_seed(0)  # nothing may draw from it; if something does, it is the same each time

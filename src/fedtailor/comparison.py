@@ -4,24 +4,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from . import __version__
-from .assemble import World, assemble
+from .assemble import World, assemble, make_method, make_task
 from .checkpoint import write_atomically
 from .config import Config, make_config
 from .describe import find, page
 from .errors import BadInput, unknown
+from .methods import METHODS
 from .partition.picture import draw
 from .runs import Line, Watcher, open_folder, resume, start
 from .verdict import verdict
 
 YARDSTICK = "local"
 MARK = "comparison.json"
+PATHS = ("data", "data_dir", "partition_file")
 METRICS = ("mean", "weighted", "std", "median", "bottom5", "top5", "worst")
 # (method, seed, how many runs are done, how many there are) -> what is told of each round
 Announce = Callable[[str, int, int, int], Watcher | None]
@@ -32,13 +34,14 @@ def spread_options(methods: Sequence[str], given: dict[str, Any]) -> dict[str, d
     to one."""
     known = {m: {o.name for o in page(find(m)).options} for m in methods}
     out: dict[str, dict[str, Any]] = {m: {} for m in methods}
-    for name, value in given.items():
+    # what is said for one method goes before what is said for all
+    for name, value in sorted(given.items(), key=lambda item: "." in item[0]):
         method, dot, short = name.rpartition(".")
         if dot and method not in known:
             raise unknown("method in option", method, methods)
         takers = [method] if dot else [m for m in methods if short in known[m]]
         if not takers or short not in known[takers[0]]:
-            raise unknown("option", name, sorted({o for m in takers or methods for o in known[m]}))
+            raise unknown("option", short, sorted({o for m in takers or methods for o in known[m]}))
         for taker in takers:
             out[taker][short] = value
     return out
@@ -48,7 +51,7 @@ class Plan:
     """What is compared: checked, and the same in a resumed comparison.
 
     Args:
-      methods: names; training alone is added, since everything is measured against it.
+      methods: names, or `all`; training alone is added, since everything is measured against it.
       seeds: how many, from the configured one upwards.
       settings: shared by all.
       options: hyper-parameters.
@@ -59,6 +62,8 @@ class Plan:
     ) -> None:
         if not methods:
             raise BadInput("no methods to compare: name at least one")
+        if list(methods) == ["all"]:
+            methods = list(METHODS)
         if seeds < 1:
             raise BadInput(f"seeds is {seeds}: give at least 1")
         twice = sorted({m for m in methods if list(methods).count(m) > 1})
@@ -67,25 +72,34 @@ class Plan:
         self.asked = list(methods)
         self.methods = [YARDSTICK, *(m for m in methods if m != YARDSTICK)]
         self.seeds, self.settings, self.options = seeds, settings, options
-        first = int(settings.get("seed", 0))
         spread = spread_options(self.methods, options)
+        first = make_config(self.methods[0], settings, spread[self.methods[0]]).seed
         self.configs: dict[tuple[str, int], Config] = {
             (m, s): make_config(m, settings | {"seed": s}, spread[m])
             for s in range(first, first + seeds)
             for m in self.methods
         }
 
+        one = next(iter(self.configs.values()))
+        # absolute by now, so that the comparison can be resumed from any folder
+        self.settings = settings | {k: getattr(one, k) for k in PATHS if getattr(one, k)}
         self._world: World | None = None
 
     def assemble(self) -> World:
-        """The data, the same for all runs."""
+        """The data, the same for all runs; every method is built once, to see that it can be."""
         if self._world is None:
-            self._world = assemble(next(iter(self.configs.values())))
+            world = assemble(next(iter(self.configs.values())))
+            for method in self.methods:
+                config = next(c for (m, _), c in self.configs.items() if m == method)
+                config = replace(config, model=world.config.model, device=world.config.device)
+                make_method(config, make_task(config, world.encoder.form))
+            self._world = world
         return self._world
 
     def to_json(self) -> str:
         """For the folder, so that an interrupted comparison can go on."""
         kept = {
+            "made_by": "FedTailor",
             "version": __version__,
             "methods": self.asked,
             "seeds": self.seeds,
@@ -227,8 +241,8 @@ def finish(plan: Plan, folder: Path | None, announce: Announce | None = None) ->
     if folder:
         from .figures import comparison_figures
 
-        comparison_figures(summary, folder)
         write_atomically(folder / "summary.json", json.dumps(summary, indent=1) + "\n")
+        comparison_figures(summary, folder)
     return summary
 
 

@@ -143,6 +143,17 @@ def settings() -> dict[str, tuple[Option, Field[Any]]]:
     return out
 
 
+def _make_absolute(values: dict[str, Any]) -> None:
+    """Paths as they are from any folder, so that a run can be repeated and resumed from there."""
+    from .datasets import KNOWN
+
+    for name in ("data", "data_dir", "partition_file"):
+        value = values.get(name, "")
+        known = name == "data" and (value in KNOWN or not Path(value).exists())
+        if value and not known:
+            values[name] = str(Path(value).resolve())
+
+
 def make_config(method: str, given: dict[str, Any], options: dict[str, Any]) -> Config:
     """A checked configuration.
 
@@ -161,6 +172,7 @@ def make_config(method: str, given: dict[str, Any], options: dict[str, Any]) -> 
         if name not in known:
             raise unknown("setting", name, known)
     values = {name: known[name][0].parse(value) for name, value in given.items()}
+    _make_absolute(values)
     config = Config(method, **values, options=parse_options(find(method), options))
     if config.participation == 0:
         raise BadInput("participation is 0: nobody would train; give a share above 0, up to 1")
@@ -207,7 +219,7 @@ def _toml(value: Any) -> str:
     # JSON's words for text, numbers and truth are TOML's too, but for infinity
     if isinstance(value, float) and value in (inf, -inf):
         return "inf" if value > 0 else "-inf"
-    return json.dumps(value)
+    return json.dumps(value, ensure_ascii=False)
 
 
 def write_config(config: Config, version: str) -> str:

@@ -60,6 +60,7 @@ def accuracy_curves(summary: dict[str, Any], folder: Path) -> None:
         f"{settings['data']}, {settings['clients']} clients, {settings['partition']}, "
         f"{settings['model']}",
         fontsize=11,
+        parse_math=False,  # a path may hold what looks like a formula
     )
     _tidy(axes)
     figure.legend(loc="outside right upper", frameon=False)
@@ -88,7 +89,9 @@ def gains(summary: dict[str, Any], folder: Path) -> None:
                 bar.set_hatch("///")
         panel.axhline(0, color="black", linewidth=0.8)
         panel.set_title(
-            f"{method}: {row['better_off']} better, {row['worse_off']} worse", fontsize=10
+            f"{method}: {row['better_off']} better, {row['worse_off']} worse",
+            fontsize=10,
+            parse_math=False,
         )
         panel.set_xticks([])
         panel.set_xlabel(f"{len(found)} clients, best first", fontsize=9)

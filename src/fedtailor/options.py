@@ -19,6 +19,7 @@ Percent = Annotated[float, (0.0, 100.0)]
 Count = Annotated[int, (1, inf)]
 Whole = Annotated[int, (0, inf)]
 Limit = Annotated[float, (0.0, inf, "infinite")]
+BlocksOrAuto = Annotated[int, (-1, inf)]
 Weighting = Literal["data", "uniform"]
 
 
@@ -52,6 +53,8 @@ class Option(NamedTuple):
             return " | ".join(self.choices)
         if self.kind is bool:
             return "true | false"
+        if self.kind is str:
+            return "text"
         whole = "whole number" if self.kind is int else "number"
         if self.high < inf:
             return f"{whole} from {self.low:g} to {self.high:g}"
@@ -78,6 +81,8 @@ class Option(NamedTuple):
                 raise ValueError
             return word in ("true", "1", "yes", "on")
         if isinstance(text, bool) or (self.kind is int and isinstance(text, float)):
+            raise ValueError
+        if self.kind is str and not isinstance(text, str):
             raise ValueError
         return self.kind(text)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 
@@ -39,14 +39,16 @@ def _encoder(folder: Path) -> Encoder:
         raise BadInput(f"'{path}' is broken: {error}") from None
 
 
-def _network(folder: Path, client: str, model: str) -> str:
-    """The network that a client has, where there are several."""
+def _result(folder: Path) -> dict[str, Any]:
     try:
         found = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-        name: str = found["networks"].get(client, model)
-    except (OSError, json.JSONDecodeError, KeyError, AttributeError):
-        raise BadInput(f"'{folder}' has no usable result.json: is it a finished run?") from None
-    return name
+        usable = isinstance(found["per_client"], dict) and isinstance(found["networks"], dict)
+    except (OSError, json.JSONDecodeError, KeyError, TypeError):
+        usable = False
+    if not usable:
+        raise BadInput(f"'{folder}' has no usable result.json: is it a finished run?")
+    result: dict[str, Any] = found
+    return result
 
 
 def predict(folder: str | Path, client: str, files: Sequence[str | Path]) -> list[Prediction]:
@@ -67,11 +69,12 @@ def predict(folder: str | Path, client: str, files: Sequence[str | Path]) -> lis
         raise BadInput(f"'{folder / 'config.toml'}' names no method: it was changed")
     config = make_config(method_name, given | {"device": "cpu"}, options)
     models = folder / "models"
+    result = _result(folder)
+    if client not in result["per_client"]:
+        raise unknown(f"client of '{folder}':", client, sorted(result["per_client"]))
+    network = result["networks"].get(client, config.model)
     path = models / f"{file_name(client)}.safetensors"
-    if not path.exists():
-        known = sorted(p.stem for p in models.glob("*.safetensors"))
-        raise unknown(f"client of '{folder}':", client, known)
-    task = make_task(config, encoder.form, _network(folder, client, config.model))
+    task = make_task(config, encoder.form, network)
     method = make_method(config, task)
     model = load_tensors(path)
     names, x = read_examples([Path(f) for f in files], encoder)

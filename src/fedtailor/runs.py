@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import io
 import json
 import math
@@ -37,6 +38,7 @@ from .train import Score
 Line = dict[str, Any]
 Watcher = Callable[[Line, int], None]  # (line of the history, number of rounds)
 
+LAID = ("data", "data_dir", "partition_file", "clients", "partition", "model", "device")
 CHECKPOINT_SECONDS = 5.0
 CHECKPOINT_SHARE = 20  # a checkpoint may cost a twentieth of the time
 
@@ -90,7 +92,8 @@ def _summary(score: Score, n: torch.Tensor) -> dict[str, float]:
     found = summarise(score.correct.double().numpy(), n.double().numpy())
     if found:
         found["loss"] = float(score.loss.double().sum() / n.sum())
-    return {k: round(v, 6) for k, v in found.items()}
+    # a diverged model's loss may be infinite, for which JSON has no word
+    return {k: round(v, 6) for k, v in found.items() if math.isfinite(v)}
 
 
 class Runner:
@@ -109,10 +112,7 @@ class Runner:
         laid = self.world.config
         config = replace(
             config,
-            **{
-                k: getattr(laid, k)
-                for k in ("data", "data_dir", "clients", "partition", "model", "device")
-            },
+            **{k: getattr(laid, k) for k in LAID},
         )
         form = self.world.encoder.form
         fed = self.world.federation
@@ -179,12 +179,14 @@ class Runner:
                     cost = saved_at - before
                 if stop and done < self.config.rounds:
                     raise Interrupted(self.folder, done)
+            # Ctrl-C from here on only makes the results wait for nothing more than themselves
             if self.folder:
                 self._checkpoint()
-        result = self._result()
-        result["seconds"] = round(time.monotonic() - begun, 3)
-        if self.folder:
-            self._write(result)
+            result = self._result()
+            result["seconds"] = round(time.monotonic() - begun, 3)
+            if self.folder:
+                self._write(result)
+        self.simulation.close()
         return result
 
     def _round(self) -> Line:
@@ -399,8 +401,12 @@ class Runner:
 
 
 def file_name(client: str) -> str:
-    """A client's name as a file name: whatever could lead elsewhere is replaced."""
-    return re.sub(r"[^A-Za-z0-9._-]", "_", client).lstrip(".") or "_"
+    """A client's name as a file name of its own: what could lead elsewhere is replaced, and a name
+    that had to be changed gets a mark, so that no two clients share a file."""
+    safe = re.sub(r"[^A-Za-z0-9._-]", "_", client).lstrip(".")[:80]
+    if safe and safe == client:
+        return safe
+    return f"{safe or 'client'}-{hashlib.sha256(client.encode()).hexdigest()[:10]}"
 
 
 def _peak_memory(device: torch.device) -> int:
@@ -410,6 +416,14 @@ def _peak_memory(device: torch.device) -> int:
 
 
 # --- folders ---
+
+
+def _is_ours(mark: Path) -> bool:
+    """Whether a file was written by FedTailor: a stranger's config.toml is not ours to remove."""
+    try:
+        return "FedTailor" in mark.read_text(encoding="utf-8", errors="replace")[:2000]
+    except OSError:
+        return False
 
 
 def open_folder(
@@ -424,7 +438,7 @@ def open_folder(
     """
     try:
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            known = path.is_dir() and any((path / mark).exists() for mark in marks)
+            known = path.is_dir() and any(_is_ours(path / mark) for mark in marks)
             if not known:
                 raise BadInput(f"'{path}' is not empty and no earlier run: choose another --out")
             if not overwrite:

@@ -71,9 +71,12 @@ def verdict(summary: dict[str, Any]) -> list[str]:
             f"above training alone, yet only {table[best]['better_off']} of {clients} clients gain."
         )
     else:
+        below = (
+            f"{_points(-gain)} points below" if _points(abs(gain)) != "0.0" else "no better than"
+        )
         lines.append(
-            f"Federation does not help here: the best method, {best}, is {_points(-gain)} points "
-            f"below training alone ({_points(mean(YARDSTICK))} %)."
+            f"Federation does not help here: the best method, {best}, is {below} training alone "
+            f"({_points(mean(YARDSTICK))} %)."
         )
     fairest = max(others, key=low)
     change = low(fairest) - low(YARDSTICK)

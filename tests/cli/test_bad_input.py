@@ -107,14 +107,12 @@ def test_refused(arguments: list[str], said: str, refused: Refused) -> None:
     ],
     ids=["model", "val"],
 )
-@pytest.mark.xfail(strict=True, reason="compare builds model and methods after its folder")
 def test_a_comparison_is_refused_before_its_folder_is_made(
     arguments: list[str], said: str, refused: Refused
 ) -> None:
     assert said in refused(*arguments)
 
 
-@pytest.mark.xfail(strict=True, raises=ValueError, reason="Plan: int() of an unchecked seed")
 def test_a_comparison_with_a_seed_that_is_no_number(refused: Refused) -> None:
     assert "abc" in refused("compare", "fedavg", "--seed", "abc")
 
@@ -243,7 +241,6 @@ def test_a_file_as_a_folder(refused: Refused) -> None:
     assert "file" in refused("run", "fedavg", *SMALL, "--out", "file", "--overwrite", out=False)
 
 
-@pytest.mark.xfail(strict=True, reason="partition removes whatever lies beside partition.npz")
 def test_a_partition_takes_nothing_else_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

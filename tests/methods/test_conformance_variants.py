@@ -27,7 +27,8 @@ VARIANTS = [
     _slow("fedalt", {"stateless": True}),
     _slow("fedsim", {}),
     _slow("fedalt+mix", {}),
-    ("fedsim+mix", {"stateless": True}),
+    ("fedsim+mix", {}),
+    _slow("fedsim+mix", {"stateless": True}),
     _slow("plgu-lf", {"D": 1}),
     ("plgu-lf", {"D": 1, "eval_point": "w"}),
     _slow("plgu-grep", {"head_epochs": 2}),
@@ -40,9 +41,8 @@ VARIANTS = [
     ("fedfomo-ma", {}),
     _slow("fedavg+ala", {}),
     _slow("fedprox+ala", {}),
-    ("ditto+ala", {"max_ala_epochs": 5}),
+    ("ditto+ala", {}),
     _slow("fedrep+ala", {}),
-    _slow("ditto+ala", {}),
 ]
 
 

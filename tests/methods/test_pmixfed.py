@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+import fedtailor
 from fedtailor import mixing, rng, tree
 from fedtailor.methods import fedavg, fedsim, local, pmixfed
 from fedtailor.task import Task, classification
@@ -487,3 +488,17 @@ def test_without_validation_rows_accuracies_are_zero():
     report = play(sim, 2)[1]
     assert sim.server["accuracy"] == 0
     assert report.notes["mix_factor"].tolist() == near(*[1 / (1 + np.exp(-0.1))] * 6)
+
+
+# --------------------------------------------------------------------------------------- leaks
+
+
+def test_accuracies_of_test_rows_are_marked_as_leaking():
+    """`acc_source=test` is for literal replication: another result, and it says so."""
+    settings = {"model": "mlp", "clients": 4, "rounds": 3, "batch": 50, "lr": 0.1}
+    plain = fedtailor.run("pmixfed", **settings)
+    leaking = fedtailor.run("pmixfed", options={"acc_source": "test"}, **settings)
+    assert (plain["leaks_test"], leaking["leaks_test"]) == (False, True)
+    assert plain["accuracy"]["loss"] != leaking["accuracy"]["loss"]
+    with pytest.raises(fedtailor.BadInput, match="val is 0"):
+        fedtailor.run("pmixfed", val=0.0, **settings)

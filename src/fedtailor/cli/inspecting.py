@@ -25,23 +25,35 @@ def list_methods(json: Json = False) -> None:
     from rich.table import Table
 
     from fedtailor.cli.showing import out
+    from fedtailor.combine import PARTS
     from fedtailor.describe import page
-    from fedtailor.methods import METHODS
+    from fedtailor.methods import KINDS
 
-    pages = {name: page(factory) for name, factory in METHODS.items()}
+    kinds = {kind: {m: page(f) for m, f in methods.items()} for kind, methods in KINDS.items()}
     if json:
         _print_json(
             [
-                {"name": name, "title": p.title, "reference": p.reference,
-                 "options": {o.name: o.default for o in p.options}}
+                {
+                    "name": name,
+                    "kind": kind,
+                    "title": p.title,
+                    "reference": p.reference,
+                    "options": {o.name: o.default for o in p.options},
+                }
+                for kind, pages in kinds.items()
                 for name, p in pages.items()
             ]
-        )  # fmt: skip
+        )
         return
     table = Table("method", "what it does", "options", box=box.SIMPLE_HEAD)
-    for name, p in pages.items():
-        table.add_row(f"[bold]{name}[/]", p.title, ", ".join(o.name for o in p.options))
+    for kind, pages in kinds.items():
+        table.add_section()
+        table.add_row(f"[bold underline]{kind}[/]")
+        for name, p in pages.items():
+            table.add_row(f"[bold]{name}[/]", p.title, ", ".join(o.name for o in p.options))
     out.print(table)
+    for name, part in PARTS.items():
+        out.print(f"METHOD+{name}: {part.title}; for {part.hosts[1]}", markup=False)
     out.print("More: fedtailor show METHOD")
 
 
@@ -98,6 +110,9 @@ def partition(
         Path | None,
         typer.Option("--out", metavar="DIR", help="Keep partition.npz, statistics and pictures."),
     ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace an earlier partition in that folder.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Divide data among clients: statistics, a picture, and a file to use again.
@@ -115,9 +130,10 @@ def partition(
     config, source, made = lay_out(make_config("local", given, {}))
     numbers = statistics(made, source.labels, len(source.classes))
     if out is not None:
-        open_folder(out, overwrite=True, marks=("partition.npz",))
+        open_folder(out, overwrite=overwrite, marks=("statistics.json",))
         save(made, out / "partition.npz")
-        write_atomically(out / "statistics.json", as_text.dumps(numbers, indent=1) + "\n")
+        kept = {"made_by": "FedTailor"} | numbers
+        write_atomically(out / "statistics.json", as_text.dumps(kept, indent=1) + "\n")
         for kind in ("png", "svg"):
             draw(made, source.labels, source.classes, out / f"partition.{kind}")
     if json:
@@ -128,7 +144,8 @@ def partition(
     console.print(
         f"{config.data}, {made.scheme}: {len(made)} clients, {spread['min']:g} to "
         f"{spread['max']:g} rows (median {spread['median']:g}); label distance between clients "
-        f"{numbers['label_distance']:.2f} of at most 2"
+        f"{numbers['label_distance']:.2f} of at most 2",
+        markup=False,
     )
     if out is not None:
         console.print(f"Kept in {out}; use it with --partition-file {out / 'partition.npz'}")
@@ -138,6 +155,7 @@ def _partition_table(
     names: tuple[str, ...], numbers: dict[str, Any], classes: tuple[str, ...]
 ) -> Any:
     from rich import box
+    from rich.markup import escape
     from rich.table import Table
 
     table = Table(box=box.SIMPLE_HEAD)
@@ -151,7 +169,7 @@ def _partition_table(
         order = sorted(range(len(counts)), key=lambda c: -counts[c])[:3]
         most = ", ".join(f"{classes[c]} ({counts[c]})" for c in order if counts[c])
         held = sum(count > 0 for count in counts)
-        table.add_row(name, str(sum(counts)), str(held), most)
+        table.add_row(escape(name), str(sum(counts)), str(held), escape(most))
     if len(shown) < len(names):
         table.add_row(f"... {len(names) - len(shown)} more", "", "", "")
     return table
@@ -208,6 +226,7 @@ def predict(
     if client is None:
         raise BadInput("no client: say whose model to use with --client")
     from rich import box
+    from rich.markup import escape
     from rich.table import Table
 
     from fedtailor.cli.showing import out, per_cent
@@ -219,7 +238,7 @@ def predict(
         return
     table = Table("example", "class", "probability %", box=box.SIMPLE_HEAD)
     for p in found:
-        table.add_row(p.example, p.label, per_cent(p.probability))
+        table.add_row(escape(p.example), escape(p.label), per_cent(p.probability))
     out.print(table)
 
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from fedtailor.cli.settings import CONFIG_HELP, SET_HELP, gather, read_pairs, with_settings
+from fedtailor.config import read_config
 from fedtailor.errors import BadInput
 
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help=SET_HELP)]
@@ -47,7 +48,10 @@ def _show_result(result: dict[str, Any], folder: Path, as_json: bool) -> None:
     traffic = f"{in_bytes(sent['up'])} up, {in_bytes(sent['down'])} down"
     where = f"{result['device']} ({result['engine']}, {result['chunk']} clients at a time)"
     out.print(f"{work}, {size}; {traffic}; {result['seconds']:.1f} s on {where}")
-    out.print(f"Results: {folder}  (models: {folder}/models, per client: {folder}/clients.csv)")
+    out.print(
+        f"Results: {folder}  (models: {folder}/models, per client: {folder}/clients.csv)",
+        markup=False,
+    )
 
 
 def _show_summary(summary: dict[str, Any], folder: Path, as_json: bool) -> None:
@@ -58,7 +62,7 @@ def _show_summary(summary: dict[str, Any], folder: Path, as_json: bool) -> None:
         return
     out.print(comparison_table(summary))
     for line in summary["verdict"]:
-        out.print(f"• {line}")
+        out.print(f"• {line}", markup=False)
     out.print(
         f"\nResults: {folder}  (summary.json, accuracy.png, gain_per_client.png, clients.png)"
     )
@@ -130,8 +134,10 @@ def compare(
         raise BadInput("no methods to compare: name at least one (fedtailor list shows them)")
     pairs = read_pairs(options)
     if config is not None:
-        _, values, _ = gather(methods[0], given, None, config)
-        given = values
+        named, values, hyper = read_config(config)
+        given = values | given
+        if named in methods:
+            pairs = {f"{named}.{k}": v for k, v in hyper.items()} | pairs
     from fedtailor.comparison import Plan, open_comparison
     from fedtailor.runs import free_folder
 

@@ -9,10 +9,12 @@ from typing import Any
 
 from rich import box
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
-out = Console(highlight=False)
+# a pipe has no width of its own: lines there are not broken at 80 columns
+out = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
 err = Console(stderr=True, highlight=False)
 
 SIZES = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
@@ -75,14 +77,15 @@ class Live:
                 self._spoken = time.monotonic()
                 sys.stderr.write(f"{name}: round {line['round']}/{rounds} {note}\n")
             if "skipped" in line:
-                err.print(f"[yellow]{name}: left out (diverged): {', '.join(line['skipped'])}[/]")
+                left = ", ".join(line["skipped"])
+                err.print(f"{name}: left out (diverged): {left}", markup=False, style="yellow")
 
         return tell
 
 
 def result_table(result: dict[str, Any]) -> Table:
     """One run's accuracy at its evaluation points."""
-    table = Table(box=box.SIMPLE_HEAD, title=f"{result['method']} on {result['data']}")
+    table = Table(box=box.SIMPLE_HEAD, title=escape(f"{result['method']} on {result['data']}"))
     for column in ("accuracy %", "mean", "weighted", "std", "bottom 5 %", "top 5 %", "worst"):
         table.add_column(column, justify="left" if column == "accuracy %" else "right")
     keys = ("mean", "weighted", "std", "bottom5", "top5", "worst")
@@ -126,7 +129,7 @@ def comparison_table(summary: dict[str, Any]) -> Table:
             shown.append(f"{text} ± {per_cent(cell['std'])}" if several and key != "std" else text)
         better = "–" if method == "local" else f"{row['better_off']} / {len(row['gain'])}"
         table.add_row(
-            method,
+            escape(method),
             *shown,
             better,
             in_bytes(row["bytes"]["up"]),

@@ -25,7 +25,7 @@ from .mapper import MAPPERS, join
 
 
 class Diverged(RuntimeError):
-    """Clients whose training ended in numbers that are not finite."""
+    """Clients whose training ended in numbers that are not finite; rounds count from 1."""
 
     def __init__(self, clients: list[str], round: int) -> None:
         self.clients, self.round = clients, round
@@ -250,7 +250,7 @@ class Simulation:
         drawn, order = torch.cat(seen).sort()
         new = torch.cat(fresh)
         if bad and (on_nan != "skip" or not taken):
-            raise Diverged([self.federation.names[i] for i in sorted(bad)], self.round)
+            raise Diverged([self.federation.names[i] for i in sorted(bad)], self.round + 1)
         for one in taken:
             one.group.keep(one.ids, one.state)
         ids, rows = torch.cat([one.ids for one in taken]).sort()

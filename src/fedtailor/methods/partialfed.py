@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from .. import rng, tree
-from ..begin import Blocks, Starter, as_received
+from ..begin import Starter, as_received
 from ..data import Data
 from ..method import Method, Outcome, Upload, by_size
 from ..options import Above, NonNegative, Weighting, Whole
@@ -18,10 +18,6 @@ from ..task import Batch, Task
 from ..train import Recipe, descend
 from ..tree import Params, Tree
 from .fedavg import fedavg
-
-
-def _spread(values: Tensor, blocks: Blocks) -> Tree:
-    return {k: values[i] for i, block in enumerate(blocks) for k in block}
 
 
 def partialfed(
@@ -81,7 +77,14 @@ def partialfed(
         return (soft >= 0.5).to(soft.dtype) + soft - soft.detach()
 
     def select(s: Tensor, theirs: Params, own: Params) -> Params:
-        return tree.lerp(own, theirs, _spread(s, blocks))
+        # running statistics follow the choice; there is no gradient in them
+        fixed = s.detach()
+        share = {
+            k: (fixed if k in task.buffers else s)[i]
+            for i, block in enumerate(blocks)
+            for k in block
+        }
+        return tree.lerp(own, theirs, share)
 
     def temperature(turn: Turn) -> Tensor:
         part = turn.round / turn.rounds
