@@ -36,7 +36,7 @@ from .task import AUGMENTATIONS, Task, classification
 
 DEFAULT_CLIENTS, DEFAULT_PARTITION = 20, "dirichlet:0.1"
 DEFAULT_MODELS = {"image": "cnn", "table": "mlp", "text": "fasttext"}
-NEEDS_VALIDATION = frozenset({"fedfomo", "fedfomo-ma", "pmixfed", "fedalt+mix", "fedsim+mix"})
+NEEDS_VALIDATION = frozenset({"fedfomo", "fedfomo-ma", "pmixfed", "mix"})  # methods and parts
 
 
 class World(NamedTuple):
@@ -240,7 +240,8 @@ def make_method(config: Config, task: Task, whole: Task | None = None) -> Method
       task: the clients' network.
       whole: the server's, where clients have several.
     """
-    if config.method in NEEDS_VALIDATION and config.val == 0 and not config.partition_file:
+    parts = set(config.method.split("+"))
+    if parts & NEEDS_VALIDATION and config.val == 0 and not config.partition_file:
         raise BadInput(f"val is 0, but {config.method} looks at validation rows: raise --val")
     factory = find(config.method)
     if config.dp_clip:
@@ -250,7 +251,7 @@ def make_method(config: Config, task: Task, whole: Task | None = None) -> Method
                 f"DP-SGD with '{config.model}': BatchNorm mixes examples, so none is private: "
                 "choose a model with GroupNorm or without normalisation"
             )
-        if config.method == "fedala" or config.method.endswith("+ala"):
+        if parts & {"fedala", "ala"}:
             raise BadInput(
                 f"DP-SGD with '{config.method}': ALA decides by training losses without noise, so "
                 "there is no guarantee: choose another method"

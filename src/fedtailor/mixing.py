@@ -15,7 +15,7 @@ from torch import Tensor
 from . import rng, tree
 from .data import Data
 from .method import Clients, Method, Outcome, Upload
-from .options import NonNegative, Share
+from .options import Above, Share
 from .rng import Key, Turn
 from .task import Task
 from .train import score
@@ -53,6 +53,8 @@ def beta(key: Key, n: int, alpha: float) -> Tensor:
     from scipy.special import betaincinv
 
     at = torch.linspace(0, 1, QUANTILES + 1, dtype=torch.float64)
+    # no straight line to 0 and 1 in the outermost cells, where the quantiles bend most
+    at = at.clamp(0.25 / QUANTILES, 1 - 0.25 / QUANTILES)
     table = torch.from_numpy(betaincinv(alpha, alpha, at.numpy())).to(torch.get_default_dtype())
     place = rng.uniform(key, n) * QUANTILES
     low = place.long().clamp(max=QUANTILES - 1)
@@ -82,7 +84,7 @@ class Mixer(NamedTuple):
     mu0: Share = 0.0
     mu_start: Share = 0.5
     mu_end: Share = 0.0
-    alpha: NonNegative = 1.0
+    alpha: Above = 1.0
     agg_ratio: bool = False
     renormalise: bool = False
 

@@ -15,7 +15,7 @@ from math import inf
 import numpy as np
 
 from .errors import BadInput
-from .train import LEDGER, Entry
+from .train import LEDGER, Account, Entry
 
 # Whole orders only: quick and exact, and any set of orders gives a valid bound.
 ORDERS = [*range(2, 64), 72, 80, 96, 128, 192, 256, 512]
@@ -32,10 +32,10 @@ def require_accountant() -> None:
 @contextmanager
 def keep_account() -> Iterator[list[Entry]]:
     """Collects the noisy gradients that are taken."""
-    entries: list[Entry] = []
-    token = LEDGER.set(entries)
+    account = Account()
+    token = LEDGER.set(account)
     try:
-        yield entries
+        yield account.entries
     finally:
         LEDGER.reset(token)
 

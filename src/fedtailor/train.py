@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
+from zlib import crc32
 
 import torch
 import torch.nn.functional as F
@@ -127,21 +128,31 @@ def private(objective: Objective, clip: float, noise: float) -> Slope:
         count = batch.weight.sum().clamp(min=1)
         total = tree.map(lambda g: torch.tensordot(batch.weight.to(g.dtype), g, 1), each)
         if noise:
+            # by name, not by place: a state that comes back from a file may have another order
+            keys = {k: rng.fold(batch.key, (1 << 40) + crc32(k.encode())) for k in total}
             total = {
-                k: g
-                + noise * clip * rng.normal(rng.fold(batch.key, -5 - i), *g.shape, dtype=g.dtype)
-                for i, (k, g) in enumerate(total.items())
+                k: g + noise * clip * rng.normal(keys[k], *g.shape, dtype=g.dtype)
+                for k, g in total.items()
             }
         return tree.scale(total, 1 / count), (losses * batch.weight).sum() / count, {}
 
     return slope
 
 
-# One entry per noisy gradient that is taken: the number of its batch within a pass, the batch size
-# and what becomes of a short last batch. Clients that share a call share the entries; who has no
-# such batch is not charged for it. None: nobody keeps account.
+# (number of the batch within a pass, batch size, what becomes of a short last batch)
 Entry = tuple[int, int, str]
-LEDGER: ContextVar[list[Entry] | None] = ContextVar("ledger", default=None)
+
+
+@dataclass
+class Account:
+    """Noisy gradients taken by clients that share a call, one entry each; who has no such batch is
+    not charged for it. Descents are counted so that each draws noise of its own."""
+
+    entries: list[Entry] = field(default_factory=list)
+    descents: int = 0
+
+
+LEDGER: ContextVar[Account | None] = ContextVar("ledger", default=None)  # None: nobody keeps one
 
 
 def as_is(slope: Slope) -> Slope:
@@ -220,12 +231,17 @@ def descend(
       augment: applied to each batch.
     """
     given, carried = given or {}, carried or {}
+    if recipe.dp_clip and recipe.last == "wrap":
+        raise BadInput("last is 'wrap', but DP-SGD must not count an example twice: use drop")
     entry: Entry = (0, 0, "")
+    account = LEDGER.get()
+    phase = account.descents if account else 0
+    if account:
+        account.descents += 1
 
     def gradient_at(*where: Any) -> tuple[Tree, Tensor, Tree]:
-        account = LEDGER.get()
-        if account is not None and recipe.dp_clip:
-            account.append(entry)
+        if account and recipe.dp_clip:
+            account.entries.append(entry)
         return measured(*where)
 
     measured = (
@@ -238,6 +254,8 @@ def descend(
         # all rows at once are never a short batch
         kind = "steps" if recipe.steps or recipe.batch == 0 else recipe.last
         entry = (number, recipe.batch, kind)
+        if recipe.dp_clip:  # a client may train several times in a turn, each time with new noise
+            batch = batch._replace(key=rng.fold(batch.key, 1000 + phase))
         everyone = data.all_active(number, 0 if recipe.steps else recipe.batch, recipe.last)
         if augment:
             # its own key: the batch's also serves dropout and noise

@@ -347,7 +347,7 @@ def test_divergence_stops_and_leaves_the_round_unplayed(
     names = [f"client-{cid}" for cid in sorted(bad)]
     with pytest.raises(Diverged, match=f"^{', '.join(names)} diverged") as caught:
         simulation.step(torch.tensor([0, 1, 2]))
-    assert caught.value.clients == names and caught.value.round == 0  # all, not the first chunk's
+    assert caught.value.clients == names and caught.value.round == 1  # all, not the first chunk's
     assert "\n" not in str(caught.value) and "--lr" in str(caught.value)
     assert torch.equal(flat(simulation.server), before)
     assert simulation.round == 0 and not bool(simulation.bank.met.any())

@@ -64,7 +64,11 @@ def test_weights_by_data_by_hand(engine):
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("weighting", ["uniform", "data"])
 def test_without_a_radius_it_is_fedavg(engine, weighting):
-    """D-X1. ρ = 0: exact, running statistics included; with ρ > 0 it is not."""
+    """D-X1. ρ = 0, running statistics included; with ρ > 0 it is not.
+
+    One after another it is exact. All at once the point of the second gradient is a client's own
+    where FedAvg's first one is everybody's, and products of other shapes round otherwise.
+    """
     task, world = classification(_normed), ragged()
     plain = simulate(fedavg(task, weighting=weighting), world, task, engine=engine)
     play(plain, COHORTS)
@@ -72,8 +76,10 @@ def test_without_a_radius_it_is_fedavg(engine, weighting):
         method = fedsam(task, rho=rho, weighting=weighting)
         sim = simulate(method, world, task, engine=engine)
         play(sim, COHORTS)
-        assert same(sim.server, plain.server) == (rho == 0)
-        assert same(models(sim), models(plain)) == (rho == 0)
+        if engine == "sequential":
+            assert same(sim.server, plain.server) == (rho == 0)
+            assert same(models(sim), models(plain)) == (rho == 0)
+        assert (gap(sim.server, plain.server) < 1e-6) == (rho == 0)
 
 
 def test_a_larger_radius_ends_further_from_fedavg():

@@ -444,12 +444,6 @@ def test_engines_agree_on_several_depths():
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.xfail(
-    strict=True,
-    raises=KeyError,
-    reason="mixing.py:187: upload.weight has no 'shared' where nobody in the cohort sent a block "
-    "(engine/fold.py:44 leaves empty trees out of the shares)",
-)
 def test_a_cohort_that_shares_no_block_at_all(engine):
     """Clients whose network has nothing in common with the server's only train; G stays."""
     task = _task()

@@ -45,4 +45,5 @@ class Fold:
 
     def share(self) -> Tree:
         """For each name, the share of all weight that sent it."""
-        return tree.unflatten({k: w / self._total for k, w in self._weight.items()})
+        empty = {k: v for k, v in self._mean.items() if k.endswith("/")}
+        return tree.unflatten({k: w / self._total for k, w in self._weight.items()} | empty)

@@ -36,7 +36,7 @@ def pfedhn(
     local_head: bool = False,
     network: Literal["mlp", "table"] = "mlp",
     recipe: Recipe = Recipe(),
-    begin: Starter = as_received,
+    prepare: Starter = as_received,
     gradient: Gradient = as_is,
 ) -> Method:
     """The server writes each client's parameters from an embedding; updates train the writer.
@@ -62,7 +62,7 @@ def pfedhn(
       local_head: pFedHN-PC: the hypernetwork writes the body, each client keeps its own head.
       network: `mlp`, or `table`, a look-up table instead of a network (a yardstick).
       recipe: how a client trains in a round.
-      begin: for methods built on this one: where local training begins.
+      prepare: for methods built on this one: what their training is given.
       gradient: for methods built on this one: how steps come from gradients.
 
     Deviations: a round may have several clients, their gradients are averaged (the official code
@@ -78,7 +78,7 @@ def pfedhn(
     writer = table_writer(names) if network == "table" else mlp_writer(shapes, hidden, depth, embed)
     optimiser = sgd(lr, momentum, weight_decay)
     written = tuple(tuple(k for k in block if k in names) for block in task.blocks)
-    starter = begin(task, tuple(block for block in written if block), recipe)
+    starter = prepare(task, tuple(block for block in written if block), recipe)
     inner = replace(recipe, steps=inner_steps or recipe.steps, clip=recipe.clip or inner_clip)
 
     def init(clients: Clients, initial: Params, key: Key) -> Tree:

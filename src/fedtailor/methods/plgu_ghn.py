@@ -64,6 +64,6 @@ def plgu_ghn(
         clip=clip,
         inner_clip=inner_clip,
         recipe=recipe,
-        begin=scored(score_scale),
+        prepare=scored(score_scale),
         gradient=lwsam(rho, p, form),
     )

@@ -7,7 +7,7 @@ from typing import Literal
 from .. import rng
 from ..method import Method
 from ..mixing import Mixer, Policy, matched, with_mixup
-from ..options import NonNegative, Share, Weighting
+from ..options import Above, Share, Weighting
 from ..sharing import Phase, all_names, partial
 from ..task import Task
 from ..train import Recipe
@@ -22,7 +22,7 @@ def pmixfed(
     mu0: Share = 0.0,
     mu_start: Share = 0.5,
     mu_end: Share = 0.0,
-    alpha: NonNegative = 1.0,
+    alpha: Above = 1.0,
     agg_ratio: bool = False,
     renormalise: bool = False,
     acc_source: Literal["val", "test"] = "val",

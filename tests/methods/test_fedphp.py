@@ -1,0 +1,152 @@
+"""FedPHP: an inherited personal model that teaches its successor."""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from fedtailor import tree
+from fedtailor.engine import Federation
+from fedtailor.methods import fedavg, fedphp
+from fedtailor.task import Batch, Task, weighted_mean
+from fedtailor.train import Recipe
+from fedtailor.tree import Params
+
+from .worlds import (
+    ENGINES,
+    gap,
+    models,
+    near,
+    of_models,
+    play,
+    ragged,
+    same,
+    simulate,
+    snapshot,
+    task_of,
+)
+
+COHORTS = [[0, 1, 3], [1, 2, 4, 5], [0, 2, 5]]
+
+
+def _odds() -> Task:
+    """One number w from 0, logits (w, 0): the label 0 has the probability s(w) = 1/(1 + e^-w)."""
+
+    def predict(params: Params, x: Tensor) -> Tensor:
+        w = params["w"] + 0 * x
+        return torch.stack([w, torch.zeros_like(w)], -1)
+
+    def outputs(params: Params, batch: Batch) -> tuple[Tensor, Params]:
+        return predict(params, batch.x), {}
+
+    def loss(params: Params, batch: Batch) -> tuple[Tensor, Params]:
+        each = F.cross_entropy(predict(params, batch.x), batch.y, reduction="none")
+        return weighted_mean(each, batch), {}
+
+    init = lambda key: {"w": torch.zeros(())}
+    return Task(init, loss, predict, (("w",),), outputs=outputs)
+
+
+def _world() -> Federation:
+    """One row with the label 0 against three with the label 1."""
+    y = torch.tensor([0, 1, 1, 1])
+    rows = [np.arange(1), np.arange(1, 4)]
+    return Federation.of(torch.zeros(4), y, rows, rows, rows)
+
+
+@pytest.mark.usefixtures("double")
+@pytest.mark.parametrize("engine", ENGINES)
+def test_two_clients_by_hand(engine):
+    # λ = 1/2, temperature 2, steps of 4. The gradient of cross-entropy is s(w) - 1 for the label 0
+    # and s(w) for the label 1; that of distillation, T² KL, is 2 (s(w/2) - s(H/2)).
+    # round 0: H is the initial model, there is nothing to learn from it:
+    #   client 0:  0 + 4 0.5 0.5 = 1      client 1:  -1      w = (1 - 3)/4 = -0.5
+    #   first participation, μ_k = 0: H = 1 and -1
+    # round 1:  s(-0.5) = 0.377540668798145, s(-0.25) = 0.437823499114202,
+    #           s(0.5) = 0.622459331201855
+    #   client 0:  (-0.622459331201855 + 2 (0.437823499114202 - 0.622459331201855))/2
+    #     = -0.495865497688580      w_0 = -0.5 + 4 0.495865497688580 = 1.483461990754322
+    #   client 1:  (0.377540668798145 + 2 (0.437823499114202 - 0.377540668798145))/2
+    #     = 0.249053164715129       w_1 = -0.5 - 0.996212658860517 = -1.496212658860517
+    #   C T = 0.2 10 = 2, one participation before: μ_k = 0.9/2 = 0.45
+    #   H_0 = 0.45 + 0.55 1.483461990754322 = 1.265904094914877
+    #   H_1 = -0.45 - 0.55 1.496212658860517 = -1.272916962373284
+    #   w = (1.483461990754322 - 3 1.496212658860517)/4 = -0.751293996456807
+    task = _odds()
+    method = fedphp(
+        task, lam=0.5, temperature=2.0, participation=0.2, recipe=Recipe(batch=0, lr=4.0)
+    )
+    sim = simulate(method, _world(), task, engine=engine)
+    play(sim)
+    assert of_models(sim, "w") == near(1.0, -1.0)
+    assert float(sim.server["params"]["w"]) == near(-0.5)
+    play(sim)
+    assert of_models(sim, "w") == near(1.265904094914877, -1.272916962373284)
+    assert float(sim.server["params"]["w"]) == near(-0.751293996456807)
+
+
+def test_the_momentum_of_inheritance_grows_and_stops_at_mu():
+    # C T = 3: μ_k = 0, 0.2, 0.4, 0.6, 0.6, and then no more. It counts a client's own turns.
+    task, world = task_of(), ragged()
+    method = fedphp(task, mu=0.6, participation=0.3)
+    sim = simulate(method, world, task)
+    for expected in (0.0, 0.2, 0.4, 0.6, 0.6):
+        old = snapshot(sim)["states"]["inherited"]
+        play(sim, [[2]])
+        # alone in its round, so the server's model is the one it trained
+        blend = tree.lerp(sim.server["params"], tree.index(old, 2), expected)
+        assert gap(tree.index(sim.bank.rows["inherited"], 2), blend) < 1e-6
+    assert sim.bank.rows["times"].tolist() == [0.0, 0.0, 5.0, 0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_without_distillation_the_global_path_is_fedavg(engine):
+    """D-X9. λ = 0: exact, for every μ; with λ > 0 it is not."""
+    task, world = task_of("norm"), ragged()
+    plain = simulate(fedavg(task), world, task, engine=engine)
+    play(plain, COHORTS)
+    for lam, mu in ((0.0, 0.9), (0.0, 0.0), (0.05, 0.9)):
+        sim = simulate(fedphp(task, lam=lam, mu=mu), world, task, engine=engine)
+        play(sim, COHORTS)
+        assert same(sim.server, plain.server) == (lam == 0)
+        assert torch.equal(sim.score(general=True).test.loss, plain.score().test.loss) == (lam == 0)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_without_momentum_the_last_trained_model_is_inherited(engine):
+    """D-X9. μ = 0: H_k = w_k, exactly; with μ > 0 not from the second turn on."""
+    task, world = task_of("norm"), ragged()
+    for mu in (0.0, 0.9):
+        sim = simulate(fedphp(task, mu=mu), world, task, engine=engine)
+        play(sim)
+        play(sim, [[1]])
+        # alone in its round, so the server's model is the one it trained
+        assert same(models(sim)["1"], sim.server["params"]) == (mu == 0)
+
+
+def test_the_teacher_has_a_say():
+    """The larger λ, the nearer the trained model stays to what the inherited one predicts."""
+    task, world = task_of(), ragged()
+    apart = []
+    for lam in (0.0, 0.5, 1.0):
+        sim = simulate(fedphp(task, lam=lam, recipe=Recipe(epochs=5)), world, task)
+        play(sim, [[1]])
+        x = world.x[world.train.flat]
+        teacher = task.predict(sim.initial, x)
+        apart.append(float((task.predict(sim.server["params"], x) - teacher).abs().mean()))
+    assert apart[0] > apart[1] > apart[2]
+    assert apart[2] < 1e-5  # λ = 1: from the teacher itself there is nothing to learn
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_absent_clients_inherit_nothing(engine):
+    """D-P2."""
+    task, world = task_of("norm"), ragged()
+    sim = simulate(fedphp(task), world, task, engine=engine)
+    play(sim)
+    before = snapshot(sim)["states"]
+    play(sim, [[0, 3]])
+    for client in range(6):
+        kept = same(tree.index(before, client), tree.index(sim.bank.rows, client))
+        assert kept == (client not in (0, 3))
