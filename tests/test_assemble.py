@@ -11,11 +11,9 @@ import pytest
 import torch
 
 import fedtailor
-from fedtailor.assemble import assemble, choose_device, choose_engine, lay_out, make_method
+from fedtailor.assemble import assemble, choose_device, lay_out, make_method
 from fedtailor.config import Config, make_config
 from fedtailor.errors import BadInput
-from fedtailor.form import Form
-from fedtailor.models import build
 from fedtailor.partition import save
 
 
@@ -133,20 +131,6 @@ def test_tables_are_not_augmented(own: Path) -> None:
 def test_fedfomo_needs_validation_rows() -> None:
     with pytest.raises(BadInput, match="raise --val"):
         make_method(make_config("fedfomo", {"val": 0}, {}), None)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("model", "engine", "wanted"),
-    [
-        ("mlp", "auto", "vectorised"),
-        ("cnn", "auto", "sequential"),
-        ("cnn", "vectorised", "vectorised"),
-        ("mlp", "sequential", "sequential"),
-    ],
-)
-def test_the_engine_for_the_cpu(model: str, engine: str, wanted: str) -> None:
-    network = build(model, Form("image", (1, 8, 8), 10))
-    assert choose_engine(config(engine=engine, device="cpu", model=model), network) == wanted
 
 
 def test_a_saved_partition_is_the_same(tmp_path: Path) -> None:

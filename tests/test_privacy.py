@@ -128,7 +128,7 @@ def test_examples_that_come_round_again_are_refused() -> None:
 
 
 @pytest.mark.usefixtures("double")
-@pytest.mark.parametrize("last", ["pad", "wrap", "drop"])
+@pytest.mark.parametrize("last", ["pad", "drop"])
 def test_without_clip_and_noise_a_fit_is_plain(last: str) -> None:
     """D-F6. C = ∞ and σ = 0."""
     task, world = task_of(), ragged()
@@ -299,7 +299,7 @@ def batches(size: int, last: str) -> list[int]:
 
 
 @pytest.mark.parametrize("options", [{"engine": "sequential"}, {}, {"chunk": 1}, {"chunk": 4}])
-@pytest.mark.parametrize("last", ["pad", "wrap", "drop"])
+@pytest.mark.parametrize("last", ["pad", "drop"])
 def test_a_round_is_charged_by_client(last: str, options: dict[str, Any]) -> None:
     """Whoever shares the call: a client pays for its own batches, in every epoch."""
     task = task_of()

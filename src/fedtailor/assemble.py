@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from .config import Config
 from .datasets import Encoder, Source, encode, load
@@ -262,15 +262,3 @@ def make_method(config: Config, task: Task, whole: Task | None = None) -> Method
             raise BadInput(f"depths is '{config.depths}', but {config.method} needs equal networks")
         several = {"whole": whole or task}
     return factory(task, recipe=config.recipe(), **config.options, **several)
-
-
-def choose_engine(config: Config, task_module: nn.Module) -> str:
-    """The engine for `auto`: all clients at once, except where that is known to be slower.
-
-    On a CPU the grouped convolutions that mapping makes of larger images lose against one client
-    after another (see `benchmarks/`).
-    """
-    if config.engine != "auto":
-        return config.engine
-    convolutions = any(isinstance(m, nn.modules.conv._ConvNd) for m in task_module.modules())
-    return "sequential" if config.device == "cpu" and convolutions else "vectorised"

@@ -23,14 +23,13 @@ import numpy as np
 import torch
 
 from . import __version__, checkpoint, tree
-from .assemble import World, assemble, choose_engine, make_method, make_task
+from .assemble import World, assemble, make_method, make_task
 from .checkpoint import save_tensors, write_atomically
 from .config import Config, make_config, read_config, write_config
 from .describe import find, page
 from .engine import RoundReport, Scores, Simulation, draw_cohort
 from .errors import BadInput
 from .metrics import accuracies, best_round, summarise
-from .models import build
 from .privacy import epsilons
 from .roster import arrivals, networks, present
 from .train import Score
@@ -125,8 +124,8 @@ class Runner:
         self.networks = {fed.names[int(i)]: model for model, ids in having for i in ids}
         config = replace(config, model=having[deepest][0])
         self.task = tasks[deepest]
-        engine = choose_engine(config, build(config.model, form))
-        self.config = replace(config, engine=engine)  # type: ignore[arg-type]
+        engine = "vectorised" if config.engine == "auto" else config.engine
+        self.config = replace(config, engine=engine)
         self.folder = folder
         self.method = make_method(self.config, self.task)
         self.late = arrivals(config.join, self.world.trained, config.partition_seed)

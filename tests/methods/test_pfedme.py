@@ -141,22 +141,3 @@ def test_running_statistics_move_once_a_batch():
         found.append(sim.server["params"]["1.running_mean"])
     torch.testing.assert_close(found[0], found[1], rtol=0, atol=1e-7)
     assert found[0].abs().min() > 1e-3
-
-
-@pytest.mark.xfail(
-    strict=True,
-    reason="pfedme trains through `descend`, past the guard in `fit`: batch=0 with BatchNorm is "
-    "not refused, and the engines disagree",
-)
-def test_full_batches_with_batch_norm_are_refused_or_agree():
-    """Rows repeated up to the longest client's number would count in the statistics."""
-    task, world = task_of("norm"), ragged()
-    found = []
-    for engine in ENGINES:
-        sim = simulate(pfedme(task, R=1, recipe=Recipe(batch=0)), world, task, engine=engine)
-        try:
-            play(sim)
-        except ValueError:  # BadInput is one
-            return
-        found.append(models(sim))
-    assert gap(*found) < 1e-5

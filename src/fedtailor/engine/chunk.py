@@ -13,6 +13,7 @@ from .federation import Federation
 
 MODEL_COPIES = 8  # parameters, gradients, optimiser, results and what is on its way between them
 SHARE = 0.4  # of the free memory
+CACHE = 32 << 20  # on a CPU larger chunks only push each other out of its caches
 
 
 def _saved_bytes(task: Task, params: Params, federation: Federation, batch: int) -> int:
@@ -39,4 +40,8 @@ def choose_chunk(
     """As many clients as fit, from the sizes of model, message, state and one training step."""
     models = MODEL_COPIES * nbytes(params) + 2 * nbytes(message) + 2 * nbytes(state)
     each = models + 2 * _saved_bytes(task, params, federation, recipe.batch)
-    return int(max(1, min(federation.clients, SHARE * free_memory(federation.x.device) // each)))
+    device = federation.x.device
+    fits = SHARE * free_memory(device) // each
+    if device.type == "cpu":
+        fits = min(fits, CACHE // (MODEL_COPIES * max(nbytes(params), 1)))
+    return int(max(1, min(federation.clients, fits)))
