@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -256,9 +256,12 @@ def make_method(config: Config, task: Task, whole: Task | None = None) -> Method
                 f"DP-SGD with '{config.method}': ALA decides by training losses without noise, so "
                 "there is no guarantee: choose another method"
             )
-    several = {}
+    several: dict[str, Any] = {}
     if config.depths:
         if "whole" not in inspect.signature(factory).parameters:
             raise BadInput(f"depths is '{config.depths}', but {config.method} needs equal networks")
         several = {"whole": whole or task}
+    known = inspect.signature(factory).parameters
+    if "participation" in known and "participation" not in config.options:
+        several["participation"] = config.participation
     return factory(task, recipe=config.recipe(), **config.options, **several)

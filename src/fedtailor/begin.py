@@ -36,11 +36,13 @@ class Begin(NamedTuple):
     adapt: (received, memory, rest, data, turn) -> begun. `rest` are the parameters of the whole
       model that are not downloaded.
     keep: (memory, trained parameters) -> memory for the next round.
+    trivial: whether training just begins with what was received.
     """
 
     start: Callable[[Params, Params], Tree]
     adapt: Callable[[Params, Tree, Params, Data, Turn], Begun]
     keep: Callable[[Tree, Params], Tree]
+    trivial: bool = False
 
 
 # (task, the blocks that are downloaded, how clients train) -> begin
@@ -53,7 +55,7 @@ def as_received(task: Task, blocks: Blocks, recipe: Recipe) -> Begin:
     def adapt(received: Params, memory: Tree, rest: Params, data: Data, turn: Turn) -> Begun:
         return Begun(received, memory, {})
 
-    return Begin(lambda received, initial: {}, adapt, lambda memory, trained: memory)
+    return Begin(lambda received, initial: {}, adapt, lambda memory, trained: memory, True)
 
 
 def finetuned(epochs: int, loss: Loss | None = None) -> Starter:

@@ -214,6 +214,7 @@ def descend(
     carried: Tree | None = None,
     gradient: Gradient = as_is,
     project: Callable[[Tensor], Tensor] | None = None,
+    task: Task | None = None,
     augment: Augment | None = None,
 ) -> Descent:
     """Trains `theta` on the client's rows for one round of the recipe.
@@ -228,9 +229,13 @@ def descend(
       carried: entries that the objective may change as it goes (running statistics).
       gradient: makes the direction of a step from the gradient, e.g. `sam(0.05)`.
       project: applied to each trained leaf after each step.
+      task: the network behind the objective, to see that the recipe fits it.
       augment: applied to each batch.
     """
     given, carried = given or {}, carried or {}
+    if task is not None and task.batch_norm and recipe.batch == 0:
+        # rows are repeated up to the longest client's, and would count in the statistics
+        raise BadInput("batch is 0, but BatchNorm needs batches of a fixed size: give --batch")
     if recipe.dp_clip and recipe.last == "wrap":
         raise BadInput("last is 'wrap', but DP-SGD must not count an example twice: use drop")
     entry: Entry = (0, 0, "")
@@ -306,9 +311,6 @@ def fit(
     names = [k for k in (params if train is None else train) if k not in task.buffers]
     if not names:
         return params
-    if task.batch_norm and recipe.batch == 0:
-        # rows are repeated up to the longest client's, and would count in the statistics
-        raise BadInput("batch is 0, but BatchNorm needs batches of a fixed size: give --batch")
 
     def objective(theta: Tree, batch: Batch, given: Tree, rest: Tree) -> tuple[Tensor, Tree]:
         whole = rest | theta
@@ -323,6 +325,7 @@ def fit(
         given=given,
         carried=tree.drop(params, names),
         gradient=gradient,
+        task=task,
         augment=task.augment,
     )
     # in the order of `params`, so that a state keeps its layout

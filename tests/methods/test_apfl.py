@@ -126,11 +126,6 @@ def test_absent_clients_keep_model_and_weight(engine):
     assert gap(models(sim)["1"], tested["1"]) > 1e-4
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="running statistics come from the pass of w alone: v and the mixture are tested with "
-    "those of another model, and with α = 1 the result is not training alone",
-)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_statistics_are_those_of_the_model_that_is_tested(engine):
     """α = 1 with BatchNorm: Local, running statistics included."""

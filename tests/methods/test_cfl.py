@@ -31,11 +31,6 @@ from .worlds import (
 COHORTS = [[0, 1, 3], [1, 2, 4, 5], [0, 2, 5]]
 # splits as soon as it may, in round 1; after that updates are shorter than 0.5
 AT_ONCE = {"e1": 10.0, "e2": 0.5, "first_split": 0}
-OLD_PARENT = pytest.mark.xfail(
-    strict=True,
-    reason="receive() writes the parent's row first, and a new cluster then begins with the "
-    "parent's model AFTER the majority's update, not with the model its members trained from",
-)
 
 
 def _number() -> Task:
@@ -77,7 +72,6 @@ def test_a_split_by_hand(engine):
     assert [of_models(sim, "w")[i] for i in (1, 3, 4)] == near(*[-1.1] * 3)
 
 
-@OLD_PARENT
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_model_of_a_new_cluster_by_hand(engine):
     # as above: client 0 and 2 have trained -0.2 to 0.9, and that is their model.
@@ -204,9 +198,6 @@ def test_two_clusters_may_split_in_one_round():
     assert cluster == [2, 1, 0, 3, 0, 1, 1, 0]
 
 
-@pytest.mark.xfail(
-    strict=True, raises=IndexError, reason="lengths() flattens(1) a stack of 0-dim parameters"
-)
 def test_parameters_may_be_single_numbers():
     """A learnt temperature or scale is a 0-dim parameter."""
     task = one_number()

@@ -4,7 +4,6 @@ a hundred clients, and ALA as a part of those that can take it.
 The suites that take longest run with --slow.
 """
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -124,23 +123,7 @@ def test_absent_clients_and_evaluation_leave_states_alone(name: str, engine: str
     assert same(outcome(quiet), outcome(curious))
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(
-            n,
-            marks=[
-                pytest.mark.xfail(
-                    strict=True,
-                    reason="trains through `descend`, past the guard in `fit`: batch=0 with "
-                    "BatchNorm is not refused, and the engines disagree",
-                )
-            ]
-            * (n in ("pfedme", "apple", "partialfed", "apfl")),
-        )
-        for n in BASELINES
-    ],
-)
+@pytest.mark.parametrize("name", BASELINES)
 def test_full_batches_with_batch_norm_are_refused(name: str) -> None:
     """Rows repeated up to the longest client's number would count in the statistics."""
     task, world = task_of("norm"), ragged()
@@ -248,7 +231,7 @@ def test_with_ala_training_begins_with_the_adapted_model(host: str, engine: str)
     turn = sim._turn(rng.TURN).of(cid)
     received = sim.method.send(server, cid, turn)["params"]
     state = tree.index(snapshot(sim)["states"], 3)
-    begin = ala(**part)(task, task.blocks, replace(recipe, batch=5 * PARTS.get(host, 1)))
+    begin = ala(**part)(task, task.blocks, recipe)
     data, mine = data_of(world, 3), turn.at_client()
     adapted = begin.adapt(received, state.get("begin", state), {}, data, mine.aside()).params
     assert gap(adapted, received) > 1e-2
@@ -284,7 +267,7 @@ def test_per_fedavg_with_ala_is_tested_after_one_step(name: str, engine: str) ->
     play(sim)
     sim.server = {"params": random_like(sim.initial, 30)}
     turn = sim._turn(rng.SCORE)
-    begin = ala(**part)(task, task.blocks, replace(recipe, batch=5 * PARTS[name]))
+    begin = ala(**part)(task, task.blocks, recipe)
     for client in range(6):
         before = turn.of(torch.tensor(client)).at_client().split()[0]
         data = data_of(world, client)

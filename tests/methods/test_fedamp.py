@@ -177,11 +177,6 @@ def test_absent_clients_count_with_their_latest_model(name, engine):
     assert gap(message, mixed) < 1e-6
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=IndexError,
-    reason="squared_distances and cosines flatten(1) a stack of 0-dim parameters",
-)
 @pytest.mark.parametrize("factory", [fedamp, heurfedamp])
 def test_parameters_may_be_single_numbers(factory):
     """A learnt temperature or scale is a 0-dim parameter."""
@@ -192,11 +187,6 @@ def test_parameters_may_be_single_numbers(factory):
 # -------------------------------------------------------------------------------------------- +ala
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="attentive() begins at u_i, not at w_i, whenever `begin` is not as_received itself: "
-    "with p = 0, which 'switches ALA off', it is another method than its host",
-)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", ["fedamp", "heurfedamp"])
 def test_ala_without_blocks_is_the_host(name, engine):

@@ -94,9 +94,7 @@ def test_with_all_blocks_loaded_it_is_fedavg(net, engine):
         method = partialfed(task, mode="fix", fixed_blocks=count)
         sim = simulate(method, world, task, engine=engine)
         play(sim, COHORTS)
-        if engine == "sequential":
-            assert same(sim.server, plain.server) == (count == 2)
-            assert same(models(sim), models(plain)) == (count == 2)
+        # not to the last bit: what is learnt is a change, added to what is selected
         assert (gap(models(sim), models(plain)) < 1e-6) == (count == 2)
 
 
@@ -127,10 +125,7 @@ def _on_half_b(method):
 @pytest.mark.parametrize("net", ["mlp", "norm"])
 @pytest.mark.parametrize("s", [0, 1])
 def test_with_a_sure_selection_it_is_fedavg_or_local(s, net, engine):
-    """D-X12. Drawn selections: s = 1 is FedAvg, s = 0 Local, both on half B.
-
-    Exact but for FedAvg all at once, see above.
-    """
+    """D-X12. Drawn selections: s = 1 is FedAvg, s = 0 Local, both on half B."""
     task, world = task_of(net), ragged()
     method = partialfed(task, logit_lr=0.0)
     sim = simulate(_sure(method, 1e4 if s else -1e4), world, task, engine=engine)
@@ -138,23 +133,12 @@ def test_with_a_sure_selection_it_is_fedavg_or_local(s, net, engine):
     for one in (sim, host):
         play(one, COHORTS)
     assert gap(models(sim), models(host)) < 1e-6
-    if s == 0:
-        assert same(models(sim), models(host))
-        assert same(sim.bank.rows["own"], host.bank.rows["own"])
-    elif engine == "sequential":
-        assert same(models(sim), models(host))
-        assert same(sim.server, host.server)
     # what is drawn with even logits is neither
     even = simulate(method, world, task, engine=engine)
     play(even, COHORTS)
-    assert not same(models(even), models(host))
+    assert gap(models(even), models(host)) > 1e-3
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="each batch trains the copy, G or L, that it draws, and then the likelier copy is kept: "
-    "what the other draws learnt is lost (B20, step 4: L_k := trained mixture)",
-)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_what_was_trained_is_kept(engine):
     # in round 0 G = L = 0, so it does not matter what is drawn: trained, both are mean/2

@@ -141,11 +141,6 @@ def test_the_server_control_is_the_mean_of_the_clients(recipe, engine):
             assert gap(tree.scale(drift, 0.5), moved) < 1e-9
 
 
-@pytest.mark.xfail(
-    strict=True,
-    reason="steps() counts n // width for batch=0 with last='drop', though such a batch is never "
-    "dropped: K is 1 for clients shorter than the longest of their chunk, whatever the epochs",
-)
 def test_full_batches_are_never_short_ones():
     """All rows at once: K = epochs for everybody, in both engines."""
     task, world = task_of(), ragged()

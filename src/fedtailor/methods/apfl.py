@@ -29,7 +29,7 @@ def apfl(
     """The client's model is v̄ = α v + (1 − α) w; w is FedAvg's, v and α are its own.
 
         w ← w − η ∇F(w);   v ← v − η α ∇F(v̄);   v̄ = α v + (1 − α) w   with the w of the client
-        α ← clip₀¹(α − η ⟨v − w, ∇F(v̄)⟩)        once a round, on its first batch, if adaptive
+        α ← clip₀¹(α − η ⟨v − w, ∇F(v̄)⟩)        once a round, on one random batch, if adaptive
 
     Learnt on the client: v and α. Tested with v̄ of v and the received w; w is tested too.
 
@@ -50,9 +50,11 @@ def apfl(
         def slope(
             pair: Tree, batch: Batch, given: Tree, carried: Tree
         ) -> tuple[Tree, Tensor, Tree]:
-            for_w, _, changed = at(pair["w"], batch, given, carried)
+            for_w, _, with_w = at(pair["w"], batch, given, carried["w"])
             mixed = tree.lerp(pair["w"], pair["v"], given["alpha"])
-            for_v, loss, _ = at(mixed, batch.again(), given, carried)
+            for_v, loss, with_v = at(mixed, batch.again(), given, carried["v"])
+            # each model has running statistics of its own
+            changed = {"w": carried["w"] | with_w, "v": carried["v"] | with_v}
             return {"w": for_w, "v": tree.scale(for_v, given["alpha"])}, loss, changed
 
         return slope
@@ -102,12 +104,14 @@ def apfl(
             turn,
             recipe,
             given={"alpha": share},
-            carried=rest,
+            carried={"w": rest, "v": tree.pick(state["own"], task.buffers)},
             gradient=both,
+            task=task,
             augment=task.augment,
         )
         trained, own = (
-            {k: (done.theta[part] | done.carried)[k] for k in msg["params"]} for part in ("w", "v")
+            {k: (done.theta[part] | done.carried[part])[k] for k in msg["params"]}
+            for part in ("w", "v")
         )
         upload = Upload({"params": trained}, by_size(data, weighting))
         model = tree.lerp(trained, own, share)

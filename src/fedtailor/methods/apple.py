@@ -10,6 +10,7 @@ from torch import Tensor
 
 from .. import rng, tree, wire
 from ..data import Data
+from ..errors import BadInput
 from ..method import Clients, Method, Outcome, Upload
 from ..options import NonNegative, Share, Whole
 from ..rng import Key, Turn
@@ -51,6 +52,9 @@ def apple(
     Reference: Luo and Wu, "Adapt to Adaptation: Learning Personalization for Cross-Silo Federated
     Learning", IJCAI 2022, https://arxiv.org/abs/2110.08394
     """
+
+    if recipe.optimizer != "sgd":
+        raise BadInput(f"apple: optimizer is {recipe.optimizer}: its two learning rates need sgd")
 
     def init(clients: Clients, initial: Params, key: Key) -> Tree:
         sizes = getattr(clients, "sizes", torch.ones(clients, device=key.device))
@@ -134,6 +138,7 @@ def apple(
             given=given,
             carried=state["buffers"],
             gradient=two_rates,
+            task=task,
             augment=task.augment,
         )
         core, weights = done.theta["core"], done.theta["weights"]

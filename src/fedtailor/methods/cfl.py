@@ -75,7 +75,11 @@ def cfl(
         return Outcome(state, Upload(each={"update": tree.sub(params, msg["params"])}), params)
 
     def lengths(updates: Params) -> Tensor:
-        return torch.stack([p.flatten(1).square().sum(1) for p in updates.values()]).sum(0).sqrt()
+        return (
+            torch.stack([p.reshape(len(p), -1).square().sum(1) for p in updates.values()])
+            .sum(0)
+            .sqrt()
+        )
 
     def split(cluster: Tensor, ids: Tensor, members: Tensor, updates: Params) -> Tensor:
         """The clusters after one that stands still and disagrees was halved."""
@@ -105,7 +109,7 @@ def cfl(
             parent = before[ids[members[0]]]
             moved = tree.map(
                 lambda m, u, parent=parent, members=members: m[parent] + u[members].mean(0),
-                models,
+                server["models"],  # as sent: a parent's row may have moved on already
                 updates,
             )
             at = torch.tensor([c], device=ids.device)

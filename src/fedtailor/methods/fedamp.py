@@ -25,15 +25,19 @@ def pairwise(models: Params, fn: Callable[[Params, Params], Tensor]) -> Tensor:
     return torch.stack(rows)
 
 
+def _rows(stacked: Tensor) -> Tensor:
+    return stacked.reshape(len(stacked), -1)
+
+
 def squared_distances(models: Params, one: Params) -> Tensor:
     """|w_j − w|² for all j."""
-    return torch.stack([(models[k] - one[k]).flatten(1).square().sum(1) for k in one]).sum(0)
+    return torch.stack([_rows(models[k] - one[k]).square().sum(1) for k in one]).sum(0)
 
 
 def cosines(models: Params, one: Params) -> Tensor:
     """cos(w_j, w) for all j."""
-    dot = torch.stack([(models[k] * one[k]).flatten(1).sum(1) for k in one]).sum(0)
-    length = torch.stack([models[k].flatten(1).square().sum(1) for k in one]).sum(0).sqrt()
+    dot = torch.stack([_rows(models[k] * one[k]).sum(1) for k in one]).sum(0)
+    length = torch.stack([_rows(models[k]).square().sum(1) for k in one]).sum(0).sqrt()
     return dot / (length * tree.sq_norm(one).sqrt()).clamp(min=1e-12)
 
 
@@ -70,7 +74,7 @@ def attentive(
 
     def client(msg: Tree, state: Tree, data: Data, turn: Turn) -> Outcome:
         here = starter.adapt(msg["params"], state["begin"], {}, data, turn.aside())
-        first = state["own"] if begin is as_received else here.params
+        first = state["own"] if starter.trivial else here.params
         given = {"anchor": msg["params"]}
         own = fit(task, first, data, turn, recipe, loss=near, given=given)
         kept = {"own": own, "begin": starter.keep(here.memory, own)}

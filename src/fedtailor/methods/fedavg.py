@@ -70,6 +70,6 @@ def fedavg(
         return starter.adapt(msg["params"], state, {}, data, turn.aside()).params
 
     method = Method(init, send, start, client, receive, personal, task.predict)
-    if begin is as_received:  # the personal model is the global one
+    if starter.trivial:  # the personal model is the global one
         return method
     return method._replace(general=lambda msg, state: msg["params"])

@@ -41,7 +41,8 @@ def fedphp(
       lam: weight λ of distillation. With 0 the w-path is FedAvg.
       mu: momentum μ of inheritance at the end of the run. With 0, H_k is the last trained w_k.
       temperature: of distillation.
-      participation: C: share of clients per round, so that C T is how often a client takes part.
+      participation: C: share of clients per round, so that C T is how often a client takes part;
+        a run fills in its own.
       weighting: a client's weight in the mean: `data` or `uniform`.
       recipe: how a client trains in a round.
       begin: where local training begins.

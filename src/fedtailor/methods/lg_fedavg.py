@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..begin import Starter, as_received
 from ..method import Method
-from ..options import Whole
+from ..options import BlocksOrAuto
 from ..sharing import Phase, Weighting, all_names, partial
 from ..task import Task
 from ..train import Recipe
@@ -13,7 +13,7 @@ from ..train import Recipe
 def lg_fedavg(
     task: Task,
     *,
-    global_blocks: Whole = 2,
+    global_blocks: BlocksOrAuto = -1,
     weighting: Weighting = "uniform",
     recipe: Recipe = Recipe(),
     begin: Starter = as_received,
@@ -23,7 +23,8 @@ def lg_fedavg(
         (lower_k, upper_k) ← SGD((lower_k, upper); E);   upper ← mean of upper_k
 
     Args:
-      global_blocks: how many blocks next to the output are shared; all of them is FedAvg.
+      global_blocks: how many blocks next to the output are shared; −1 takes 2, or 1 of a network of
+        two. All of them is FedAvg.
       weighting: a client's weight in the mean: `uniform` (official), `data` or `batches`.
       recipe: how a client trains in a round.
       begin: where training of the shared part begins.
@@ -33,7 +34,8 @@ def lg_fedavg(
 
     Reference: Liang et al., "Think Locally, Act Globally", https://arxiv.org/abs/2001.01523
     """
-    upper = task.top(global_blocks)
+    count = global_blocks if global_blocks >= 0 else max(1, min(2, len(task.blocks) - 1))
+    upper = task.top(count)
     lower = [name for name in all_names(task) if name not in upper]
     phases = [Phase(all_names(task), recipe.epochs)]
     return partial(task, lower, phases, recipe=recipe, weighting=weighting, begin=begin)

@@ -35,8 +35,8 @@ def partialfed(
     """RECONSTRUCTED from descriptions: binary selection per block, learnt on rows of its own.
 
         half A of the rows:  s_l ~ straight-through Gumbel-softmax(a_l, τ);  learn a only
-        half B:              model_l = s_l G_l + (1 − s_l) L_l, s drawn anew; learn weights
-        L_k := what is selected;  uploaded;   G ← Σ_k Ω_k L_k
+        half B:              model_l = s_l G_l + (1 − s_l) L_l + Δ_l, s drawn anew; learn Δ
+        L_k := the likelier choice + Δ;  uploaded;   G ← Σ_k Ω_k L_k
 
     Learnt on the client: L_k and the logits a_k. Tested with the more likely choice per block.
 
@@ -51,7 +51,8 @@ def partialfed(
       begin: where local training begins, before the selection.
 
     Deviations: all of it is a reconstruction; documented are only "binary, per layer, selected anew
-    each batch, non-overlapping samples, the server averages". Logits start at 0.
+    each batch, non-overlapping samples, the server averages". Logits start at 0; weight decay acts
+    on Δ.
 
     Reference: Sun et al., "PartialFed: Cross-Domain Personalized Federated Learning via Partial
     Initialization", NeurIPS 2021
@@ -111,28 +112,27 @@ def partialfed(
             found = descend(judge, {"logits": logits}, half_a, for_logits, how, given=given)
             logits = found.theta["logits"]
 
-        def learn(theta: Tree, batch: Batch, given: Tree, carried: Tree) -> tuple[Tensor, Tree]:
+        def learn(change: Tree, batch: Batch, given: Tree, carried: Tree) -> tuple[Tensor, Tree]:
             s = drawn(given["logits"], given["tau"], batch.again().key).detach()
-            model = select(s, theta["theirs"] | carried["theirs"], theta["own"] | carried["own"])
-            loss, buffers = task.loss(model, batch)
-            return loss, {"theirs": carried["theirs"] | buffers, "own": carried["own"] | buffers}
+            model = select(s, given["theirs"] | carried, given["own"] | carried)
+            return task.loss(model | tree.add(tree.pick(model, change), change), batch)
 
-        both = {"theirs": here.params, "own": state["own"]}
+        # what is learnt is a change on top of whatever is selected, so that none of it is lost
+        still = tree.map(torch.zeros_like, tree.drop(here.params, task.buffers))
+        before = select(chosen(logits), here.params, state["own"])
         done = descend(
             learn,
-            {k: tree.drop(v, task.buffers) for k, v in both.items()},
+            still,
             half_b,
             turn,
             recipe,
-            given={"logits": logits, "tau": tau},
-            carried={k: tree.pick(v, task.buffers) for k, v in both.items()},
+            given={"logits": logits, "tau": tau, "theirs": here.params, "own": state["own"]},
+            carried=tree.pick(before, task.buffers),
+            task=task,
             augment=task.augment,
         )
-        whole = {
-            part: {k: (done.theta[part] | done.carried[part])[k] for k in here.params}
-            for part in both
-        }
-        own = select(chosen(logits), whole["theirs"], whole["own"])
+        moved = tree.add(tree.pick(before, still), done.theta)
+        own = {k: (moved | done.carried)[k] for k in here.params}
         kept = {"own": own, "logits": logits, "begin": starter.keep(here.memory, own)}
         upload = Upload({"params": own}, by_size(data, weighting))
         return Outcome(kept, upload, own, {"selected": chosen(logits)} | here.notes)

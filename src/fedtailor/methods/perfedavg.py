@@ -7,7 +7,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from .. import tree
-from ..begin import Starter, as_received
+from ..begin import Begin, Blocks, Starter, as_received
 from ..data import Data
 from ..method import Method
 from ..options import Above, NonNegative, Weighting
@@ -69,7 +69,12 @@ def meta_learnt(
 ) -> Method:
     """FedAvg on the meta-gradient; tested after one step of size alpha on a training batch."""
     meta = replace(recipe, batch=parts * recipe.batch, lr=beta or recipe.lr)
-    method = fedavg(task, weighting=weighting, recipe=meta, gradient=gradient, begin=begin)
+
+    def own_batches(task: Task, blocks: Blocks, _: Recipe) -> Begin:
+        """Beginning uses batches of the recipe's own size."""
+        return begin(task, blocks, recipe)
+
+    method = fedavg(task, weighting=weighting, recipe=meta, gradient=gradient, begin=own_batches)
     step = Recipe(steps=1, batch=recipe.batch, lr=alpha)
 
     def personal(msg: Tree, state: Tree, data: Data, turn: Turn) -> Params:

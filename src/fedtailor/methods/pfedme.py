@@ -92,6 +92,7 @@ def pfedme(
             outer,
             carried={"theta": w, "rest": rest},
             gradient=envelope,
+            task=task,
             augment=task.augment,
         )
         trained = {k: (done.theta | done.carried["rest"])[k] for k in here.params}

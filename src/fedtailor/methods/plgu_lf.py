@@ -110,6 +110,7 @@ def plgu_lf(
             given={"scale": per_name(scores * mask, blocks, names)},
             carried=tree.drop(theta, names),
             gradient=both,
+            task=task,
             augment=task.augment,
         )
         own, flat = (

@@ -58,7 +58,9 @@ def scaffold(task: Task, *, server_lr: NonNegative = 1.0, recipe: Recipe = Recip
         """How many steps a client takes in a round."""
         if recipe.steps:
             return torch.full_like(data.n, recipe.steps)
-        size = recipe.batch or len(data.rows)
+        if recipe.batch == 0:
+            return torch.full_like(data.n, recipe.epochs)
+        size = recipe.batch
         whole = data.n // size if recipe.last == "drop" else (data.n + size - 1) // size
         return (recipe.epochs * whole).clamp(min=1)
 
