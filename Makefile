@@ -18,7 +18,8 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 
 demo: $(VENV)/.installed
 	$(BIN)/fedtailor compare local fedavg ditto fedrep fedala fedfomo \
-	  --data digits --clients 20 --partition dirichlet:0.1 --model cnn --rounds 30 --out runs/demo --overwrite
+	  --data digits --clients 20 --partition dirichlet:0.1 --model cnn --rounds 30 --eval-every 2 \
+	  --out runs/demo --overwrite
 
 test: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

@@ -81,6 +81,7 @@ def test_bytes_are_those_of_the_table(name: str, engine: str) -> None:
     down, up = {
         "fedper": (BODY, BODY),
         "fedbabu": (BODY, BODY),
+        "lg-fedavg": (SIGMA - BODY, SIGMA - BODY),  # the upper of the two blocks
         "apple": ((CLIENTS - 1) * SIGMA, SIGMA),
         "scaffold": (2 * SIGMA, 2 * SIGMA),
     }.get(name, (SIGMA, SIGMA))

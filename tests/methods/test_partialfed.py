@@ -136,7 +136,7 @@ def test_with_a_sure_selection_it_is_fedavg_or_local(s, net, engine):
     # what is drawn with even logits is neither
     even = simulate(method, world, task, engine=engine)
     play(even, COHORTS)
-    assert gap(models(even), models(host)) > 1e-3
+    assert gap(models(even), models(host)) > 1e-4  # far above the rounding of 1e-6
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -32,6 +32,8 @@ def sizes(model: nn.Module, grouping: str) -> list[int]:
 
 NUMBERS = {  # of blocks: leaf, coarse
     "mlp": (2, 2),
+    "mlp-2": (3, 3),
+    "mlp-3": (4, 4),
     "lenet": (5, 5),
     "cnn": (4, 4),
     "tf-cnn": (5, 5),

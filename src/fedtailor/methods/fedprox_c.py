@@ -20,6 +20,8 @@ def fedprox_c(
 ) -> Method:
     """As FedAvg-C, with FedProx's proximal term in fine-tuning and training.
 
+        θ ← SGD on F_k + μ/2 |θ − w|² from w, F epochs, is tested;   w_k = the same from θ, E epochs
+
     Args:
       F: epochs of fine-tuning; with 0 this is FedProx.
       mu: strength μ of the proximal term around the received model.
