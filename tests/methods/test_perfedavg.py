@@ -5,8 +5,8 @@ import torch
 from torch.func import grad
 
 from fedtailor import rng, tree
+from fedtailor.meta import hessian_free
 from fedtailor.methods import fedavg, perfedavg_fo, perfedavg_hf
-from fedtailor.methods.perfedavg import hessian_free
 from fedtailor.train import Recipe, fit, plain
 
 from .worlds import (

@@ -9,7 +9,7 @@ from .cfl import cfl
 from .ditto import ditto
 from .fedala import fedala
 from .fedalt import fedalt
-from .fedamp import fedamp, heurfedamp
+from .fedamp import fedamp
 from .fedavg import fedavg
 from .fedavg_c import fedavg_c
 from .fedavg_data import fedavg_data
@@ -24,12 +24,14 @@ from .fedprox_c import fedprox_c
 from .fedrep import fedrep
 from .fedsam import fedsam
 from .fedsim import fedsim
+from .heurfedamp import heurfedamp
 from .heurpfedla import heurpfedla
 from .lg_fedavg import lg_fedavg
 from .local import local
 from .mocha import mocha
 from .partialfed import partialfed
-from .perfedavg import perfedavg_fo, perfedavg_hf
+from .perfedavg_fo import perfedavg_fo
+from .perfedavg_hf import perfedavg_hf
 from .pfedhn import pfedhn
 from .pfedla import pfedla
 from .pfedme import pfedme
@@ -44,7 +46,7 @@ Factory = Callable[..., Method]
 # What a method does about personal models, and the methods that do it so.
 KINDS: dict[str, dict[str, Factory]] = {
     "alone": {"local": local},
-    "global model": {
+    "global": {
         "fedavg": fedavg,
         "fedprox": fedprox,
         "fedsam": fedsam,
@@ -71,7 +73,7 @@ KINDS: dict[str, dict[str, Factory]] = {
         "partialfed": partialfed,
     },
     "mixture": {"fedala": fedala, "pmixfed": pmixfed, "apfl": apfl},
-    "client to client": {
+    "client-to-client": {
         "fedfomo": fedfomo,
         "fedfomo-ma": fedfomo_ma,
         "fedamp": fedamp,

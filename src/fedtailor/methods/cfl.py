@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from .. import tree
+from ..attention import cosines, pairwise
 from ..data import Data
 from ..method import Clients, Method, Outcome, Upload
 from ..options import NonNegative, Whole
@@ -14,7 +15,6 @@ from ..rng import Key, Turn
 from ..task import Task
 from ..train import Recipe, fit
 from ..tree import Params, Tree
-from .fedamp import cosines, pairwise
 
 
 def bipartition(cosine: Tensor) -> np.ndarray:

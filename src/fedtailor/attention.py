@@ -1,0 +1,93 @@
+"""Models that attract each other by likeness: what FedAMP and its heuristic share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from . import tree
+from .begin import Starter
+from .data import Data
+from .method import Clients, Method, Outcome, Upload
+from .rng import Key, Turn
+from .task import Task
+from .train import Recipe, fit, prox
+from .tree import Params, Tree
+
+
+def pairwise(models: Params, fn: Callable[[Params, Params], Tensor]) -> Tensor:
+    """`fn` of every two models; one row at a time, so that memory is that of the models."""
+    count = len(next(iter(models.values())))
+    rows = [fn(models, tree.index(models, i)) for i in range(count)]
+    return torch.stack(rows)
+
+
+def _rows(stacked: Tensor) -> Tensor:
+    return stacked.reshape(len(stacked), -1)
+
+
+def squared_distances(models: Params, one: Params) -> Tensor:
+    """|w_j − w|² for all j."""
+    return torch.stack([_rows(models[k] - one[k]).square().sum(1) for k in one]).sum(0)
+
+
+def cosines(models: Params, one: Params) -> Tensor:
+    """cos(w_j, w) for all j."""
+    dot = torch.stack([_rows(models[k] * one[k]).sum(1) for k in one]).sum(0)
+    length = torch.stack([_rows(models[k]).square().sum(1) for k in one]).sum(0).sqrt()
+    return dot / (length * tree.sq_norm(one).sqrt()).clamp(min=1e-12)
+
+
+def attentive(
+    task: Task,
+    weigh: Callable[[Params], Tensor],
+    pull: float,
+    recipe: Recipe,
+    begin: Starter,
+) -> Method:
+    """A method whose server mixes everyone's latest models with weights made from the models.
+
+    Args:
+      task: the network.
+      weigh: everyone's models, stacked -> weights [client, client] whose rows sum to 1.
+      pull: strength of the pull towards the mixture.
+      recipe: how a client trains in a round.
+      begin: where local training begins, instead of the client's own model.
+    """
+    near = prox(task, pull)
+    starter = begin(task, task.blocks, recipe)
+
+    def init(clients: Clients, initial: Params, key: Key) -> Tree:
+        models = tree.tile(initial, clients)
+        return {"models": models, "weights": weigh(tree.drop(models, task.buffers))}
+
+    def send(server: Tree, cid: Tensor, turn: Turn) -> Tree:
+        row = server["weights"][cid]
+        mixed = tree.map(lambda p: torch.tensordot(row.to(p.dtype), p, 1), server["models"])
+        return {"params": mixed}
+
+    def start(msg: Tree, initial: Params, key: Key) -> Tree:
+        return {"own": initial, "begin": starter.start(msg["params"], initial)}
+
+    def client(msg: Tree, state: Tree, data: Data, turn: Turn) -> Outcome:
+        here = starter.adapt(msg["params"], state["begin"], {}, data, turn.aside())
+        first = state["own"] if starter.trivial else here.params
+        given = {"anchor": msg["params"]}
+        own = fit(task, first, data, turn, recipe, loss=near, given=given)
+        kept = {"own": own, "begin": starter.keep(here.memory, own)}
+        return Outcome(kept, Upload(each={"model": own}), own, here.notes)
+
+    def receive(server: Tree, ids: Tensor, up: Upload, turn: Turn) -> Tree:
+        models = tree.put(server["models"], ids, up.each["model"])
+        return {"models": models, "weights": weigh(tree.drop(models, task.buffers))}
+
+    def personal(msg: Tree, state: Tree, data: Data, turn: Turn) -> Params:
+        own: Params = state["own"]
+        return own
+
+    def record(server: Tree) -> Tree:
+        return {"attention": server["weights"]}
+
+    return Method(init, send, start, client, receive, personal, task.predict, record)

@@ -1,0 +1,87 @@
+"""Meta-gradients: the slope after an inner step, for the Per-FedAvg methods."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from torch import Tensor
+
+from . import tree
+from .begin import Begin, Blocks, Starter
+from .data import Data
+from .method import Method
+from .options import Weighting
+from .rng import Turn
+from .task import Batch, Task
+from .train import Gradient, Recipe, Slope, fit
+from .tree import Params, Tree
+
+
+def _part(batch: Batch, i: int, n: int) -> Batch:
+    """Every n-th example, so that each part of a short batch has some."""
+    return batch._replace(x=batch.x[i::n], y=batch.y[i::n], weight=batch.weight[i::n])
+
+
+def first_order(alpha: float) -> Gradient:
+    """∇F(w − α ∇F(w; b0); b1)."""
+
+    def gradient(at: Slope) -> Slope:
+        def slope(w: Tree, batch: Batch, given: Tree, carried: Tree) -> tuple[Tree, Tensor, Tree]:
+            inner, loss, changed = at(w, _part(batch, 0, 2), given, carried)
+            there = tree.sub(w, tree.scale(inner, alpha))
+            return at(there, _part(batch, 1, 2).again(), given, carried)[0], loss, changed
+
+        return slope
+
+    return gradient
+
+
+def hessian_free(alpha: float, delta: float) -> Gradient:
+    """g1 − α h, with h the change of the gradient along g1 by central differences on b2."""
+
+    def gradient(at: Slope) -> Slope:
+        def slope(w: Tree, batch: Batch, given: Tree, carried: Tree) -> tuple[Tree, Tensor, Tree]:
+            inner, loss, changed = at(w, _part(batch, 0, 3), given, carried)
+            there = tree.sub(w, tree.scale(inner, alpha))
+            g1 = at(there, _part(batch, 1, 3).again(), given, carried)[0]
+            last = _part(batch, 2, 3).again().again()
+            step = tree.scale(g1, delta)
+            ahead = at(tree.add(w, step), last, given, carried)[0]
+            behind = at(tree.sub(w, step), last, given, carried)[0]
+            bend = tree.scale(tree.sub(ahead, behind), alpha / (2 * delta))
+            return tree.sub(g1, bend), loss, changed
+
+        return slope
+
+    return gradient
+
+
+def meta_learnt(
+    host: Callable[..., Method],
+    task: Task,
+    gradient: Gradient,
+    parts: int,
+    alpha: float,
+    beta: float,
+    weighting: Weighting,
+    recipe: Recipe,
+    begin: Starter,
+) -> Method:
+    """A host (FedAvg) on the meta-gradient; tested after one step of size alpha on training rows.
+
+    A step uses `parts` batches of the recipe's size.
+    """
+    meta = replace(recipe, batch=parts * recipe.batch, lr=beta or recipe.lr)
+
+    def own_batches(task: Task, blocks: Blocks, _: Recipe) -> Begin:
+        """Beginning uses batches of the recipe's own size."""
+        return begin(task, blocks, recipe)
+
+    method = host(task, weighting=weighting, recipe=meta, gradient=gradient, begin=own_batches)
+    step = Recipe(steps=1, batch=recipe.batch, lr=alpha)
+
+    def personal(msg: Tree, state: Tree, data: Data, turn: Turn) -> Params:
+        return fit(task, method.personal(msg, state, data, turn), data, turn, step)
+
+    return method._replace(personal=personal, general=lambda msg, state: msg["params"])

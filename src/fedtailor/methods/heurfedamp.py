@@ -1,0 +1,51 @@
+"""HeurFedAMP: FedAMP for deep networks, by the angle between models."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ..attention import attentive, cosines, pairwise
+from ..begin import Starter, as_received
+from ..method import Method
+from ..options import NonNegative, Share
+from ..task import Task
+from ..train import Recipe
+from ..tree import Params
+
+
+def heurfedamp(
+    task: Task,
+    *,
+    self_weight: Share = 0.5,
+    lam: NonNegative = 1.0,
+    sigma: NonNegative = 10.0,
+    recipe: Recipe = Recipe(),
+    begin: Starter = as_received,
+) -> Method:
+    """FedAMP for deep networks: attention by the angle between models, a fixed weight for oneself.
+
+        ξ_ij ∝ exp(σ cos(w_i, w_j)) for j ≠ i, summing to 1 − ξ_ii
+
+    Args:
+      self_weight: ξ_ii.
+      lam: strength λ of the pull towards u_i. With 0 this is training alone.
+      sigma: sharpness σ of the attention.
+      recipe: how a client trains in a round.
+      begin: where local training begins, instead of w_i.
+
+    Deviations: as fedamp.
+
+    Reference: Huang et al., "Personalized Cross-Silo Federated Learning on Non-IID Data", AAAI
+    2021, https://arxiv.org/abs/2007.03797
+    """
+
+    def weigh(models: Params) -> Tensor:
+        alike = sigma * pairwise(models, cosines)
+        eye = torch.eye(len(alike), device=alike.device, dtype=torch.bool)
+        if len(alike) == 1:
+            return torch.ones_like(alike)
+        others = alike.masked_fill(eye, -torch.inf).softmax(1)
+        return torch.where(eye, self_weight, (1 - self_weight) * others)
+
+    return attentive(task, weigh, lam, recipe, begin)

@@ -1,0 +1,44 @@
+"""Per-FedAvg (Hessian-free): a global model that is one step away from each client's."""
+
+from __future__ import annotations
+
+from ..begin import Starter, as_received
+from ..meta import hessian_free, meta_learnt
+from ..method import Method
+from ..options import Above, NonNegative, Weighting
+from ..task import Task
+from ..train import Recipe
+from .fedavg import fedavg
+
+
+def perfedavg_hf(
+    task: Task,
+    *,
+    alpha: NonNegative = 0.01,
+    beta: NonNegative = 0.0,
+    d: Above = 0.001,
+    weighting: Weighting = "data",
+    recipe: Recipe = Recipe(),
+    begin: Starter = as_received,
+) -> Method:
+    """Meta-learning, Hessian-free: the Hessian's part by a difference of gradients.
+
+        g1 = ∇F(w_k − α ∇F(w_k; b0); b1),  h = [∇F(w_k + d g1; b2) − ∇F(w_k − d g1; b2)] / 2d
+        w_k ← w_k − β (g1 − α h)
+
+    Args:
+      alpha: inner step α. With 0 this is FedAvg on b1.
+      beta: outer learning rate β; 0 takes the recipe's.
+      d: length of the difference.
+      weighting: a client's weight in the mean: `data` or `uniform`.
+      recipe: how a client trains in a round; a step uses three batches of its size.
+      begin: where local training begins.
+
+    Deviations: as perfedavg-fo, with thirds.
+
+    Reference: Fallah et al., "Personalized Federated Learning with Theoretical Guarantees: A
+    Model-Agnostic Meta-Learning Approach", NeurIPS 2020, https://arxiv.org/abs/2002.07948
+    """
+    return meta_learnt(
+        fedavg, task, hessian_free(alpha, d), 3, alpha, beta, weighting, recipe, begin
+    )
