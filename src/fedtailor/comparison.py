@@ -16,9 +16,10 @@ from .checkpoint import write_atomically
 from .config import Config, make_config
 from .describe import find, page
 from .errors import BadInput, unknown
+from .folders import open_folder
 from .methods import METHODS
 from .partition.picture import draw
-from .runs import Line, Watcher, open_folder, resume, start
+from .runs import Line, Watcher, resume, start
 from .verdict import verdict
 
 YARDSTICK = "local"

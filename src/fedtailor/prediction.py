@@ -14,7 +14,7 @@ from .checkpoint import load_tensors
 from .config import make_config, read_config
 from .datasets import Encoder, read_examples
 from .errors import BadInput, unknown
-from .runs import file_name
+from .folders import file_name
 
 
 class Prediction(NamedTuple):

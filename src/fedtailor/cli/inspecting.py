@@ -123,9 +123,9 @@ def partition(
     from fedtailor.checkpoint import write_atomically
     from fedtailor.cli.showing import out as console
     from fedtailor.config import make_config
+    from fedtailor.folders import open_folder
     from fedtailor.partition import save, statistics
     from fedtailor.partition.picture import draw
-    from fedtailor.runs import open_folder
 
     config, source, made = lay_out(make_config("local", given, {}))
     numbers = statistics(made, source.labels, len(source.classes))

@@ -91,7 +91,8 @@ def run(
     from fedtailor.cli.showing import Live
     from fedtailor.config import make_config
     from fedtailor.engine import Diverged
-    from fedtailor.runs import Interrupted, Runner, begin, free_folder, open_folder
+    from fedtailor.folders import free_folder, open_folder
+    from fedtailor.runs import Interrupted, Runner, begin
 
     made = make_config(name, values, hyper)
     folder = out or free_folder(f"{name.replace(':', '.')}-{Path(made.data).name}-seed{made.seed}")
@@ -139,7 +140,7 @@ def compare(
         if named in methods:
             pairs = {f"{named}.{k}": v for k, v in hyper.items()} | pairs
     from fedtailor.comparison import Plan, open_comparison
-    from fedtailor.runs import free_folder
+    from fedtailor.folders import free_folder
 
     plan = Plan(methods, _whole(seeds), given, pairs)
     first = next(iter(plan.configs.values()))
