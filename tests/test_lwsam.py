@@ -9,7 +9,8 @@ import torch
 from torch.func import vmap
 
 from fedtailor import tree
-from fedtailor.lwsam import block_scores, lwsam, per_name, perturbation
+from fedtailor.lwsam import block_scores, lwsam, perturbation
+from fedtailor.task import per_name
 from fedtailor.train import Recipe, fit, sam
 from methods.worlds import data_of, gap, ragged, random_like, task_of, turn_of
 

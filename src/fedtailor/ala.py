@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from . import tree
-from .begin import Begin, Begun, Blocks, Starter, as_received
+from .begin import Begin, Begun, Starter, as_received
 from .data import Data
 from .options import Count, NonNegative, Percent, Whole
 from .rng import Turn
-from .task import Batch, Task
+from .task import Batch, Blocks, Task
 from .train import Recipe, descend, repeat
 from .tree import Params, Tree
 

@@ -257,11 +257,11 @@ def make_method(config: Config, task: Task, whole: Task | None = None) -> Method
                 "there is no guarantee: choose another method"
             )
     several: dict[str, Any] = {}
+    known = inspect.signature(factory).parameters
     if config.depths:
-        if "whole" not in inspect.signature(factory).parameters:
+        if "whole" not in known:
             raise BadInput(f"depths is '{config.depths}', but {config.method} needs equal networks")
         several = {"whole": whole or task}
-    known = inspect.signature(factory).parameters
     if "participation" in known and "participation" not in config.options:
         several["participation"] = config.participation
     return factory(task, recipe=config.recipe(), **config.options, **several)

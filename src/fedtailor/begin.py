@@ -8,11 +8,9 @@ from typing import NamedTuple
 
 from .data import Data
 from .rng import Turn
-from .task import Task
+from .task import Blocks, Task
 from .train import Loss, Recipe, fit
 from .tree import Params, Tree
-
-Blocks = tuple[tuple[str, ...], ...]
 
 
 class Begun(NamedTuple):

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from . import rng
-from .begin import Blocks
 from .hypernetwork import apply_linear, linear
 from .rng import Key
+from .task import Blocks
 from .tree import Params, Tree
 
 Normalisation = Literal["softmax", "relu_norm"]

@@ -5,17 +5,16 @@ Blocks that differ more between a client's own and the received model are pertur
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Literal
 
 import torch
 from torch import Tensor
 
 from . import tree
-from .begin import Begin, Begun, Blocks, Starter
+from .begin import Begin, Begun, Starter
 from .data import Data
 from .rng import Turn
-from .task import Batch, Task
+from .task import Batch, Blocks, Task, blocks_without, per_name
 from .train import Gradient, Recipe, Slope
 from .tree import Params, Tree
 
@@ -43,12 +42,6 @@ def block_scores(own: Params, received: Params, blocks: Blocks, scale: Scale) ->
     total = each.sum()
     share = torch.where(total > 0, each / total.clamp(min=1e-30), ones / n)
     return share * n if scale == "mean1" else share
-
-
-def per_name(values: Tensor, blocks: Blocks, names: Iterable[str]) -> Tree:
-    """Each parameter's value, from its block's."""
-    known = set(names)
-    return {k: values[i] for i, block in enumerate(blocks) for k in block if k in known}
 
 
 def perturbation(grads: Tree, scale: Tree, rho: float, p: float = 2.0, form: Form = "eq5") -> Tree:
@@ -85,8 +78,7 @@ def scored(scale: Scale) -> Starter:
     """Training begins with what was received; scores against the last trained copy are `given`."""
 
     def starter(task: Task, blocks: Blocks, recipe: Recipe) -> Begin:
-        trained = tuple(tuple(k for k in block if k not in task.buffers) for block in blocks)
-        trained = tuple(block for block in trained if block)
+        trained = blocks_without(blocks, task.buffers)
 
         def adapt(received: Params, memory: Tree, rest: Params, data: Data, turn: Turn) -> Begun:
             scores = block_scores(memory["own"], received, trained, scale)

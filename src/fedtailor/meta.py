@@ -8,12 +8,12 @@ from dataclasses import replace
 from torch import Tensor
 
 from . import tree
-from .begin import Begin, Blocks, Starter
+from .begin import Begin, Starter
 from .data import Data
 from .method import Method
 from .options import Weighting
 from .rng import Turn
-from .task import Batch, Task
+from .task import Batch, Blocks, Task
 from .train import Gradient, Recipe, Slope, fit
 from .tree import Params, Tree
 

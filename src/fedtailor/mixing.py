@@ -17,7 +17,7 @@ from .data import Data
 from .method import Clients, Method, Outcome, Upload
 from .options import Above, Share
 from .rng import Key, Turn
-from .task import Task
+from .task import Task, per_name
 from .train import score
 from .tree import Params, Tree
 
@@ -110,11 +110,6 @@ class Mixer(NamedTuple):
         return torch.stack([beta(key, blocks, alpha) for alpha in STAGES])[stage]
 
 
-def _per_name(degrees: Tensor, blocks: tuple[tuple[str, ...], ...], names: Params) -> Tree:
-    """Each parameter's degree, from its block's."""
-    return {k: degrees[i] for i, block in enumerate(blocks) for k in block if k in names}
-
-
 def with_mixup(
     host: Method, task: Task, mixer: Mixer, on_server: dict[str, str] | None = None
 ) -> Method:
@@ -157,7 +152,7 @@ def with_mixup(
             degrees = mixer.drawn(turn, turn.aside().key, count)
         if not mixer.use_broadcast_mix:
             degrees = torch.ones_like(degrees)
-        shared = tree.lerp(own, msg["shared"], _per_name(degrees, task.blocks, own))
+        shared = tree.lerp(own, msg["shared"], per_name(degrees, task.blocks, own))
         return {"shared": shared}, {"mix_factor": mu, "mix_degree": degrees}, mine
 
     def client(msg: Tree, state: Tree, data: Data, turn: Turn) -> Outcome:
@@ -168,7 +163,7 @@ def with_mixup(
         sent = own
         if mixer.random and mixer.use_aggregation_mix:  # every client draws degrees of its own
             key = rng.fold(turn.aside().key, 1)
-            degrees = _per_name(mixer.drawn(turn, key, count), task.blocks, own)
+            degrees = per_name(mixer.drawn(turn, key, count), task.blocks, own)
             sent = tree.lerp(own, msg["shared"], degrees)
         upload = Upload(
             {"shared": {there[k]: v for k, v in sent.items()}},
@@ -184,7 +179,7 @@ def with_mixup(
         if mixer.use_aggregation_mix and not mixer.random:
             relative = local / overall.clamp(min=1e-3) if mixer.agg_ratio else overall
             degrees = aggregation_degrees(mixer.mu(turn, relative, count), count)
-            mean = tree.lerp(mean, old, _per_name(degrees, task.blocks, mean))
+            mean = tree.lerp(mean, old, per_name(degrees, task.blocks, mean))
         if not mixer.renormalise:  # who has no such block votes for its old value
             share = tree.map(lambda w, p: w.to(p.dtype), up.weight["shared"], mean)
             mean = tree.lerp(old, mean, share)

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from .folders import file_name, open_folder
 from .metrics import accuracies, best_round, summarise
 from .privacy import epsilons
 from .roster import arrivals, networks, present
-from .train import Score
+from .train import Recipe, Score
 
 Line = dict[str, Any]
 Watcher = Callable[[Line, int], None]  # (line of the history, number of rounds)
@@ -145,6 +146,18 @@ class Runner:
             ],
         )
         self.progress = _Progress()
+        self._latest: Scores | None = None  # of the last evaluated round
+
+    @cached_property
+    def digest(self) -> str:
+        """Of the data: they do not change while a run lasts, and hashing them takes a while."""
+        return self.world.digest()
+
+    @property
+    def finetune(self) -> Recipe | None:
+        """How models are trained before the final test, if they are."""
+        epochs = self.config.finetune
+        return replace(self.config.recipe(), epochs=epochs, steps=0) if epochs else None
 
     # --- playing ---
 
@@ -176,7 +189,7 @@ class Runner:
                     cost = saved_at - before
                 if stop and done < self.config.rounds:
                     raise Interrupted(self.folder, done)
-            # Ctrl-C from here on only makes the results wait for nothing more than themselves
+            # a first Ctrl-C from here on is ignored: results are about to be written
             if self.folder:
                 self._checkpoint()
             result = self._result()
@@ -212,7 +225,7 @@ class Runner:
         if len(report.skipped):
             line["skipped"] = [fed.names[i] for i in report.skipped.tolist()]
         if evaluate:
-            pre: Scores = sim.score()
+            pre = self._latest = sim.score()
             line["pre"] = _summary(pre.test, fed.test.n)
             line["pre_val"] = _summary(pre.val, fed.val.n)
             line["pre_per_client"] = _per_client(pre.test, fed.test.n)
@@ -272,11 +285,9 @@ class Runner:
     def _result(self) -> dict[str, Any]:
         sim, fed, config = self.simulation, self.world.federation, self.config
         n = fed.test.n
-        tune = (
-            replace(config.recipe(), epochs=config.finetune, steps=0) if config.finetune else None
-        )
-        last = sim.score()
-        final = sim.score(finetune=tune) if tune else last
+        # the last round was evaluated, unless it was played before a resume
+        last = self._latest or sim.score()
+        final = sim.score(finetune=self.finetune) if self.finetune else last
         on_train = sim.score(part="train").test
         history = self.progress.history
         scored = [line for line in history if "pre" in line]
@@ -351,7 +362,7 @@ class Runner:
         meta = {
             "version": __version__,
             "config": self.config.fingerprint(),
-            "data": self.world.digest(),
+            "data": self.digest,
             "seconds": self.progress.seconds,
             "up": self.progress.up,
             "down": self.progress.down,
@@ -364,8 +375,7 @@ class Runner:
         folder = self.folder
         models = folder / "models"
         models.mkdir(exist_ok=True)
-        tune = replace(self.config.recipe(), epochs=self.config.finetune, steps=0)
-        for cid, model in self.simulation.models(tune if self.config.finetune else None):
+        for cid, model in self.simulation.models(self.finetune):
             path = models / f"{file_name(self.world.federation.names[cid])}.safetensors"
             save_tensors(path, tree.flatten(model))
         encoder = json.dumps(self.world.encoder.to_json(), indent=1)
@@ -446,7 +456,7 @@ def resume(folder: Path, *, watch: Watcher | None = None) -> dict[str, Any]:
             f"'{folder / 'config.toml'}' was changed since the run began: undo that, or start anew"
         )
     runner = Runner(config, None, folder)
-    if meta.get("data") != runner.world.digest():
+    if meta.get("data") != runner.digest:
         raise BadInput(f"the data of '{folder}' have changed since the run began: start anew")
     checkpoint.restore(folder / "checkpoint", runner.simulation)
     runner.progress = _Progress(

@@ -18,7 +18,7 @@ from .begin import Starter, as_received
 from .data import Data
 from .method import Clients, Method, Outcome, Upload, by_size
 from .rng import Key, Turn
-from .task import Task
+from .task import Task, blocks_without
 from .train import Gradient, Recipe, as_is, fit
 from .tree import Params, Tree
 
@@ -88,8 +88,7 @@ def partial(
     mine = set(personal)
     shared = [name for name in all_names(task) if name not in mine]
     there = on_server or {name: name for name in shared}
-    blocks = tuple(tuple(k for k in block if k not in mine) for block in task.blocks)
-    starter = begin(task, tuple(block for block in blocks if block), recipe)
+    starter = begin(task, blocks_without(task.blocks, mine), recipe)
 
     def init(clients: Clients, initial: Params, key: Key) -> Tree:
         return {"shared": tree.pick(initial, shared)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -47,6 +47,21 @@ def weighted_mean(each: Tensor, batch: Batch) -> Tensor:
 Augment = Callable[[Tensor, Key], Tensor]
 
 
+Blocks = tuple[tuple[str, ...], ...]  # names per block, from input to output
+
+
+def blocks_without(blocks: Blocks, names: Collection[str]) -> Blocks:
+    """The blocks without some names; a block that has no others is left out."""
+    left = (tuple(k for k in block if k not in names) for block in blocks)
+    return tuple(block for block in left if block)
+
+
+def per_name(values: Tensor, blocks: Blocks, names: Iterable[str]) -> Params:
+    """Each parameter's value, from its block's."""
+    known = set(names)
+    return {k: values[i] for i, block in enumerate(blocks) for k in block if k in known}
+
+
 class Task(NamedTuple):
     """A learning problem in functions of its parameters.
 
@@ -65,7 +80,7 @@ class Task(NamedTuple):
     init: Callable[[Key], Params]
     loss: Callable[[Params, Batch], tuple[Tensor, Params]]
     predict: Callable[[Params, Tensor], Tensor]
-    blocks: tuple[tuple[str, ...], ...]
+    blocks: Blocks
     buffers: tuple[str, ...] = ()
     batch_norm: tuple[str, ...] = ()
     augment: Augment | None = None

@@ -16,7 +16,7 @@ from ..method import Clients, Method, Outcome, Upload
 from ..optim import clip_norm, sgd
 from ..options import Count, NonNegative, Share, Whole
 from ..rng import Key, Turn
-from ..task import Task
+from ..task import Task, blocks_without
 from ..train import Gradient, Recipe, as_is, fit
 from ..tree import Params, Tree
 
@@ -77,8 +77,7 @@ def pfedhn(
     shapes = {name: tuple(like[name].shape) for name in names}
     writer = table_writer(names) if network == "table" else mlp_writer(shapes, hidden, depth, embed)
     optimiser = sgd(lr, momentum, weight_decay)
-    written = tuple(tuple(k for k in block if k in names) for block in task.blocks)
-    starter = prepare(task, tuple(block for block in written if block), recipe)
+    starter = prepare(task, blocks_without(task.blocks, kept), recipe)
     inner = replace(recipe, steps=inner_steps or recipe.steps, clip=recipe.clip or inner_clip)
 
     def init(clients: Clients, initial: Params, key: Key) -> Tree:

@@ -14,7 +14,7 @@ from ..layerwise import Normalisation, init_weigher, mixture, weigh
 from ..method import Clients, Method, Outcome, Upload
 from ..options import Count, NonNegative
 from ..rng import Key, Turn
-from ..task import Task
+from ..task import Task, blocks_without
 from ..train import Recipe, fit
 from ..tree import Params, Tree
 
@@ -70,8 +70,7 @@ class LayerWeights(NamedTuple):
 
 def layer_wise(task: Task, how: LayerWeights, recipe: Recipe, *, retained: int) -> Method:
     """pFedLA whose clients keep `retained` blocks to themselves (HeurpFedLA)."""
-    blocks = tuple(tuple(k for k in b if k not in task.buffers) for b in task.blocks)
-    blocks = tuple(block for block in blocks if block)
+    blocks = blocks_without(task.blocks, task.buffers)
     keep = min(retained, len(blocks))
 
     def init(clients: Clients, initial: Params, key: Key) -> Tree:

@@ -9,11 +9,11 @@ from torch import Tensor
 
 from .. import tree
 from ..data import Data
-from ..lwsam import Form, Scale, block_scores, per_name, perturbation
+from ..lwsam import Form, Scale, block_scores, perturbation
 from ..method import Method, Outcome, Upload
 from ..options import AboveOne, BlocksOrAuto, NonNegative
 from ..rng import Key, Turn
-from ..task import Batch, Task
+from ..task import Batch, Task, blocks_without, per_name
 from ..train import Recipe, Slope, descend
 from ..tree import Params, Tree
 from .fedavg import fedavg
@@ -64,8 +64,7 @@ def plgu_lf(
     Reference: Qu et al., "How to Prevent the Poor Performance Clients for Personalized Federated
     Learning?" (PLGU), CVPR 2023
     """
-    blocks = tuple(tuple(k for k in b if k not in task.buffers) for b in task.blocks)
-    blocks = tuple(block for block in blocks if block)
+    blocks = blocks_without(task.blocks, task.buffers)
     kept = D if D >= 0 else min(5, len(blocks) // 2)
 
     def parts(msg: Tree, state: Tree) -> tuple[Tensor, Tensor, Params]:
