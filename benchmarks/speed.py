@@ -1,120 +1,338 @@
 """FedTailor against the loop that other tools use, in one run, on this machine.
 
-    python benchmarks/speed.py --out benchmarks/results/speed-cpu.json
+    python benchmarks/speed.py --device cuda --out benchmarks/results/speed-h200.json
+    python benchmarks/speed.py --device cpu --out benchmarks/results/speed-cpu.json
 
-The loop: one client after another, batches moved to the device each step, `torch.optim.SGD`. Both
-sides train FedAvg for one epoch of 300 rows per client in batches of 10, evaluation excluded, and
-end with the mean; the parameters they end with are compared.
+The loop (`loops.py`): one client after another, batches moved to the device each step,
+`torch.optim.SGD`. Both sides play the same rounds of the same method on the same batches: 300 rows
+per client, batches of 10, one epoch. Evaluation for its own sake is excluded, what a method itself
+looks at is not. FedTailor's first rounds, in which it traces and compiles, are reported apart.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import logging
 import platform
 import statistics
 import subprocess
 import sys
 import time
+import traceback
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
+from loops import LOOPS
+from torch.utils.flop_counter import FlopCounterMode
 
 import fedtailor
 from fedtailor import rng
 from fedtailor.engine import Federation, Simulation
+from fedtailor.engine.pace import use_precision
 from fedtailor.form import Form
-from fedtailor.methods import fedavg
+from fedtailor.methods import METHODS
 from fedtailor.models import build
-from fedtailor.rng import Turn
-from fedtailor.task import classification
+from fedtailor.task import Batch, Task, classification
 from fedtailor.train import Recipe
 
-ROWS, BATCH, LR = 300, 10, 0.005
-FORM = Form("image", (1, 28, 28), 10)
+ROWS, VAL, BATCH, LR = 300, 60, 10, 0.005
+GREY, COLOUR = Form("image", (1, 28, 28), 10), Form("image", (3, 32, 32), 10)
+PASSES = (
+    6  # over all parameters: forward, backward, gradient written and read, update read and written
+)
 
 
-def world(clients: int, device: str) -> Federation:
+@dataclass(frozen=True)
+class Case:
+    """One row of the table.
+
+    Attributes:
+      name: for `--only`.
+      where: `cuda` or `cpu`.
+      at_least: the ratio that was asked for.
+      timed: rounds of the loop that are timed; those before are played, but not timed.
+      unequal: sizes as a Dirichlet(0.1) division of ten classes makes them.
+    """
+
+    name: str
+    where: str
+    at_least: float
+    method: str = "fedavg"
+    clients: int = 100
+    model: str = "cnn"
+    form: Form = GREY
+    timed: tuple[int, ...] = (0,)
+    unequal: bool = False
+    options: dict[str, Any] = field(default_factory=dict)
+    precision: str = "tf32"
+    rounds: int = 5
+
+
+CASES = (
+    Case("fedavg-20", "cuda", 60, clients=20),
+    Case("fedavg-100", "cuda", 100),
+    Case("unequal", "cuda", 50, unequal=True),
+    Case("fedala", "cuda", 50, "fedala", timed=(1, 2)),
+    Case("ditto", "cuda", 50, "ditto"),
+    Case("fedrep", "cuda", 50, "fedrep"),
+    Case("fedfomo", "cuda", 50, "fedfomo", timed=(1,), options={"M": 5}),
+    Case("pmixfed", "cuda", 50, "pmixfed", timed=(1,)),
+    Case("plgu-lf", "cuda", 50, "plgu-lf"),
+    Case("pfedla", "cuda", 50, "pfedla", timed=(1,)),
+    Case("resnet18", "cuda", 12, clients=20, model="resnet18", form=COLOUR, rounds=3),
+    Case(
+        "resnet18-bf16",
+        "cuda",
+        12,
+        clients=20,
+        model="resnet18",
+        form=COLOUR,
+        precision="bf16",
+        rounds=3,
+    ),
+    Case("cpu-cnn-20", "cpu", 1.6, clients=20, rounds=3),
+    Case("cpu-mlp-100", "cpu", 8, model="mlp", rounds=3),
+    Case("cpu-mlp-20", "cpu", 0, clients=20, model="mlp", rounds=3),
+)
+GROWTH = 1.2  # at most: a round out of 10,000 clients against one out of 1,000
+
+
+def sizes_of(case: Case) -> list[int]:
+    """Training rows of each client."""
+    if not case.unequal:
+        return [ROWS] * case.clients
     draw = np.random.default_rng(0)
-    x = torch.from_numpy(draw.integers(0, 256, (clients * ROWS, *FORM.shape), dtype=np.uint8))
-    y = torch.from_numpy(draw.integers(0, FORM.classes, clients * ROWS))
-    rows = list(np.arange(clients * ROWS).reshape(clients, ROWS))
-    none = [np.empty(0, dtype=np.int64)] * clients
-    return Federation.of(x.to(device), y.to(device), rows, none, none)
+    shares = draw.dirichlet(np.full(case.clients, 0.1), size=10).sum(0) / 10
+    return [max(BATCH, int(ROWS * case.clients * share)) for share in shares]
 
 
-def loop(fed: Federation, model: str, initial: Any, orders: list[torch.Tensor], device: str) -> Any:
-    """One round as other tools do it."""
-    net = build(model, FORM).to(device).train()
-    host_x, host_y = fed.x.cpu(), fed.y.cpu()
-    mean = {k: torch.zeros_like(v) for k, v in initial.items()}
-    for order in orders:
-        net.load_state_dict(initial)
-        optimiser = torch.optim.SGD(net.parameters(), lr=LR)
-        for rows in order.split(BATCH):
-            x = (host_x[rows].to(device).float() / 127.5) - 1
-            optimiser.zero_grad()
-            F.cross_entropy(net(x), host_y[rows].to(device)).backward()
-            optimiser.step()
-        for k, v in net.state_dict().items():
-            mean[k] += v / len(orders)
-    return mean
+def world(sizes: list[int], form: Form, device: str, val: int = VAL) -> Federation:
+    """Random images. Speed does not depend on what they show."""
+    make = torch.Generator(device).manual_seed(0)
+    total = sum(sizes) + val * len(sizes)
+    x = torch.randint(
+        0, 256, (total, *form.shape), dtype=torch.uint8, device=device, generator=make
+    )
+    y = torch.randint(0, form.classes, (total,), device=device, generator=make)
+    ends = np.cumsum([0, *(n + val for n in sizes)])
+    train = [np.arange(low, low + n) for low, n in zip(ends, sizes, strict=False)]
+    held = [np.arange(low + n, low + n + val) for low, n in zip(ends, sizes, strict=False)]
+    none = [np.empty(0, dtype=np.int64)] * len(sizes)
+    return Federation.of(x, y, train, held, none)
 
 
-def batch_orders(fed: Federation, seed: int, device: str) -> list[torch.Tensor]:
-    """The rows of each client in the order in which FedTailor visits them in round 0."""
-    turn = Turn(rng.key(seed, rng.TURN, 0), torch.tensor(0), torch.tensor(1))
-    out = []
-    for i in range(fed.clients):
-        data = fed.data(torch.tensor([i]))
-        one = data._replace(rows=data.rows[0].cpu(), n=data.n[0].cpu())
-        key = turn.of(torch.tensor(i)).at_client().key
-        order, _ = rng.split(rng.fold(key, 0))
-        out.append(one.shuffle(order).rows)
-    return out
+def seconds(device: str, fn: Any, *arguments: Any) -> float:
+    """How long `fn` takes, all of its work on the device included."""
+    sync = torch.cuda.synchronize if device == "cuda" else (lambda: None)
+    sync()
+    begun = time.perf_counter()
+    fn(*arguments)
+    sync()
+    return time.perf_counter() - begun
 
 
-def timed(fn: Any, repeats: int, device: str) -> tuple[float, Any]:
-    sync = torch.cuda.synchronize if device.startswith("cuda") else (lambda: None)
-    times, result = [], None
-    for _ in range(repeats):
-        sync()
-        begun = time.perf_counter()
-        result = fn()
-        sync()
-        times.append(time.perf_counter() - begun)
-    return statistics.median(times), result
-
-
-def measure(model: str, clients: int, engine: str, device: str, repeats: int) -> dict[str, Any]:
-    fed = world(clients, device)
-    task = classification(lambda: build(model, FORM), device=device)
+def simulation(case: Case, fed: Federation, device: str, way: str, **more: Any) -> Simulation:
+    compute = torch.bfloat16 if case.precision == "bf16" else None
+    task = classification(lambda: build(case.model, case.form), device=device, compute=compute)
     recipe = Recipe(epochs=1, batch=BATCH, lr=LR)
-    initial = task.init(rng.key(0, rng.INITIAL))
-    orders = batch_orders(fed, 0, device)
+    method = METHODS[case.method](task, recipe=recipe, **case.options)
+    return Simulation(method, fed, task, recipe=recipe, rounds=100, way=way, **more)
 
-    def ours() -> Any:
-        sim = Simulation(fedavg(task, recipe=recipe), fed, task, engine=engine, recipe=recipe)
-        sim.step(torch.arange(clients))
-        return sim.server["params"]
 
-    ours()  # first calls warm caches up, on both sides
-    loop(fed, model, initial, orders[:2], device)
-    loop_seconds, theirs = timed(lambda: loop(fed, model, initial, orders, device), repeats, device)
-    our_seconds, mine = timed(ours, repeats, device)
-    apart = max(float((mine[k] - theirs[k]).abs().max()) for k in mine)
-    return {
-        "model": model,
-        "clients": clients,
-        "engine": engine,
-        "loop_seconds": round(loop_seconds, 4),
-        "seconds": round(our_seconds, 4),
-        "ratio": round(loop_seconds / our_seconds, 2),
-        "largest_parameter_difference": apart,
+def measure(case: Case, device: str, floors: dict[str, float]) -> dict[str, Any]:
+    """One row: the loop first, then FedTailor, and how far apart they end."""
+    use_precision(case.precision)
+    sizes = sizes_of(case)
+    fed = world(sizes, case.form, device)
+    everyone = list(range(case.clients))
+    loop = LOOPS[case.method](
+        case.model, case.form, fed, 0, LR, BATCH, device, case.options, rounds=100
+    )
+    for number in range(max(case.timed) + 1):
+        loop.prepare(number, everyone)
+    if device == "cuda":  # the libraries' first calls are nobody's fault
+        warm = LOOPS["fedavg"](case.model, case.form, fed, 0, LR, BATCH, device)
+        warm.round(0, [0])
+    slow = {n: seconds(device, loop.round, n, everyone) for n in range(max(case.timed) + 1)}
+
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+    sim = simulation(case, fed, device, "compiled")
+    ids = torch.arange(case.clients)
+    for _ in range(max(case.timed) + 1):
+        sim.step(ids)
+    apart = _apart(loop.server, sim.server)
+    for _ in range(2):
+        sim.step(ids)
+    fast = statistics.median(seconds(device, sim.step, ids) for _ in range(case.rounds))
+    steps = -(-max(sizes) // BATCH)
+    floor = _floors(sim.task, case, sizes, floors)
+    row = {
+        "name": case.name,
+        "work": f"{case.method}, {case.model}, {case.clients} clients"
+        + (", unequal" if case.unequal else "")
+        + (f", {case.precision}" if case.precision != "tf32" else ""),
+        "loop_seconds": slow[max(case.timed)],
+        "seconds": fast,
+        "ratio": slow[max(case.timed)] / fast,
+        "at_least": case.at_least,
+        "steps": steps,
+        "step_ms": 1e3 * fast / steps,
+        "preparing_seconds": sim.players.pace.seconds,
+        "peak_memory_gb": torch.cuda.max_memory_allocated() / 2**30 if device == "cuda" else None,
+        "largest_difference": apart,
+        **floor,
     }
+    for name in ("memory", "compute"):
+        if f"{name}_floor_seconds" in row:
+            row[f"of_{name}_floor"] = row[f"{name}_floor_seconds"] / fast
+    if len(case.timed) > 1:  # FedALA's first mixing round, which it trains to convergence
+        number = case.timed[0]
+        row["first_mixing"] = {"loop_seconds": slow[number]} | _mixing(case, fed, device, number)
+    if device == "cuda":
+        rows = lambda: sim.score(part="train")
+        rows()
+        row["score_seconds"] = seconds(device, rows)  # all training rows of all clients
+    sim.close()
+    return row
+
+
+def _mixing(case: Case, fed: Federation, device: str, number: int) -> dict[str, float]:
+    """The same round again in a new simulation: compiled code is there already."""
+    sim = simulation(case, fed, device, "compiled")
+    ids = torch.arange(case.clients)
+    for _ in range(number):
+        sim.step(ids)
+    before = sim.players.pace.seconds
+    took = seconds(device, sim.step, ids)
+    made = sim.players.pace.seconds - before
+    sim.close()
+    return {"seconds": took - made, "preparing_seconds": made}
+
+
+def _apart(one: dict[str, Any], other: dict[str, Any]) -> float | None:
+    """The largest difference of the server's parameters, where both have some."""
+    found = next((v for k, v in other.items() if k in ("params", "shared")), None)
+    if not one or not isinstance(found, dict):
+        return None
+    return max(float((one[k] - found[k]).abs().max()) for k in found if k in one)
+
+
+def _floors(task: Task, case: Case, sizes: list[int], known: dict[str, float]) -> dict[str, float]:
+    """What a round of FedAvg cannot be faster than: its bytes and its arithmetic."""
+    if case.method != "fedavg" or not known:
+        return {}
+    params = task.init(rng.key(0))
+    device = next(iter(params.values())).device
+    batch = Batch(
+        torch.zeros(BATCH, *case.form.shape, dtype=torch.uint8, device=device),
+        torch.zeros(BATCH, dtype=torch.int64, device=device),
+        torch.ones(BATCH, device=device),
+        torch.ones((), dtype=torch.bool, device=device),
+        rng.key(0, device=device),
+    )
+    leaves = {k: v.requires_grad_(k not in task.buffers) for k, v in params.items()}
+    with FlopCounterMode(display=False) as counter:
+        task.loss(leaves, batch)[0].backward()
+    steps = sum(-(-n // BATCH) for n in sizes)
+    size = sum(p.numel() for p in params.values()) * 4
+    return {
+        "memory_floor_seconds": steps * PASSES * size / known["bytes_per_second"],
+        "compute_floor_seconds": steps * counter.get_total_flops() / known["flops_per_second"],
+    }
+
+
+def device_limits(device: str) -> dict[str, float]:
+    """What this device reaches in a large copy and in a large TF32 product."""
+    if device != "cuda":
+        return {}
+    use_precision("tf32")
+    a = torch.randn(8192, 8192, device=device)
+    big = torch.empty(1 << 29, device=device)
+    other = torch.empty_like(big)
+    times: dict[str, list[float]] = {"copy": [], "product": []}
+    for _ in range(6):
+        times["copy"].append(seconds(device, other.copy_, big))
+        times["product"].append(seconds(device, torch.mm, a, a))
+    return {
+        "bytes_per_second": 2 * big.numel() * 4 / min(times["copy"]),
+        "flops_per_second": 2 * 8192**3 / min(times["product"]),
+    }
+
+
+def growth(device: str) -> dict[str, Any]:
+    """A round of FedALA with 100 clients out of 1,000 and out of 10,000, states in host memory."""
+    found = {}
+    for clients in (1_000, 10_000):
+        case = Case("growth", device, 0, "fedala", clients)
+        fed = world([ROWS] * clients, GREY, device, val=0)
+        sim = simulation(case, fed, device, "compiled", place="host", chunk=100)
+        draw = np.random.default_rng(0)
+        times = []
+        for number in range(25):
+            cohort = torch.from_numpy(np.sort(draw.choice(clients, 100, replace=False)))
+            took = seconds(device, sim.step, cohort)
+            if number >= 10:
+                times.append(took)
+        found[str(clients)] = statistics.median(times)
+        sim.close()
+        print(json.dumps({"growth": found}), flush=True)
+    return {"seconds": found, "ratio": found["10000"] / found["1000"], "at_most": GROWTH}
+
+
+def profile(device: str, clients: int) -> dict[str, Any]:
+    """Where the time of a FedAvg round goes, way by way."""
+    from torch.profiler import ProfilerActivity
+    from torch.profiler import profile as record
+
+    use_precision("tf32")
+    found = {}
+    for way in ("plain", "traced", "compiled"):
+        case = Case("profile", device, 0, clients=clients)
+        sim = simulation(case, world([ROWS] * clients, GREY, device), device, way)
+        ids = torch.arange(clients)
+        for _ in range(3):
+            sim.step(ids)
+        took = statistics.median(seconds(device, sim.step, ids) for _ in range(3))
+        with record(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
+            sim.step(ids)
+            torch.cuda.synchronize()
+        kinds: dict[str, float] = {}
+        count = 0
+        for event in seen.key_averages():
+            if event.device_type.name == "CUDA" and event.self_device_time_total:
+                kind = _kind(event.key)
+                kinds[kind] = kinds.get(kind, 0.0) + event.self_device_time_total / 1e6
+                count += event.count
+        busy = sum(kinds.values())
+        shares = {k: round(v / busy, 3) for k, v in sorted(kinds.items(), key=lambda e: -e[1])}
+        found[way] = {"seconds": took, "busy_seconds": busy, "kernels": count, "shares": shares}
+        sim.close()
+        print(json.dumps({way: found[way]}), flush=True)
+    return found
+
+
+_KINDS = {
+    "matrix products": ("gemm", "gemv", "cublas", "splitK"),
+    "convolutions": ("conv", "cudnn", "implicit", "dgrad", "wgrad", "winograd"),
+    "patches": ("im2col", "col2im", "unfold", "fold"),
+    "pooling": ("pool",),
+    "copies": ("Memcpy", "copy"),
+    "fused by the compiler": ("triton",),
+}
+
+
+def _kind(kernel: str) -> str:
+    if kernel.startswith("triton"):
+        return "fused by the compiler"
+    for kind, words in _KINDS.items():
+        if any(word.lower() in kernel.lower() for word in words):
+            return kind
+    return "other element-wise kernels"
 
 
 def commit() -> str:
@@ -126,37 +344,52 @@ def commit() -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    parser.add_argument("--models", nargs="+", default=["mlp", "cnn"])
-    parser.add_argument("--clients", nargs="+", type=int, default=[20, 100])
-    parser.add_argument("--engines", nargs="+", default=["vectorised", "sequential"])
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cpu")
+    parser.add_argument("--only", nargs="+", help="names of rows, `growth` or `profile`")
     parser.add_argument("--commit", help="where there is no git to ask")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
-    rows = []
-    for model in arguments.models:
-        for clients in arguments.clients:
-            for engine in arguments.engines:
-                row = measure(model, clients, engine, arguments.device, arguments.repeats)
-                print(json.dumps(row), flush=True)
-                rows.append(row)
+    device = arguments.device
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
     name = platform.processor() or platform.machine()
-    if arguments.device.startswith("cuda"):
+    if device == "cuda":
         name = torch.cuda.get_device_name()
-    report = {
+    report: dict[str, Any] = {
         "command": f"python {' '.join(sys.argv)}",
         "commit": arguments.commit or commit(),
         "version": fedtailor.__version__,
-        "device": f"{arguments.device} ({name}, {torch.get_num_threads()} threads)",
+        "device": f"{device} ({name}, {torch.get_num_threads()} threads)",
         "torch": torch.__version__,
-        "task": f"FedAvg, one round, {ROWS} rows per client of 1x28x28, batch {BATCH}, one epoch, "
-        "median of the repeats, against one client after another with torch.optim.SGD",
-        "rows": rows,
+        "task": f"one round, {ROWS} rows per client, batch {BATCH}, one epoch",
+        "limits": device_limits(device),
+        "rows": [],
     }
-    if arguments.out:
-        arguments.out.parent.mkdir(parents=True, exist_ok=True)
-        arguments.out.write_text(json.dumps(report, indent=1) + "\n")
+
+    def wanted(name: str) -> bool:
+        return not arguments.only or name in arguments.only
+
+    def save() -> None:
+        if arguments.out:
+            arguments.out.parent.mkdir(parents=True, exist_ok=True)
+            arguments.out.write_text(json.dumps(report, indent=1) + "\n")
+
+    for case in CASES:
+        if case.where == device and wanted(case.name):
+            try:
+                row = measure(case, device, report["limits"])
+            except Exception:  # a row that fails must not take the others with it
+                traceback.print_exc()
+                row = {"name": case.name, "failed": traceback.format_exc().splitlines()[-1]}
+            print(json.dumps(row), flush=True)
+            report["rows"].append(row)
+            save()
+    if device == "cuda":
+        if wanted("growth"):
+            report["growth"] = growth(device)
+            save()
+        if wanted("profile"):
+            report["profile"] = profile(device, 100)
+            save()
 
 
 if __name__ == "__main__":

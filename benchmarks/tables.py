@@ -77,19 +77,81 @@ def comparison(name: str) -> str:
     return rows(header, body) + made_by(report)
 
 
+def _share(row: dict[str, Any], key: str) -> str:
+    return f"{100 * row[key]:.0f} %" if key in row else "–"
+
+
 def speed(name: str) -> str:
     report = read(name)
-    body = [
-        [
-            f"{r['model']}, {r['clients']} clients",
-            r["engine"],
-            f"{r['loop_seconds']:.2f}",
-            f"{r['seconds']:.2f}",
-            f"**{r['ratio']:.1f}×**",
-        ]
-        for r in report["rows"]
+    body = []
+    for r in report["rows"]:
+        if "failed" in r:
+            body.append([r["name"], "failed", r["failed"], *["–"] * 6])
+            continue
+        asked = f"{r['at_least']:g}×" if r["at_least"] else "–"
+        memory = f"{r['peak_memory_gb']:.1f}" if r["peak_memory_gb"] else "–"
+        body.append(
+            [
+                r["work"],
+                f"{r['loop_seconds']:.2f}",
+                f"{r['seconds']:.3f}",
+                f"**{r['ratio']:.1f}×**",
+                asked,
+                f"{r['step_ms']:.2f}",
+                f"{_share(r, 'of_memory_floor')} / {_share(r, 'of_compute_floor')}",
+                f"{r['preparing_seconds']:.0f}",
+                memory,
+            ]
+        )
+    header = [
+        "work",
+        "loop, s",
+        "FedTailor, s",
+        "ratio",
+        "asked for",
+        "step, ms",
+        "memory / compute floor reached",
+        "preparing, s",
+        "GB",
     ]
-    header = ["work", "engine", "loop, s", "FedTailor, s", "ratio"]
+    note = f" {report['note'][0].upper()}{report['note'][1:]}." if "note" in report else ""
+    return rows(header, body) + made_by(report) + note
+
+
+def growth(name: str) -> str:
+    found = read(name)["growth"]
+    few, many = found["seconds"]["1000"], found["seconds"]["10000"]
+    return (
+        f"Out of 1,000 clients {few:.3f} s a round, out of 10,000 {many:.3f} s: "
+        f"**{found['ratio']:.2f}×** (asked for: at most {found['at_most']:g}×)."
+    )
+
+
+def profile(name: str) -> str:
+    body = []
+    for way, found in read(name)["profile"].items():
+        shares = ", ".join(f"{k} {100 * v:.0f} %" for k, v in found["shares"].items())
+        busy = f"{found['busy_seconds']:.3f}"
+        body.append([way, f"{found['seconds']:.3f}", busy, f"{found['kernels']:,}", shares])
+    return rows(["way", "round, s", "sum of kernels, s", "kernels", "where"], body)
+
+
+def cifar(name: str) -> str:
+    report = read(name)
+    body = [
+        [r["method"], "failed", r["failed"], "–", "–", "–"]
+        if "failed" in r
+        else [
+            r["method"],
+            per_cent(r["accuracy"]["mean"]),
+            per_cent(r["accuracy"]["bottom5"]),
+            f"{r['wall_seconds']:.0f}",
+            f"{r['preparing_seconds']:.0f}",
+            f"{(r['train_seconds'] - r['preparing_seconds']) / r['rounds']:.2f}",
+        ]
+        for r in report["runs"]
+    ]
+    header = ["method", "mean %", "bottom 5 %", "wall, s", "of that preparing, s", "s a round"]
     return rows(header, body) + made_by(report)
 
 
@@ -126,10 +188,42 @@ def claims(name: str) -> str:
     return rows(["claim", "holds in", "means over seeds"], body) + made_by(report)
 
 
+def scale(name: str) -> str:
+    if not (RESULTS / f"{name}.json").exists():
+        return "Not measured yet: `python benchmarks/scale.py`."
+    report = read(name)
+    body = [
+        [
+            f"{r['clients']:,} clients, {r['cohort']:,} a round",
+            str(r["workers"] or "none: one process"),
+            f"{r['start_seconds']:.1f}",
+            f"{r['round_seconds']:.2f}",
+            f"{r['evaluation_seconds']:.2f}",
+            f"{r['clients_per_second']:,.0f}",
+            f"**{per_cent(r['round_efficiency'])} %**" if "round_efficiency" in r else "–",
+        ]
+        for r in report["rows"]
+    ]
+    header = [
+        "work",
+        "workers",
+        "start, s",
+        "round, s",
+        "evaluation of all, s",
+        "clients/s",
+        "efficiency",
+    ]
+    return rows(header, body) + made_by(report)
+
+
 TABLES: dict[str, Callable[[str], str]] = {
     "comparison": comparison,
     "speed": speed,
+    "growth": growth,
+    "profile": profile,
+    "cifar": cifar,
     "claims": claims,
+    "scale": scale,
 }
 MARK = re.compile(r"(<!-- table: (\w+) ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fedtailor.config import Config, make_config, read_config, settings, write_config
+from fedtailor.config import WHO_WORKS, Config, make_config, read_config, settings, write_config
 from fedtailor.errors import BadInput
 from fedtailor.methods import METHODS
 from fedtailor.train import Recipe
@@ -63,7 +63,18 @@ def test_every_setting_changes_the_fingerprint() -> None:
     assert others.keys() == {f.name for f in fields(Config)}
     for name, value in others.items():
         seen.add(replace(config, **{name: value}).fingerprint())
-    assert len(seen) == len(others) + 1
+    assert len(seen) == len(others) - len(WHO_WORKS) + 1
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"workers": 7}, {"address": "auto"}, {"worker_gpus": 0.5}],
+    ids=lambda o: next(iter(o)),
+)
+def test_who_does_the_work_does_not_change_the_fingerprint(other: dict[str, Any]) -> None:
+    config = make_config("fedavg", {"engine": "ray"}, {})
+    moved = make_config("fedavg", {"engine": "ray"} | other, {})
+    assert moved != config and moved.fingerprint() == config.fingerprint()
 
 
 def test_the_file_is_complete_and_plain_toml(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from fedtailor import rng
-from fedtailor.data import Data
+from fedtailor.data import Counts, Data
 from fedtailor.task import Batch
 
 sizes = st.integers(1, 12)
@@ -27,12 +27,18 @@ def float64() -> Iterator[None]:
     torch.set_default_dtype(before)
 
 
-def client(n: int, padding: int = 0, least: int = 0, val: int = 2) -> Data:
+def client(n: int, padding: int = 0, val: int = 2) -> Data:
     """A client whose rows are 100, 101, ...; padding is a stranger's, to be found out."""
     x = torch.arange(200.0)
     rows = torch.cat([torch.arange(100, 100 + n), torch.arange(padding)])
     val_rows = torch.arange(150, 150 + val)
-    return Data(x, x.long(), rows, torch.tensor(n), val_rows, torch.tensor(val), least)
+    counts = Counts(torch.tensor([n]), torch.tensor([val]))
+    return Data(x, x.long(), rows, torch.tensor(n), val_rows, torch.tensor(val), counts)
+
+
+def sample(data: Data, size: int, seed: int) -> Batch:
+    """One batch drawn at random."""
+    return next(data.filled(data.draws(size, rng.key(seed)[None])))
 
 
 def real(batch: Batch) -> list[int]:
@@ -119,17 +125,18 @@ def test_every_batch_has_a_key_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("last", ["pad", "wrap", "drop"])
-def test_all_active_is_never_wrong(last: str) -> None:
+def test_what_the_host_knows_is_what_the_device_does(last: str) -> None:
     for n in range(13):
-        for least in range(n + 1):
-            for size in (0, 1, 2, 3, 5, 20):
-                data = client(n, padding=max(1 - n, 2), least=least)
-                for number, batch in enumerate(data.batches(size, rng.key(0), last)):
-                    # the promise is for all clients of the chunk, this one included
-                    assert bool(batch.active) or not data.all_active(number, size, last)
-                    # and where this client is the smallest, it says all there is to say
-                    if least == n:
-                        assert data.all_active(number, size, last) == bool(batch.active)
+        for size in (0, 1, 2, 3, 5, 20):
+            data = client(n, padding=max(1 - n, 2))
+            parts = [data, data.first(0.6), data.rest(0.6), data.window(0.3, rng.key(1)), data.val]
+            for part in parts:
+                steps = part.steps(size, rng.key(0), last)
+                assert steps.known is not None
+                assert steps.known.rows.tolist() == [steps.active.tolist()]
+            drawn = data.draws(size, torch.arange(3))
+            assert drawn.known is not None
+            assert drawn.known.rows.tolist() == [drawn.active.tolist()]
 
 
 @settings(max_examples=60, deadline=None)
@@ -180,11 +187,11 @@ def test_a_part_of_no_rows_is_no_rows(how: str) -> None:
 @settings(max_examples=60, deadline=None)
 @given(sizes, paddings, st.integers(0, 15), st.integers(0, 1000))
 def test_a_sample_is_drawn_without_replacement(n: int, padding: int, size: int, seed: int) -> None:
-    batch = client(n, padding).sample(size, rng.key(seed))
+    batch = sample(client(n, padding), size, seed)
     rows = real(batch)
     assert len(rows) == len(set(rows)) == min(size or n, n)
     assert set(rows) <= set(range(100, 100 + n))
-    assert rows == real(client(n).sample(size, rng.key(seed)))
+    assert rows == real(sample(client(n), size, seed))
 
 
 def test_validation_rows_are_never_among_the_training_batches() -> None:
@@ -193,7 +200,8 @@ def test_validation_rows_are_never_among_the_training_batches() -> None:
     trained = {row for batch in data.batches(4, rng.key(0)) for row in real(batch)}
     assert val == {150, 151, 152, 153}
     assert not val & trained
-    assert int(data.val.n) == 4 and data.val.least == 0
+    assert int(data.val.n) == 4 and data.val.counts is not None
+    assert data.val.counts.n.tolist() == [4]
 
 
 def test_a_client_without_rows_has_no_active_batch() -> None:

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch.func import vmap
 
-from fedtailor import tree
-from fedtailor.lwsam import block_scores, lwsam, perturbation
-from fedtailor.task import per_name
+from fedtailor import rng, tree
+from fedtailor.lwsam import beside, block_scores, lwsam, perturbation
+from fedtailor.task import Batch, per_name
 from fedtailor.train import Recipe, fit, sam
 from methods.worlds import data_of, gap, ragged, random_like, task_of, turn_of
 
@@ -170,3 +170,25 @@ def test_lwsam_with_equal_scores_trains_as_sam(net: str) -> None:
     still = fit(task, params, data, turn_of(), recipe, gradient=lwsam(0.0), given=given)
     if net == "mlp":  # no dropout, whose second mask is another one
         assert gap(still, plain) == 0
+
+
+@pytest.mark.parametrize(("point", "flat"), [("theta", 1.2), ("w", -3.2)])
+def test_two_models_in_one_pass_by_hand(point: str, flat: float) -> None:
+    # F = x²/2, θ = 1, w = -3, ρ ξ = 0.1 · 2: the gradient at 1 + 0.2, or at -3 - 0.2
+    keys = []
+
+    def bowl(x, batch, given, carried):
+        keys.append(int(batch.key))
+        return x, x["a"].square() / 2, {"seen": x["a"]}
+
+    one = torch.ones(1)
+    batch = Batch(one, one.long(), one, torch.tensor(True), rng.key(3))
+    pair = {"theta": {"a": torch.tensor(1.0)}, "w": {"a": torch.tensor(-3.0)}}
+    given = {"scale": {"a": torch.tensor(2.0)}}
+    slope, loss, changed = beside(0.1, point=point)(bowl)(pair, batch, given, {})
+    assert float(slope["theta"]["a"]) == 1
+    assert float(slope["w"]["a"]) == pytest.approx(flat)
+    # loss and statistics are θ's, of the first pass; every pass has noise of its own
+    assert float(loss) == 0.5
+    assert float(changed["seen"]) == 1
+    assert len(set(keys)) == len(keys) == (2 if point == "theta" else 3)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import grad, vmap
 
 from fedtailor import rng, tree
-from fedtailor.data import Data
+from fedtailor.data import Counts, Data
 from fedtailor.errors import BadInput
 from fedtailor.rng import Turn
 from fedtailor.task import Batch, Task, classification, crop_and_flip
@@ -42,10 +42,11 @@ def begin(task: Task) -> Params:
     return {k: v.double() for k, v in task.init(rng.key(0)).items()}
 
 
-def client(n: int, padding: int = 0, first: int = 0, least: int = 0, val: int = 0) -> Data:
+def client(n: int, padding: int = 0, first: int = 0, known: bool = False, val: int = 0) -> Data:
     rows = torch.cat([torch.arange(first, first + n), torch.zeros(padding, dtype=torch.int64)])
     val_rows = torch.arange(30, 30 + val)
-    return Data(X.double(), Y, rows, torch.tensor(n), val_rows, torch.tensor(val), least)
+    counts = Counts(torch.tensor([n]), torch.tensor([val])) if known else None
+    return Data(X.double(), Y, rows, torch.tensor(n), val_rows, torch.tensor(val), counts)
 
 
 def turn(round: int = 0, client: int = 0) -> Turn:
@@ -176,7 +177,7 @@ def test_the_padding_of_a_chunk_does_not_show(padding: int, last: str, steps: in
     task = classification(normed)
     recipe = Recipe(epochs=2, batch=4, steps=steps, last=last, momentum=0.9, weight_decay=0.1)  # type: ignore[arg-type]
     params = begin(task)
-    alone = fit(task, params, client(7, least=7), turn(), recipe)
+    alone = fit(task, params, client(7, known=True), turn(), recipe)
     close(fit(task, params, client(7, padding), turn(), recipe), alone)
 
 
@@ -189,7 +190,7 @@ def test_the_padding_of_a_chunk_does_not_show_in_all_rows_at_once(
     task = classification(network)
     recipe = Recipe(epochs=2, batch=0, steps=steps, last=last, momentum=0.9)  # type: ignore[arg-type]
     params = begin(task)
-    alone = fit(task, params, client(7, least=7), turn(), recipe)
+    alone = fit(task, params, client(7, known=True), turn(), recipe)
     close(fit(task, params, client(7, padding), turn(), recipe), alone)
     assert not same(alone, params)
 
@@ -239,7 +240,7 @@ def test_many_clients_at_once_learn_what_each_learns_alone(last: str) -> None:
 
     together = vmap(one, randomness="different")(rows, torch.tensor(ns), keys)
     for i, n in enumerate(ns):
-        alone = client(n, first=i * 7, least=n) if n else client(0, 1)
+        alone = client(n, first=i * 7, known=True) if n else client(0, 1)
         close(tree.index(together, i), fit(task, params, alone, turn(client=i), recipe))
 
 
@@ -255,7 +256,9 @@ def test_steps_draw_that_many_batches() -> None:
         recipe = Recipe(epochs=7, steps=steps, batch=4)
         done = descend(objective, {"w": torch.ones(1)}, data, turn(), recipe, carried=carried)
         assert int(done.carried["count"]) == steps
-        seen = [batch.x[:, 0].long().tolist() for batch, _ in recipe.batches(data, turn().key)]
+        seen = [
+            batch.x[:, 0].long().tolist() for batch in data.filled(recipe.plan(data, turn().key))
+        ]
     assert len(seen) == 5
     for rows in seen:
         assert len(set(rows)) == 4 and set(rows) <= set(range(9))
@@ -264,16 +267,18 @@ def test_steps_draw_that_many_batches() -> None:
 
 def test_epochs_have_orders_of_their_own() -> None:
     data = client(9)._replace(x=torch.arange(40.0)[:, None])
-    batches = list(Recipe(epochs=3, batch=9).batches(data, turn().key))
-    orders = {tuple(batch.x[:, 0].tolist()) for batch, _ in batches}
+    batches = list(data.filled(Recipe(epochs=3, batch=9).plan(data, turn().key)))
+    orders = {tuple(batch.x[:, 0].tolist()) for batch in batches}
     assert len(orders) == 3
     assert all(sorted(order) == list(range(9)) for order in orders)
     # each step's dropout, noise and augmentation too
-    assert len({int(batch.key) for batch, _ in batches}) == 3
+    assert len({int(batch.key) for batch in batches}) == 3
 
 
 def rate(recipe: Recipe, round: int) -> float:
-    step, _ = recipe.optimiser(turn(round)).update({"w": torch.ones(())}, {}, {"w": torch.ones(())})
+    step, _ = recipe.optimiser(recipe.rate(turn(round))).update(
+        {"w": torch.ones(())}, {}, {"w": torch.ones(())}
+    )
     return -float(step["w"])
 
 
@@ -401,7 +406,7 @@ def test_batches_are_augmented_with_keys_of_their_own() -> None:
     params, data = begin(task), client(8)
     found = fit(task, params, data, turn(), Recipe(epochs=2, batch=4))
     assert len(set(keys)) == 4
-    steps = [int(batch.key) for batch, _ in Recipe(epochs=2, batch=4).batches(data, turn().key)]
+    steps = Recipe(epochs=2, batch=4).plan(data, turn().key).key.tolist()
     assert not set(keys) & set(steps)
     shifted = data._replace(x=data.x + 1)
     close(found, fit(bare, params, shifted, turn(), Recipe(epochs=2, batch=4)))

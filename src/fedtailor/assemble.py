@@ -17,6 +17,7 @@ from .config import Config
 from .datasets import Encoder, Source, encode, load
 from .describe import find
 from .engine import Federation
+from .engine.pace import use_precision
 from .errors import BadInput
 from .form import Form
 from .method import Method
@@ -32,6 +33,7 @@ from .partition import (
 )
 from .partition.latent import latent_clusters
 from .privacy import require_accountant
+from .roster import networks
 from .task import AUGMENTATIONS, Task, classification
 
 DEFAULT_CLIENTS, DEFAULT_PARTITION = 20, "dirichlet:0.1"
@@ -190,15 +192,26 @@ def lay_out(config: Config) -> tuple[Config, Source, Partition]:
     return replace(config, clients=len(partition), partition=scheme), source, partition
 
 
+def _workers_device(config: Config) -> str | None:
+    """What the workers compute on, where there are any: here there may be no such device."""
+    if config.engine != "ray":
+        return None
+    if config.device == "auto":
+        return str(choose_device("auto"))
+    if config.device not in ("cpu", "cuda"):
+        raise BadInput(f"device '{config.device}' with --engine ray: give cpu or cuda")
+    return config.device
+
+
 def assemble(config: Config) -> World:
     """Loads the data and lays them out by client.
 
     Raises:
       BadInput: the data cannot be had, or cannot be divided so.
     """
-    device = choose_device(config.device)
+    device = choose_device(config.home)
     config, source, partition = lay_out(config)
-    config = replace(config, device=str(device))
+    config = replace(config, device=_workers_device(config) or str(device))
     encoder, x = encode(source, np.concatenate(partition.train), normalise=config.normalise)
     held = torch.from_numpy(hold_out(len(partition), config.held_out, seed=config.partition_seed))
     largest = max(len(rows) for rows in partition.train)
@@ -228,7 +241,8 @@ def make_task(config: Config, form: Form, model: str | None = None) -> Task:
         lambda: build(model or config.model, form),
         grouping=config.blocks,
         augment=AUGMENTATIONS[config.augment],
-        device=config.device,
+        device=config.home,
+        compute=torch.bfloat16 if config.precision == "bf16" else None,
     )
 
 
@@ -265,3 +279,21 @@ def make_method(config: Config, task: Task, whole: Task | None = None) -> Method
     if "participation" in known and "participation" not in config.options:
         several["participation"] = config.participation
     return factory(task, recipe=config.recipe(), **config.options, **several)
+
+
+def make_players(config: Config, form: Form, clients: int) -> list[tuple[Method, Task, Tensor]]:
+    """(method, network, ids of the clients that have it); the server's, the deepest, is first."""
+    having = networks(config.depths, config.model, clients)
+    tasks = [make_task(config, form, model) for model, _ in having]
+    deepest = max(range(len(tasks)), key=lambda i: len(tasks[i].blocks))
+    order = [deepest, *(i for i in range(len(tasks)) if i != deepest)]
+    whole = tasks[deepest]
+    return [(make_method(config, tasks[i], whole), tasks[i], having[i][1]) for i in order]
+
+
+def players_on(
+    config: Config, form: Form, clients: int, device: str
+) -> list[tuple[Method, Task, Tensor]]:
+    """The same as a worker makes them for itself, on its own device."""
+    use_precision(config.precision)
+    return make_players(replace(config, engine="vectorised", device=device), form, clients)

@@ -17,6 +17,7 @@ from torch import nn
 from . import rng, tree, wire
 from .describe import Factory, page
 from .engine import Federation, Simulation, draw_cohort
+from .engine.pace import Way
 from .method import Method, Upload
 from .rng import Turn
 from .task import Task, classification
@@ -103,6 +104,7 @@ class Lab:
         chunk: int = 0,
         rounds: int = ROUNDS,
         backwards: bool = False,
+        way: Way = "plain",
         federation: Federation | None = None,
     ) -> Simulation:
         fed = federation or self.federation
@@ -113,6 +115,7 @@ class Lab:
             rounds=max(rounds, 1),
             engine=engine,
             chunk=chunk,
+            way=way,
         )
         for r in range(rounds):
             cohort = draw_cohort(0, r, torch.arange(CLIENTS), 0.6)
@@ -225,8 +228,10 @@ def check_engines(lab: Lab) -> None:
         ("all clients at once", lab.play()),
         ("chunks of 3", lab.play(chunk=3)),
         ("the cohort in another order", lab.play(backwards=True)),
+        ("steps traced and replayed", lab.play(way="traced")),
     ):
         apart = _distance(reference, _trace(other))
+        other.close()
         _demand(apart <= TOLERANCE, f"{name}: {apart:.1e} apart from one after another")
 
 

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from . import tree
-from .engine import Simulation
+from .engine import Kept, Simulation
 from .errors import BadInput
 from .tree import Tree
 
@@ -69,9 +69,8 @@ def save(folder: Path, simulation: Simulation, meta: dict[str, Any]) -> None:
     """
     folder.mkdir(exist_ok=True)
     tensors = tree.flatten({"server": simulation.server})
-    for number, group in enumerate(simulation.groups):
-        met = group.bank.met.nonzero()[:, 0]
-        rows = tree.map(lambda p, met=met: p[met.to(p.device)], group.bank.rows)
+    for number, (ids, rows) in enumerate(simulation.kept()):
+        met = simulation.groups[number].rows(ids)
         tensors |= tree.flatten({f"group{number}": {"met": met, "clients": rows}})
     path = folder / f"state-{simulation.round:06d}.safetensors"
     save_tensors(path, tensors)
@@ -126,19 +125,21 @@ def restore(folder: Path, simulation: Simulation) -> dict[str, Any]:
     if _shapes(found.get("server", {})) != _shapes(simulation.server):
         raise BadInput(f"checkpoint '{path}' holds another server state: was the method changed?")
     simulation.server = tree.map(lambda p: p.to(device), found.get("server", {}))
-    for number, group in enumerate(simulation.groups):
+    states = []
+    for number, like in enumerate(simulation.players.like()):
         kept = found.get(f"group{number}", {})
         clients = kept.get("clients", {})
         met = len(kept.get("met", ()))
         expected = {
             k: (shape if k.endswith("/") else (met, *shape[1:]), kind)
-            for k, (shape, kind) in _shapes(group.bank.rows).items()
+            for k, (shape, kind) in _shapes(like).items()
         }
         if _shapes(clients) != expected:
             raise BadInput(
                 f"checkpoint '{path}' holds other client states: was the method changed?"
             )
-        group.bank.put(kept["met"], tree.map(lambda p: p.to(device), clients))
+        states.append(Kept(simulation.groups[number].members[kept["met"]], clients))
+    simulation.players.put_back(states)
     simulation.round = int(meta["round"])
     simulation.chunk = int(meta["chunk"])
     torch.manual_seed(0)  # nothing may draw from it; if something does, it is the same each time

@@ -19,6 +19,7 @@ from .errors import BadInput, unknown
 from .folders import open_folder
 from .methods import METHODS
 from .partition.picture import draw
+from .report import write_report
 from .runs import Line, Watcher, resume, start
 from .verdict import verdict
 
@@ -244,6 +245,7 @@ def finish(plan: Plan, folder: Path | None, announce: Announce | None = None) ->
 
         write_atomically(folder / "summary.json", json.dumps(summary, indent=1) + "\n")
         comparison_figures(summary, folder)
+        write_report([folder])
     return summary
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .train import Recipe
 
 Seed = Annotated[int, (0, 2**62)]
+WHO_WORKS = ("workers", "address", "worker_gpus")
 
 
 def _says(default: Any, panel: str, meaning: str) -> Any:
@@ -101,10 +102,18 @@ class Config:
     finetune: Whole = _says(0, "Evaluation", "epochs of training each model before the final test")
     eval_every: Count = _says(1, "Evaluation", "evaluate after every so many rounds")
     seed: Seed = _says(0, "Run", "random seed of initial model, batches and sampling")
-    engine: Literal["auto", "sequential", "vectorised"] = _says(
-        "auto", "Run", "one client after another, or all at once; results are the same"
+    engine: Literal["auto", "sequential", "vectorised", "ray"] = _says(
+        "auto",
+        "Run",
+        "one client after another, all at once, or spread over workers; results are the same",
     )
     device: str = _says("auto", "Run", "cpu, cuda or cuda:N; auto takes a GPU if there is one")
+    compile: Literal["auto", "never", "always"] = _says(
+        "auto", "Run", "compile training steps: faster after 10 to 40 s; auto: in long runs"
+    )
+    precision: Literal["fp32", "tf32", "bf16"] = _says(
+        "tf32", "Run", "of matrix products in training; tf32 concerns GPUs only"
+    )
     chunk: Whole = _says(0, "Run", "clients that share the device at a time; 0: what fits")
     states: Literal["auto", "device", "host", "disk"] = _says(
         "auto", "Run", "where client states are kept between rounds"
@@ -115,7 +124,19 @@ class Config:
     checkpoint_every: Whole = _says(
         0, "Run", "rounds between checkpoints; 0: as often as costs little"
     )
+    workers: Whole = _says(0, "Workers", "workers of --engine ray; 0: one per GPU, or one per core")
+    address: str = _says(
+        "", "Workers", "a running Ray cluster, e.g. auto or HOST:6379; else one is started here"
+    )
+    worker_gpus: NonNegative = _says(
+        1.0, "Workers", "GPUs that each worker takes; below 1, workers share one"
+    )
     options: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def home(self) -> str:
+        """The device of server and data: workers bring their own."""
+        return "cpu" if self.engine == "ray" else self.device
 
     def recipe(self) -> Recipe:
         """How clients train."""
@@ -125,7 +146,9 @@ class Config:
 
     def fingerprint(self) -> str:
         """Tells whether two runs are the same run."""
-        text = json.dumps(asdict(self), sort_keys=True)
+        # who does the work makes no difference, and may be another one when a run is resumed
+        kept = {k: v for k, v in asdict(self).items() if k not in WHO_WORKS}
+        text = json.dumps(kept, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -184,6 +207,16 @@ def make_config(method: str, given: dict[str, Any], options: dict[str, Any]) -> 
         raise BadInput("dp-clip is inf, so no noise would be enough: give a finite --dp-clip")
     if config.dp_clip and not 0 < config.dp_delta < 1:
         raise BadInput(f"dp-delta is {config.dp_delta:g}: give a number between 0 and 1, e.g. 1e-5")
+    if config.engine != "ray":
+        for name in WHO_WORKS:
+            if getattr(config, name) != known[name][0].default:
+                flag = name.replace("_", "-")
+                raise BadInput(
+                    f"{flag} is {getattr(config, name)}, but engine is '{config.engine}': "
+                    "it is for --engine ray"
+                )
+    elif config.worker_gpus == 0:
+        raise BadInput("worker-gpus is 0: give a share above 0, or --device cpu for no GPU at all")
     if config.val == 1:
         raise BadInput("val is 1: nothing would be left to train on; give a share below 1")
     return config

@@ -3,14 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.func import vmap
 
 from . import rng
 from .rng import Key
+from .scan import Known, Steps
 from .task import Batch
+
+
+@dataclass(frozen=True, eq=False)
+class Counts:
+    """How many rows each client that shares a call has, on the host: `vmap` leaves it alone, so
+    engines can plan without asking the device."""
+
+    n: Tensor
+    val_n: Tensor
+
+
+def _part(n: Tensor, share: float) -> Tensor:
+    """How many rows a share is: at least one, if there are any."""
+    return (share * n + 1e-4).long().clamp(min=1).minimum(n)
+
+
+def _has(low: Tensor, size: int, last: str, n: Tensor) -> Tensor:
+    """Whether a client with `n` rows has the batches that begin at rows `low`."""
+    return low + size <= n if last == "drop" else low < n
 
 
 class Data(NamedTuple):
@@ -23,7 +45,7 @@ class Data(NamedTuple):
       n: how many training rows it has.
       val_rows: numbers of its validation rows, padded likewise.
       val_n: how many validation rows it has.
-      least: no client that shares this call has fewer training rows; steps below need no mask.
+      counts: the same counts for all clients that share the call, where they are known.
     """
 
     x: Tensor
@@ -32,12 +54,17 @@ class Data(NamedTuple):
     n: Tensor
     val_rows: Tensor
     val_n: Tensor
-    least: int = 0
+    counts: Counts | None = None
 
     @property
     def val(self) -> Data:
         """The validation rows, as data of their own."""
-        return self._replace(rows=self.val_rows, n=self.val_n, least=0)
+        counts = self.counts and Counts(self.counts.val_n, self.counts.val_n)
+        return self._replace(rows=self.val_rows, n=self.val_n, counts=counts)
+
+    def _with(self, rows: Tensor, n: Tensor, known: Tensor | None) -> Data:
+        counts = None if known is None or self.counts is None else Counts(known, self.counts.val_n)
+        return self._replace(rows=rows, n=n, counts=counts)
 
     def shuffle(self, key: Key) -> Data:
         """The training rows in random order, padding last."""
@@ -47,32 +74,27 @@ class Data(NamedTuple):
         draw = torch.where(position < self.n, rng.bits(key, width), (1 << 63) - 1)
         return self._replace(rows=self.rows[draw.argsort(stable=True)])
 
-    def _part(self, share: float) -> Tensor:
-        """How many rows a share is: at least one, if there are any."""
-        return (share * self.n + 1e-4).long().clamp(min=1).minimum(self.n)
-
     def first(self, share: float) -> Data:
         """The first part of the rows, at least one."""
-        return self._replace(n=self._part(share), least=0)
+        known = None if self.counts is None else _part(self.counts.n, share)
+        return self._with(self.rows, _part(self.n, share), known)
 
     def rest(self, share: float) -> Data:
         """The rows after `first(share)`."""
-        skip = self._part(share)
+        skip = _part(self.n, share)
         position = torch.arange(len(self.rows), device=self.rows.device) + skip
-        return self._replace(rows=self.rows[position % len(self.rows)], n=self.n - skip, least=0)
+        known = None if self.counts is None else self.counts.n - _part(self.counts.n, share)
+        return self._with(self.rows[position % len(self.rows)], self.n - skip, known)
 
     def window(self, share: float, key: Key) -> Data:
         """A random contiguous part of the rows, at least one."""
-        n = self._part(share)
+        n = _part(self.n, share)
         offset = rng.bits(key, 1)[0] % (self.n - n + 1)
         position = torch.arange(len(self.rows), device=self.rows.device) + offset
-        return self._replace(rows=self.rows[position % len(self.rows)], n=n, least=0)
+        known = None if self.counts is None else _part(self.counts.n, share)
+        return self._with(self.rows[position % len(self.rows)], n, known)
 
-    def sample(self, size: int, key: Key) -> Batch:
-        """One batch drawn without replacement; a client with fewer rows gives all it has."""
-        return next(self.shuffle(key).batches(size or len(self.rows), key))
-
-    def batches(self, size: int, key: Key, last: str = "pad") -> Iterator[Batch]:
+    def steps(self, size: int, key: Key, last: str = "pad") -> Steps:
         """One pass in row order, in batches of exactly `size` (0: all rows at once).
 
         There are as many as the client with most rows needs. Past its own end a client's rows
@@ -84,19 +106,44 @@ class Data(NamedTuple):
           last: what becomes of a client's unfinished batch: `pad` uses its real examples,
             `wrap` lets repeated examples count, `drop` skips it.
         """
-        width = len(self.rows)
+        width, device = len(self.rows), self.rows.device
         if size == 0:  # everything at once is never a short batch
             size, last = max(width, 1), "pad"
-        for number, low in enumerate(range(0, width, size)):
-            position = torch.arange(low, low + size, device=self.rows.device)
-            index = self.rows[position % self.n.clamp(min=1)]
-            real = torch.ones_like(position) if last == "wrap" else position < self.n
-            active = low + size <= self.n if last == "drop" else low < self.n
-            weight = real.to(torch.get_default_dtype())
-            yield Batch(self.x[index], self.y[index], weight, active, rng.fold(key, number))
+        numbers = range(-(-width // size))
+        low = torch.arange(len(numbers), device=device) * size
+        position = low[:, None] + torch.arange(size, device=device)
+        real = torch.ones_like(position) if last == "wrap" else position < self.n
+        known = None
+        if self.counts is not None:
+            begins = torch.arange(len(numbers)) * size
+            known = Known(_has(begins, size, last, self.counts.n[:, None]))
+        return Steps(
+            self.rows[position % self.n.clamp(min=1)],
+            real.to(torch.get_default_dtype()),
+            _has(low, size, last, self.n),
+            rng.fold(key, torch.arange(len(numbers), device=device)),
+            tuple(numbers),
+            known,
+        )
 
-    def all_active(self, number: int, size: int, last: str) -> bool:
-        """Whether every client that shares this call certainly has batch `number`."""
-        if size == 0 or last != "drop":
-            return number * size < self.least
-        return (number + 1) * size <= self.least
+    def draws(self, size: int, keys: Tensor) -> Steps:
+        """One batch per key, each drawn without replacement (size 0: all rows); a client with fewer
+        rows gives all it has."""
+
+        def draw(key: Key) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+            one = self.shuffle(key).steps(size, key)
+            return one.rows[0], one.weight[0], one.active[0], one.key[0]
+
+        known = None
+        if self.counts is not None:
+            known = Known((self.counts.n > 0)[:, None].expand(-1, len(keys)))
+        return Steps(*vmap(draw)(keys), (0,) * len(keys), known)
+
+    def batches(self, size: int, key: Key, last: str = "pad") -> Iterator[Batch]:
+        """The batches of `steps`, with their examples."""
+        yield from self.filled(self.steps(size, key, last))
+
+    def filled(self, steps: Steps) -> Iterator[Batch]:
+        """The batches of some steps, with their examples."""
+        for index, weight, active, key in zip(*steps.tensors, strict=True):
+            yield Batch(self.x[index], self.y[index], weight, active, key)

@@ -1,16 +1,23 @@
-"""Block-wise mixtures of all clients' models, with weights that a hypernetwork per client makes."""
+"""Block-wise mixtures of all clients' models, with weights that a hypernetwork per client makes.
+
+What pFedLA and its heuristic share.
+"""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.func import vjp, vmap
 
-from . import rng
+from . import rng, tree, wire
+from .data import Data
 from .hypernetwork import apply_linear, linear
-from .rng import Key
-from .task import Blocks
+from .method import Clients, Method, Outcome, Upload
+from .rng import Key, Turn
+from .task import Blocks, Task, blocks_without
+from .train import Recipe, fit
 from .tree import Params, Tree
 
 Normalisation = Literal["softmax", "relu_norm"]
@@ -57,3 +64,115 @@ def mixture(weights: Tensor, models: Params, blocks: Blocks) -> Params:
         for i, block in enumerate(blocks)
         for k in block
     }
+
+
+class LayerWeights(NamedTuple):
+    """How the hypernetworks look and learn.
+
+    Attributes:
+      hn_lr: learning rate η.
+      embed: size of an embedding v_i.
+      hidden: width of the layers.
+      depth: how many layers.
+      normalisation: how logits become weights.
+    """
+
+    hn_lr: float
+    embed: int
+    hidden: int
+    depth: int
+    normalisation: Normalisation
+
+
+def layer_wise(task: Task, how: LayerWeights, recipe: Recipe, *, retained: int) -> Method:
+    """A method whose server mixes everyone's latest models block by block, and learns the weights.
+
+        θ̄_i^l = Σ_j α_i^{l,j} θ_j^l,   α_i = HN_i(v_i);      sent, but for the retained blocks
+        (v_i, ψ_i) ← (v_i, ψ_i) + η J_iᵀ Δ_i,   J_i = ∂θ̄_i/∂(v_i, ψ_i),   Δ_i the client's update
+
+    No graph is kept between sending and receiving: the pull-back is made anew from the state.
+
+    Args:
+      task: the network.
+      how: the hypernetworks' shape and learning rate η.
+      recipe: how a client trains in a round.
+      retained: how many blocks a client keeps to itself, those with the largest α_i^{l,i}.
+    """
+    blocks = blocks_without(task.blocks, task.buffers)
+    keep = min(retained, len(blocks))
+
+    def init(clients: Clients, initial: Params, key: Key) -> Tree:
+        make = lambda k: init_weigher(
+            k, clients, len(blocks), how.embed, how.hidden, how.depth, how.normalisation
+        )
+        keys = rng.fold(key, torch.arange(clients, device=key.device))
+        models = tree.tile(tree.drop(initial, task.buffers), clients)
+        return {"models": models, "nets": vmap(make)(keys)}
+
+    def written(net: Tree, cid: Tensor, models: Params) -> tuple[Params, Tensor]:
+        """θ̄_i, and which blocks the client keeps its own of: those it weighs itself most in."""
+        weights = weigh(net, cid, how.normalisation)
+        mixed = mixture(weights, models, blocks)
+        order = weights[:, cid].detach().argsort(descending=True, stable=True).argsort()
+        return mixed, order < keep
+
+    def send(server: Tree, cid: Tensor, turn: Turn) -> Tree:
+        params, own = written(tree.index(server["nets"], cid), cid, server["models"])
+        if not keep:
+            return {"params": params}
+        parts = {str(i): wire.maybe(~own[i], tree.pick(params, b)) for i, b in enumerate(blocks)}
+        return {"blocks": parts}
+
+    def received(msg: Tree, state: Tree) -> Params:
+        if not keep:
+            params: Params = msg["params"] | state["buffers"]
+            return params
+        out: Params = {}
+        for part, block in zip(msg["blocks"].values(), blocks, strict=True):
+            out |= tree.where(wire.here(part), wire.value(part), tree.pick(state["own"], block))
+        whole: Params = out | state["buffers"]
+        return whole
+
+    def start(msg: Tree, initial: Params, key: Key) -> Tree:
+        own = {"own": tree.drop(initial, task.buffers)} if keep else {}
+        return {"buffers": tree.pick(initial, task.buffers)} | own
+
+    def client(msg: Tree, state: Tree, data: Data, turn: Turn) -> Outcome:
+        begun = received(msg, state)
+        params = fit(task, begun, data, turn, recipe)
+        trained = tree.drop(params, task.buffers)
+        kept = {"buffers": tree.pick(params, task.buffers)} | ({"own": trained} if keep else {})
+        delta = tree.sub(trained, tree.drop(begun, task.buffers))
+        return Outcome(kept, Upload(each={"delta": delta}), params)
+
+    def receive(server: Tree, ids: Tensor, up: Upload, turn: Turn) -> Tree:
+        nets, models = tree.index(server["nets"], ids), server["models"]
+        write = vmap(lambda net, cid: written(net, cid, models)[0])
+        mixed, pull = vjp(lambda n: write(n, ids), nets)[:2]
+        own = vmap(lambda net, cid: written(net, cid, models)[1])(nets, ids)
+        flag = {k: own[:, i] for i, block in enumerate(blocks) for k in block}
+        # a retained block was the client's own: it tells the hypernetwork nothing
+        push = {k: torch.where(_like(flag[k], d), 0.0, -d) for k, d in up.each["delta"].items()}
+        (grads,) = pull(push)
+        mine = tree.index(models, ids)
+        begun = {k: torch.where(_like(flag[k], p), mine[k], p) for k, p in mixed.items()}
+        return {
+            "models": tree.put(models, ids, tree.add(begun, up.each["delta"])),
+            "nets": tree.put(server["nets"], ids, tree.sub(nets, tree.scale(grads, how.hn_lr))),
+        }
+
+    def personal(msg: Tree, state: Tree, data: Data, turn: Turn) -> Params:
+        return received(msg, state)
+
+    def record(server: Tree) -> Tree:
+        clients = next(iter(server["models"].values())).shape[0]
+        ids = torch.arange(clients, device=server["nets"]["embed"].device)
+        weights = vmap(lambda net, cid: weigh(net, cid, how.normalisation))(server["nets"], ids)
+        return {"aggregation_weights": weights.movedim(1, 0)}  # block, client, client
+
+    return Method(init, send, start, client, receive, personal, task.predict, record)
+
+
+def _like(flag: Tensor, values: Tensor) -> Tensor:
+    """One flag per row, shaped to choose among rows of `values`."""
+    return flag.view(-1, *[1] * (values.ndim - 1))

@@ -74,6 +74,40 @@ def lwsam(rho: float, p: float = 2.0, form: Form = "eq5") -> Gradient:
     return gradient
 
 
+def beside(
+    rho: float, p: float = 2.0, form: Form = "eq5", point: Literal["theta", "w"] = "theta"
+) -> Gradient:
+    """Two models in one pass: θ along its own gradient, w along the one at a perturbed point.
+
+        ∂/∂θ := g = ∇F(θ),     ∂/∂w := ∇F(x + ε),   ε = LWSAM(∇F(x), ξ)
+
+    `{"theta", "w"}` are trained, `given["scale"]` has each parameter's ξ. Running statistics are
+    common to both and come from the first pass.
+
+    Args:
+      rho: radius of the perturbation.
+      p: its norm.
+      form: as for `perturbation`.
+      point: x: `theta`, or `w`, which makes w's path a LWSAM of its own.
+    """
+
+    def gradient(at: Slope) -> Slope:
+        def slope(
+            pair: Tree, batch: Batch, given: Tree, carried: Tree
+        ) -> tuple[Tree, Tensor, Tree]:
+            g, loss, changed = at(pair["theta"], batch, given, carried)
+            here, up = pair["theta"], g
+            if point == "w":
+                here, up = pair["w"], at(pair["w"], batch.again(), given, carried)[0]
+            worst = tree.add(here, perturbation(up, given["scale"], rho, p, form))
+            flat = at(worst, batch.again().again(), given, carried)[0]
+            return {"theta": g, "w": flat}, loss, changed
+
+        return slope
+
+    return gradient
+
+
 def scored(scale: Scale) -> Starter:
     """Training begins with what was received; scores against the last trained copy are `given`."""
 

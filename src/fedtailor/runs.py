@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +21,17 @@ import numpy as np
 import torch
 
 from . import __version__, checkpoint, tree
-from .assemble import World, assemble, make_method, make_task
+from .assemble import World, assemble, make_players, players_on
 from .checkpoint import save_tensors, write_atomically
 from .config import Config, make_config, read_config, write_config
 from .describe import find, page
-from .engine import RoundReport, Scores, Simulation, draw_cohort
+from .engine import Cluster, RoundReport, Scores, Simulation, draw_cohort
+from .engine.pace import Way, choose_way, use_precision
 from .errors import BadInput
 from .folders import file_name, open_folder
 from .metrics import accuracies, best_round, summarise
 from .privacy import epsilons
+from .report import Confusion, block_names, write_report
 from .roster import arrivals, networks, present
 from .train import Recipe, Score
 
@@ -118,15 +120,13 @@ class Runner:
         if self.leaks:  # for literal replication only: methods look at test rows
             fed = fed._replace(val=fed.test)
         having = networks(config.depths, config.model, fed.clients)
-        tasks = [make_task(config, form, model) for model, _ in having]
-        deepest = max(range(len(tasks)), key=lambda i: len(tasks[i].blocks))
         self.networks = {fed.names[int(i)]: model for model, ids in having for i in ids}
-        config = replace(config, model=having[deepest][0])
-        self.task = tasks[deepest]
         engine = "vectorised" if config.engine == "auto" else config.engine
-        self.config = replace(config, engine=engine)
+        config = replace(config, engine=engine)
+        (self.method, self.task, first), *others = make_players(config, form, fed.clients)
+        model = next(name for name, ids in having if torch.equal(ids, first))
+        self.config = config = replace(config, model=model)
         self.folder = folder
-        self.method = make_method(self.config, self.task)
         self.late = arrivals(config.join, self.world.trained, config.partition_seed)
         self.simulation = Simulation(
             self.method,
@@ -139,14 +139,29 @@ class Runner:
             place=None if config.states == "auto" else config.states,
             folder=folder,
             recipe=config.recipe(),
-            others=[
-                (make_method(self.config, tasks[i], self.task), tasks[i], having[i][1])
-                for i in range(len(tasks))
-                if i != deepest
-            ],
+            others=others,
+            way=self._way(),
+            cluster=self._cluster() if engine == "ray" else None,
         )
         self.progress = _Progress()
         self._latest: Scores | None = None  # of the last evaluated round
+
+    def _way(self) -> Way:
+        """How loops over batches are run: by the work of the whole run, also when it is resumed."""
+        config, train = self.config, self.world.federation.train
+        use_precision(config.precision)
+        each = [config.recipe().count(n) for n in train.n[self.world.trained].tolist()]
+        work = int(config.rounds * config.participation * sum(each))
+        device = torch.device(config.device)
+        return (
+            choose_way(work, device, config.compile) if config.engine != "sequential" else "plain"
+        )
+
+    def _cluster(self) -> Cluster:
+        """Where the workers are, and what they build."""
+        config, form = self.config, self.world.encoder.form
+        build = partial(players_on, config, form, self.world.federation.clients)
+        return Cluster(build, config.workers, config.address, config.device, config.worker_gpus)
 
     @cached_property
     def digest(self) -> str:
@@ -309,6 +324,7 @@ class Runner:
             "data": config.data,
             "model": config.model,
             "parameters": sum(p.numel() for p in sim.initial.values()),
+            "blocks": block_names(self.task.blocks),
             "clients": fed.clients,
             "partition": config.partition,
             "participation": config.participation,
@@ -342,9 +358,12 @@ class Runner:
                 str(line["round"]): line["skipped"] for line in history if "skipped" in line
             },
             "engine": config.engine,
+            "way": sim.way,
+            "preparing_seconds": round(sim.preparing_seconds, 3),
+            "precision": config.precision,
             "chunk": sim.chunk,
-            "device": str(sim.device),
-            "states": sim.bank.place,
+            "device": config.device if config.engine == "ray" else str(sim.device),
+            "states": sim.place,
             "seed": config.seed,
             "version": __version__,
         }
@@ -375,9 +394,12 @@ class Runner:
         folder = self.folder
         models = folder / "models"
         models.mkdir(exist_ok=True)
+        confusion = Confusion(self.world.federation, self.simulation.groups)
         for cid, model in self.simulation.models(self.finetune):
             path = models / f"{file_name(self.world.federation.names[cid])}.safetensors"
             save_tensors(path, tree.flatten(model))
+            confusion.add(cid, model)
+        confusion.save(folder)
         encoder = json.dumps(self.world.encoder.to_json(), indent=1)
         write_atomically(folder / "preprocessing.json", encoder)
         write_atomically(folder / "clients.csv", self._table(result))
@@ -466,7 +488,9 @@ def resume(folder: Path, *, watch: Watcher | None = None) -> dict[str, Any]:
         int(meta["down"]),
         list(meta["noisy"]),
     )
-    return runner.play(watch)
+    result = runner.play(watch)
+    write_report([folder])
+    return result
 
 
 def _kept_history(path: Path, rounds: int) -> list[Line]:
@@ -512,4 +536,7 @@ def run(
     runner = Runner(make_config(method, settings, options or {}))
     if out is not None:  # after the data: bad input leaves no folder behind
         begin(runner, open_folder(Path(out), overwrite=overwrite))
-    return runner.play(watch)
+    result = runner.play(watch)
+    if runner.folder:
+        write_report([runner.folder])
+    return result

@@ -175,6 +175,7 @@ def classification(
     grouping: str | Sequence[Sequence[str]] = "leaf",
     augment: Augment | None = None,
     device: torch.device | str = "cpu",
+    compute: torch.dtype | None = None,
 ) -> Task:
     """A classification task around an ordinary `nn.Module` that returns logits.
 
@@ -186,6 +187,8 @@ def classification(
       grouping: how parameters form blocks, see `fedtailor.models.blocks`.
       augment: applied to training batches.
       device: where parameters live.
+      compute: type that training computes in, e.g. `torch.bfloat16`; parameters, statistics and
+        losses keep theirs, and evaluation is in full precision.
 
     Example:
       >>> task = classification(lambda: nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)))
@@ -211,6 +214,8 @@ def classification(
     dropouts = [k for k, m in training.named_modules() if isinstance(m, _KeyedDropout)]
     norms = tuple(n for n in sorted(names) if n.rpartition(".")[0] in _batch_norms(training))
 
+    full = {*buffers, *norms}  # BatchNorm's statistics and scales keep their type
+
     def init(key: Key) -> Params:
         with torch.random.fork_rng(devices=[]):
             # the CPU's generator alone: torch.manual_seed would reseed GPUs too
@@ -224,7 +229,12 @@ def classification(
         axis = torch.zeros_like(batch.active, dtype=batch.weight.dtype)
         written = {k: params[k] + axis for k in buffers}
         keys = {f"{name}.key": rng.fold(batch.key, i) for i, name in enumerate(dropouts)}
-        return functional_call(training, params | written | keys, (x,)), written
+        if compute is None:
+            return functional_call(training, params | written | keys, (x,)), written
+        used = {k: v if k in full else v.to(compute) for k, v in params.items()}
+        x = x.to(compute) if x.is_floating_point() else x
+        logits: Tensor = functional_call(training, used | written | keys, (x,))
+        return logits.to(next(iter(params.values())).dtype), written
 
     def loss(params: Params, batch: Batch) -> tuple[Tensor, Params]:
         logits, written = outputs(params, batch)

@@ -1,13 +1,13 @@
 """What a client does with its data: the steps that every method is made of.
 
-Speed is made in one place, `descend`: it takes every tensor it needs as an argument (`given`), and
-hooks close over constants only. So it can be mapped over clients, compiled and captured without
-any method knowing.
+Speed is made in one place, `scan`, on which `descend` and `score` stand. They take every tensor as
+an argument (`given`), and hooks close over constants only. So a client's steps can be mapped,
+compiled and captured without any method knowing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
@@ -23,6 +23,7 @@ from .data import Data
 from .errors import BadInput
 from .optim import Optimizer, adam, adamw, clip_norm, sgd
 from .rng import Key, Turn
+from .scan import Moment, Notes, Step, Steps, after_another, scan
 from .task import Augment, Batch, Task
 from .tree import Params, Tree
 
@@ -76,24 +77,29 @@ class Recipe:
             return self.lr
         return (self.lr * self.lr_decay**turn.round).clamp(min=self.lr_floor)
 
-    def optimiser(self, turn: Turn) -> Optimizer:
-        """The optimiser for this round."""
-        lr = self.rate(turn)
+    def optimiser(self, lr: float | Tensor) -> Optimizer:
+        """The optimiser with a learning rate, see `rate`."""
         if self.optimizer == "sgd":
             return sgd(lr, self.momentum, self.weight_decay)
         return {"adam": adam, "adamw": adamw}[self.optimizer](lr, self.weight_decay)
 
-    def batches(self, data: Data, key: Key) -> Iterator[tuple[Batch, int]]:
-        """The batches of a round, each with its number within its pass over the rows."""
+    def count(self, rows: int) -> int:
+        """How many steps a client with so many rows takes in a round."""
+        if self.steps or not rows:
+            return self.steps if rows else 0
+        size = self.batch or rows
+        return self.epochs * (rows // size if self.last == "drop" else -(-rows // size))
+
+    def plan(self, data: Data, key: Key) -> Steps:
+        """The batches of a round."""
         if self.steps:
-            for one in rng.split(key, self.steps):
-                yield data.sample(self.batch, one), 0
-            return
+            keys = rng.fold(key, torch.arange(self.steps, device=key.device))
+            return data.draws(self.batch, keys)
+        passes = []
         for epoch in range(self.epochs):
             order, each = rng.split(rng.fold(key, epoch))
-            shuffled = data.shuffle(order)
-            for number, batch in enumerate(shuffled.batches(self.batch, each, self.last)):
-                yield batch, number
+            passes.append(data.shuffle(order).steps(self.batch, each, self.last))
+        return after_another(passes)
 
 
 def plain(objective: Objective) -> Slope:
@@ -232,54 +238,81 @@ def descend(
       task: the network behind the objective, to see that the recipe fits it.
       augment: applied to each batch.
     """
-    given, carried = given or {}, carried or {}
     if task is not None and task.batch_norm and recipe.batch == 0:
         # rows are repeated up to the longest client's, and would count in the statistics
         raise BadInput("batch is 0, but BatchNorm needs batches of a fixed size: give --batch")
     if recipe.dp_clip and recipe.last == "wrap":
         raise BadInput("last is 'wrap', but DP-SGD must not count an example twice: use drop")
-    entry: Entry = (0, 0, "")
-    account = LEDGER.get()
-    phase = account.descents if account else 0
-    if account:
-        account.descents += 1
-
-    def gradient_at(*where: Any) -> tuple[Tree, Tensor, Tree]:
-        if account and recipe.dp_clip:
-            account.entries.append(entry)
-        return measured(*where)
-
-    measured = (
-        private(objective, recipe.dp_clip, recipe.dp_noise) if recipe.dp_clip else plain(objective)
-    )
-    slope, optimiser = gradient(gradient_at), recipe.optimiser(turn)
-    memory = optimiser.init(theta)
-    loss = torch.zeros((), device=turn.key.device)
-    for batch, number in recipe.batches(data, turn.key):
+    steps, rate = recipe.plan(data, turn.key), recipe.rate(turn)
+    account = LEDGER.get() or Account()
+    if recipe.dp_clip:
+        # a client may train several times in a turn, each time with new noise
+        steps = steps._replace(key=rng.fold(steps.key, 1000 + account.descents))
+    account.descents += 1
+    step = _step(objective, recipe, gradient, project, augment, rate if _fixed(rate) else None)
+    begun = {
+        "theta": theta,
+        "memory": recipe.optimiser(rate).init(theta),
+        "carried": carried or {},
+        "loss": _zero(theta, turn),
+    }
+    kept = {"given": given or {}} | ({} if _fixed(rate) else {"rate": rate})
+    done, notes = scan(step, begun, kept, steps, (data.x, data.y))
+    if recipe.dp_clip:
         # all rows at once are never a short batch
         kind = "steps" if recipe.steps or recipe.batch == 0 else recipe.last
-        entry = (number, recipe.batch, kind)
-        if recipe.dp_clip:  # a client may train several times in a turn, each time with new noise
-            batch = batch._replace(key=rng.fold(batch.key, 1000 + phase))
-        everyone = data.all_active(number, 0 if recipe.steps else recipe.batch, recipe.last)
+        for number in steps.number:
+            account.entries += [(number, recipe.batch, kind)] * notes["gradients"]
+    return Descent(done["theta"], done["carried"], done["loss"])
+
+
+def _fixed(rate: float | Tensor) -> bool:
+    return not isinstance(rate, Tensor)
+
+
+def _zero(theta: Tree, turn: Turn) -> Tensor:
+    some = tree.leaves(theta)
+    kind = some[0].dtype if some else None
+    return torch.zeros((), dtype=kind, device=turn.key.device)
+
+
+def _step(
+    objective: Objective,
+    recipe: Recipe,
+    gradient: Gradient,
+    project: Callable[[Tensor], Tensor] | None,
+    augment: Augment | None,
+    fixed_rate: float | Tensor | None,
+) -> Step:
+    """One step of `descend` for one client, from constants alone."""
+    if recipe.dp_clip:
+        measured = private(objective, recipe.dp_clip, recipe.dp_noise)
+    else:
+        measured = plain(objective)
+
+    def step(
+        carry: Tree, kept: Tree, moment: Moment, store: Sequence[Tensor], notes: Notes
+    ) -> Tree:
+        def counted(*where: Any) -> tuple[Tree, Tensor, Tree]:
+            notes["gradients"] += 1
+            return measured(*where)
+
+        notes["gradients"] = 0
+        x, y = (rows[moment.rows] for rows in store)
         if augment:
             # its own key: the batch's also serves dropout and noise
-            batch = batch._replace(x=augment(batch.x, rng.fold(batch.key, -2)))
-        grads, value, changed = slope(theta, batch, given, carried)
-        step, moved = optimiser.update(clip_norm(grads, recipe.clip), memory, theta)
-        after = tree.add(theta, step)
+            x = augment(x, rng.fold(moment.key, -2))
+        batch = Batch(x, y, moment.weight, moment.active, moment.key)
+        theta, carried = carry["theta"], carry["carried"]
+        grads, loss, changed = gradient(counted)(theta, batch, kept["given"], carried)
+        optimiser = recipe.optimiser(kept["rate"] if fixed_rate is None else fixed_rate)
+        change, memory = optimiser.update(clip_norm(grads, recipe.clip), carry["memory"], theta)
+        after = tree.add(theta, change)
         if project:
             after = tree.map(project, after)
-        if everyone:
-            theta, memory, loss, carried = after, moved, value, carried | changed
-            continue
-        theta, memory = (
-            tree.where(batch.active, after, theta),
-            tree.where(batch.active, moved, memory),
-        )
-        loss = torch.where(batch.active, value, loss)
-        carried = carried | tree.where(batch.active, changed, tree.pick(carried, changed))
-    return Descent(theta, carried, loss)
+        return {"theta": after, "memory": memory, "carried": carried | changed, "loss": loss}
+
+    return step
 
 
 def fit(
@@ -343,16 +376,25 @@ def score(
     predict: Callable[[Any, Tensor], Tensor], model: Any, data: Data, size: int = 128
 ) -> Score:
     """How a model does on the rows of `data` (no augmentation, evaluation mode)."""
-    correct = torch.zeros((), device=data.n.device)
-    loss = torch.zeros((), device=data.n.device)
+
+    def step(
+        carry: Tree, given: Tree, moment: Moment, store: Sequence[Tensor], notes: Notes
+    ) -> Tree:
+        x, y = (rows[moment.rows] for rows in store)
+        logits = predict(given["model"], x)
+        hit = (logits.argmax(-1) == y).to(moment.weight.dtype)
+        each = F.cross_entropy(logits, y, reduction="none")
+        return {
+            "correct": carry["correct"] + (hit * moment.weight).sum(),
+            "loss": carry["loss"] + (each * moment.weight).sum(),
+        }
+
+    zero = torch.zeros((), device=data.n.device)
+    begun, given = {"correct": zero, "loss": zero}, {"model": model}
     # any key: evaluation draws nothing
-    for batch in data.batches(min(size, max(len(data.rows), 1)), data.n * 0):
-        logits = predict(model, batch.x)
-        hit = (logits.argmax(-1) == batch.y).to(batch.weight.dtype)
-        correct = correct + (hit * batch.weight).sum()
-        each = F.cross_entropy(logits, batch.y, reduction="none")
-        loss = loss + (each * batch.weight).sum()
-    return Score(correct, loss)
+    steps = data.steps(min(size, max(len(data.rows), 1)), data.n * 0)
+    found, _ = scan(step, begun, given, steps, (data.x, data.y), compiles=False)
+    return Score(found["correct"], found["loss"])
 
 
 def mean_loss(task: Task, params: Params, data: Data) -> Tensor:

@@ -105,7 +105,7 @@ def _fill_maybe(part: Tree, like: Tree, name: str) -> Tree:
     return {_HERE: flag, _VALUE: tree.unflatten(out)}
 
 
-def _fill(part: Any, like: Tree, name: str = "") -> Tree:
+def fill(part: Any, like: Tree, name: str = "") -> Tree:
     """`part` as a message like `like`: missing rows as zeros, everything checked."""
     if not isinstance(part, dict) or part.keys() != like.keys():
         found = sorted(part) if isinstance(part, dict) else "a tensor"
@@ -116,7 +116,7 @@ def _fill(part: Any, like: Tree, name: str = "") -> Tree:
     for key, leaf in like.items():
         inner = f"{name}{key}"
         if isinstance(leaf, dict):
-            out[key] = _fill(part[key], leaf, f"{inner}/")
+            out[key] = fill(part[key], leaf, f"{inner}/")
         else:
             out[key] = _checked(part[key], leaf, inner)
     return out
@@ -128,4 +128,4 @@ def unpack(raw: bytes, like: Tree) -> Tree:
         flat = load(raw)
     except (SafetensorError, ValueError) as error:
         raise BadInput(f"message: not safetensors ({error})") from None
-    return _fill(tree.unflatten(flat), like)
+    return fill(tree.unflatten(flat), like)

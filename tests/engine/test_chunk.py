@@ -50,6 +50,17 @@ def test_it_is_smaller_for_less_memory_larger_models_and_larger_batches(
     assert choose(400_000, monkeypatch, batch=64) < middle
 
 
+def test_workers_have_caches_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunk, "CACHE", 10_000)
+    made = task()
+    params = made.init(rng.key(0))
+    few, many = (
+        choose_chunk(made, params, world(), {}, {}, Recipe(), mapped=mapped)
+        for mapped in (True, False)
+    )
+    assert few < many == 50
+
+
 def test_the_estimate_covers_at_least_what_training_must_hold(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -102,3 +102,41 @@ def test_a_chunk_of_weight_zero_has_no_part(order: list[float]) -> None:
         fold.add({"a": torch.tensor([weight])}, torch.tensor([weight]))
     mean = float(fold.mean()["a"])
     assert mean == 2.0
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.integers(1, 10_000), min_size=2, max_size=20), st.data())
+def test_merging_folds_is_folding_all(weights: list[int], data: st.DataObject) -> None:
+    n = len(weights)
+    owner = torch.tensor(data.draw(st.lists(st.integers(0, 2), min_size=n, max_size=n)))
+    stacked, weight = values(n), torch.tensor(weights, dtype=torch.float64)
+    whole, merged = Fold(), Fold()
+    whole.add(stacked, weight)
+    for worker in range(3):
+        ids = (owner == worker).nonzero()[:, 0]
+        part = Fold()
+        for some in ids.split(2):
+            if len(some):
+                part.add(tree.index(stacked, some), weight[some])
+        merged.merge(part.folded())  # also one of nobody
+    for one, other in ((whole.mean(), merged.mean()), (whole.share(), merged.share())):
+        assert list(tree.flatten(one)) == list(tree.flatten(other))
+        for name, leaf in tree.flatten(one).items():
+            torch.testing.assert_close(leaf, tree.flatten(other)[name], rtol=1e-12, atol=1e-12)
+
+
+def test_merged_names_count_over_those_who_sent_them() -> None:
+    one, other = Fold(), Fold()
+    one.add({"a": torch.tensor([1.0]), "b": torch.tensor([10.0])}, torch.tensor([1.0]))
+    other.add({"a": torch.tensor([4.0]), "c": torch.tensor([7.0])}, torch.tensor([2.0]))
+    one.merge(other.folded())
+    assert {k: float(v) for k, v in one.mean().items()} == {"a": 3.0, "b": 10.0, "c": 7.0}
+    share = {k: float(v) for k, v in one.share().items()}
+    assert share == pytest.approx({"a": 1.0, "b": 1 / 3, "c": 2 / 3})
+
+
+def test_merging_into_nothing_changes_no_bit() -> None:
+    one, other = Fold(), Fold()
+    one.add({"a": rng.normal(rng.key(1), 3, 5)}, torch.tensor([0.1, 0.2, 0.3]))
+    other.merge(one.folded())
+    assert torch.equal(other.mean()["a"], one.mean()["a"])

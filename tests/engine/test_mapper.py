@@ -11,9 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from fedtailor import rng, train, tree
-from fedtailor.data import Data
 from fedtailor.engine import Federation
-from fedtailor.engine.mapper import MAPPERS, join, sequential, vectorised
+from fedtailor.engine.mapper import MAPPERS, Visit, join, sequential, vectorised
 from fedtailor.rng import Turn
 from fedtailor.task import classification
 from fedtailor.train import Recipe, Score
@@ -35,12 +34,12 @@ def world(train: list[int], val: list[int]) -> Federation:
     return Federation.of(x, y, deal(train), deal(val), deal([2] * len(train)))
 
 
-def arguments(federation: Federation, server: Any, states: Any) -> tuple[Any, ...]:
+def visits(federation: Federation, server: Any, states: Any) -> Visit:
     ids = torch.arange(federation.clients)
     turn = Turn(rng.key(0, rng.TURN, 1), torch.tensor(1), torch.tensor(9))
     fresh = ids % 2 == 0
     part = federation.part(ids, "test")
-    return server, ids, states, federation.data(ids), part, turn.of(ids), fresh
+    return Visit(server, ids, states, federation.data(ids), part, turn.of(ids), fresh)
 
 
 class Result(NamedTuple):
@@ -61,10 +60,9 @@ def compare(a: Any, b: Any) -> None:
         compare(a[key], b[key])
 
 
-def toy(
-    server: Any, cid: Tensor, state: Any, data: Data, test: Data, turn: Turn, fresh: Tensor
-) -> Result:
-    """Something of every argument."""
+def toy(visit: Visit) -> Result:
+    """Something of everything."""
+    server, cid, state, data, test, turn, fresh = visit
     total = sum(
         (b.x * b.weight[:, None]).sum() for b in data.shuffle(turn.key).batches(2, turn.key)
     )
@@ -78,8 +76,8 @@ def toy(
 def test_both_mappers_give_the_same() -> None:
     federation = world([5, 3, 1, 4], [3, 1, 2, 2])
     states = {"w": rng.normal(rng.key(4), 4, 2)}
-    given = arguments(federation, {"w": torch.ones(2)}, states)
-    compare(sequential(toy)(*given), vectorised(toy)(*given))
+    given = visits(federation, {"w": torch.ones(2)}, states)
+    compare(sequential(toy)(given), vectorised(toy)(given))
     assert set(MAPPERS) == {"sequential", "vectorised"}
 
 
@@ -98,39 +96,35 @@ def test_training_is_the_same_in_both(recipe: Recipe) -> None:
     task = classification(lambda: nn.Sequential(nn.Linear(4, 5), nn.Dropout(0.3), nn.Linear(5, 3)))
     federation = world([5, 3, 1, 4], [1, 1, 1, 1])
 
-    def fit(
-        server: Any, cid: Tensor, state: Any, data: Data, test: Data, turn: Turn, fresh: Tensor
-    ) -> Any:
-        return train.fit(task, server, data, turn, recipe)
+    def fit(visit: Visit) -> Any:
+        return train.fit(task, visit.server, visit.data, visit.turn, recipe)
 
-    given = arguments(federation, task.init(rng.key(0)), {})
-    compare(sequential(fit)(*given), vectorised(fit)(*given))
+    given = visits(federation, task.init(rng.key(0)), {})
+    compare(sequential(fit)(given), vectorised(fit)(given))
 
 
 def test_a_client_without_rows_is_the_same_in_both() -> None:
     task = classification(lambda: nn.Sequential(nn.Linear(4, 3)))
     federation = world([3, 0], [1, 1])
 
-    def fit(
-        server: Any, cid: Tensor, state: Any, data: Data, test: Data, turn: Turn, fresh: Tensor
-    ) -> Any:
-        return train.fit(task, server, data, turn, Recipe(batch=2, weight_decay=0.5))
+    def fit(visit: Visit) -> Any:
+        return train.fit(
+            task, visit.server, visit.data, visit.turn, Recipe(batch=2, weight_decay=0.5)
+        )
 
-    given = arguments(federation, task.init(rng.key(0)), {})
-    compare(sequential(fit)(*given), vectorised(fit)(*given))
+    given = visits(federation, task.init(rng.key(0)), {})
+    compare(sequential(fit)(given), vectorised(fit)(given))
 
 
 def test_a_client_without_validation_rows_can_be_scored_in_both() -> None:
     task = classification(lambda: nn.Sequential(nn.Linear(4, 3)))
     federation = world([3, 2], [1, 0])
 
-    def score(
-        server: Any, cid: Tensor, state: Any, data: Data, test: Data, turn: Turn, fresh: Tensor
-    ) -> Score:
-        return train.score(task.predict, server, data.val)
+    def score(visit: Visit) -> Score:
+        return train.score(task.predict, visit.server, visit.data.val)
 
-    given = arguments(federation, task.init(rng.key(0)), {})
-    compare(vectorised(score)(*given), sequential(score)(*given))
+    given = visits(federation, task.init(rng.key(0)), {})
+    compare(vectorised(score)(given), sequential(score)(given))
 
 
 @pytest.mark.parametrize("last", ["wrap", "drop"])
@@ -138,13 +132,11 @@ def test_all_rows_at_once_are_the_same_in_both(last: str) -> None:
     task = classification(lambda: nn.Sequential(nn.Linear(4, 3)))
     federation = world([5, 3], [1, 1])
 
-    def fit(
-        server: Any, cid: Tensor, state: Any, data: Data, test: Data, turn: Turn, fresh: Tensor
-    ) -> Any:
-        return train.fit(task, server, data, turn, Recipe(batch=0, last=last))  # type: ignore[arg-type]
+    def fit(visit: Visit) -> Any:
+        return train.fit(task, visit.server, visit.data, visit.turn, Recipe(batch=0, last=last))  # type: ignore[arg-type]
 
-    given = arguments(federation, task.init(rng.key(0)), {})
-    compare(sequential(fit)(*given), vectorised(fit)(*given))
+    given = visits(federation, task.init(rng.key(0)), {})
+    compare(sequential(fit)(given), vectorised(fit)(given))
 
 
 def test_join_puts_chunks_in_order() -> None:

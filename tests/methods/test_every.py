@@ -378,7 +378,7 @@ def test_dropout_drops_while_training_and_anew_in_every_step():
     losses = [
         float(task.loss(params, batch._replace(key=rng.key(k)))[0])
         for k in range(3)
-        for batch, _ in recipe.batches(data, rng.key(0))
+        for batch in data.filled(recipe.plan(data, rng.key(0)))
     ]
     assert len(set(losses)) == 3
 
@@ -432,7 +432,7 @@ def test_diverged_clients_are_named_and_nothing_changes(name, engine, chunk):
     sim = simulate(quick(name, task), world, task, engine=engine, chunk=chunk)
     play(sim)
     before = snapshot(sim)
-    sim.federation = _spoilt(world, [2, 3])
+    sim.federation = sim.players.federation = _spoilt(world, [2, 3])
     with pytest.raises(Diverged, match=r"client-2, client-3 diverged .* in round 2:") as caught:
         play(sim, [[3, 0, 2]])
     assert caught.value.clients == ["client-2", "client-3"]  # all of them, in every engine
@@ -449,7 +449,7 @@ def test_skipped_clients_leave_no_trace(name, engine):
     sims = [simulate(quick(name, task), world, task, engine=engine) for _ in range(2)]
     for sim in sims:
         play(sim)
-        sim.federation = spoilt
+        sim.federation = sim.players.federation = spoilt
     before = snapshot(sims[0])["states"]
     reports = play(sims[0], [[0, 1, 2, 3, 5], [2, 3, 4]], on_nan="skip")
     plain = play(sims[1], [[0, 3, 5], [3, 4]])

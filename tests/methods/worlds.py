@@ -257,7 +257,7 @@ def data_of(federation: Federation, client: int) -> Data:
     """One client's data, for functions that are called without an engine."""
     many = federation.data(torch.tensor([client]))
     rows = (many.rows[0], many.n[0], many.val_rows[0], many.val_n[0])
-    return Data(many.x, many.y, *rows, many.least)
+    return Data(many.x, many.y, *rows, many.counts)
 
 
 def random_like(params: Params, seed: int, spread: float = 0.5) -> Params:

@@ -9,7 +9,7 @@ from typing import Any
 import typer
 
 from fedtailor import __version__
-from fedtailor.cli import inspecting, running
+from fedtailor.cli import federation, inspecting, reporting, running
 from fedtailor.errors import BadInput
 
 # Threads that wait by spinning make small operators many times slower as soon as anything else uses
@@ -28,6 +28,8 @@ app = typer.Typer(
 )
 running.add_to(app)
 inspecting.add_to(app)
+federation.add_to(app)
+reporting.add_to(app)
 
 
 def _version(asked: bool) -> None:

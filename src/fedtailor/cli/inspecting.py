@@ -59,9 +59,18 @@ def list_methods(json: Json = False) -> None:
 
 def show(
     method: Annotated[str, typer.Argument(metavar="METHOD", help="Which method.")],
+    wire: Annotated[
+        bool, typer.Option("--wire", help="Exactly what leaves a site, and who needs it.")
+    ] = False,
     json: Json = False,
 ) -> None:
-    """Explain a method: paper, maths, hyper-parameters, what is kept where, bytes per round."""
+    """Explain a method: paper, maths, hyper-parameters, what is kept where, bytes per round.
+
+    Example: fedtailor show fedala --wire
+    """
+    if wire:
+        _show_wire(method, json)
+        return
     from rich import box
     from rich.table import Table
 
@@ -101,6 +110,27 @@ def show(
     out.print(f"  down {sizes.down:.4g} Σ and up {sizes.up:.4g} Σ per client and round")
     out.print(f"  kept by a client {sizes.client:.4g} Σ, by the server {sizes.server:.4g} Σ")
     out.print(f"  measured with {sizes.clients} clients and {sizes.parameters:,} parameters")
+
+
+def _show_wire(method: str, json: bool) -> None:
+    from fedtailor.sites.leaving import NUMBERS, PROTECTED, what_leaves
+
+    found = what_leaves(method)
+    if json:
+        _print_json(
+            {
+                "name": method,
+                "arrays": [a._asdict() for a in found.arrays],
+                "numbers": [dict(zip(("name", "when", "what"), n, strict=True)) for n in NUMBERS],
+                "server_needs": "each" if found.each else "mean",
+                "parameters": found.parameters,
+                "differential_privacy": PROTECTED,
+            }
+        )
+        return
+    from fedtailor.cli.federation_view import show_wire
+
+    show_wire(method, found)
 
 
 @with_settings("Data", "Clients")

@@ -49,7 +49,8 @@ def _show_result(result: dict[str, Any], folder: Path, as_json: bool) -> None:
     where = f"{result['device']} ({result['engine']}, {result['chunk']} clients at a time)"
     out.print(f"{work}, {size}; {traffic}; {result['seconds']:.1f} s on {where}")
     out.print(
-        f"Results: {folder}  (models: {folder}/models, per client: {folder}/clients.csv)",
+        f"Results: {folder}/report.html  (models: {folder}/models, per client: "
+        f"{folder}/clients.csv)",
         markup=False,
     )
 
@@ -64,7 +65,9 @@ def _show_summary(summary: dict[str, Any], folder: Path, as_json: bool) -> None:
     for line in summary["verdict"]:
         out.print(f"• {line}", markup=False)
     out.print(
-        f"\nResults: {folder}  (summary.json, accuracy.png, gain_per_client.png, clients.png)"
+        f"\nResults: {folder}/report.html  (and summary.json, accuracy.png, gain_per_client.png, "
+        "clients.png)",
+        markup=False,
     )
 
 
@@ -92,6 +95,7 @@ def run(
     from fedtailor.config import make_config
     from fedtailor.engine import Diverged
     from fedtailor.folders import free_folder, open_folder
+    from fedtailor.report import write_report
     from fedtailor.runs import Interrupted, Runner, begin
 
     made = make_config(name, values, hyper)
@@ -105,6 +109,7 @@ def run(
         _told(folder, error)
     except Diverged as error:
         raise BadInput(f"{error}; the last good checkpoint is kept in {folder}") from None
+    write_report([folder])
     _show_result(result, folder, json)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from collections.abc import Callable
@@ -33,6 +34,16 @@ def per_cent(value: float | None) -> str:
     return "–" if value is None else f"{100 * value:.2f}"
 
 
+class _Aloud(logging.Handler):
+    """What the library has to say in passing, as lines above the bar."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if err.is_terminal:
+            err.print(record.getMessage(), markup=False, style="yellow")
+        else:
+            sys.stderr.write(f"fedtailor: {record.getMessage()}\n")
+
+
 class Live:
     """Progress on stderr: a live bar in a terminal, elsewhere a line now and then."""
 
@@ -47,13 +58,17 @@ class Live:
             console=err,
         )
         self._spoken = 0.0
+        self._aloud = _Aloud()
 
     def __enter__(self) -> Live:
+        logging.getLogger("fedtailor").addHandler(self._aloud)
+        logging.getLogger("fedtailor").setLevel(logging.INFO)
         if err.is_terminal:
             self._bar.start()
         return self
 
     def __exit__(self, *_: Any) -> None:
+        logging.getLogger("fedtailor").removeHandler(self._aloud)
         if err.is_terminal:
             self._bar.stop()
 

@@ -1,7 +1,18 @@
 """Engines: how functions written for one client meet many clients."""
 
+from .cluster import Cluster
 from .cohort import draw_cohort
 from .federation import Federation
-from .simulation import Diverged, RoundReport, Scores, Simulation
+from .players import Kept, Scores
+from .simulation import Diverged, RoundReport, Simulation
 
-__all__ = ["Diverged", "Federation", "RoundReport", "Scores", "Simulation", "draw_cohort"]
+__all__ = [
+    "Cluster",
+    "Diverged",
+    "Federation",
+    "Kept",
+    "RoundReport",
+    "Scores",
+    "Simulation",
+    "draw_cohort",
+]

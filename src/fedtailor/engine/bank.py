@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from .. import tree
 from ..tree import Tree
+from .transfer import Fetch, Landing, new_stream
 
 Place = Literal["device", "host", "disk"]
 
@@ -43,6 +45,9 @@ def choose_place(row_bytes: int, clients: int, device: torch.device) -> Place:
 class Bank:
     """One row of state per client, made when the client is first met.
 
+    What a round costs depends on the clients that take part, not on how many there are: rows that
+    nobody touched take no memory on the host or on disk, and nothing ever walks over all of them.
+
     Args:
       clients: how many rows.
       like: one client's state, for names, shapes and types.
@@ -64,6 +69,9 @@ class Bank:
         self._files = Path(tempfile.mkdtemp(dir=folder)) if place == "disk" else None
         self._count = 0
         self.rows: Tree = tree.map(lambda p: self._allocate(clients, p), like)
+        apart = place != "device" and device.type == "cuda"
+        self._copying = new_stream(device) if apart else None
+        self._ahead: Fetch | None = None
 
     def _allocate(self, clients: int, like: Tensor) -> Tensor:
         shape = (clients, *like.shape)
@@ -79,10 +87,36 @@ class Bank:
 
     def get(self, ids: Tensor) -> Tree:
         """The rows of some clients, on the compute device; a client not yet met has zeros."""
-        return tree.map(lambda p: p[ids.to(p.device)].to(self.device), self.rows)
+        if self._copying is None:
+            return tree.map(lambda p: p[ids.to(p.device)], self.rows)
+        ahead, self._ahead = self._ahead, None
+        if ahead is None or not torch.equal(ahead.ids, ids):
+            ahead = Fetch(self.rows, ids, self.device, self._copying)
+        return ahead.rows()
+
+    def expect(self, ids: Tensor) -> None:
+        """Says who comes next: the device can have their rows by the time they are asked for."""
+        self._ahead = None
+        if self._copying is not None and len(ids):
+            try:
+                self._ahead = Fetch(self.rows, ids, self.device, self._copying)
+            except torch.OutOfMemoryError:
+                self._ahead = None  # they come when they are asked for
+
+    def land(self, rows: Tree) -> Callable[[], Tree]:
+        """Begins to bring new rows from the device to where they are kept.
+
+        Returns:
+          What gives the rows there, once they have arrived. They are not kept yet.
+        """
+        if self._copying is None:
+            return lambda: rows
+        return Landing(rows, self._copying).rows
 
     def put(self, ids: Tensor, rows: Tree) -> None:
         """Keeps new rows for some clients."""
+        if self._ahead is not None and bool(torch.isin(self._ahead.ids, ids.cpu()).any()):
+            self._ahead = None  # it is what these clients had before
         tree.map(
             lambda old, new: old.index_copy_(0, ids.to(old.device), new.to(old.device)),
             self.rows,
@@ -92,6 +126,7 @@ class Bank:
 
     def close(self) -> None:
         """Removes the files, if there are any."""
+        self._ahead = None
         if self._files is not None:
             self.rows = {}
             shutil.rmtree(self._files, ignore_errors=True)

@@ -13,7 +13,7 @@ from .federation import Federation
 
 MODEL_COPIES = 8  # parameters, gradients, optimiser, results and what is on its way between them
 SHARE = 0.4  # of the free memory
-CACHE = 32 << 20  # on a CPU larger chunks only push each other out of its caches
+CACHE = 32 << 20  # on a CPU larger chunks that are mapped push each other out of its caches
 
 
 def _saved_bytes(task: Task, params: Params, federation: Federation, batch: int) -> int:
@@ -35,13 +35,30 @@ def _saved_bytes(task: Task, params: Params, federation: Federation, batch: int)
 
 
 def choose_chunk(
-    task: Task, params: Params, federation: Federation, message: Tree, state: Tree, recipe: Recipe
+    task: Task,
+    params: Params,
+    federation: Federation,
+    message: Tree,
+    state: Tree,
+    recipe: Recipe,
+    *,
+    mapped: bool = True,
 ) -> int:
-    """As many clients as fit, from the sizes of model, message, state and one training step."""
+    """As many clients as fit, from the sizes of model, message, state and one training step.
+
+    Args:
+      task: the clients' network.
+      params: its parameters.
+      federation: the clients.
+      message: what one of them receives.
+      state: what one of them keeps.
+      recipe: how they train.
+      mapped: whether their steps are mapped as they come; workers have caches of their own.
+    """
     models = MODEL_COPIES * nbytes(params) + 2 * nbytes(message) + 2 * nbytes(state)
     each = models + 2 * _saved_bytes(task, params, federation, recipe.batch)
     device = federation.x.device
     fits = SHARE * free_memory(device) // each
-    if device.type == "cpu":
+    if device.type == "cpu" and mapped:
         fits = min(fits, CACHE // (MODEL_COPIES * max(nbytes(params), 1)))
     return int(max(1, min(federation.clients, fits)))

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from .. import rng
-from ..data import Data
+from ..data import Counts, Data
 
 
 class Rows(NamedTuple):
@@ -105,12 +105,15 @@ class Federation(NamedTuple):
         """What methods see of some clients: training and validation rows."""
         rows, n = self.train.at(ids)
         val_rows, val_n = self.val.at(ids)
-        return Data(self.x, self.y, rows, n, val_rows, val_n, int(self.train.n[ids].min()))
+        counts = Counts(self.train.n[ids], self.val.n[ids])
+        return Data(self.x, self.y, rows, n, val_rows, val_n, counts)
 
     def part(self, ids: Tensor, which: str) -> Data:
         """One part (`train`, `val` or `test`) of some clients, for evaluation."""
-        rows, n = getattr(self, which).at(ids)
-        return Data(self.x, self.y, rows, n, rows[:, :1], n * 0)
+        part: Rows = getattr(self, which)
+        rows, n = part.at(ids)
+        counts = Counts(part.n[ids], part.n[ids] * 0)
+        return Data(self.x, self.y, rows, n, rows[:, :1], n * 0, counts)
 
 
 class Pool(NamedTuple):

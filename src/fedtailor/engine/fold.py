@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
 from .. import tree
 from ..tree import Tree
+
+
+class Folded(NamedTuple):
+    """A fold as plain values, to travel between machines.
+
+    Attributes:
+      mean: the mean so far, by flat name.
+      weight: for each of these names, the weight of those who sent it.
+      total: the weight of all.
+    """
+
+    mean: dict[str, Tensor]
+    weight: dict[str, Tensor]
+    total: Tensor
 
 
 class Fold:
@@ -24,20 +40,35 @@ class Fold:
     def add(self, values: Tree, weight: Tensor) -> None:
         """Takes in some clients' values, stacked, with one weight each."""
         here = weight.sum()
-        self._total = self._total + here
         share = weight / here.clamp(min=torch.finfo(weight.dtype).tiny)  # all may weigh nothing
+        means: dict[str, Tensor] = {}
+        weights: dict[str, Tensor] = {}
         for name, stacked in tree.flatten(values).items():
             if name.endswith("/"):  # an empty dict has nothing to average, but it is there
-                self._mean[name] = stacked
+                means[name] = stacked
                 continue
-            mean = torch.tensordot(share.to(stacked.dtype), stacked, 1)
-            if name in self._mean:
-                self._weight[name] = self._weight[name] + here
-                so_far = self._weight[name].clamp(min=torch.finfo(weight.dtype).tiny)
-                part = (here / so_far).to(mean.dtype)
-                self._mean[name] = self._mean[name] + part * (mean - self._mean[name])
-            else:
-                self._mean[name], self._weight[name] = mean, here
+            means[name] = torch.tensordot(share.to(stacked.dtype), stacked, 1)
+            weights[name] = here
+        self.merge(Folded(means, weights, here))
+
+    def merge(self, other: Folded) -> None:
+        """Takes in what was folded elsewhere, as if its clients had been added here."""
+        self._total = self._total + other.total
+        for name, mean in other.mean.items():
+            if name.endswith("/") or name not in self._mean:
+                self._mean[name] = mean
+                if name in other.weight:
+                    self._weight[name] = other.weight[name]
+                continue
+            here = other.weight[name]
+            self._weight[name] = self._weight[name] + here
+            so_far = self._weight[name].clamp(min=torch.finfo(here.dtype).tiny)
+            part = (here / so_far).to(mean.dtype)
+            self._mean[name] = self._mean[name] + part * (mean - self._mean[name])
+
+    def folded(self) -> Folded:
+        """What there is so far, for another fold to merge."""
+        return Folded(self._mean, self._weight, self._total)
 
     def mean(self) -> Tree:
         """The mean so far."""

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from .. import rng, tree
-from ..data import Data
 from ..method import Method, Model
 from ..rng import Turn
 from ..task import Task
@@ -17,6 +17,7 @@ from ..tree import Params, Tree
 from .bank import Bank, Place, choose_place, nbytes
 from .chunk import choose_chunk
 from .federation import Federation
+from .mapper import Visit
 
 
 class Group:
@@ -42,6 +43,7 @@ class Group:
         place: Place | None,
         folder: Path | None,
         recipe: Recipe,
+        mapped: bool = True,
     ) -> int:
         """Makes room for the states; returns how many clients fit on the device at a time."""
         first = self.members[0].to(federation.x.device)
@@ -50,45 +52,36 @@ class Group:
         device, count = federation.x.device, len(self.members)
         place = place or choose_place(nbytes(like), count, device)
         self.bank = Bank(count, like, device, place, folder)
-        return choose_chunk(self.task, self.initial, federation, message, like, recipe)
+        return choose_chunk(
+            self.task, self.initial, federation, message, like, recipe, mapped=mapped
+        )
 
     def rows(self, ids: Tensor) -> Tensor:
         """The members' places in the bank."""
         return torch.searchsorted(self.members, ids)
 
-    def stage(self, ids: Tensor, state: Tree) -> Tree:
+    def stage(self, ids: Tensor, state: Tree) -> Callable[[], Tree]:
         """Holds new states until the round is whole; states on disk do not fit in memory and go
         there at once (a round that breaks ends the run, and the last checkpoint counts)."""
         if self.bank.place == "disk":
-            self.bank.put(self.rows(ids), state)
-            return {}
-        return state if self.bank.place == "device" else tree.map(lambda p: p.cpu(), state)
+            self.bank.put(self.rows(ids), self.bank.land(state)())
+            return dict
+        return self.bank.land(state)
 
     def keep(self, ids: Tensor, state: Tree) -> None:
         """Puts staged states where they belong."""
         if self.bank.place != "disk":
             self.bank.put(self.rows(ids), state)
 
-    def begin(
-        self, server: Tree, cid: Tensor, state: Tree, turn: Turn, fresh: Tensor
-    ) -> tuple[Tree, Tree]:
+    def begin(self, visit: Visit) -> tuple[Tree, Tree]:
         """A client's message, and its state at the start of its turn."""
-        message = self.method.send(server, cid, turn)
-        made = self.method.start(message, self.initial, turn.at_start())
-        return message, tree.where(fresh, made, state)
+        message = self.method.send(visit.server, visit.cid, visit.turn)
+        made = self.method.start(message, self.initial, visit.turn.at_start())
+        return message, tree.where(visit.fresh, made, visit.state)
 
-    def model(
-        self,
-        server: Tree,
-        cid: Tensor,
-        state: Tree,
-        data: Data,
-        turn: Turn,
-        fresh: Tensor,
-        finetune: Recipe | None,
-    ) -> Model:
+    def model(self, visit: Visit, finetune: Recipe | None) -> Model:
         """The model that a client would use now."""
-        message, state = self.begin(server, cid, state, turn, fresh)
-        before, after = turn.at_client().split()
-        model = self.method.personal(message, state, data, before)
-        return fit(self.task, model, data, after, finetune) if finetune else model
+        message, state = self.begin(visit)
+        before, after = visit.turn.at_client().split()
+        model = self.method.personal(message, state, visit.data, before)
+        return fit(self.task, model, visit.data, after, finetune) if finetune else model

@@ -1,31 +1,57 @@
 """How a function of one client meets many. Results are the same; only the time differs.
 
-A mapper takes a function of (server, client id, state, data, test data, turn, fresh) and gives one
-of the same arguments stacked over clients (the server is shared).
+A mapper takes a function of one client's `Visit` and gives one of the visits of several clients,
+stacked (they share the server).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.func import vmap
 
 from .. import tree
-from ..data import Data
+from ..data import Counts, Data
 from ..rng import Turn
-
-Mapper = Callable[[Callable[..., Any]], Callable[..., Any]]
-
-_DATA = Data(None, None, 0, 0, 0, 0, None)  # type: ignore[arg-type]  # axes, not data
-_TURN = Turn(0, None, None)  # type: ignore[arg-type]
+from ..tree import Tree
 
 
-def vectorised(fn: Callable[..., Any]) -> Callable[..., Any]:
+class Visit(NamedTuple):
+    """All that is at hand when a client is visited.
+
+    Attributes:
+      server: the server's state.
+      cid: the client's id.
+      state: what it kept from its last turn; zeros if it was never met.
+      data: its training and validation rows.
+      test: the rows that only evaluation sees.
+      turn: round and the client's random key.
+      fresh: whether it is met for the first time.
+    """
+
+    server: Tree
+    cid: Tensor
+    state: Tree
+    data: Data
+    test: Data
+    turn: Turn
+    fresh: Tensor
+
+
+Mapper = Callable[[Callable[[Visit], Any]], Callable[[Visit], Any]]
+
+# which axis is the clients' (None: what they share)
+_DATA: Any = Data(None, None, 0, 0, 0, 0, None)  # type: ignore[arg-type]
+_TURN: Any = Turn(0, None, None)  # type: ignore[arg-type]
+_VISIT: Any = Visit(None, 0, 0, _DATA, _DATA, _TURN, 0)  # type: ignore[arg-type]
+
+
+def vectorised(fn: Callable[[Visit], Any]) -> Callable[[Visit], Any]:
     """All clients at once."""
-    return vmap(fn, in_dims=(None, 0, 0, _DATA, _DATA, _TURN, 0), randomness="different")
+    return vmap(fn, in_dims=(_VISIT,), randomness="different")
 
 
 def _stack(results: list[Any]) -> Any:
@@ -51,31 +77,26 @@ def _one(data: Data, i: int) -> Data:
     n, val_n = int(data.n[i]), int(data.val_n[i])
     # a client without rows keeps one of padding, which weighs nothing
     rows, val_rows = data.rows[i, : max(n, 1)], data.val_rows[i, : max(val_n, 1)]
-    return Data(data.x, data.y, rows, data.n[i], val_rows, data.val_n[i], n)
+    counts = Counts(torch.tensor([n]), torch.tensor([val_n]))
+    return Data(data.x, data.y, rows, data.n[i], val_rows, data.val_n[i], counts)
 
 
-def sequential(fn: Callable[..., Any]) -> Callable[..., Any]:
+def _alone(visit: Visit, i: int) -> Visit:
+    """One client's visit out of a stack."""
+    return Visit(
+        visit.server,
+        visit.cid[i],
+        tree.index(visit.state, i),
+        _one(visit.data, i),
+        _one(visit.test, i),
+        visit.turn._replace(key=visit.turn.key[i]),
+        visit.fresh[i],
+    )
+
+
+def sequential(fn: Callable[[Visit], Any]) -> Callable[[Visit], Any]:
     """One client after another: the plain reference that the fast engines must equal."""
-
-    def run(
-        server: Any, ids: Tensor, states: Any, data: Data, test: Data, turns: Turn, fresh: Tensor
-    ) -> Any:
-        return _stack(
-            [
-                fn(
-                    server,
-                    ids[i],
-                    tree.index(states, i),
-                    _one(data, i),
-                    _one(test, i),
-                    turns._replace(key=turns.key[i]),
-                    fresh[i],
-                )
-                for i in range(len(ids))
-            ]
-        )
-
-    return run
+    return lambda visit: _stack([fn(_alone(visit, i)) for i in range(len(visit.cid))])
 
 
 MAPPERS: dict[str, Mapper] = {"sequential": sequential, "vectorised": vectorised}

@@ -7,13 +7,13 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from .. import tree
+from .. import blend, tree
 from ..data import Data
 from ..method import Method, Outcome, Upload, by_size
 from ..options import Share, Weighting
 from ..rng import Key, Turn
 from ..task import Batch, Task
-from ..train import Recipe, Slope, descend
+from ..train import Recipe, descend
 from ..tree import Params, Tree
 from .fedavg import fedavg
 
@@ -46,33 +46,6 @@ def apfl(
     """
     shared = fedavg(task, weighting=weighting, recipe=recipe)
 
-    def both(at: Slope) -> Slope:
-        def slope(
-            pair: Tree, batch: Batch, given: Tree, carried: Tree
-        ) -> tuple[Tree, Tensor, Tree]:
-            for_w, _, with_w = at(pair["w"], batch, given, carried["w"])
-            mixed = tree.lerp(pair["w"], pair["v"], given["alpha"])
-            for_v, loss, with_v = at(mixed, batch.again(), given, carried["v"])
-            # each model has running statistics of its own
-            changed = {"w": carried["w"] | with_w, "v": carried["v"] | with_v}
-            return {"w": for_w, "v": tree.scale(for_v, given["alpha"])}, loss, changed
-
-        return slope
-
-    def along(at: Slope) -> Slope:
-        """The slope of α: ⟨v − w, ∇F(v̄)⟩."""
-
-        def slope(
-            theta: Tree, batch: Batch, given: Tree, carried: Tree
-        ) -> tuple[Tree, Tensor, Tree]:
-            mixed = tree.lerp(given["w"], given["v"], theta["alpha"])
-            grads, loss, _ = at(mixed, batch, given, carried)
-            apart = tree.sub(given["v"], given["w"])
-            dots = [(g * d).sum() for g, d in zip(grads.values(), apart.values(), strict=True)]
-            return {"alpha": torch.stack(dots).sum()}, loss, {}
-
-        return slope
-
     def objective(theta: Tree, batch: Batch, given: Tree, rest: Tree) -> tuple[Tensor, Tree]:
         return task.loss(rest | theta, batch)
 
@@ -93,7 +66,7 @@ def apfl(
                 one,
                 given={"w": w, "v": v},
                 carried=rest,
-                gradient=along,
+                gradient=blend.of_share,
                 project=lambda a: a.clamp(0, 1),
             )
             share = found.theta["alpha"]
@@ -105,7 +78,7 @@ def apfl(
             recipe,
             given={"alpha": share},
             carried={"w": rest, "v": tree.pick(state["own"], task.buffers)},
-            gradient=both,
+            gradient=blend.of_models,
             task=task,
             augment=task.augment,
         )

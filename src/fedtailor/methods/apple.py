@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import math
-from typing import Literal
-
 import torch
 from torch import Tensor
 
-from .. import rng, tree, wire
+from .. import tree, wire
 from ..data import Data
+from ..directed import Schedule, combined, fading, learn, others_of, surroundings
 from ..errors import BadInput
 from ..method import Clients, Method, Outcome, Upload
 from ..options import NonNegative, Share, Whole
 from ..rng import Key, Turn
-from ..task import Batch, Task
-from ..train import Recipe, Slope, descend
+from ..task import Task
+from ..train import Recipe
 from ..tree import Params, Tree
 
 
@@ -26,7 +24,7 @@ def apple(
     eta2: NonNegative = 0.001,
     mu: NonNegative = 0.1,
     L: Share = 0.1,
-    schedule: Literal["cosine", "exponential"] = "cosine",
+    schedule: Schedule = "cosine",
     recipe: Recipe = Recipe(),
 ) -> Method:
     """Clients publish core models c_j; each combines them with directed weights of its own.
@@ -65,12 +63,9 @@ def apple(
         }
 
     def send(server: Tree, cid: Tensor, turn: Turn) -> Tree:
-        number = torch.arange(len(server["met"]), device=cid.device)
-        others = number != cid
-        if M:  # a random draw among the others
-            luck = rng.uniform(turn.key, len(number)).masked_fill(~others, 2.0)
-            others = others & (luck.argsort().argsort() < M)
-        own = (number == cid).to(server["prior"].dtype)
+        count = len(server["met"])
+        others = others_of(cid, count, M, turn.key)
+        own = (torch.arange(count, device=cid.device) == cid).to(server["prior"].dtype)
         first = {"prior": server["prior"], "own": own}
         return {
             "cores": wire.maybe(others, server["cores"]),
@@ -87,60 +82,13 @@ def apple(
             "own": once["own"],
         }
 
-    def combined(theta: Tree, given: Tree) -> Params:
-        """w_i from the own core and those that were sent; the others count as not there."""
-        mine = (theta["weights"] * given["own"]).sum()
-        rest = theta["weights"] * given["here"]
-        return {
-            k: mine.to(c.dtype) * c + torch.tensordot(rest.to(c.dtype), given["cores"][k], 1)
-            for k, c in theta["core"].items()
-        }
-
-    def fade(turn: Turn) -> Tensor:
-        part = (turn.round / (L * turn.rounds).clamp(min=1e-9)).clamp(max=1.0)
-        fall = (torch.cos(math.pi * part) + 1) / 2 if schedule == "cosine" else 0.001**part
-        return torch.where(part < 1, fall, 0.0)
-
-    def objective(theta: Tree, batch: Batch, given: Tree, rest: Tree) -> tuple[Tensor, Tree]:
-        loss, buffers = task.loss(combined(theta, given) | rest, batch)
-        apart = (theta["weights"] - given["prior"]).square()
-        # only what was sent can be learnt about
-        return loss + given["pull"] * (apart * given["sent"]).sum(), buffers
-
-    def two_rates(at: Slope) -> Slope:
-        ratio = eta2 / recipe.lr if recipe.lr else 0.0
-
-        def slope(theta: Tree, batch: Batch, given: Tree, rest: Tree) -> tuple[Tree, Tensor, Tree]:
-            grads, loss, changed = at(theta, batch, given, rest)
-            return {"core": grads["core"], "weights": ratio * grads["weights"]}, loss, changed
-
-        return slope
-
-    def given_by(msg: Tree, state: Tree, turn: Turn) -> Tree:
-        here = wire.here(msg["cores"]).to(state["prior"].dtype)
-        return {
-            "cores": wire.value(msg["cores"]),
-            "here": here,
-            "own": state["own"],
-            "prior": state["prior"],
-            "pull": fade(turn) * mu,
-            "sent": here + state["own"],
-        }
+    def around(msg: Tree, state: Tree, turn: Turn) -> Tree:
+        pull = fading(turn, L, schedule) * mu
+        return surroundings(msg["cores"], state["own"], state["prior"], pull)
 
     def client(msg: Tree, state: Tree, data: Data, turn: Turn) -> Outcome:
-        given = given_by(msg, state, turn)
-        done = descend(
-            objective,
-            {"core": state["core"], "weights": state["weights"]},
-            data,
-            turn,
-            recipe,
-            given=given,
-            carried=state["buffers"],
-            gradient=two_rates,
-            task=task,
-            augment=task.augment,
-        )
+        given = around(msg, state, turn)
+        done = learn(task, state, given, data, turn, recipe, eta2)
         core, weights = done.theta["core"], done.theta["weights"]
         kept = state | {"core": core, "buffers": done.carried, "weights": weights}
         model = combined(done.theta, given) | done.carried
@@ -153,7 +101,7 @@ def apple(
         }
 
     def personal(msg: Tree, state: Tree, data: Data, turn: Turn) -> Params:
-        params: Params = combined(state, given_by(msg, state, turn)) | state["buffers"]
+        params: Params = combined(state, around(msg, state, turn)) | state["buffers"]
         return params
 
     return Method(init, send, start, client, receive, personal, task.predict)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from .. import tree
-from ..attention import cosines, pairwise
+from ..clusters import refined
 from ..data import Data
 from ..method import Clients, Method, Outcome, Upload
 from ..options import NonNegative, Whole
@@ -15,16 +14,6 @@ from ..rng import Key, Turn
 from ..task import Task
 from ..train import Recipe, fit
 from ..tree import Params, Tree
-
-
-def bipartition(cosine: Tensor) -> np.ndarray:
-    """Two groups of clients by complete linkage on −cosine: a 0 or 1 for each."""
-    from sklearn.cluster import AgglomerativeClustering
-
-    apart = (1 - cosine.double()).clamp(min=0).cpu().numpy()
-    method = AgglomerativeClustering(2, metric="precomputed", linkage="complete")
-    found: np.ndarray = method.fit_predict(apart)
-    return found
 
 
 def cfl(
@@ -74,36 +63,12 @@ def cfl(
         params = fit(task, msg["params"], data, turn, recipe)
         return Outcome(state, Upload(each={"update": tree.sub(params, msg["params"])}), params)
 
-    def lengths(updates: Params) -> Tensor:
-        return (
-            torch.stack([p.reshape(len(p), -1).square().sum(1) for p in updates.values()])
-            .sum(0)
-            .sqrt()
-        )
-
-    def split(cluster: Tensor, ids: Tensor, members: Tensor, updates: Params) -> Tensor:
-        """The clusters after one that stands still and disagrees was halved."""
-        learnt = tree.drop(updates, task.buffers)
-        mean = tree.map(lambda p: p.mean(0), learnt)
-        still = float(tree.sq_norm(mean).sqrt()) < e1
-        if not still or float(lengths(learnt).max()) <= e2:
-            return cluster
-        half = bipartition(pairwise(learnt, cosines))
-        minority = half == np.argmin(np.bincount(half, minlength=2))
-        new = cluster.max() + 1
-        return cluster.index_fill(
-            0, ids[members[torch.from_numpy(minority).to(ids.device)]], int(new)
-        )
-
     def receive(server: Tree, ids: Tensor, up: Upload, turn: Turn) -> Tree:
-        cluster, models, updates = server["cluster"], server["models"], up.each["update"]
-        before = cluster
+        before, models, updates = server["cluster"], server["models"], up.each["update"]
+        cluster = before
         if int(turn.round) > first_split:
-            for c in cluster.unique().tolist():
-                members = (before[ids] == c).nonzero()[:, 0]
-                if int((before == c).sum()) > 2 and len(members) > 2:
-                    mine = tree.index(updates, members)
-                    cluster = split(cluster, ids, members, mine)
+            learnt = tree.drop(updates, task.buffers)
+            cluster = refined(before, ids, learnt, still=e1, moving=e2)
         for c in cluster[ids].unique().tolist():
             members = (cluster[ids] == c).nonzero()[:, 0]
             parent = before[ids[members[0]]]

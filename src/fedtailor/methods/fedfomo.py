@@ -4,18 +4,27 @@ from __future__ import annotations
 
 from typing import Literal
 
-import torch
 from torch import Tensor
 from torch.func import vmap
 
-from .. import rng, tree, wire
-from ..candidates import cluster_means, normalised
+from .. import tree, wire
+from ..candidates import (
+    Norm,
+    acquainted,
+    choose,
+    cluster_means,
+    gains,
+    normalised,
+    offered,
+    strangers,
+    towards,
+)
 from ..data import Data
 from ..method import Clients, Method, Outcome, Upload
 from ..options import Count, NonNegative, Share
 from ..rng import Key, Turn
 from ..task import Task
-from ..train import Recipe, fit, mean_loss
+from ..train import Recipe, fit
 from ..tree import Params, Tree
 
 
@@ -26,7 +35,7 @@ def fedfomo(
     eps0: Share = 0.3,
     decay: NonNegative = 0.05,
     count_self: bool = True,
-    norm: Literal["l2", "l1"] = "l2",
+    norm: Norm = "l2",
     p_update: Literal["raw", "normalised"] = "raw",
     rollback: bool = True,
     extra_candidates: bool = False,
@@ -70,35 +79,16 @@ def fedfomo(
     others = M - 1 if count_self else M
     extra = federations + 1 if extra_candidates else 0
 
-    def choose(server: Tree, cid: Tensor, turn: Turn) -> tuple[Tensor, Tensor]:
-        """Ids of the candidates, and which slots could be filled."""
-        affinity = server["affinity"][cid]
-        number = torch.arange(len(affinity), device=affinity.device)
-        free = server["fresh"] & (number != cid)
-        explore = rng.uniform(turn.key, others) < (eps0 - decay * turn.round).clamp(min=0)
-        ids, filled = [], []
-        for slot in range(others):
-            best = affinity.masked_fill(~free, -torch.inf).max()
-            eligible = free & (explore[slot] | (affinity == best))
-            luck = rng.uniform(rng.fold(turn.key, slot), len(affinity))
-            taken = luck.masked_fill(~eligible, -1).argmax()
-            ids.append(taken)
-            filled.append(eligible.any())
-            free = free & (number != taken)
-        if not ids:
-            return number[:0], free[:0]
-        return torch.stack(ids), torch.stack(filled)
+    def candidates(server: Tree, cid: Tensor, turn: Turn) -> tuple[Tensor, Tensor]:
+        chance = (eps0 - decay * turn.round).clamp(min=0)
+        return choose(server, cid, others, chance, turn.key)
 
     def init(clients: Clients, initial: Params, key: Key) -> Tree:
         more = {"extra": tree.tile(initial, extra)} if extra else {}
-        return {
-            "models": tree.tile(initial, clients),
-            "affinity": torch.eye(clients, device=key.device),
-            "fresh": torch.zeros(clients, dtype=torch.bool, device=key.device),
-        } | more
+        return {"models": tree.tile(initial, clients)} | strangers(clients, key.device) | more
 
     def send(server: Tree, cid: Tensor, turn: Turn) -> Tree:
-        ids, filled = choose(server, cid, turn)
+        ids, filled = candidates(server, cid, turn)
         message = {"models": wire.maybe(filled, tree.index(server["models"], ids))}
         if extra:
             known = server["fresh"].any().expand(extra)
@@ -108,29 +98,13 @@ def fedfomo(
     def start(msg: Tree, initial: Params, key: Key) -> Tree:
         return {"base": initial, "cur": initial}
 
-    def distance(a: Params, b: Params) -> Tensor:
-        apart = tree.drop(tree.sub(a, b), task.buffers)
-        if norm == "l1":
-            return torch.stack([p.abs().sum() for p in tree.leaves(apart)]).sum()
-        return tree.sq_norm(apart).sqrt()
-
     def update(msg: Tree, state: Tree, data: Data) -> tuple[Params, Tensor]:
         """The new base, and the weights of the candidates (own model first)."""
         base, cur = state["base"], state["cur"]
-        here = mean_loss(task, base, data.val)
-
-        def gain(model: Params) -> Tensor:
-            # a model that is θ_base itself has nothing to give; 0/1e-12 would be rounding noise
-            far = distance(model, base)
-            slope = (here - mean_loss(task, model, data.val)) / (far + 1e-12)
-            return torch.where(far > 0, slope, 0.0)
-
-        parts = list(msg.values())
-        models = tree.cat([tree.map(lambda p: p[None], cur), *(wire.value(p) for p in parts)])
-        missing = ~torch.cat([wire.here(p) for p in parts])
-        weights = vmap(gain)(models).masked_fill(torch.cat([missing.new_zeros(1), missing]), 0.0)
+        models, there = offered(cur, msg)
+        weights = gains(task, data.val, base, models, norm).masked_fill(~there, 0.0)
         share, any_helps = normalised(weights)
-        new = tree.map(lambda b, m: b + torch.tensordot(share.to(m.dtype), m - b, 1), base, models)
+        new = towards(base, models, share)
         return new if rollback else tree.where(any_helps, new, cur), weights
 
     def client(msg: Tree, state: Tree, data: Data, turn: Turn) -> Outcome:
@@ -140,25 +114,15 @@ def fedfomo(
         return Outcome({"base": base, "cur": cur}, upload, cur, {"candidate_weight": weights})
 
     def receive(server: Tree, ids: Tensor, up: Upload, turn: Turn) -> Tree:
-        candidates, filled = vmap(choose, (None, 0, Turn(0, None, None)))(  # type: ignore[arg-type]
-            server, ids, turn.of(ids)
-        )
+        for_each = vmap(candidates, (None, 0, Turn(0, None, None)))  # type: ignore[arg-type]
         weights = up.each["weights"]
         if p_update == "normalised":
             weights = weights / weights.sum(1, keepdim=True).abs().clamp(min=1e-12)
-        affinity = server["affinity"]
-        rows = torch.zeros(len(ids), len(affinity), device=ids.device, dtype=weights.dtype)
-        rows = rows.scatter(1, ids[:, None], weights[:, :1])
-        rows = rows.scatter_add(1, candidates, weights[:, 1:] * filled)
-        affinity = affinity.index_add(0, ids, rows.to(affinity.dtype))
-        more = {}
+        known = acquainted(server, ids, *for_each(server, ids, turn.of(ids)), weights)
+        models, more = up.each["model"], {}
         if extra:
-            more["extra"] = cluster_means(up.each["model"], affinity[ids][:, ids], federations)
-        return {
-            "models": tree.put(server["models"], ids, up.each["model"]),
-            "affinity": affinity,
-            "fresh": torch.zeros_like(server["fresh"]).index_fill(0, ids, True),
-        } | more
+            more["extra"] = cluster_means(models, known["affinity"][ids][:, ids], federations)
+        return {"models": tree.put(server["models"], ids, models)} | known | more
 
     def personal(msg: Tree, state: Tree, data: Data, turn: Turn) -> Params:
         return update(msg, state, data)[0]

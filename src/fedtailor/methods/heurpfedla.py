@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from ..layerwise import Normalisation
+from ..layerwise import LayerWeights, Normalisation, layer_wise
 from ..method import Method
 from ..options import Count, NonNegative, Whole
 from ..task import Task
 from ..train import Recipe
-from .pfedla import LayerWeights, layer_wise
 
 
 def heurpfedla(

@@ -6,15 +6,15 @@ from dataclasses import replace
 from typing import Literal
 
 import torch
-from torch import Tensor
 
-from .. import rng, tree
+from .. import tree
 from ..begin import Starter, as_received
 from ..data import Data
 from ..method import Method, Outcome, Upload, by_size
 from ..options import Above, NonNegative, Weighting, Whole
 from ..rng import Key, Turn
-from ..task import Batch, Task
+from ..selection import adaptive, changing, choosing, cooled, lower, select
+from ..task import Task
 from ..train import Recipe, descend
 from ..tree import Params, Tree
 from .fedavg import fedavg
@@ -57,76 +57,37 @@ def partialfed(
     Reference: Sun et al., "PartialFed: Cross-Domain Personalized Federated Learning via Partial
     Initialization", NeurIPS 2021
     """
-    blocks = task.blocks
-    starter = begin(task, blocks, recipe)
-    loaded = fixed_blocks or max(1, len(blocks) // 2)
     shared = fedavg(task, weighting=weighting, recipe=recipe)
-
-    def chosen(logits: Tensor) -> Tensor:
-        """1 where the global block is the likelier choice."""
-        if mode == "fix":
-            return (torch.arange(len(blocks), device=logits.device) < loaded).to(logits.dtype)
-        return (logits >= 0).to(logits.dtype)
-
-    def drawn(logits: Tensor, tau: Tensor, key: Key) -> Tensor:
-        """A hard choice per block, with the gradient of a soft one."""
-        if mode == "fix":
-            return chosen(logits)
-        u = rng.uniform(key, 2, len(blocks), dtype=logits.dtype).clamp(1e-6, 1 - 1e-6)
-        noise = -(-u.log()).log()
-        soft = torch.sigmoid((logits + noise[0] - noise[1]) / tau)
-        return (soft >= 0.5).to(soft.dtype) + soft - soft.detach()
-
-    def select(s: Tensor, theirs: Params, own: Params) -> Params:
-        # running statistics follow the choice; there is no gradient in them
-        fixed = s.detach()
-        share = {
-            k: (fixed if k in task.buffers else s)[i]
-            for i, block in enumerate(blocks)
-            for k in block
-        }
-        return tree.lerp(own, theirs, share)
-
-    def temperature(turn: Turn) -> Tensor:
-        part = turn.round / turn.rounds
-        return tau_start * (tau_end / tau_start) ** part
+    starter = begin(task, task.blocks, recipe)
+    learns = mode == "adaptive"
+    strategy = adaptive if learns else lower(fixed_blocks or max(1, len(task.blocks) // 2))
+    choice_loss, change_loss = choosing(task, strategy), changing(task, strategy)
+    for_choice = replace(recipe, lr=logit_lr, optimizer="sgd", momentum=0.0, weight_decay=0.0)
 
     def start(msg: Tree, initial: Params, key: Key) -> Tree:
-        logits = torch.zeros(len(blocks), device=key.device)
+        logits = torch.zeros(len(task.blocks), device=key.device)
         return {"own": initial, "logits": logits, "begin": starter.start(msg["params"], initial)}
 
     def client(msg: Tree, state: Tree, data: Data, turn: Turn) -> Outcome:
         here = starter.adapt(msg["params"], state["begin"], {}, data, turn.aside())
-        tau, logits = temperature(turn), state["logits"]
-        for_halves, for_logits = turn.aside().split()
-        mixed = data.shuffle(for_halves.key)
-        half_a, half_b = (mixed.first(0.5), mixed.rest(0.5)) if mode == "adaptive" else (data, data)
-
-        def judge(theta: Tree, batch: Batch, given: Tree, carried: Tree) -> tuple[Tensor, Tree]:
-            s = drawn(theta["logits"], given["tau"], batch.again().key)
-            return task.loss(select(s, given["theirs"], given["own"]), batch)[0], {}
-
-        if mode == "adaptive":
-            how = replace(recipe, lr=logit_lr, optimizer="sgd", momentum=0.0, weight_decay=0.0)
-            given = {"theirs": here.params, "own": state["own"], "tau": tau}
-            found = descend(judge, {"logits": logits}, half_a, for_logits, how, given=given)
+        logits, rows = state["logits"], data
+        tau = cooled(turn, tau_start, tau_end)
+        given = {"received": here.params, "own": state["own"], "tau": tau}
+        if learns:
+            for_halves, order = turn.aside().split()
+            mixed = data.shuffle(for_halves.key)
+            half, rows = mixed.first(0.5), mixed.rest(0.5)
+            found = descend(choice_loss, {"logits": logits}, half, order, for_choice, given=given)
             logits = found.theta["logits"]
-
-        def learn(change: Tree, batch: Batch, given: Tree, carried: Tree) -> tuple[Tensor, Tree]:
-            s = drawn(given["logits"], given["tau"], batch.again().key).detach()
-            model = select(s, given["theirs"] | carried, given["own"] | carried)
-            return task.loss(model | tree.add(tree.pick(model, change), change), batch)
-
-        # what is learnt is a change on top of whatever is selected, so that none of it is lost
+        before = select(task, strategy.chosen(logits), here.params, state["own"])
         still = tree.map(torch.zeros_like, tree.drop(here.params, task.buffers))
-        before = select(chosen(logits), here.params, state["own"])
         done = descend(
-            learn,
+            change_loss,
             still,
-            half_b,
+            rows,
             turn,
             recipe,
-            given={"logits": logits, "tau": tau, "theirs": here.params, "own": state["own"]},
+            given=given | {"logits": logits},
             carried=tree.pick(before, task.buffers),
             task=task,
             augment=task.augment,
@@ -135,11 +96,11 @@ def partialfed(
         own = {k: (moved | done.carried)[k] for k in here.params}
         kept = {"own": own, "logits": logits, "begin": starter.keep(here.memory, own)}
         upload = Upload({"params": own}, by_size(data, weighting))
-        return Outcome(kept, upload, own, {"selected": chosen(logits)} | here.notes)
+        return Outcome(kept, upload, own, {"selected": strategy.chosen(logits)} | here.notes)
 
     def personal(msg: Tree, state: Tree, data: Data, turn: Turn) -> Params:
         here = starter.adapt(msg["params"], state["begin"], {}, data, turn.aside())
-        return select(chosen(state["logits"]), here.params, state["own"])
+        return select(task, strategy.chosen(state["logits"]), here.params, state["own"])
 
     return shared._replace(
         start=start, client=client, personal=personal, general=lambda msg, state: msg["params"]

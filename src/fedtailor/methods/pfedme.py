@@ -10,10 +10,11 @@ from .. import tree
 from ..begin import Starter, as_received
 from ..data import Data
 from ..method import Method, Outcome, Upload, by_size
+from ..moreau import envelope
 from ..options import Count, NonNegative, Share, Weighting, Whole
 from ..rng import Key, Turn
-from ..task import Batch, Task
-from ..train import Recipe, Slope, descend
+from ..task import Task
+from ..train import Recipe, descend
 from ..tree import Params, Tree
 from .fedavg import fedavg
 
@@ -65,18 +66,7 @@ def pfedme(
     )
     starter = begin(task, task.blocks, recipe)
 
-    def envelope(at: Slope) -> Slope:
-        def slope(w: Tree, batch: Batch, given: Tree, carried: Tree) -> tuple[Tree, Tensor, Tree]:
-            theta = tree.pick(carried["theta"], w) if warm_start else w
-            for _ in range(K):
-                batch = batch.again()
-                grads, loss, changed = at(theta, batch, given, carried["rest"])
-                pull = tree.scale(tree.sub(theta, w), lam)
-                theta = tree.sub(theta, tree.scale(tree.add(grads, pull), eta_p))
-            rest = carried["rest"] | changed
-            return tree.scale(tree.sub(w, theta), lam), loss, {"theta": theta, "rest": rest}
-
-        return slope
+    follow = envelope(lam, K, eta_p, warm_start=warm_start)
 
     def start(msg: Tree, initial: Params, key: Key) -> Tree:
         return {"theta": initial, "begin": starter.start(msg["params"], initial)}
@@ -91,7 +81,7 @@ def pfedme(
             turn,
             outer,
             carried={"theta": w, "rest": rest},
-            gradient=envelope,
+            gradient=follow,
             task=task,
             augment=task.augment,
         )

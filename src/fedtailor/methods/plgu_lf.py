@@ -9,12 +9,12 @@ from torch import Tensor
 
 from .. import tree
 from ..data import Data
-from ..lwsam import Form, Scale, block_scores, perturbation
+from ..lwsam import Form, Scale, beside, block_scores
 from ..method import Method, Outcome, Upload
 from ..options import AboveOne, BlocksOrAuto, NonNegative
 from ..rng import Key, Turn
-from ..task import Batch, Task, blocks_without, per_name
-from ..train import Recipe, Slope, descend
+from ..task import Task, blocks_without, per_name
+from ..train import Recipe, descend
 from ..tree import Params, Tree
 from .fedavg import fedavg
 
@@ -66,6 +66,7 @@ def plgu_lf(
     """
     blocks = blocks_without(task.blocks, task.buffers)
     kept = D if D >= 0 else min(5, len(blocks) // 2)
+    both = beside(rho, p, form, eval_point)
 
     def parts(msg: Tree, state: Tree) -> tuple[Tensor, Tensor, Params]:
         """Scores, which blocks are personal, and θ as it is put together."""
@@ -78,20 +79,6 @@ def plgu_lf(
             for k, w in msg["params"].items()
         }
         return scores, personal, theta
-
-    def both(at: Slope) -> Slope:
-        def slope(
-            pair: Tree, batch: Batch, given: Tree, carried: Tree
-        ) -> tuple[Tree, Tensor, Tree]:
-            g, loss, changed = at(pair["theta"], batch, given, carried)
-            point, up = (pair["theta"], g)
-            if eval_point == "w":
-                point, up = pair["w"], at(pair["w"], batch.again(), given, carried)[0]
-            worst = tree.add(point, perturbation(up, given["scale"], rho, p, form))
-            flat = at(worst, batch.again().again(), given, carried)[0]
-            return {"theta": g, "w": flat}, loss, changed
-
-        return slope
 
     def start(msg: Tree, initial: Params, key: Key) -> Tree:
         return {"theta": initial}

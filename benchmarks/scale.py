@@ -1,0 +1,156 @@
+"""Many clients on one and on several workers: what a round costs, and how well it divides.
+
+    python benchmarks/scale.py --out benchmarks/results/scale-cpu.json
+
+Ditto, whose clients keep a model each, with a tenth of the clients in each round and all of them
+evaluated once. Each worker has one thread, so that two workers have twice the machine that one has.
+`efficiency` is the time of one worker over the number of workers times their time; `here` is the
+same in this process, without Ray, also with one thread.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ["OMP_NUM_THREADS"] = "1"  # for workers too; to be said before torch is loaded
+
+import argparse
+import json
+import platform
+import resource
+import statistics
+import sys
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+import fedtailor
+from fedtailor.engine import Cluster, Federation, Simulation, draw_cohort
+from fedtailor.form import Form
+from fedtailor.methods import METHODS
+from fedtailor.models import build
+from fedtailor.task import classification
+from fedtailor.train import Recipe
+
+ROWS, TEST, BATCH = 100, 20, 10
+FORM = Form("image", (1, 8, 8), 10)
+
+
+def world(clients: int) -> Federation:
+    """Images of noise: what is learnt does not matter here."""
+    draw = np.random.default_rng(0)
+    each = ROWS + TEST
+    x = torch.from_numpy(draw.integers(0, 256, (clients * each, *FORM.shape), dtype=np.uint8))
+    y = torch.from_numpy(draw.integers(0, FORM.classes, clients * each))
+    rows = np.arange(clients * each).reshape(clients, each)
+    none = [np.empty(0, dtype=np.int64)] * clients
+    return Federation.of(x, y, list(rows[:, :ROWS]), none, list(rows[:, ROWS:]))
+
+
+def players(name: str, model: str, clients: int, device: str) -> list[Any]:
+    """What every worker builds for itself."""
+    task = classification(lambda: build(model, FORM), device=device)
+    recipe = Recipe(batch=BATCH)
+    return [(METHODS[name](task, recipe=recipe), task, torch.arange(clients))]
+
+
+def measure(arguments: argparse.Namespace, clients: int, workers: int) -> dict[str, Any]:
+    """One row of the table; no workers means this process."""
+    make = partial(players, arguments.method, arguments.model, clients)
+    begun = time.perf_counter()
+    cluster = Cluster(make, workers, device=arguments.device, gpus=arguments.gpus)
+    method, task, _ = make("cpu" if workers else arguments.device)[0]
+    sim = Simulation(
+        method,
+        world(clients),
+        task,
+        rounds=arguments.rounds + 1,
+        recipe=Recipe(batch=BATCH),
+        cluster=cluster if workers else None,
+    )
+    ready = time.perf_counter() - begun
+    times = []
+    for number in range(arguments.rounds + 1):
+        cohort = draw_cohort(0, number, torch.arange(clients), arguments.participation)
+        begun = time.perf_counter()
+        sim.step(cohort)
+        times.append(time.perf_counter() - begun)
+    begun = time.perf_counter()
+    sim.score()
+    scored = time.perf_counter() - begun
+    place, chunk = sim.place, sim.chunk
+    sim.close()
+    median = statistics.median(times[1:])  # the first one warms caches up
+    return {
+        "clients": clients,
+        "workers": workers,
+        "cohort": len(cohort),
+        "start_seconds": round(ready, 3),
+        "first_round_seconds": round(times[0], 4),
+        "round_seconds": round(median, 4),
+        "clients_per_second": round(len(cohort) / median, 1),
+        "evaluation_seconds": round(scored, 4),
+        "states": place,
+        "chunk": chunk,
+        "driver_peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10,
+    }
+
+
+def with_efficiency(rows: list[dict[str, Any]]) -> None:
+    """Adds how well the work divides: 1 if twice the workers take half of the time."""
+    for row in rows:
+        alone = [r for r in rows if r["clients"] == row["clients"] and r["workers"] == 1]
+        if row["workers"] and alone:
+            for name in ("round", "evaluation"):
+                took = row["workers"] * row[f"{name}_seconds"]
+                row[f"{name}_efficiency"] = round(alone[0][f"{name}_seconds"] / took, 3)
+
+
+def main() -> None:
+    sys.path.insert(0, str(Path(__file__).parent))
+    from speed import commit
+
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--method", default="ditto")
+    parser.add_argument("--model", default="mlp")
+    parser.add_argument("--clients", nargs="+", type=int, default=[1_000, 10_000])
+    parser.add_argument("--workers", nargs="+", type=int, default=[0, 1, 2], help="0: no Ray")
+    parser.add_argument("--participation", type=float, default=0.1)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--device", default="cpu", help="of the workers: cpu or cuda")
+    parser.add_argument("--gpus", type=float, default=1.0, help="that each worker takes")
+    parser.add_argument("--commit", help="where there is no git to ask")
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    rows = []
+    for clients in arguments.clients:
+        for workers in arguments.workers:
+            row = measure(arguments, clients, workers)
+            print(json.dumps(row), flush=True)
+            rows.append(row)
+    with_efficiency(rows)
+    name = platform.processor() or platform.machine()
+    if arguments.device.startswith("cuda"):
+        name = torch.cuda.get_device_name()
+    report = {
+        "command": f"python {' '.join(sys.argv)}",
+        "commit": arguments.commit or commit(),
+        "version": fedtailor.__version__,
+        "device": f"{arguments.device} ({name}, {os.cpu_count()} cores, one thread per worker)",
+        "torch": torch.__version__,
+        "task": f"{arguments.method}, {arguments.model} on 1x8x8, {ROWS} training and {TEST} test "
+        f"rows per client, batch {BATCH}, {arguments.participation:g} of the clients per round, "
+        f"median of {arguments.rounds} rounds",
+        "rows": rows,
+    }
+    if arguments.out:
+        arguments.out.parent.mkdir(parents=True, exist_ok=True)
+        arguments.out.write_text(json.dumps(report, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

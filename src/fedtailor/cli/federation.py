@@ -1,0 +1,261 @@
+"""Commands for real federations: init, demo, run, status, stop."""
+
+from __future__ import annotations
+
+import json as as_text
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedtailor.cli.federation_init import init
+from fedtailor.cli.federation_options import (
+    Deadline,
+    Folder,
+    Insecure,
+    Json,
+    MinSites,
+    number,
+    require_flower,
+    rules_of,
+)
+from fedtailor.errors import BadInput
+
+app = typer.Typer(
+    name="federation",
+    help="A real federation: a coordinator and sites on machines of their own, over Flower "
+    "(pip install 'fedtailor\\[flower]').\n\nStart with: fedtailor federation demo",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+app.command()(init)
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Within, being told to end is like Ctrl-C: what was started is stopped first."""
+
+    def end(number: int, frame: Any) -> None:
+        raise KeyboardInterrupt
+
+    before = {n: signal.signal(n, end) for n in (signal.SIGTERM, signal.SIGHUP)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@app.command()
+def demo(
+    method: Annotated[
+        str, typer.Option("--method", metavar="METHOD", help="See fedtailor list.")
+    ] = "fedala",
+    rounds: Annotated[str, typer.Option("--rounds", metavar="N", help="Number of rounds.")] = "8",
+    sites: Annotated[str, typer.Option("--sites", metavar="N", help="Number of sites.")] = "3",
+    keep: Annotated[
+        Path | None,
+        typer.Option("--keep", metavar="DIR", help="Keep the project, its models and its logs."),
+    ] = None,
+    insecure: Insecure = False,
+    json: Json = False,
+) -> None:
+    """A coordinator and 3 sites as processes of this machine, with TLS and node keys.
+
+    Takes about two minutes and stops all that it started. Exit code 0 if every site ended with
+    its model, 1 if not.
+
+    Example: fedtailor federation demo --method fedrep --keep demo
+    """
+    require_flower()
+    from fedtailor.cli.federation_view import View, gains_table
+    from fedtailor.cli.showing import in_bytes, out
+    from fedtailor.config import make_config
+    from fedtailor.sites.demo import cards_of, demo_project, play_demo
+    from fedtailor.sites.federation_file import read_federation
+    from fedtailor.sites.follow import folder_of, traffic_of
+
+    count, total = number("--sites", sites, int, 1), number("--rounds", rounds, int, 1)
+    make_config(method, {"rounds": total}, {})
+    scratch = None if keep else Path(tempfile.mkdtemp(prefix="fedtailor-demo-"))
+    begun = time.monotonic()
+    try:
+        with _ended_by_signals():
+            project = demo_project(keep or scratch / "demo", method, total, count, insecure)  # type: ignore[operator]
+            with View(method, total) as view:
+                ending = play_demo(project, count, view.tell, view.say)
+        cards = cards_of(project, count)
+        traffic = traffic_of(folder_of(read_federation(project.file)))
+    finally:
+        if scratch:
+            shutil.rmtree(scratch, ignore_errors=True)
+    seconds = time.monotonic() - begun
+    good = ending.kind == "finished" and len(cards) == count
+    if json:
+        said = {"ending": ending._asdict(), "sites": cards, "bytes": traffic}
+        sys.stdout.write(as_text.dumps(said | {"seconds": round(seconds, 1)}, indent=1) + "\n")
+    else:
+        out.print(gains_table(method, cards))
+        trust = "without TLS" if insecure else "TLS, node keys"
+        out.print(
+            f"{total} rounds, {count} sites, {seconds:.0f} s in all ({trust}); uploads "
+            f"{in_bytes(traffic['up'])} and {in_bytes(traffic['envelope_up'])} around them"
+        )
+        if keep:
+            out.print(f"Kept in {keep}; models: {keep}/sites/*/state/federations/demo/models")
+    if not good:
+        err = f"{ending.kind}: {ending.detail or f'{len(cards)} of {count} sites have a model'}"
+        sys.stderr.write(f"fedtailor: {err}\n")
+    raise typer.Exit(0 if good else 1)
+
+
+@app.command()
+def run(
+    folder: Folder,
+    min_sites: MinSites = None,
+    deadline: Deadline = None,
+    insecure: Insecure = False,
+    json: Json = False,
+) -> None:
+    """Play the rounds that are left and follow them; goes on where the last run ended.
+
+    The coordinator and the sites must have been started (start.sh in their folders). Ctrl-C stops
+    following: the federation goes on. Exit code 0 if it finished, 1 if it stopped before.
+
+    Example: fedtailor federation run wards --min-sites 2 --deadline 300
+    """
+    require_flower()
+    from fedtailor.cli.federation_view import View, finished_table
+    from fedtailor.cli.showing import out
+    from fedtailor.sites.book import EVENTS, is_played, read_lines
+    from fedtailor.sites.federation_file import read_federation
+    from fedtailor.sites.follow import (
+        finished_of,
+        folder_of,
+        follow,
+        forget_stop,
+        round_now,
+        rounds_of,
+    )
+    from fedtailor.sites.project import read_project
+
+    rules = rules_of(min_sites, deadline)
+    project = read_project(folder, insecure=insecure)
+    found, link = read_federation(project.file), project.link()
+    kept, rounds = folder_of(found), found.plan.rounds
+    if is_played(kept):
+        raise BadInput(
+            f"'{folder}' is being played already: see fedtailor federation status {folder}"
+        )
+    if not link.listens():
+        raise BadInput(
+            f"no coordinator at {link.address}: start it with sh {folder}/coordinator/start.sh"
+        )
+    forget_stop(kept)
+    since = len(read_lines(kept / EVENTS))
+    with View(found.plan.method, rounds, round_now(kept)) as view:
+        view.say("starting" if not rounds_of(kept) else f"going on after round {round_now(kept)}")
+        flower_run = link.submit(project.file, **rules)
+        try:
+            ending = follow(kept, link, flower_run, since, view.tell)
+        except KeyboardInterrupt:
+            sys.stderr.write(
+                f"fedtailor: no longer followed, but it goes on; stop it with: fedtailor "
+                f"federation stop {folder}{' --insecure' if insecure else ''}\n"
+            )
+            raise typer.Exit(130) from None
+    sites = finished_of(kept)
+    if json:
+        said = {"ending": ending._asdict(), "rounds": round_now(kept), "sites": sites}
+        sys.stdout.write(as_text.dumps(said, indent=1) + "\n")
+    elif ending.kind == "finished":
+        out.print(finished_table(found.plan.method, sites))
+        missing = found.plan.clients - len(sites)
+        if missing:
+            out.print(f"{missing} sites have no model yet: start them and run again.")
+    if ending.kind != "finished":
+        sys.stderr.write(
+            f"fedtailor: {ending.kind} after round {round_now(kept)} of {rounds}: "
+            f"{ending.detail}; go on with: fedtailor federation run {folder}\n"
+        )
+        raise typer.Exit(1)
+
+
+@app.command()
+def status(folder: Folder, insecure: Insecure = False, json: Json = False) -> None:
+    """Who is connected, the last rounds, failures by name, bytes.
+
+    Example: fedtailor federation status wards
+    """
+    require_flower()
+    from fedtailor.cli.federation_view import show_status
+    from fedtailor.sites.standing import standing_of
+
+    found = standing_of(folder, insecure=insecure)
+    if json:
+        sys.stdout.write(as_text.dumps(found, indent=1) + "\n")
+    else:
+        show_status(found)
+
+
+@app.command()
+def stop(
+    folder: Folder,
+    seconds: Annotated[
+        str, typer.Option("--wait", metavar="S", help="How long to wait for the round's end.")
+    ] = "900",
+    insecure: Insecure = False,
+) -> None:
+    """Stop after the round that is being played; `run` goes on from there.
+
+    The coordinator's and the sites' processes stay: end those with Ctrl-C or systemctl stop.
+
+    Example: fedtailor federation stop wards
+    """
+    from fedtailor.cli.showing import err, out
+    from fedtailor.sites.book import is_played
+    from fedtailor.sites.federation_file import read_federation
+    from fedtailor.sites.follow import (
+        ask_to_stop,
+        folder_of,
+        forget_stop,
+        is_over,
+        round_now,
+        wait_for_end,
+    )
+    from fedtailor.sites.project import read_project
+
+    limit = number("--wait", seconds, float, 0)
+    found = read_federation(read_project(folder, insecure=insecure).file)
+    kept = folder_of(found)
+    if not is_played(kept):
+        out.print(f"Nothing is being played; {round_now(kept)} of {found.plan.rounds} rounds done.")
+        return
+    ask_to_stop(kept)
+    with err.status("waiting for the end of the round..."):
+        ended = wait_for_end(kept, limit)
+    if not ended:
+        sys.stderr.write(f"fedtailor: still playing after {limit:g} s; it will stop by itself\n")
+        raise typer.Exit(1)
+    forget_stop(kept)
+    if is_over(kept, found.plan.rounds):
+        out.print(f"All {found.plan.rounds} rounds had been played: it finished.")
+        return
+    out.print(
+        f"Stopped after round {round_now(kept)} of {found.plan.rounds}; go on with: "
+        f"fedtailor federation run {folder}"
+    )
+
+
+def add_to(main: typer.Typer) -> None:
+    """Registers the commands."""
+    main.add_typer(app)

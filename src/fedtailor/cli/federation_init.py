@@ -1,0 +1,145 @@
+"""`fedtailor federation init`: a project with everything that coordinator and sites need."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedtailor.cli.federation_options import (
+    Deadline,
+    Insecure,
+    MinSites,
+    number,
+    require_flower,
+    rules_of,
+)
+from fedtailor.cli.settings import SET_HELP, read_pairs, with_settings
+from fedtailor.errors import BadInput
+
+# Settings that a simulation has and a federation of sites has not.
+_SIMULATED = (
+    "hub", "clients", "partition_file", "held_out", "permute_targets", "join", "depths",
+    "eval_every", "engine", "device", "compile", "precision", "chunk", "states", "on_nan",
+    "checkpoint_every",
+)  # fmt: skip
+_PANELS = ("Data", "Clients", "Federation", "Model", "Training", "Privacy", "Evaluation", "Run")
+
+
+@with_settings(*_PANELS, without=_SIMULATED)
+def init(
+    given: dict[str, Any],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to write the project.")],
+    sites: Annotated[
+        str | None, typer.Option("--sites", metavar="N", help="How many sites (default: 3).")
+    ] = None,
+    site: Annotated[
+        list[str] | None,
+        typer.Option("--site", metavar="NAME", help="A site's name; once for each site."),
+    ] = None,
+    method: Annotated[
+        str, typer.Option("--method", metavar="METHOD", help="See fedtailor list.")
+    ] = "fedala",
+    options: Annotated[
+        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help=SET_HELP)
+    ] = None,
+    like: Annotated[
+        str | None,
+        typer.Option(
+            "--like",
+            metavar="EXAMPLE",
+            help="Sites bring their own data, which look like this example: a known data set, a "
+            "file or folder that every site may see (made-up rows do), or a preprocessing.json. "
+            "Column names, classes, categories and scales are taken from it.",
+        ),
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option("--id", metavar="ID", help="Of the federation (default: the folder's name)."),
+    ] = None,
+    host: Annotated[
+        str, typer.Option("--host", help="Name or address at which sites reach the coordinator.")
+    ] = "127.0.0.1",
+    port: Annotated[str, typer.Option("--port", metavar="N", help="Of the coordinator.")] = "8000",
+    min_sites: MinSites = None,
+    deadline: Deadline = None,
+    insecure: Insecure = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace an earlier project, keys and all.")
+    ] = False,
+) -> None:
+    """Write a project: configuration, certificates, node keys, scripts, units, containers.
+
+    Without --like it is a trial: every site takes its share of data that come with FedTailor.
+
+    Example: fedtailor federation init trial --sites 3 --rounds 10
+
+    Example: fedtailor federation init wards --site north --site south --site east
+    --host hub.example.org --like made-up.csv --label diagnosis --method fedala
+    """
+    require_flower()
+    from fedtailor.cli.showing import out
+    from fedtailor.config import make_config
+    from fedtailor.datasets import KNOWN
+    from fedtailor.sites.likeness import model_for, preprocessing_like
+    from fedtailor.sites.project_files import Wanted, write_project
+
+    if site and sites is not None:
+        raise BadInput("--sites and --site: give a number or names, not both")
+    names = site or [f"site-{i}" for i in range(number("--sites", sites or "3", int, 1))]
+    pairs = read_pairs(options)
+    if like is None and given.get("data", "digits") not in KNOWN:
+        raise BadInput(
+            f"--data '{given['data']}': a trial needs a known data set; for data that lie at the "
+            "sites say --like EXAMPLE"
+        )
+    if like is not None and "data" in given:
+        raise BadInput("--data and --like: with --like, each site names its data in its site.toml")
+    config = make_config(method, given, pairs)  # bad names and values are named before all else
+    settings = {k: getattr(config, k) for k in given}
+    agreed = None
+    if like is not None:
+        encoder = preprocessing_like(like, settings)
+        agreed = encoder.to_json()
+        settings["model"] = model_for(encoder, config.model)
+        settings.pop("normalise", None)
+    elif "data" not in settings:
+        settings = {"data": "digits"} | settings
+    wanted = Wanted(
+        name or _as_id(folder),
+        method,
+        names,
+        settings,
+        config.options,
+        {"min_sites": min(2, len(names))} | rules_of(min_sites, deadline),
+        host,
+        number("--port", port, int, 1),
+        insecure=insecure,
+        preprocessing=agreed,
+    )
+    made = write_project(folder, wanted, overwrite=overwrite)
+    _tell_next(made, wanted, out)
+
+
+def _as_id(folder: Path) -> str:
+    return folder.expanduser().absolute().name
+
+
+def _tell_next(made: Path, wanted: Any, out: Any) -> None:
+    flag = " --insecure" if wanted.insecure else ""
+    own = wanted.preprocessing is not None
+    lines = [
+        f"Project '{wanted.id}' in {made}: {wanted.method}, {len(wanted.sites)} sites "
+        f"({', '.join(wanted.sites[:8])}{', ...' if len(wanted.sites) > 8 else ''})",
+        "Next:",
+        f"  sh {made}/coordinator/start.sh            (leave it running)",
+        "  sh .../sites/NAME/start.sh                (on each site's machine; leave it running)",
+        f"  fedtailor federation run {made}{flag}",
+    ]
+    if own:
+        lines.insert(2, '  each site: name its data in its site.toml (now: data = "data")')
+    if not wanted.insecure:
+        lines.append("Certificates and keys are for a trial; README.md there says how to replace.")
+    for line in lines:
+        out.print(line, markup=False, soft_wrap=True)

@@ -1,0 +1,370 @@
+"""Some clients with their data and states, played in chunks that fit on the device.
+
+A block knows the server's state only as an argument and never changes it. So it is the whole of a
+simulation on one machine, and one worker's part of a larger one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor
+
+from .. import train, tree, wire
+from ..data import Data
+from ..errors import BadInput
+from ..method import Method, Model, Upload
+from ..privacy import charged, keep_account
+from ..rng import Turn
+from ..train import Recipe, Score
+from ..tree import Tree
+from .bank import Place
+from .federation import Federation
+from .fold import Fold, Folded
+from .group import Group
+from .mapper import MAPPERS, Visit, join
+from .memory import is_out_of_memory
+from .pace import Pace, Way
+from .players import Kept, Measured, Played, Scores
+
+Found = TypeVar("Found")
+log = logging.getLogger("fedtailor")
+
+
+class _Chunk(NamedTuple):
+    """Clients that share a call, and those that come after them."""
+
+    group: Group
+    ids: Tensor
+    following: Tensor
+
+
+class _Acted(NamedTuple):
+    state: Tree
+    upload: Upload
+    notes: Tree
+    measured: Measured
+
+
+class _Turned(NamedTuple):
+    """A chunk's turn: what was measured of all, and the rest of those that count."""
+
+    measured: Measured
+    ids: Tensor
+    state: Tree
+    folded: Folded
+    each: Tree
+    notes: Tree
+
+
+class Block:
+    """Clients of one or several groups, played by one engine on one device.
+
+    Args:
+      groups: the clients, by network; each has at least one.
+      federation: their data. Ids are those of the whole federation.
+      engine: `sequential` or `vectorised`.
+      recipe: how clients train, to estimate memory by.
+      way: how loops over batches are run, see `Pace`.
+    """
+
+    def __init__(
+        self,
+        groups: list[Group],
+        federation: Federation,
+        engine: str,
+        recipe: Recipe,
+        way: Way = "plain",
+    ) -> None:
+        self.groups, self.federation, self.engine = groups, federation, engine
+        self.recipe, self.device = recipe, federation.x.device
+        self.pace = Pace(way if engine == "vectorised" else "plain", self.device)
+        self.chunk = 1
+
+    @property
+    def place(self) -> Place:
+        """Where the states are kept."""
+        return self.groups[0].bank.place
+
+    def prepare(
+        self, server: Tree, turn: Turn, place: Place | None, folder: Path | None, chunk: int
+    ) -> None:
+        """Makes room for states, and chooses how many clients share a call where `chunk` is 0."""
+        mapped = self.pace.way == "plain"
+        fits = [
+            group.prepare(server, self.federation, turn, place, folder, self.recipe, mapped)
+            for group in self.groups
+        ]
+        if self.engine == "vectorised":  # one after another: a chunk is one client
+            members = sum(len(group.members) for group in self.groups)
+            self.chunk = min(chunk or min(fits), members)
+
+    # --- chunks ---
+
+    def _chunks(
+        self, ids: Tensor, visit: Callable[[_Chunk], Found]
+    ) -> Iterator[tuple[_Chunk, Found]]:
+        """Visits clients in chunks of one group with about equally many rows, so that little is
+        padding. A chunk that does not fit is halved, for good; it has changed nothing."""
+        for group in self.groups:
+            mine = ids[torch.isin(ids, group.members)].sort().values
+            left = mine[self.federation.train.n[mine].argsort(stable=True, descending=True)]
+            while len(left):
+                chunk = _Chunk(group, left[: self.chunk], left[self.chunk :][: self.chunk])
+                found, problem = self._attempt(visit, chunk)
+                if found is None:
+                    self._halve(chunk, problem)
+                    continue
+                left = left[len(chunk.ids) :]
+                yield chunk, found
+
+    def _attempt(self, visit: Callable[[_Chunk], Found], chunk: _Chunk) -> tuple[Found | None, str]:
+        """What the visit found; None and the reason if there was not enough memory for it.
+
+        The error ends here: as long as it lives, so does all that it was made of.
+        """
+        try:
+            return visit(chunk), ""
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+            return None, str(error).splitlines()[0] if str(error) else type(error).__name__
+
+    def _halve(self, chunk: _Chunk, problem: str) -> None:
+        chunk.group.bank.expect(chunk.ids[:0])
+        self.pace.forget()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+        size = len(chunk.ids)
+        if size == 1:
+            parameters = sum(p.numel() for p in chunk.group.initial.values())
+            raise BadInput(
+                f"a model of {parameters:,} parameters with batch {self.recipe.batch} does not fit "
+                f"on {self.device}, not even for one client at a time ({problem}): lower --batch, "
+                "choose a smaller --model, or another --device"
+            )
+        self.chunk = size // 2
+        log.warning(
+            "out of memory on %s with %d clients at a time: going on with %d",
+            self.device,
+            size,
+            self.chunk,
+        )
+
+    def _map(
+        self,
+        fn: Callable[[Visit], Any],
+        server: Tree,
+        chunk: _Chunk,
+        turn: Turn,
+        part: str = "test",
+    ) -> Any:
+        """`fn` of every client of a chunk, with its state, data and turn."""
+        group, ids, following = chunk
+        here, rows = ids.to(self.device), group.rows(ids)
+        visits = Visit(
+            server,
+            here,
+            group.bank.get(rows),
+            self.federation.data(ids),
+            self.federation.part(ids, part),
+            turn.of(here),
+            ~group.bank.met[rows].to(self.device),
+        )
+        with torch.no_grad(), self.pace.running():
+            found = MAPPERS[self.engine](fn)(visits)
+        group.bank.expect(group.rows(following))  # while the device is still at work
+        return found
+
+    # --- what clients do ---
+
+    def play(self, server: Tree, cohort: Tensor, turn: Turn, *, post: bool = False) -> Played:
+        """The turns of the clients `cohort`, all of this block; see `Played`.
+
+        Args:
+          server: the server's state.
+          cohort: ids of those who take part, at least one.
+          turn: of the round.
+          post: also score the models right after local training.
+        """
+        fold = Fold()
+        drawn: list[Tensor] = []
+        turned: list[_Turned] = []
+        staged: list[tuple[Group, Tensor, Callable[[], Tree]]] = []
+        for chunk, one in self._chunks(cohort, lambda c: self._turn(server, c, turn, post)):
+            drawn.append(chunk.ids)
+            fold.merge(one.folded)
+            if staged:
+                staged[-1][-1]()  # arrived by now: frees what it travelled in
+            if len(one.ids):
+                staged.append((chunk.group, one.ids, chunk.group.stage(one.ids, one.state)))
+            turned.append(one._replace(state={}))  # else all states of a round lie on the device
+        all_ids, order = torch.cat(drawn).sort()
+        taken, rows = torch.cat([one.ids for one in turned]).sort()
+        good = [one for one in turned if len(one.ids)]
+
+        def keep() -> None:
+            for group, ids, state in staged:
+                group.keep(ids, state())
+
+        def each() -> Tree:
+            return tree.index(tree.cat([one.each for one in good]), rows.to(self.device))
+
+        return Played(
+            all_ids,
+            join([one.measured for one in turned], order),
+            taken,
+            common_notes([one.notes for one in good], rows),
+            fold,
+            each,
+            keep,
+        )
+
+    def _turn(self, server: Tree, chunk: _Chunk, turn: Turn, post: bool) -> _Turned:
+        method = chunk.group.method
+
+        def act(visit: Visit) -> _Acted:
+            message, state = chunk.group.begin(visit)
+            own = visit.turn.at_client()
+            state, up, model, notes = method.client(message, state, visit.data, own)
+            zero = torch.zeros_like(visit.cid)
+            blank = Score(zero, zero)
+            measured = Measured(
+                zero + wire.size(message),
+                zero + wire.size(up.mean) + wire.size(up.each),
+                _finite(state) & _finite(up.mean) & _finite(up.each) & (zero == 0),
+                _scores(method, model, visit) if post else Scores(blank, blank),
+                zero,
+                visit.fresh,
+            )
+            return _Acted(state, up._replace(weight=up.weight + zero), notes, measured)
+
+        with keep_account() as entries:
+            state, up, notes, measured = self._map(act, server, chunk, turn)
+        sizes = self.federation.train.n[chunk.ids].tolist()
+        measured = measured._replace(noisy=torch.tensor([charged(entries, n) for n in sizes]))
+        ids, good = chunk.ids, measured.finite.cpu()
+        if not bool(good.all()):
+            keep, ids = good.nonzero()[:, 0].to(self.device), ids[good]
+            state, notes = tree.index(state, keep), tree.index(notes, keep)
+            up = Upload(tree.index(up.mean, keep), up.weight[keep], tree.index(up.each, keep))
+        fold = Fold()
+        if len(ids):
+            fold.add(up.mean, up.weight)
+        return _Turned(measured, ids, state, fold.folded(), up.each, notes)
+
+    def score(
+        self,
+        server: Tree,
+        ids: Tensor,
+        turn: Turn,
+        *,
+        part: str = "test",
+        finetune: Recipe | None = None,
+        general: bool = False,
+    ) -> Scores:
+        """Scores of each client's model as it would use it now, by ascending id; nothing changes.
+
+        Args:
+          server: the server's state.
+          ids: which clients.
+          turn: of the evaluation.
+          part: the rows that count as test rows.
+          finetune: train each model so first.
+          general: score the global model instead.
+        """
+
+        def assess(chunk: _Chunk) -> Scores:
+            group = chunk.group
+
+            def one(visit: Visit) -> Scores:
+                if general:
+                    assert group.method.general is not None
+                    model = group.method.general(*group.begin(visit))
+                else:
+                    model = group.model(visit, finetune)
+                return _scores(group.method, model, visit)
+
+            found: Scores = self._map(one, server, chunk, turn, part)
+            return found
+
+        seen, found = [], []
+        for chunk, scores in self._chunks(ids, assess):
+            seen.append(chunk.ids)
+            found.append(scores)
+        ordered: Scores = join(found, torch.cat(seen).argsort())
+        return ordered
+
+    def models(
+        self, server: Tree, ids: Tensor, turn: Turn, finetune: Recipe | None = None
+    ) -> Iterator[tuple[Tensor, Tree]]:
+        """The models that clients would use now: (ids, models stacked), chunk by chunk."""
+
+        def own(chunk: _Chunk) -> Tree:
+            model = lambda visit: chunk.group.model(visit, finetune)
+            found: Tree = self._map(model, server, chunk, turn)
+            return found
+
+        for chunk, models in self._chunks(ids, own):
+            yield chunk.ids, models
+
+    # --- states ---
+
+    def kept(self, ids: Tensor | None = None) -> list[Kept]:
+        """For each group the states of those clients (of `ids`, if given) that were met."""
+        found = []
+        for group in self.groups:
+            met = group.bank.met.nonzero()[:, 0]
+            if ids is not None:
+                met = met[torch.isin(group.members[met], ids)]
+            rows = tree.map(lambda p, met=met: p[met.to(p.device)], group.bank.rows)
+            found.append(Kept(group.members[met], rows))
+        return found
+
+    def put_back(self, states: list[Kept]) -> None:
+        """Puts states where `kept` found them; clients that are not named stay as they are."""
+        for group, (ids, rows) in zip(self.groups, states, strict=True):
+            group.bank.put(group.rows(ids), rows)
+
+    def like(self) -> list[Tree]:
+        """For each group its states without any row: names, shapes and types."""
+        return [tree.index(group.bank.rows, slice(0, 0)) for group in self.groups]
+
+    def close(self) -> None:
+        """Removes the files of states that are kept on disk, and ends worker threads."""
+        self.pace.close()
+        for group in self.groups:
+            group.bank.close()
+
+
+def common_notes(chunks: list[Tree], order: Tensor) -> Tree:
+    """Notes of all chunks, joined; groups that note other things are left out of each other's."""
+    if not chunks:
+        return {}
+    common = set.intersection(*(set(tree.flatten(chunk)) for chunk in chunks))
+    flat = [{k: v for k, v in tree.flatten(chunk).items() if k in common} for chunk in chunks]
+    shaped = {k for k in common if len({chunk[k].shape[1:] for chunk in flat}) == 1}
+    return {
+        k: torch.cat([chunk[k].detach().cpu() for chunk in flat])[order] for k in sorted(shaped)
+    }
+
+
+def _finite(values: Tree) -> Tensor | bool:
+    """Whether all numbers of a tree are finite."""
+    ends = [
+        torch.stack(leaf.flatten().aminmax(dim=0))  # NaN comes out as both
+        for leaf in tree.leaves(values)
+        if leaf.is_floating_point() and leaf.numel()
+    ]
+    return torch.stack([end.isfinite().all() for end in ends]).all() if ends else True
+
+
+def _scores(method: Method, model: Model, visit: Visit) -> Scores:
+    data: Data = visit.data
+    return Scores(
+        train.score(method.predict, model, visit.test), train.score(method.predict, model, data.val)
+    )

@@ -1,0 +1,168 @@
+"""Clients on a GPU: one step of all of them, captured once and replayed for every batch.
+
+All tensors of a loop lie in buffers that stay where they are. A step reads its number from the
+device, so a replay needs nothing from the host. Clients are in order of their number of batches:
+those that have a step are the first ones, and steps that fewer clients have are captured for fewer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..scan import Loop
+from .operators import MatmulConvolutions
+from .tracing import Program, trace
+from .workers import known_rows
+
+SHRINK = 0.5  # each captured size is so much of the next larger one
+COMPILED = 4  # sizes below a fourth of all clients are not worth compiling
+
+
+def sizes(clients: int) -> list[int]:
+    """For how many clients steps are captured, falling.
+
+    Example:
+      >>> sizes(20)
+      [20, 10, 5, 3, 2, 1]
+    """
+    found = [clients]
+    while found[-1] > 1:
+        found.append(max(1, min(found[-1] - 1, int(found[-1] * SHRINK + 0.5))))
+    return found
+
+
+class Captured:
+    """The buffers of one kind of loop, and its captured steps.
+
+    Args:
+      loop: the first such loop; later ones have the same structure and sizes.
+      tensors: its tensors.
+      compiled: compile the steps for large numbers of clients.
+      capture: False runs the steps as they are: where there is no GPU, for tests.
+    """
+
+    def __init__(
+        self, loop: Loop, tensors: Sequence[Tensor], compiled: bool, capture: bool = True
+    ) -> None:
+        self.loop, self._compiled, self._capture = loop, compiled, capture
+        self.clients = len(tensors[0])
+        self.capacity = 0
+        first = len(tensors) - 4
+        self._fixed = [
+            torch.empty_like(t, memory_format=torch.contiguous_format) for t in tensors[:first]
+        ]
+        self._plan: list[Tensor] = []
+        self._number = torch.zeros(1, dtype=torch.int64, device=tensors[0].device)
+        self._steps: dict[tuple[int, bool], Callable[[], Any]] = {}
+        self._pool: Any = None
+        self.seconds = 0.0
+
+    def run(self, loop: Loop, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """All steps of all clients."""
+        rows = known_rows(loop, tensors)
+        order = self._order(rows)
+        if order is not None:
+            rows = rows[order]
+        device = self._number.device
+        place = None if order is None else order.to(device)
+        todo = [s for s in range(loop.count) if bool(rows[:, s].any())]
+        if not todo:
+            return list(tensors[: loop.carried])
+        self._take(tensors, todo, loop.count, place)
+        masked = not bool(rows[:, todo].all())
+        last = self.clients - rows.flip(0).int().argmax(0)  # the last client that has a step
+        captured = sizes(self.clients)
+        for number in todo:
+            size = min(s for s in captured if s >= int(last[number]))
+            self._step(size, masked)()
+        found = self._fixed[: loop.carried]
+        if place is None:
+            return [t.clone() for t in found]
+        back = place.argsort()
+        return [t[back] for t in found]
+
+    def _order(self, rows: Tensor) -> Tensor | None:
+        """Clients with most steps first; None if they are in such an order."""
+        count = rows.sum(1)
+        if bool((count[1:] <= count[:-1]).all()):
+            return None
+        return count.argsort(stable=True, descending=True)
+
+    def _take(
+        self, tensors: Sequence[Tensor], todo: list[int], count: int, place: Tensor | None
+    ) -> None:
+        """Copies a loop's tensors into the buffers."""
+        first = len(tensors) - 4
+        flags = self.loop.axes[-1]
+        ordered = [
+            t if place is None or not has else t[place]
+            for t, has in zip(tensors, flags, strict=True)
+        ]
+        for buffer, tensor in zip(self._fixed, ordered, strict=False):
+            buffer.copy_(tensor)
+        plan = [t.movedim(self.loop.depth(first + i), 0) for i, t in enumerate(ordered[first:])]
+        if len(todo) < count:
+            chosen = torch.tensor(todo, device=self._number.device)
+            plan = [t[chosen] for t in plan]
+        if len(todo) > self.capacity:  # room for more: what was captured knows the old buffers
+            self.capacity = max(len(todo), 2 * self.capacity)
+            self._plan = [t.new_zeros(self.capacity, *t.shape[1:]) for t in plan]
+            self._steps.clear()
+        for buffer, tensor in zip(self._plan, plan, strict=True):
+            buffer[: len(tensor)].copy_(tensor)
+        self._number.zero_()
+
+    def _views(self, size: int) -> list[Tensor]:
+        """The buffers of the first clients, for a step."""
+        flags = self.loop.axes[-1]
+        fixed = [t[:size] if has else t for t, has in zip(self._fixed, flags, strict=False)]
+        moment = [t.index_select(0, self._number)[0] for t in self._plan]
+        return [
+            *fixed,
+            *(t[:size] if has else t for t, has in zip(moment, flags[-4:], strict=True)),
+        ]
+
+    def _step(self, size: int, masked: bool) -> Callable[[], Any]:
+        key = size, masked
+        if key not in self._steps:
+            self._steps[key] = self._make(size, masked)
+        return self._steps[key]
+
+    def _make(self, size: int, masked: bool) -> Callable[[], Any]:
+        """A step that can be called again and again."""
+        changed = (*self._fixed[: self.loop.carried], self._number)  # by trying the step out
+        saved = [t.clone() for t in changed]
+        compiled = self._compiled and self.loop.compiles and size * COMPILED >= self.clients
+        with MatmulConvolutions(sliced=compiled):
+            program: Program = trace(
+                self.loop.for_all(masked), self._views(size), self.loop.carried, compiled=compiled
+            )
+        self.seconds += program.seconds
+
+        def step() -> None:
+            program(*self._views(size))
+            self._number.add_(1)
+
+        ready = self._captured(step) if self._capture else step
+        for buffer, before in zip(changed, saved, strict=True):
+            buffer.copy_(before)
+        return ready
+
+    def _captured(self, step: Callable[[], None]) -> Callable[[], Any]:
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(2):  # libraries set themselves up
+                self._number.zero_()
+                step()
+        torch.cuda.current_stream().wait_stream(stream)
+        self._number.zero_()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool, stream=stream):
+            step()
+        self._pool = self._pool or graph.pool()
+        return graph.replay

@@ -1,0 +1,23 @@
+"""How to tell that memory ran out, whatever ran out of it."""
+
+from __future__ import annotations
+
+import torch
+
+# PyTorch's words for it: the CPU's allocator has no error of its own, nor have CUDA's libraries
+WORDS = ("can't allocate memory", "not enough memory", "out of memory", "status_alloc_failed")
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that there was not enough memory.
+
+    Example:
+      >>> is_out_of_memory(RuntimeError("DefaultCPUAllocator: can't allocate memory: 9 bytes"))
+      True
+      >>> is_out_of_memory(RuntimeError("shapes differ"))
+      False
+    """
+    if isinstance(error, (torch.OutOfMemoryError, MemoryError)):
+        return True
+    text = str(error).lower()
+    return isinstance(error, RuntimeError) and any(word in text for word in WORDS)

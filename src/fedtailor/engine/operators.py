@@ -1,0 +1,99 @@
+"""Operators that have a faster form when steps are traced. Results are the same up to rounding."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch.overrides import TorchFunctionMode
+
+from .convolution import as_matmul
+from .pooling import pooled
+
+_CONVOLUTIONS = (
+    torch.conv1d,
+    torch.conv2d,
+    torch.conv3d,
+    torch.conv_transpose1d,
+    torch.conv_transpose2d,
+    torch.conv_transpose3d,
+)
+_POOLS = (torch.max_pool2d, F.max_pool2d)
+_POOL = ("input", "kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices")
+_CONVOLUTION = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
+
+
+class MatmulConvolutions(TorchFunctionMode):
+    """While this is active, two-dimensional convolutions without groups are matrix products: what
+    pays where clients are mapped.
+
+    Args:
+      sliced: write what a compiler fuses best, see `as_matmul`.
+    """
+
+    def __init__(self, sliced: bool) -> None:
+        super().__init__()
+        self._sliced = sliced
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        named = dict(zip(_CONVOLUTION, args, strict=False)) | (kwargs or {})
+        if func is not torch.conv2d or not _simple(named):
+            return func(*args, **(kwargs or {}))
+        x, weight = named.pop("input"), named.pop("weight")
+        named.pop("groups", 1)
+        return as_matmul(x, weight, sliced=self._sliced, **named)
+
+
+def _simple(named: dict[str, Any]) -> bool:
+    """Images of one client, no groups, padding in numbers."""
+    return (
+        named.get("groups", 1) == 1
+        and not isinstance(named.get("padding", 0), str)
+        and named["input"].ndim == 4
+    )
+
+
+class ChannelsLast(TorchFunctionMode):
+    """While this is active, two-dimensional convolutions get their images with channels last, and
+    so does what follows them: pooling alone is ten times faster so on a CPU.
+
+    Args:
+      opaque: keep pooling out of a compiler's sight: PyTorch's own kernel is ten times faster than
+        what TorchInductor makes of it for a CPU.
+    """
+
+    def __init__(self, opaque: bool) -> None:
+        super().__init__()
+        self._opaque = opaque
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if func in _POOLS and self._opaque:
+            named = dict(zip(_POOL, args, strict=False)) | (kwargs or {})
+            if not named.pop("return_indices", False):
+                return pooled(**named)
+        named = dict(zip(_CONVOLUTION, args, strict=False)) | (kwargs or {})
+        if func is not torch.conv2d or named["input"].ndim != 4:
+            return func(*args, **(kwargs or {}))
+        x = named.pop("input").contiguous(memory_format=torch.channels_last)
+        # with a single channel the input has no such order to pass on
+        return torch.conv2d(x, **named).contiguous(memory_format=torch.channels_last)
+
+
+class SeesConvolutions(TorchFunctionMode):
+    """Notes whether there are convolutions at all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen = False
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        self.seen = self.seen or func in _CONVOLUTIONS
+        return func(*args, **(kwargs or {}))

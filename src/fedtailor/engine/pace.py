@@ -1,0 +1,165 @@
+"""How loops over batches are run: step by step, traced, captured or compiled.
+
+Which it is depends on the device and on how much work a run has, never on a clock: the same run
+takes the same way again, also when it is resumed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from ..scan import RUNNER, Loop, plainly
+from .captured import Captured
+from .identity import ClosesOverClient, identity
+from .tracing import Program, can_compile, keep_compiled_code
+from .workers import Workers
+
+Compile = Literal["auto", "never", "always"]
+Way = Literal["plain", "traced", "compiled"]
+
+log = logging.getLogger("fedtailor")
+
+# client-steps from which preparing pays: measured on two cores and on one H200
+TRACE_FROM = {"cpu": 3_000, "cuda": 40_000}
+NOTABLE = 3.0  # seconds of preparing that people are told about
+COMPILE_FROM = {"cpu": 100_000, "cuda": 1_500_000}
+
+
+def use_precision(precision: str) -> None:
+    """Lets matrix products and convolutions on GPUs use TF32, or not (for `fp32`)."""
+    torch.backends.cuda.matmul.allow_tf32 = precision != "fp32"
+    torch.backends.cudnn.allow_tf32 = precision != "fp32"
+
+
+def choose_way(work: int, device: torch.device, compile: Compile) -> Way:
+    """The way for a run.
+
+    Args:
+      work: steps of all clients in all rounds.
+      device: where it runs.
+      compile: what the user wants.
+    """
+    if compile == "always" and not can_compile(device):
+        log.warning("nothing here compiles code for %s: steps are traced only", device)
+    compiles = compile != "never" and can_compile(device)
+    if compiles and (compile == "always" or work >= COMPILE_FROM.get(device.type, 1 << 62)):
+        return "compiled"
+    return "traced" if work >= TRACE_FROM.get(device.type, 1 << 62) else "plain"
+
+
+class Pace:
+    """Runs loops in one way, and remembers their programs.
+
+    Args:
+      way: `plain`, `traced` (replayed by worker threads on a CPU, captured on a GPU) or `compiled`.
+      device: where loops run.
+      threads: workers on a CPU.
+    """
+
+    def __init__(self, way: Way, device: torch.device, threads: int | None = None) -> None:
+        self.way, self.device = way, device
+        self._programs: dict[Hashable, Any] = {}
+        self._held: list[Any] = []  # what programs are known by must not be replaced
+        self._told: set[Hashable] = set()
+        self._workers: Workers | None = None
+        self._threads = threads or torch.get_num_threads()
+        self.seconds = 0.0
+        if way == "compiled":
+            keep_compiled_code()
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Loops that are met meanwhile are run in this way."""
+        token = RUNNER.set(self.run)
+        try:
+            yield
+        finally:
+            RUNNER.reset(token)
+
+    def run(self, loop: Loop, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+        """All steps of a loop."""
+        if self.way == "plain" or not loop.axes:
+            return plainly(loop, tensors)
+        held: list[Any] = []
+        try:
+            key = self._key(loop, tensors, held)
+        except ClosesOverClient:
+            if "closes" not in self._told:
+                log.warning("a step closes over a client's tensor: it is run as it is, slowly")
+            self._told.add("closes")
+            return plainly(loop, tensors)
+        if key not in self._told:
+            self._held += held
+            self._told.add(key)
+        if self.device.type == "cpu":
+            if self._workers is None:
+                self._workers = Workers(self.way == "compiled", self._program, self._threads)
+            return self._workers.run(loop, tensors, key)
+        return self._captured(loop, tensors, key)
+
+    def _captured(self, loop: Loop, tensors: Sequence[Tensor], key: Hashable) -> Sequence[Tensor]:
+        kind = key, len(tensors[0])
+        if kind not in self._programs:
+            self._programs[kind] = Captured(
+                loop, tensors, self.way == "compiled", self.device.type == "cuda"
+            )
+        captured: Captured = self._programs[kind]
+        before = captured.seconds
+        found = captured.run(loop, tensors)
+        if captured.seconds > before:
+            self._tell(captured.seconds - before)
+        loop.notes.update(captured.loop.notes)
+        return found
+
+    def _program(
+        self, loop: Loop, key: Hashable, tensors: Sequence[Tensor], make: Callable[[], Program]
+    ) -> Program:
+        shapes = tuple((tuple(t.shape), t.stride(), t.dtype) for t in tensors)
+        kind = key, shapes
+        if kind not in self._programs:
+            program = make()
+            self._programs[kind] = program, loop.notes
+            self._tell(program.seconds)
+        found: Program
+        found, notes = self._programs[kind]
+        loop.notes.update(notes)
+        return found
+
+    def _key(self, loop: Loop, tensors: Sequence[Tensor], held: list[Any]) -> Hashable:
+        first = len(tensors) - 4
+        shapes = tuple((tuple(t.shape[1:]), t.dtype) for t in tensors[:first])
+        batch = tuple(tensors[first].shape[-1:])
+        return (
+            identity(loop.step, held),
+            identity(loop.store, held),
+            str(loop.carry),
+            str(loop.given),
+            loop.axes,
+            shapes,
+            batch,
+            torch.get_default_dtype(),
+        )
+
+    def _tell(self, seconds: float) -> None:
+        self.seconds += seconds
+        level = logging.INFO if seconds > NOTABLE else logging.DEBUG
+        log.log(level, "a step was %s in %.1f s", self.way, seconds)
+
+    def forget(self) -> None:
+        """Frees all programs and their buffers."""
+        self._programs.clear()
+        self._held.clear()
+        self._told.clear()
+
+    def close(self) -> None:
+        """Ends worker threads and frees everything."""
+        if self._workers is not None:
+            self._workers.close()
+            self._workers = None
+        self.forget()

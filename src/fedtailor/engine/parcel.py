@@ -1,0 +1,72 @@
+"""Trees as plain arrays, which processes on one machine share instead of copying them."""
+
+from __future__ import annotations
+
+import warnings
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .. import tree
+from ..tree import Tree
+
+
+class _Bits(NamedTuple):
+    """Numbers of a kind that numpy has no word for, as bits."""
+
+    kind: str
+    bits: np.ndarray
+
+
+Parcel = dict[str, np.ndarray | _Bits]
+
+
+def _array(leaf: Tensor) -> np.ndarray | _Bits:
+    leaf = leaf.detach().cpu().contiguous()
+    if leaf.dtype == torch.bfloat16:
+        return _Bits("bfloat16", leaf.view(torch.int16).numpy())
+    return leaf.numpy()
+
+
+def _tensor(array: np.ndarray | _Bits) -> Tensor:
+    if isinstance(array, _Bits):
+        return _tensor(array.bits).view(getattr(torch, array.kind))
+    with warnings.catch_warnings():  # it cannot be written to, and nothing here does
+        warnings.simplefilter("ignore", UserWarning)
+        return torch.from_numpy(array)
+
+
+def pack(values: Tree) -> Parcel:
+    """A tree of tensors, ready to travel.
+
+    Example:
+      >>> {k: v.tolist() for k, v in pack({"a": {"b": torch.tensor([1, 2])}}).items()}
+      {'a/b': [1, 2]}
+    """
+    return pack_flat(tree.flatten(values))
+
+
+def pack_flat(values: dict[str, Tensor]) -> Parcel:
+    """Tensors by name, ready to travel."""
+    return {name: _array(leaf) for name, leaf in values.items()}
+
+
+def unpack(parcel: Parcel, device: torch.device | str = "cpu", *, own: bool = False) -> Tree:
+    """The tree of a parcel.
+
+    Args:
+      parcel: what was packed.
+      device: where its tensors are wanted.
+      own: copy them; else they may lie in memory that is shared, and must not be written to.
+    """
+    return tree.unflatten(unpack_flat(parcel, device, own=own))
+
+
+def unpack_flat(
+    parcel: Parcel, device: torch.device | str = "cpu", *, own: bool = False
+) -> dict[str, Tensor]:
+    """The tensors of a parcel by name; arguments as those of `unpack`."""
+    flat = {name: _tensor(array).to(device) for name, array in parcel.items()}
+    return {k: v.clone() for k, v in flat.items()} if own else flat

@@ -1,0 +1,121 @@
+"""What a simulation asks of those who play: one block here, or several on other machines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, Protocol
+
+from torch import Tensor
+
+from ..rng import Turn
+from ..train import Recipe, Score
+from ..tree import Tree
+from .fold import Fold
+
+
+class Scores(NamedTuple):
+    """One row per client: right answers and summed losses on its test and validation rows."""
+
+    test: Score
+    val: Score
+
+
+class Measured(NamedTuple):
+    """What a round notes of each client that was drawn, one row each.
+
+    Attributes:
+      down: bytes sent to it.
+      up: bytes received from it.
+      finite: whether all numbers that it kept and sent are finite.
+      post: scores after local training; zeros if not asked for.
+      noisy: how many noisy gradients (DP-SGD) it took.
+      fresh: whether this was its first round.
+    """
+
+    down: Tensor
+    up: Tensor
+    finite: Tensor
+    post: Scores
+    noisy: Tensor
+    fresh: Tensor
+
+
+class Played(NamedTuple):
+    """What the turns of some clients came to. Nothing has changed yet.
+
+    Attributes:
+      drawn: the ids of all, ascending.
+      measured: one row for each of them.
+      taken: those that did not diverge and count, ascending.
+      notes: what the method noted of those, one row each.
+      fold: the weighted mean of their uploads.
+      each: gives what the server needs of them one by one, one row each.
+      keep: makes their new states count.
+    """
+
+    drawn: Tensor
+    measured: Measured
+    taken: Tensor
+    notes: Tree
+    fold: Fold
+    each: Callable[[], Tree]
+    keep: Callable[[], None]
+
+
+class Kept(NamedTuple):
+    """States of some clients.
+
+    Attributes:
+      ids: the clients, ascending.
+      rows: their states, one row each.
+    """
+
+    ids: Tensor
+    rows: Tree
+
+
+class Players(Protocol):
+    """All clients of a federation, wherever they are. They never change the server's state."""
+
+    @property
+    def chunk(self) -> int:
+        """How many clients share a call."""
+
+    @chunk.setter
+    def chunk(self, size: int) -> None: ...
+
+    @property
+    def place(self) -> str:
+        """Where states are kept."""
+
+    def play(self, server: Tree, cohort: Tensor, turn: Turn, *, post: bool = False) -> Played:
+        """The turns of the clients `cohort`."""
+
+    def score(
+        self,
+        server: Tree,
+        ids: Tensor,
+        turn: Turn,
+        *,
+        part: str = "test",
+        finetune: Recipe | None = None,
+        general: bool = False,
+    ) -> Scores:
+        """Scores of each client's model, by ascending id."""
+
+    def models(
+        self, server: Tree, ids: Tensor, turn: Turn, finetune: Recipe | None = None
+    ) -> Iterator[tuple[Tensor, Tree]]:
+        """(ids, models stacked), some clients at a time."""
+
+    def kept(self) -> list[Kept]:
+        """For each group the states of those clients that were met."""
+
+    def put_back(self, states: list[Kept]) -> None:
+        """Puts states where `kept` found them; clients that are not named stay as they are."""
+
+    def like(self) -> list[Tree]:
+        """For each group its states without any row: names, shapes and types."""
+
+    def close(self) -> None:
+        """Gives back what was taken for the run."""

@@ -1,0 +1,233 @@
+"""One worker of a simulation on Ray: a block of clients with their data and states.
+
+Nothing here knows Ray: a worker is an ordinary object that somebody made an actor of.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ..errors import BadInput
+from ..rng import Turn
+from ..train import Recipe
+from ..tree import Tree
+from .bank import Place
+from .block import Block
+from .cluster import Build
+from .fold import Folded
+from .group import Group
+from .pace import Way
+from .parcel import Parcel, pack, pack_flat, unpack, unpack_flat
+from .players import Kept, Measured, Played, Scores
+from .shard import Shard
+
+
+class Spec(NamedTuple):
+    """What a worker plays, but for its data.
+
+    Attributes:
+      build: makes the methods.
+      members: for each network the worker's clients, ascending.
+      seed: of the run.
+      recipe: how clients train, to estimate memory by.
+      place: where states are kept; None chooses.
+      chunk: how many clients share the device at a time; 0 chooses.
+      device: to compute on.
+      dtype: of numbers.
+      threads: for a CPU.
+      way: how loops over batches are run.
+    """
+
+    build: Build
+    members: list[Tensor]
+    seed: int
+    recipe: Recipe
+    place: Place | None
+    chunk: int
+    device: str
+    dtype: torch.dtype
+    threads: int
+    way: Way
+
+
+class Ready(NamedTuple):
+    """What a worker says when it has its clients; `like` is by number of the network."""
+
+    chunk: int
+    place: str
+    like: dict[int, Parcel]
+
+
+class Told(NamedTuple):
+    """What a worker says of a round; the large parts stay where they are."""
+
+    drawn: Tensor
+    measured: Measured
+    taken: Tensor
+    notes: Tree
+    has_each: bool
+    chunk: int
+    remarks: list[str]
+
+
+States = dict[int, tuple[Tensor, Parcel]]  # by number of the network: ids, their states
+
+
+class FoldParcel(NamedTuple):
+    """A fold on its way."""
+
+    mean: Parcel
+    weight: Parcel
+    total: Parcel
+
+    @classmethod
+    def of(cls, folded: Folded) -> FoldParcel:
+        """Ready to travel."""
+        mean, weight, total = folded
+        return cls(pack_flat(mean), pack_flat(weight), pack_flat({"": total}))
+
+    def open(self) -> Folded:
+        """The fold, in memory of its own."""
+        mean, weight, total = (unpack_flat(part, own=True) for part in self)
+        return Folded(mean, weight, total[""])
+
+
+class _Remarks(logging.Handler):
+    """Collects what is logged: the driver says it, with the worker's number."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
+
+    def take(self) -> list[str]:
+        lines, self.lines = self.lines, []
+        return lines
+
+
+class Worker:
+    """A block of clients. It can be loaded anew for another run."""
+
+    def __init__(self) -> None:
+        self._remarks = _Remarks()
+        logging.getLogger("fedtailor").addHandler(self._remarks)
+        self._numbers: list[int] = []
+        self._block: Block | None = None
+        self._played: Played | None = None
+
+    @property
+    def block(self) -> Block:
+        assert self._block is not None, "load comes first"
+        return self._block
+
+    def look_in(self, path: Sequence[str]) -> None:
+        """Says where the driver finds modules: methods and networks of one's own may be there.
+
+        To be called before `load`, whose arguments may need them to arrive.
+        """
+        sys.path += [entry for entry in path if entry not in sys.path]
+
+    def load(self, spec: Spec, data: Shard, server: Parcel, turn: Turn) -> Ready:
+        """Takes over some clients, none of which was met."""
+        self.clear()
+        torch.set_default_dtype(spec.dtype)
+        torch.set_num_threads(spec.threads)
+        if spec.device.startswith("cuda") and not torch.cuda.is_available():
+            raise BadInput(f"device '{spec.device}' cannot be used by a worker: try --device cpu")
+        federation = data.federation(spec.device)
+        built = spec.build(spec.device)
+        self._numbers = [i for i, ids in enumerate(spec.members) if len(ids)]
+        groups = [Group(*built[i][:2], spec.members[i], spec.seed) for i in self._numbers]
+        self._block = Block(groups, federation, "vectorised", spec.recipe, spec.way)
+        here = self._here(turn)
+        self.block.prepare(unpack(server, self.block.device), here, spec.place, None, spec.chunk)
+        like = dict(zip(self._numbers, map(pack, self.block.like()), strict=True))
+        return Ready(self.block.chunk, self.block.place, like)
+
+    def _here(self, turn: Turn) -> Turn:
+        return Turn(*(part.to(self.block.device) for part in turn))
+
+    def set_chunk(self, size: int) -> int:
+        """Sets how many clients share the device at a time."""
+        self.block.chunk = size
+        return size
+
+    def play(
+        self, server: Parcel, ids: Tensor, turn: Turn, post: bool
+    ) -> tuple[Told, FoldParcel, Parcel]:
+        """The turns of some clients: a word on them, their mean, and what is needed one by one.
+
+        New states wait here until `keep`.
+        """
+        here = unpack(server, self.block.device)
+        played = self._played = self.block.play(here, ids, self._here(turn), post=post)
+        each = pack(played.each()) if len(played.taken) else {}
+        told = Told(
+            played.drawn,
+            played.measured,
+            played.taken,
+            played.notes,
+            bool(each),
+            self.block.chunk,
+            self._remarks.take(),
+        )
+        return told, FoldParcel.of(played.fold.folded()), each
+
+    def keep(self) -> tuple[bool, States]:
+        """Makes the states of the last round count; a copy of them outlives the worker."""
+        assert self._played is not None, "play comes first"
+        self._played.keep()
+        taken, self._played = self._played.taken, None
+        return True, self._states(self.block.kept(taken))
+
+    def kept(self) -> tuple[bool, States]:
+        """The states of all clients that were met."""
+        return True, self._states(self.block.kept())
+
+    def _states(self, kept: list[Kept]) -> States:
+        return {i: (ids, pack(rows)) for i, (ids, rows) in zip(self._numbers, kept, strict=True)}
+
+    def put_back(self, states: States) -> bool:
+        """Puts states where they were; clients that are not named stay as they are."""
+        for number, (ids, rows) in states.items():
+            group = self.block.groups[self._numbers.index(number)]
+            group.bank.put(group.rows(ids), unpack(rows))
+        return True
+
+    def score(
+        self,
+        server: Parcel,
+        ids: Tensor,
+        turn: Turn,
+        part: str,
+        finetune: Recipe | None,
+        general: bool,
+    ) -> Scores:
+        """Scores of some clients, by ascending id."""
+        here = unpack(server, self.block.device)
+        return self.block.score(
+            here, ids, self._here(turn), part=part, finetune=finetune, general=general
+        )
+
+    def models(
+        self, server: Parcel, ids: Tensor, turn: Turn, finetune: Recipe | None
+    ) -> list[tuple[Tensor, Parcel]]:
+        """Models of some clients."""
+        here = unpack(server, self.block.device)
+        found = self.block.models(here, ids, self._here(turn), finetune)
+        return [(some, pack(models)) for some, models in found]
+
+    def clear(self) -> bool:
+        """Lets go of everything."""
+        if self._block is not None:
+            self._block.close()
+        self._block = self._played = None
+        return True

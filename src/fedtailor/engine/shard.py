@@ -1,0 +1,68 @@
+"""Parts of a federation for workers: whose clients are whose, and the rows that they need."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .federation import Federation, Rows
+from .parcel import Parcel, pack, unpack
+
+PARTS = ("train", "val", "test")
+
+
+def deal(groups: Sequence[Tensor], sizes: Tensor, workers: int) -> list[Tensor]:
+    """Ids for each worker, ascending: of each group about equally many, with about equally many
+    rows.
+
+    Args:
+      groups: ids of the clients, by network.
+      sizes: training rows of every client.
+      workers: how many; at most as many as there are clients.
+    """
+    order = torch.cat([ids[sizes[ids].argsort(stable=True, descending=True)] for ids in groups])
+    turns = torch.arange(len(order))
+    seat, lap = turns % workers, turns // workers
+    # back and forth, so that nobody always gets the larger one
+    seat = torch.where(lap % 2 == 0, seat, workers - 1 - seat)
+    return [order[seat == i].sort().values for i in range(workers)]
+
+
+class Shard(NamedTuple):
+    """The data of some clients as plain arrays; ids stay those of the whole federation."""
+
+    store: Parcel
+    names: tuple[str, ...]
+
+    def federation(self, device: torch.device | str) -> Federation:
+        """The federation that a worker sees: all others have no rows."""
+        found = unpack(self.store, device)
+        train, val, test = (
+            Rows(found[part]["flat"], found[part]["offset"].cpu(), found[part]["n"].cpu())
+            for part in PARTS
+        )
+        return Federation(found["x"], found["y"], train, val, test, self.names)
+
+
+def shard(federation: Federation, ids: Tensor) -> Shard:
+    """What a worker needs for the clients `ids`, ascending."""
+    here = torch.zeros(federation.clients, dtype=torch.bool)
+    here[ids] = True
+    flat, kept = {}, {}
+    for name in PARTS:
+        rows: Rows = getattr(federation, name)
+        own = torch.split(rows.flat.cpu(), rows.n.tolist())
+        flat[name] = torch.cat([own[i] for i in ids.tolist()])
+        n = torch.where(here, rows.n, 0)
+        kept[name] = {"offset": n.cumsum(0) - n, "n": n}
+    used = torch.from_numpy(np.unique(torch.cat(list(flat.values())).numpy()))
+    store = {
+        "x": federation.x.cpu()[used],
+        "y": federation.y.cpu()[used],
+        **{p: {"flat": torch.searchsorted(used, flat[p]), **kept[p]} for p in PARTS},
+    }
+    return Shard(pack(store), federation.names)

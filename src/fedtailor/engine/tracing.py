@@ -1,0 +1,259 @@
+"""A step as a flat list of operators that work in place, ready to be replayed or compiled.
+
+Tracing runs the step once, mapped or not, and writes down what reaches the device. What is left has
+no Python in it that could cost time or differ from call to call, and threads can share it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, fx
+from torch.fx.experimental.proxy_tensor import make_fx
+
+log = logging.getLogger("fedtailor")
+aten = torch.ops.aten
+
+_VIEWS = (
+    aten.view.default,
+    aten._unsafe_view.default,
+    aten.expand.default,
+    aten.reshape.default,
+)
+_FLIPS = (aten.transpose.int, aten.t.default)
+_PRODUCTS = {aten.bmm.default: "baddbmm_", aten.mm.default: "addmm_"}
+
+
+@dataclass(frozen=True)
+class Update:
+    """An update `leaf += left @ right` that is left to one matrix product in place: the gradient
+    itself never exists.
+
+    Attributes:
+      leaf: which tensor.
+      name: of the operator.
+    """
+
+    leaf: int
+    name: str
+
+
+@dataclass
+class Program:
+    """A traced step. Called with all its tensors, it changes the carried ones in place.
+
+    Attributes:
+      body: does everything but the updates, and returns their factors.
+      updates: what is left to do.
+      carried: how many of the tensors are carried.
+      seconds: what tracing and compiling took.
+    """
+
+    body: Callable[..., Any]
+    updates: tuple[Update, ...]
+    carried: int
+    seconds: float
+
+    def __call__(self, *tensors: Tensor) -> None:
+        """One step."""
+        self.replay(tensors, [()])
+
+    def replay(self, fixed: Sequence[Tensor], moments: Iterable[Sequence[Tensor]]) -> None:
+        """Several steps: `fixed` are the tensors that stay in place, `moments` what each step has
+        of its own."""
+        body = self.body
+        updates = [(getattr(fixed[u.leaf], u.name), 2 * i) for i, u in enumerate(self.updates)]
+        for moment in moments:
+            factors = body(*fixed, *moment)
+            for update, i in updates:
+                update(factors[i], factors[i + 1])
+
+
+def trace(
+    step: Callable[..., Sequence[Tensor]],
+    tensors: Sequence[Tensor],
+    carried: int,
+    *,
+    compiled: bool = False,
+) -> Program:
+    """A program for a step.
+
+    Args:
+      step: tensors -> new values of the first `carried` of them. Run once, on copies.
+      tensors: examples.
+      carried: how many are changed.
+      compiled: let TorchInductor make code of it.
+    """
+    began = time.perf_counter()
+    copies = [t.clone() for t in tensors]  # no two the same: tracing knows tensors by identity
+    graph = make_fx(lambda *a: list(step(*a)))(*copies)
+    updates = _in_place(graph, carried)
+    graph.graph.eliminate_dead_code()
+    graph.recompile()
+    body: Callable[..., Any] = graph
+    if compiled:
+        try:
+            body = torch._inductor.compile(graph, list(copies))
+            body(*copies)  # kernels are made at the first call
+        except Exception as error:  # a compiler may fail in any way; what was traced still runs
+            reason = str(error).strip().splitlines()[:1]
+            log.warning("a step could not be compiled and is replayed as it is: %s", *reason or "?")
+            body = graph
+    return Program(body, updates, carried, time.perf_counter() - began)
+
+
+def _in_place(graph: fx.GraphModule, carried: int) -> tuple[Update, ...]:
+    """Lets the graph write its results into its first inputs; returns what it leaves to others."""
+    nodes = list(graph.graph.nodes)
+    inputs = [node for node in nodes if node.op == "placeholder"]
+    output = nodes[-1]
+    new = list(output.args[0])
+    updates: list[Update] = []
+    factors: list[fx.Node] = []
+    writes: list[tuple[fx.Node, fx.Node]] = []
+    with graph.graph.inserting_before(output):
+        for i, (old, value) in enumerate(zip(inputs[:carried], new, strict=True)):
+            if value is old:
+                continue
+            found = _product(old, value)
+            if found is not None:
+                updates.append(Update(i, found.operator))
+                factors += _factors(graph.graph, found)
+                continue
+            if _root(value) in inputs:  # another input, which may be overwritten before it is read
+                value = graph.graph.call_function(aten.clone.default, (value,))
+            writes.append((old, value))
+        for old, value in writes:  # when all values are made
+            graph.graph.call_function(*_write(old, value))
+    output.args = (factors,)
+    return tuple(updates)
+
+
+def _write(old: fx.Node, value: fx.Node) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+    """What puts a value into its place: `old + number * change` is one operator."""
+    change = value.args[1] if len(value.args) > 1 else None
+    adds = value.target is aten.add.Tensor and value.args[0] is old and not value.kwargs
+    if adds and isinstance(change, fx.Node) and change.target is aten.mul.Tensor:
+        what, number = change.args
+        if isinstance(number, float) and isinstance(what, fx.Node) and _shape(what) == _shape(old):
+            return aten.add_.Tensor, (old, what), {"alpha": number}
+    return aten.copy_.default, (old, value), {}
+
+
+def _times(scale: Any) -> Any:
+    return aten.mul.Tensor if isinstance(scale, fx.Node) else aten.mul.Scalar
+
+
+def _root(node: Any) -> Any:
+    """What a node is a view of."""
+    while isinstance(node, fx.Node) and node.target in (*_VIEWS, *_FLIPS):
+        node = node.args[0]
+    return node
+
+
+def _shape(node: fx.Node) -> torch.Size:
+    shape: torch.Size = node.meta["val"].shape
+    return shape
+
+
+class _Product(NamedTuple):
+    """A new value `old + scale (left @ right)`, where `active`."""
+
+    operator: str
+    left: fx.Node
+    right: fx.Node
+    scale: Any
+    active: fx.Node | None
+
+
+def _factors(graph: fx.Graph, product: _Product) -> list[fx.Node]:
+    """What is left to multiply. Where nothing is to change both are zero: zero times a number that
+    is not finite would not be."""
+    scaled = graph.call_function(_times(product.scale), (product.left, product.scale))
+    if product.active is None:
+        return [scaled, product.right]
+    return [
+        graph.call_function(aten.where.ScalarOther, (product.active, factor, 0.0))
+        for factor in (scaled, product.right)
+    ]
+
+
+def _product(old: fx.Node, value: fx.Node) -> _Product | None:
+    """What a new value is the product of, if it is one."""
+    active: Any = None
+    if value.target is aten.where.self and value.args[2] is old:
+        active, value = value.args[0], value.args[1]  # type: ignore[assignment]
+        if any(size != 1 for size in _shape(active)[1 - len(_shape(old)) :][-2:]):
+            return None
+    if value.target is not aten.add.Tensor or value.kwargs or value.args[0] is not old:
+        return None
+    change = value.args[1]
+    if not isinstance(change, fx.Node) or change.target is not aten.mul.Tensor:
+        return None
+    gradient, scale = change.args
+    if isinstance(scale, fx.Node) and _shape(scale).numel() != 1:
+        gradient, scale = scale, gradient
+    if isinstance(scale, fx.Node) and _shape(scale).numel() != 1:
+        return None
+    if not isinstance(gradient, fx.Node) or _shape(gradient) != _shape(old):
+        return None
+    product = _through(gradient)
+    if product is None or product.target not in _PRODUCTS or _shape(product) != _shape(old):
+        return None
+    return _Product(_PRODUCTS[product.target], product.args[0], product.args[1], scale, active)
+
+
+def _through(node: Any) -> Any:
+    """The node behind views that change nothing and transpositions that undo each other."""
+    flips = 0
+    while node.target in (*_VIEWS, *_FLIPS):
+        before = node.args[0]
+        if node.target in _FLIPS:
+            axes = [axis % len(_shape(node)) for axis in node.args[1:]] or [0, 1]
+            if sorted(axes) != [len(_shape(node)) - 2, len(_shape(node)) - 1]:
+                return None
+            flips += 1
+        elif _shape(node) != _shape(before):
+            return None
+        node = before
+    return node if flips % 2 == 0 else None
+
+
+def can_compile(device: torch.device) -> bool:
+    """Whether code can be made for a device here."""
+    if device.type == "cuda":
+        try:
+            import triton  # type: ignore[import-not-found]  # noqa: F401
+        except ImportError:
+            return False
+        if not torch.cuda.is_available():  # the workers' device, not this machine's
+            return True
+        return torch.cuda.get_device_capability(device) >= (7, 0)
+    return any(shutil.which(name) for name in (os.environ.get("CXX", ""), "g++", "clang++") if name)
+
+
+@contextlib.contextmanager
+def one_thread() -> Iterator[None]:
+    """Operators, and code that is made meanwhile, use a single thread."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def keep_compiled_code() -> None:
+    """Lets compiled code survive the process, in the user's cache."""
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(home / "fedtailor" / "inductor"))
+    os.environ.setdefault("TRITON_CACHE_DIR", str(home / "fedtailor" / "triton"))

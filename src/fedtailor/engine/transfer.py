@@ -1,0 +1,91 @@
+"""Rows on their way between the host and a GPU, while the GPU goes on working.
+
+Only what is on its way lies in pinned memory: a chunk or two, which torch keeps for the next ones.
+The rows themselves stay in ordinary memory, which costs nothing before it is used.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import torch
+from torch import Tensor
+
+from .. import tree
+from ..tree import Tree
+
+
+def new_stream(device: torch.device) -> torch.cuda.Stream:
+    """A stream for copies, beside the one that computes."""
+    stream: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    return stream
+
+
+def _pinned(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    """Memory that a GPU can reach by itself, or ordinary memory where there is no more of it."""
+    with suppress(RuntimeError):
+        return torch.empty(shape, dtype=dtype, pin_memory=True)
+    return torch.empty(shape, dtype=dtype)
+
+
+def _upload(kept: Tensor, ids: Tensor, device: torch.device) -> Tensor:
+    some = _pinned((len(ids), *kept.shape[1:]), kept.dtype)
+    torch.index_select(kept, 0, ids, out=some)
+    # torch gives the pinned memory away only after the copy is over
+    return some.to(device, non_blocking=True)
+
+
+class Fetch:
+    """Rows that are being copied from the host to a GPU, on a stream of their own.
+
+    Args:
+      kept: all rows, on the host.
+      ids: which of them, on the host.
+      device: where they are needed.
+      stream: the stream that copies.
+    """
+
+    def __init__(
+        self, kept: Tree, ids: Tensor, device: torch.device, stream: torch.cuda.Stream
+    ) -> None:
+        self.ids = ids
+        with torch.cuda.stream(stream):
+            self._rows = tree.map(lambda p: _upload(p, ids, device), kept)
+        self._arrived = stream.record_event()
+
+    def rows(self) -> Tree:
+        """The rows; what is computed with them waits for them, the caller does not."""
+        now = torch.cuda.current_stream(self._arrived.device)
+        now.wait_event(self._arrived)
+        for leaf in tree.leaves(self._rows):
+            leaf.record_stream(now)  # their memory belongs to the other stream
+        return self._rows
+
+
+class Landing:
+    """Rows that are being copied from a GPU to the host, on a stream of their own.
+
+    Args:
+      rows: what is copied.
+      stream: the stream that copies.
+    """
+
+    def __init__(self, rows: Tree, stream: torch.cuda.Stream) -> None:
+        stream.wait_stream(torch.cuda.current_stream(stream.device))
+        with torch.cuda.stream(stream):
+            self._rows = tree.map(self._download, rows)
+        for leaf in tree.leaves(rows):
+            leaf.record_stream(stream)
+        self._arrived: torch.cuda.Event | None = stream.record_event()
+
+    @staticmethod
+    def _download(leaf: Tensor) -> Tensor:
+        return _pinned(tuple(leaf.shape), leaf.dtype).copy_(leaf, non_blocking=True)
+
+    def rows(self) -> Tree:
+        """The rows in ordinary memory, once they are there."""
+        if self._arrived is not None:
+            self._arrived.synchronize()
+            self._rows = tree.map(torch.clone, self._rows)
+            self._arrived = None
+        return self._rows

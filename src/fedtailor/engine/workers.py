@@ -1,0 +1,151 @@
+"""Clients on the CPU: each worker thread takes a few and trains them to the end.
+
+Operators of small networks are too short to share between threads, and all clients' parameters at
+once do not fit into a core's cache. So a worker keeps to one client with convolutions (mapped ones
+are slow), or to as many as its cache holds without, and uses a single thread for each operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ..scan import Loop
+from .operators import ChannelsLast, SeesConvolutions
+from .tracing import Program, one_thread, trace
+
+CACHE = 1 << 20  # bytes of parameters that a worker has at hand: half of a core's second cache
+AT_MOST = 32  # clients per worker at a time
+BLOCKS = 8  # at least, where there are so many clients
+
+
+class Workers:
+    """Runs loops on a pool of threads.
+
+    Args:
+      compiled: compile the steps.
+      program: (loop, what else tells programs apart, tensors, maker) -> program; remembers them.
+      threads: how many workers.
+    """
+
+    def __init__(self, compiled: bool, program: Callable[..., Program], threads: int) -> None:
+        self._compiled, self._program = compiled, program
+        self._pool = ThreadPoolExecutor(threads, "fedtailor", initializer=_quiet)
+        self._alone: dict[Any, bool] = {}  # whether a step is best run for single clients
+
+    def run(self, loop: Loop, tensors: Sequence[Tensor], key: Any) -> Sequence[Tensor]:
+        """All steps of all clients."""
+        out = [t.clone(memory_format=torch.contiguous_format) for t in tensors[: loop.carried]]
+        rest = list(tensors[loop.carried :])
+        active = known_rows(loop, tensors)
+        with one_thread():
+            jobs = []
+            for low, high in self._blocks(loop, out, rest, key):
+                jobs.append(self._prepare(loop, out, rest, active, key, low, high))
+            for job in [self._pool.submit(job) for job in jobs]:
+                job.result()
+        return out
+
+    def _blocks(
+        self, loop: Loop, out: list[Tensor], rest: list[Tensor], key: Any
+    ) -> list[tuple[int, int]]:
+        clients = len(out[0])
+        if key not in self._alone:
+            self._alone[key] = self._has_convolutions(loop, out, rest)
+        size = sum(t.numel() * t.element_size() for t in out) // clients
+        together = 1 if self._alone[key] else max(1, min(AT_MOST, CACHE // max(size, 1)))
+        # enough blocks for all workers, but the same ones with any number of workers
+        together = min(together, -(-clients // BLOCKS))
+        count = -(-clients // together)
+        # sizes differ by one at most: two programs serve all
+        edges = [clients * i // count for i in range(count + 1)]
+        return list(pairwise(edges))
+
+    def _has_convolutions(self, loop: Loop, out: list[Tensor], rest: list[Tensor]) -> bool:
+        with SeesConvolutions() as look:
+            loop.for_all(False, len(loop.axes) - 1)(*_slice(loop, [*out, *rest], 0, 1, 0))
+        return bool(look.seen)
+
+    def _prepare(
+        self,
+        loop: Loop,
+        out: list[Tensor],
+        rest: list[Tensor],
+        active: Tensor,
+        key: Any,
+        low: int,
+        high: int,
+    ) -> Callable[[], None]:
+        """The work of one block: programs are made here, work is done by whoever calls it."""
+        mine = active[low:high]
+        need = [number for number in range(loop.count) if bool(mine[:, number].any())]
+        # one program for the block, with a mask if ever one is needed: tracing takes its time
+        masked = not bool(mine[:, need].all())
+        levels = len(loop.axes) - (high - low == 1)
+        example = _slice(loop, [*out, *rest], low, high, 0)
+
+        def make() -> Program:
+            step, compiled = loop.for_all(masked, levels), self._compiled and loop.compiles
+            with ChannelsLast(opaque=compiled and levels == 0):
+                return trace(step, example, loop.carried, compiled=compiled)
+
+        program = self._program(loop, (key, masked, high - low), example, make)
+
+        @torch.no_grad()
+        def work() -> None:
+            fixed = _slice(loop, [*out, *rest], low, high, None)
+            moments = [
+                t.unbind(_depth(loop, len(out) + len(rest) - 4 + i, high - low))
+                for i, t in enumerate(fixed[-4:])
+            ]
+            program.replay(fixed[:-4], ([each[number] for each in moments] for number in need))
+
+        return work
+
+    def close(self) -> None:
+        """Ends the threads."""
+        self._pool.shutdown()
+
+
+def _quiet() -> None:
+    torch.set_num_threads(1)
+
+
+def known_rows(loop: Loop, tensors: Sequence[Tensor]) -> Tensor:
+    """Which steps each client has (clients x steps), on the host."""
+    clients = len(tensors[0])
+    if loop.known is not None:
+        rows = loop.known.rows
+    else:
+        active = tensors[-2]
+        while active.ndim > 2:  # inner mappings: a step counts if any has it
+            active = active.any(1)
+        rows = active.cpu()
+    return rows.reshape(-1, loop.count).expand(clients, -1)
+
+
+def _depth(loop: Loop, i: int, together: int) -> int:
+    """How many mapped axes tensor `i` has in a block."""
+    return loop.depth(i) - (together == 1 and loop.axes[-1][i])
+
+
+def _slice(
+    loop: Loop, tensors: Sequence[Tensor], low: int, high: int, number: int | None
+) -> list[Tensor]:
+    """A block's tensors; a single client without its axis. With a step's number, of that step."""
+    cut = [
+        t if not has else (t[low] if high - low == 1 else t[low:high])
+        for t, has in zip(tensors, loop.axes[-1], strict=True)
+    ]
+    if number is None:
+        return cut
+    first = len(tensors) - 4
+    moment = [
+        t.select(_depth(loop, first + i, high - low), number) for i, t in enumerate(cut[first:])
+    ]
+    return [*cut[:first], *moment]

@@ -1,0 +1,10 @@
+// Everything in its place; one section that fails must not take the others with it.
+applyTheme();
+for (const start of [startTable, startLegends, startCurves, startSpread, startGain, startCost, startExplorer, startLearnt]) {
+  try {
+    start();
+  } catch (error) {
+    console.error(`${start.name}: ${error.stack || error}`);
+  }
+}
+document.documentElement.dataset.ready = "yes";

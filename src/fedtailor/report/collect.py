@@ -1,0 +1,209 @@
+"""Finds finished runs and reads what they kept; runs that differ in the seed alone go together."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..config import read_config
+from ..errors import BadInput
+from .names import variant_labels
+
+Line = dict[str, Any]
+# settings that say where and how quickly, not what: runs that differ in them alone are the same
+MERE_PLACE = {"seed", "data", "data_dir", "engine", "device", "compile", "chunk", "states"}
+MERE_PLACE |= {"checkpoint_every", "workers", "address", "worker_gpus"}
+NEEDED = ("method", "accuracy", "per_client", "rounds", "bytes", "seconds", "seed")
+
+
+@dataclass
+class FinishedRun:
+    """One run as its folder has it.
+
+    Attributes:
+      folder: where it lies.
+      result: `result.json`.
+      history: its evaluated rounds, with bytes summed up to each.
+      clients: rows of `clients.csv` by client.
+    """
+
+    folder: Path
+    result: dict[str, Any]
+    history: list[Line]
+    clients: dict[str, dict[str, str]]
+
+
+@dataclass
+class Contender:
+    """A method with its options: what a row of the table and a line in a chart stand for."""
+
+    label: str
+    method: str
+    runs: list[FinishedRun] = field(default_factory=list)
+
+    @property
+    def first(self) -> FinishedRun:
+        """The run of the first seed."""
+        return self.runs[0]
+
+
+@dataclass
+class Collection:
+    """All that a page is made of.
+
+    Attributes:
+      contenders: the methods, in the order in which they were run.
+      clients: names, the same for all runs.
+      unfinished: names of runs that were left out since they are not finished.
+    """
+
+    contenders: list[Contender]
+    clients: list[str]
+    unfinished: list[str]
+
+
+def _is_run(folder: Path) -> bool:
+    return (folder / "config.toml").exists() or (folder / "result.json").exists()
+
+
+def run_folders(folder: Path) -> list[Path]:
+    """The folders of runs that a folder stands for: itself, or those of a comparison.
+
+    Raises:
+      BadInput: it holds no run.
+    """
+    if not folder.is_dir():
+        raise BadInput(f"'{folder}' is no folder: name a finished run or comparison")
+    if (folder / "comparison.json").exists():
+        found = [f for f in sorted((folder / "runs").glob("*")) if _is_run(f)]
+    else:
+        found = [folder] if _is_run(folder) else []
+    if not found:
+        raise BadInput(f"'{folder}' holds no run: name what fedtailor run or compare wrote")
+    return found
+
+
+def _read_result(folder: Path) -> dict[str, Any]:
+    path = folder / "result.json"
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise BadInput(f"'{path}' cannot be read ({error}): run it again") from None
+    if not isinstance(found, dict) or not all(k in found for k in NEEDED):
+        raise BadInput(f"'{path}' is no result of fedtailor run: name a run or comparison")
+    if not isinstance(found["accuracy"], dict) or not isinstance(found["per_client"], dict):
+        raise BadInput(f"'{path}' is no result of fedtailor run: name a run or comparison")
+    return found
+
+
+def _read_history(folder: Path) -> list[Line]:
+    path = folder / "history.jsonl"
+    kept: list[Line] = []
+    sent = 0
+    try:
+        with path.open(encoding="utf-8") as file:
+            for row in file:
+                line = json.loads(row)
+                sent += line["bytes"]["up"] + line["bytes"]["down"]
+                if line.get("pre"):
+                    kept.append(line | {"sent": sent})
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BadInput(f"'{path}' cannot be read ({error}): run it again") from None
+    return kept
+
+
+def _read_clients(folder: Path) -> dict[str, dict[str, str]]:
+    path = folder / "clients.csv"
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            return {row["client"]: row for row in csv.DictReader(file)}
+    except (OSError, KeyError, csv.Error) as error:
+        raise BadInput(f"'{path}' cannot be read ({error}): run it again") from None
+
+
+def read_run(folder: Path) -> FinishedRun:
+    """A finished run.
+
+    Raises:
+      BadInput: a file is missing or broken.
+    """
+    result = _read_result(folder)
+    return FinishedRun(folder, result, _read_history(folder), _read_clients(folder))
+
+
+def _same_clients(first: FinishedRun, other: FinishedRun) -> bool:
+    """Whether both have the same clients with as many rows each."""
+    rows = [
+        [(name, row["train"], row["val"], row["test"]) for name, row in run.clients.items()]
+        for run in (first, other)
+    ]
+    return first.result.get("data") == other.result.get("data") and rows[0] == rows[1]
+
+
+def _variant(run: FinishedRun) -> tuple[str, str]:
+    """The method, and all settings by which its result may differ, as JSON."""
+    path = run.folder / "config.toml"
+    settings = read_config(path)[1] if path.exists() else {}
+    told = {k: v for k, v in settings.items() if k not in MERE_PLACE}
+    told |= {k: run.result.get(k) for k in ("model", "rounds", "participation")}
+    told |= run.result.get("options", {})
+    return str(run.result["method"]), json.dumps(told, sort_keys=True, default=str)
+
+
+def group(runs: Sequence[FinishedRun]) -> list[Contender]:
+    """Runs that differ in nothing but the seed become one contender."""
+    keys: list[tuple[str, str, str]] = []
+    members: list[list[FinishedRun]] = []
+    for run in runs:
+        variant, seed = _variant(run), run.result["seed"]
+        for key, there in zip(keys, members, strict=True):
+            if key[:2] == variant and all(r.result["seed"] != seed for r in there):
+                there.append(run)
+                break
+        else:
+            keys.append((*variant, run.folder.resolve().name))
+            members.append([run])
+    return [
+        Contender(label, key[0], sorted(there, key=lambda r: int(r.result["seed"])))
+        for label, key, there in zip(variant_labels(keys), keys, members, strict=True)
+    ]
+
+
+def _planned(folder: Path) -> list[str]:
+    """The order in which a comparison names its methods."""
+    try:
+        kept = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))
+        return [str(m) for m in kept["methods"]]
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+
+
+def collect(folders: Sequence[Path]) -> Collection:
+    """Reads everything that lies in some folders.
+
+    Args:
+      folders: of runs or comparisons.
+
+    Raises:
+      BadInput: a folder holds no finished run, or runs with other clients than the first.
+    """
+    order = ["local", *(m for folder in folders for m in _planned(folder))]
+    places = list({p.resolve(): p for folder in folders for p in run_folders(folder)}.values())
+    finished = [p for p in places if (p / "result.json").exists()]
+    left_out = [p.name for p in places if p not in finished]
+    if not finished:
+        raise BadInput(f"'{folders[0]}' is not finished: go on with fedtailor resume {folders[0]}")
+    runs = [read_run(place) for place in finished]
+    for run in runs[1:]:
+        if not _same_clients(runs[0], run):
+            raise BadInput(
+                f"'{run.folder}' has other data or clients than '{runs[0].folder}': "
+                "make a report of each"
+            )
+    ranks = {method: rank for rank, method in reversed(list(enumerate(order)))}
+    runs.sort(key=lambda run: ranks.get(run.result["method"], len(order)))
+    return Collection(group(runs), list(runs[0].result["per_client"]), left_out)

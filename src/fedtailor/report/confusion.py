@@ -1,0 +1,84 @@
+"""What personal models take each client's test rows for: counted at the end of a run.
+
+Kept sparse, since a client with a few rows of a few classes has a few kinds of mistakes, however
+many classes there are.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from .. import tree
+from ..checkpoint import load_tensors, save_tensors
+from ..engine import Federation
+from ..engine.group import Group
+from ..tree import Tree
+
+FILE = "confusion.safetensors"
+BATCH = 1024  # rows at a time: activations of a large test set need not fit into memory
+
+
+def _counted(rows: Tensor) -> Tensor:
+    """Distinct rows with, in a last column, how often each occurs."""
+    found, count = torch.unique(rows, dim=0, return_counts=True)
+    return torch.cat([found, count[:, None]], dim=1).to(torch.int32)
+
+
+class Confusion:
+    """Counts of (client, true class, predicted class), and of (client, class) over all its rows.
+
+    Args:
+      federation: everybody's data.
+      groups: who has which network.
+    """
+
+    def __init__(self, federation: Federation, groups: list[Group]) -> None:
+        self._federation = federation
+        self._predict = {
+            cid: group.method.predict for group in groups for cid in group.members.tolist()
+        }
+        self._found: list[Tensor] = []
+
+    @torch.no_grad()
+    def add(self, client: int, model: Tree) -> None:
+        """Lets a client's model classify its test rows."""
+        test = self._federation.test
+        start, count = int(test.offset[client]), int(test.n[client])
+        if not count:
+            return
+        rows = test.flat[start : start + count]
+        x, y = self._federation.x, self._federation.y
+        model = tree.map(lambda leaf: leaf.to(x.device), model)
+        parts = torch.split(rows, BATCH)
+        said = [self._predict[client](model, x[part]).argmax(-1) for part in parts]
+        pairs = torch.stack([y[rows], torch.cat(said)], dim=1).cpu().long()
+        found = _counted(pairs)
+        self._found.append(torch.cat([torch.full_like(found[:, :1], client), found], dim=1))
+
+    def class_counts(self) -> Tensor:
+        """Rows (client, class, count) over training, validation and test rows."""
+        fed, out = self._federation, []
+        labels = fed.y.cpu().long()
+        for part in (fed.train, fed.val, fed.test):
+            owner = torch.repeat_interleave(torch.arange(fed.clients), part.n)
+            out.append(torch.stack([owner, labels[part.flat.cpu()]], dim=1))
+        return _counted(torch.cat(out))
+
+    def save(self, folder: Path) -> None:
+        """Writes the counts into a run's folder."""
+        empty = torch.zeros(0, 4, dtype=torch.int32)
+        save_tensors(
+            folder / FILE,
+            {
+                "confusion": torch.cat([empty, *self._found]),
+                "class_counts": self.class_counts(),
+            },
+        )
+
+
+def read_confusion(folder: Path) -> dict[str, Tensor]:
+    """The counts that a run kept; empty for a run that kept none."""
+    return load_tensors(folder / FILE) if (folder / FILE).exists() else {}

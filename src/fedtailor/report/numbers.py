@@ -1,0 +1,198 @@
+"""What runs come to, over seeds and client by client: the numbers on the page."""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from ..verdict import YARDSTICK, verdict
+from .collect import Collection, Contender, Line
+from .pack import Array, Packed, evenly, pack_scaled, rounded
+
+METRICS = ("mean", "weighted", "std", "median", "bottom5", "top5", "worst", "loss")
+# measure of a curve: (part of a history's line, number in it)
+MEASURES = {
+    "mean": ("pre", "mean"),
+    "weighted": ("pre", "weighted"),
+    "bottom5": ("pre", "bottom5"),
+    "post": ("post", "mean"),
+    "global": ("global", "mean"),
+    "loss": ("pre", "loss"),
+}
+CURVE_POINTS = 200  # more than that no screen shows
+CLIENT_POINTS = 60
+CLIENT_VALUES = 600_000  # of all clients' curves together: 1.6 MB
+SAME = 1e-9
+
+
+def over_seeds(values: list[float]) -> dict[str, float]:
+    """Mean and sample deviation of one number over seeds."""
+    found = np.array(values, dtype=float)
+    spread = float(found.std(ddof=1)) if len(found) > 1 else 0.0
+    return {"mean": round(float(found.mean()), 6), "std": round(spread, 6)}
+
+
+def final_accuracies(contender: Contender, clients: list[str]) -> Array:
+    """Each client's accuracy at the end, averaged over seeds; nan without test rows."""
+    each = [
+        [np.nan if (v := run.result["per_client"].get(name)) is None else v for name in clients]
+        for run in contender.runs
+    ]
+    return np.asarray(np.array(each, dtype=float).mean(axis=0))
+
+
+def _value(line: Line, measure: str) -> float:
+    part, key = MEASURES[measure]
+    found = line.get(part, {}).get(key)
+    return np.nan if found is None else float(found)
+
+
+def _shared_rounds(contender: Contender) -> list[int]:
+    """Rounds that were evaluated with every seed."""
+    each = [{line["round"] for line in run.history} for run in contender.runs]
+    return sorted(set.intersection(*each))
+
+
+def curves(contender: Contender) -> dict[str, Any]:
+    """Each measure by round: mean, least and largest over seeds."""
+    rounds = _shared_rounds(contender)
+    rounds = [rounds[i] for i in evenly(len(rounds), CURVE_POINTS)]
+    lines = [
+        {line["round"]: line for line in run.history if line["round"] in set(rounds)}
+        for run in contender.runs
+    ]
+    out: dict[str, Any] = {
+        "round": rounds,
+        "sent": [round(float(np.mean([run[r]["sent"] for run in lines]))) for r in rounds],
+        "seconds": rounded([np.mean([run[r].get("seconds", 0) for run in lines]) for r in rounds]),
+    }
+    for measure in MEASURES:
+        values = np.array([[_value(run[r], measure) for r in rounds] for run in lines])
+        if np.isfinite(values).any():
+            out[measure] = {
+                "mid": rounded(values.mean(axis=0)),
+                "low": rounded(values.min(axis=0)),
+                "high": rounded(values.max(axis=0)),
+            }
+    return out
+
+
+def client_curves(contender: Contender, clients: int, contenders: int) -> dict[str, Any]:
+    """Each client's accuracy by round, averaged over seeds, at fewer rounds if there are many."""
+    rounds = _shared_rounds(contender)
+    most = min(CLIENT_POINTS, max(2, CLIENT_VALUES // max(1, clients * contenders)))
+    rounds = [rounds[i] for i in evenly(len(rounds), most)]
+    total = np.zeros((len(rounds), clients))
+    for run in contender.runs:
+        lines = {line["round"]: line for line in run.history}
+        each = [lines[r].get("pre_per_client") or [None] * clients for r in rounds]
+        total += np.array(each, dtype=float).reshape(len(rounds), clients)
+    values: Packed = pack_scaled(total.T / len(contender.runs), 0.0, 1.0, fine=True)
+    return {"round": rounds, "values": values}
+
+
+def _row(contender: Contender, each: Array, alone: Array | None) -> dict[str, Any]:
+    results = [run.result for run in contender.runs]
+    known = [k for k in METRICS if all(k in r["accuracy"] for r in results)]
+    gain = None if alone is None else each - alone
+    return {
+        "label": contender.label,
+        "method": contender.method,
+        "seeds": [r["seed"] for r in results],
+        "accuracy": {k: over_seeds([r["accuracy"][k] for r in results]) for k in known},
+        "best_round": [r.get("best_round") for r in results],
+        "better_off": None if gain is None else int((gain > SAME).sum()),
+        "worse_off": None if gain is None else int((gain < -SAME).sum()),
+        "gain": None if gain is None else rounded(gain),
+        "per_client": rounded(each),
+        "up": float(np.mean([r["bytes"]["up"] for r in results])),
+        "down": float(np.mean([r["bytes"]["down"] for r in results])),
+        "seconds": round(float(np.mean([r["seconds"] for r in results])), 3),
+        "train_seconds": round(float(np.mean([r.get("train_seconds", 0) for r in results])), 3),
+        "memory": max(r.get("peak_memory_bytes", 0) for r in results),
+        "options": results[0].get("options", {}),
+        "rounds": results[0]["rounds"],
+        "model": results[0].get("model"),
+        "device": results[0].get("device"),
+        "epsilon": (results[0].get("epsilon") or {}).get("max"),
+        "skipped": sum(len(s) for r in results for s in r.get("skipped", {}).values()),
+        "leaks_test": any(r.get("leaks_test") for r in results),
+    }
+
+
+def yardstick(collection: Collection) -> int | None:
+    """Which contender is training alone."""
+    found = [i for i, c in enumerate(collection.contenders) if c.method == YARDSTICK]
+    return found[0] if found else None
+
+
+def rows(collection: Collection) -> list[dict[str, Any]]:
+    """One row of the table per contender."""
+    each = [final_accuracies(c, collection.clients) for c in collection.contenders]
+    alone = yardstick(collection)
+    return [
+        _row(c, found, None if alone is None else each[alone])
+        for c, found in zip(collection.contenders, each, strict=True)
+    ]
+
+
+def _points(value: float) -> str:
+    return f"{100 * value:.1f}"
+
+
+def words(collection: Collection, table: list[dict[str, Any]]) -> list[str]:
+    """The verdict in words; without training alone only what can be said without it."""
+    clients = collection.clients
+    counts = collection.contenders[0].first.clients
+    tested = {n: int(counts[n]["test"]) for n in clients if int(counts[n]["test"])}
+    ranked = sorted(table, key=lambda r: -float(r["accuracy"].get("mean", {"mean": 0})["mean"]))
+    if not tested or "mean" not in ranked[0]["accuracy"]:
+        return ["No client has test rows, so nothing can be said about accuracy."]
+    if yardstick(collection) is not None:
+        return verdict(_summary(collection, table, tested))
+    best = ranked[0]
+    told = [
+        f"{best['label']} reaches {_points(best['accuracy']['mean']['mean'])} % on average over "
+        f"{len(tested)} clients after {best['rounds']} rounds"
+        + (
+            f", {_points(best['accuracy']['mean']['mean'] - ranked[1]['accuracy']['mean']['mean'])}"
+            f" points above the next, {ranked[1]['label']}."
+            if len(ranked) > 1
+            else "."
+        ),
+        f"The worst-off 5 % of clients have {_points(best['accuracy']['bottom5']['mean'])} %, the "
+        f"best-off 5 % have {_points(best['accuracy']['top5']['mean'])} %.",
+        "Whether federation helps these clients is not known: training alone (local) is not among "
+        "these runs. See fedtailor compare.",
+    ]
+    one = median(tested.values())
+    told.append(
+        f"A client has {one:g} test rows (median), so one row is {_points(1 / one)} points: "
+        "differences of that size at a single client say little."
+    )
+    return told
+
+
+def _summary(
+    collection: Collection, table: list[dict[str, Any]], tested: dict[str, int]
+) -> dict[str, Any]:
+    """The rows in the shape of a comparison's summary, of clients that have test rows."""
+    at = [i for i, name in enumerate(collection.clients) if name in tested]
+    names = [collection.clients[i] for i in at]
+    alone = yardstick(collection)
+    return {
+        "table": {
+            YARDSTICK if i == alone else row["label"]: {
+                "accuracy": row["accuracy"],
+                "better_off": row["better_off"],
+                "worse_off": row["worse_off"],
+                "gain": dict(zip(names, (row["gain"][j] for j in at), strict=True)),
+                "per_client": dict(zip(names, (row["per_client"][j] for j in at), strict=True)),
+            }
+            for i, row in enumerate(table)
+        },
+        "test_rows": tested,
+        "seeds": table[0]["seeds"],
+    }

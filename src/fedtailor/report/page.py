@@ -1,0 +1,167 @@
+"""Puts the page together: numbers, template, style and script in one file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from .. import __version__
+from ..checkpoint import write_atomically
+from ..errors import BadInput
+from . import mixes, numbers
+from .collect import Collection, collect
+from .learnt import learnt
+from .pack import pack_counts
+
+SCRIPTS = (
+    "core.js",
+    "theme.js",
+    "lines.js",
+    "overview.js",
+    "spread.js",
+    "explorer.js",
+    "learnt.js",
+    "main.js",
+)
+FILE = "report.html"
+
+
+def _asset(name: str) -> str:
+    return resources.files(__package__).joinpath("assets", name).read_text(encoding="utf-8")
+
+
+def as_script(value: Any) -> str:
+    """JSON that may stand inside a script element, whatever names from outside hold."""
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    for sign in "<>&\u2028\u2029":
+        text = text.replace(sign, f"\\u{ord(sign):04x}")
+    return text
+
+
+def _facts(collection: Collection) -> list[tuple[str, str]]:
+    """What was run, in a few words each."""
+    first = collection.contenders[0].first.result
+    seeds = max(len(c.runs) for c in collection.contenders)
+    return [
+        ("Data", Path(str(first.get("data", "?"))).name),
+        ("Clients", f"{len(collection.clients):,}"),
+        ("Partition", str(first.get("partition", "?"))),
+        ("Network", f"{first.get('model', '?')} ({first.get('parameters', 0):,} parameters)"),
+        ("Rounds", f"{first['rounds']:,}"),
+        ("Per round", f"{100 * first.get('participation', 1):g} % of clients"),
+        ("Seeds", str(seeds)),
+    ]
+
+
+def _notes(collection: Collection, table: list[dict[str, Any]]) -> list[str]:
+    """What a reader must know before trusting the numbers."""
+    notes = []
+    if collection.unfinished:
+        notes.append(f"Left out, since not finished: {', '.join(collection.unfinished)}.")
+    leaking = [row["label"] for row in table if row["leaks_test"]]
+    if leaking:
+        notes.append(f"These looked at test rows while training: {', '.join(leaking)}.")
+    notes += [
+        f"{row['label']}: diverged clients were left out {row['skipped']} times."
+        for row in table
+        if row["skipped"]
+    ]
+    private = [f"{r['label']} ≤ {r['epsilon']:.2f}" for r in table if r["epsilon"] is not None]
+    if private:
+        notes.append(
+            f"Differential privacy, ε of the client with the largest: {', '.join(private)}."
+        )
+    return notes
+
+
+def page_data(collection: Collection) -> dict[str, Any]:
+    """Everything that the page shows, ready for JSON."""
+    clients, contenders = collection.clients, collection.contenders
+    first = contenders[0].first
+    table = numbers.rows(collection)
+    counts = mixes.class_counts(collection)
+    order = mixes.likeness_order(counts, len(clients))
+    room = mixes.CONFUSIONS // len(contenders)
+    return {
+        "version": __version__,
+        "facts": _facts(collection),
+        "notes": _notes(collection, table),
+        "verdict": numbers.words(collection, table),
+        "methods": table,
+        "yardstick": numbers.yardstick(collection),
+        "clients": clients,
+        "rows": {
+            part: [int(first.clients[name][part]) for name in clients]
+            for part in ("train", "val", "test")
+        },
+        "held_out": [i for i, n in enumerate(clients) if first.clients[n]["held_out"] == "1"],
+        "classes": mixes.class_names(first.folder),
+        "class_counts": None if counts is None else pack_counts(counts),
+        "order": np.asarray(order).tolist(),
+        "curves": [numbers.curves(c) for c in contenders],
+        "client_curves": [
+            numbers.client_curves(c, len(clients), len(contenders)) for c in contenders
+        ],
+        "confusion": [mixes.confusion(c, len(clients), room) for c in contenders],
+        "learnt": [
+            {"method": i, "records": found}
+            for i, c in enumerate(contenders)
+            if (found := learnt(c, len(clients), order))
+        ],
+    }
+
+
+def render(data: dict[str, Any]) -> str:
+    """The page, as HTML that needs nothing else.
+
+    Args:
+      data: from `page_data`.
+    """
+    from jinja2 import Environment, StrictUndefined
+    from markupsafe import Markup
+
+    # everything is escaped but our own style and script, and the numbers, which `as_script` does
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    script = "\n".join(_asset(name) for name in SCRIPTS)
+    return environment.from_string(_asset("page.html.j2")).render(
+        data=data,
+        title=f"{data['facts'][0][1]}, {data['facts'][1][1]} clients",
+        ranked=sorted(
+            enumerate(data["methods"]),
+            key=lambda pair: -pair[1]["accuracy"].get("mean", {"mean": 0})["mean"],
+        ),
+        style=Markup(_asset("page.css")),
+        script=Markup(script),
+        numbers=Markup(as_script(data)),
+    )
+
+
+def write_report(folders: Sequence[str | Path], out: str | Path | None = None) -> Path:
+    """Writes the page about some finished runs and returns where it lies.
+
+    Args:
+      folders: of runs or comparisons; several are compared, if their clients are the same.
+      out: the file; by default `report.html` in the first folder.
+
+    Raises:
+      BadInput: a folder holds no finished run, or the file cannot be written.
+    """
+    places = [Path(folder) for folder in folders]
+    if not places:
+        raise BadInput("no folders: name at least one finished run or comparison")
+    path = places[0] / FILE if out is None else Path(out)
+    if path.is_dir():
+        raise BadInput(f"'{path}' is a folder: name a file with --out")
+    page = render(page_data(collect(places)))
+    try:
+        write_atomically(path, page)
+    except OSError as error:
+        raise BadInput(
+            f"'{path}' cannot be written ({error.strerror}): choose another --out"
+        ) from None
+    return path

@@ -1,0 +1,231 @@
+"""A loop over a client's batches, as one operation with a mapping rule of its own.
+
+Written for one client, `scan` is a plain loop. Mapped over clients (`torch.func.vmap`) it does not
+map each operator of each step as it comes: the whole loop arrives, with all clients' tensors
+stacked, at whoever runs the round (`RUNNER`). That one may replay a captured step, compile it, or
+give clients to a pool of workers, and no method knows.
+
+So a step gets every tensor that differs between clients as an argument, and closes over constants
+only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from . import tree
+from .tree import Tree
+
+
+class Steps(NamedTuple):
+    """Which rows a client uses when: one entry per step along the first axis.
+
+    Attributes:
+      rows: row numbers of the batch.
+      weight: 1 for a real example, 0 for padding.
+      active: False where this client has no such step; nothing changes then.
+      key: random key of the step.
+      number: of the batch within its pass over the rows; the same for all clients.
+      known: on the host, for each client that shares the call, which steps it has (clients x
+        steps); None if nobody knows. Saves masks, and questions to the device.
+    """
+
+    rows: Tensor
+    weight: Tensor
+    active: Tensor
+    key: Tensor
+    number: tuple[int, ...]
+    known: Known | None = None
+
+    @property
+    def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """What differs from client to client."""
+        return self.rows, self.weight, self.active, self.key
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """A host tensor with one row per client, carried through `vmap` as it is."""
+
+    rows: Tensor
+
+
+def after_another(parts: Sequence[Steps]) -> Steps:
+    """Several passes as one."""
+    rows, weight, active, key = (
+        torch.cat(same) for same in zip(*(part.tensors for part in parts), strict=True)
+    )
+    numbers = tuple(number for part in parts for number in part.number)
+    had = [part.known.rows for part in parts if part.known is not None]
+    known = Known(torch.cat(had, 1)) if len(had) == len(parts) else None
+    return Steps(rows, weight, active, key, numbers, known)
+
+
+class Moment(NamedTuple):
+    """One step of `Steps`, for one client."""
+
+    rows: Tensor
+    weight: Tensor
+    active: Tensor
+    key: Tensor
+
+
+Notes = dict[str, int]  # small facts that a step leaves when it is run, the same every time
+# (what is carried from step to step, what stays, the step's rows, the store, notes) -> carried
+Step = Callable[[Tree, Tree, Moment, Sequence[Tensor], Notes], Tree]
+
+
+@dataclass(frozen=True, eq=False)
+class Loop:
+    """A loop with all that is no tensor of a client's.
+
+    Attributes:
+      step: what is done for one client.
+      carry: the structure of what is carried.
+      given: the structure of what stays.
+      store: tensors that all clients share and that never change.
+      count: number of steps.
+      known: see `Steps`.
+      compiles: whether compiling may pay.
+      axes: for each mapping, innermost first, which tensors have its axis.
+      notes: what steps left.
+    """
+
+    step: Step
+    carry: Tree
+    given: Tree
+    store: tuple[Tensor, ...]
+    count: int
+    known: Known | None
+    compiles: bool = True
+    axes: tuple[tuple[bool, ...], ...] = ()
+    notes: Notes = field(default_factory=dict)
+
+    @property
+    def carried(self) -> int:
+        """How many of the tensors are carried; the last four are the steps'."""
+        return len(tree.leaves(self.carry))
+
+    def depth(self, i: int) -> int:
+        """How many mapped axes tensor `i` has in front."""
+        return sum(flags[i] for flags in self.axes)
+
+    def for_one(self, masked: bool) -> Callable[..., tuple[Tensor, ...]]:
+        """A step of one client on flat tensors: carried, given, moment -> carried."""
+
+        def one(*tensors: Tensor) -> tuple[Tensor, ...]:
+            flat = list(tensors)
+            moment = Moment(*flat[-4:])
+            old = rebuild(self.carry, flat[: self.carried])
+            given = rebuild(self.given, flat[self.carried : -4])
+            new = self.step(old, given, moment, self.store, self.notes)
+            if masked:
+                new = tree.where(moment.active, new, old)
+            return tuple(tree.leaves(tree.map(lambda _, leaf: leaf, self.carry, new)))
+
+        return one
+
+    def for_all(self, masked: bool, levels: int | None = None) -> Callable[..., tuple[Tensor, ...]]:
+        """The step of all clients, or with only the inner mappings."""
+        fn = self.for_one(masked)
+        for flags in self.axes[:levels]:
+            fn = vmap(fn, in_dims=flags_to_dims(flags), randomness="different")
+        return fn
+
+    def moment(self, tensors: Sequence[Tensor], number: int) -> list[Tensor]:
+        """The tensors of one step: the last four without their step axis."""
+        first = len(tensors) - 4
+        return [t.select(self.depth(first + i), number) for i, t in enumerate(tensors[first:])]
+
+
+def flags_to_dims(flags: Sequence[bool]) -> tuple[int | None, ...]:
+    """Axes for `vmap`: the first where a tensor has one."""
+    return tuple(0 if flag else None for flag in flags)
+
+
+def rebuild(structure: Tree, flat: Sequence[Any]) -> Tree:
+    """A tree of a known structure from its leaves."""
+    left = iter(flat)
+    return tree.map(lambda _: next(left), structure)
+
+
+Runner = Callable[[Loop, Sequence[Tensor]], Sequence[Tensor]]
+
+
+def plainly(loop: Loop, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+    """Step after step, each operator as it comes: what every faster way must equal."""
+    rows = loop.known.rows if loop.known is not None else None
+    steps = {masked: loop.for_all(masked) for masked in (False, True)}
+    carry, given = list(tensors[: loop.carried]), tensors[loop.carried : -4]
+    for number in range(loop.count):
+        everyone = rows is not None and bool(rows[:, number].all())
+        carry = list(steps[not everyone](*carry, *given, *loop.moment(tensors, number)))
+    return carry
+
+
+RUNNER: ContextVar[Runner] = ContextVar("runner", default=plainly)
+
+
+class _Scan(torch.autograd.Function):
+    generate_vmap_rule = False
+
+    @staticmethod
+    def forward(loop: Loop, *tensors: Tensor) -> tuple[Tensor, ...]:
+        return tuple(RUNNER.get()(loop, tensors))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None: ...
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, loop: Loop, *tensors: Tensor) -> tuple[Any, Any]:
+        flags, moved = [], []
+        for i, (tensor, axis) in enumerate(zip(tensors, in_dims[1:], strict=True)):
+            here = tensor if axis is None else tensor.movedim(axis, 0)
+            if axis is None and i < loop.carried:  # what one client changes is its own
+                here = here.expand(info.batch_size, *here.shape)
+            flags.append(axis is not None or i < loop.carried)
+            moved.append(here)
+        outer = replace(loop, axes=(*loop.axes, tuple(flags)))
+        found = _Scan.apply(outer, *moved)  # type: ignore[no-untyped-call]
+        return found, (0,) * len(found)
+
+
+def scan(
+    step: Step,
+    carry: Tree,
+    given: Tree,
+    steps: Steps,
+    store: Sequence[Tensor],
+    *,
+    compiles: bool = True,
+) -> tuple[Tree, Notes]:
+    """What is carried after all steps, and the step's notes.
+
+    Args:
+      step: one client's step. Under a fast engine it is called once and replayed: it must not
+        depend on anything but its arguments and constants.
+      carry: what the first step begins with. Structure and types stay.
+      given: tensors that stay as they are.
+      steps: the rows of each step.
+      store: tensors shared by all clients (the examples).
+      compiles: whether compiling the step may ever pay; evaluation has few steps.
+    """
+    carried, kept = tree.leaves(carry), tree.leaves(given)
+    if not carried or not steps.number:
+        return carry, {}
+    count = len(steps.number)
+    loop = Loop(step, _bare(carry), _bare(given), tuple(store), count, steps.known, compiles)
+    flat = _Scan.apply(loop, *carried, *kept, *steps.tensors)  # type: ignore[no-untyped-call]
+    return rebuild(loop.carry, flat), loop.notes
+
+
+def _bare(values: Tree) -> Tree:
+    """The structure of a tree without its tensors."""
+    return tree.map(lambda _: None, values)

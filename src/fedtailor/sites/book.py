@@ -1,0 +1,204 @@
+"""What the coordinator keeps on its disk: the server's state, the history, and what went wrong."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+
+from .. import tree
+from ..errors import BadInput
+from ..tree import Tree
+from .messages import in_order
+from .state import checked_id, write_whole
+
+LATEST, HISTORY, EVENTS, STOP = "latest.json", "history.jsonl", "events.jsonl", "STOP"
+LOCK = "LOCK"
+FINISHED, STOPPED, FAILED = ENDS = ("finished", "stopped", "failed")  # events of `all` at the end
+
+Line = dict[str, Any]
+
+
+class Standing(NamedTuple):
+    """Where a federation stands.
+
+    Attributes:
+      round: how many rounds are done.
+      server: the server's state.
+      last: for each client, the latest round in which its upload was taken; -1 for none.
+      sizes: training rows of each client, as told when the federation began.
+    """
+
+    round: int
+    server: Tree
+    last: list[int]
+    sizes: list[int]
+
+
+class Book:
+    """The coordinator's folder for one federation.
+
+    Args:
+      folder: of the coordinator.
+      federation: its id.
+      plan: fingerprint of what was agreed on.
+    """
+
+    def __init__(self, folder: Path, federation: str, plan: str) -> None:
+        self.folder = folder / checked_id(federation)
+        self._whose = {"federation": federation, "plan": plan}
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise BadInput(f"folder '{self.folder}' cannot be made: {error.strerror}") from None
+
+    @property
+    def stop_asked(self) -> bool:
+        """Whether somebody put a stop file into the folder."""
+        return (self.folder / STOP).exists()
+
+    @contextmanager
+    def played(self, patience: float = 0.0) -> Iterator[None]:
+        """Within, nobody else plays this federation; ends with this process, however that ends.
+
+        Args:
+          patience: seconds that somebody else has to leave off, as the app of a coordinator that
+            was killed does when it notices.
+
+        Raises:
+          BadInput: somebody else does so already.
+        """
+        with (self.folder / LOCK).open("a") as held:
+            until = time.monotonic() + patience
+            while not _locked(held.fileno()):
+                if time.monotonic() >= until:
+                    name = self.folder.name
+                    raise BadInput(f"another run plays federation '{name}' now: stop it first")
+                time.sleep(0.2)
+            yield
+
+    def save(self, now: Standing) -> None:
+        """Writes a checkpoint: at any moment the old or the new one is whole."""
+        flat = {
+            k: v.detach().cpu().contiguous().clone() for k, v in tree.flatten(now.server).items()
+        }
+        raw = save(flat)
+        name = f"server-{now.round:06d}.safetensors"
+        latest = {
+            **self._whose,
+            "round": now.round,
+            "last": now.last,
+            "sizes": now.sizes,
+            "file": name,
+            "sha256": hashlib.sha256(raw).hexdigest(),
+        }
+        write_whole(self.folder / name, raw)
+        write_whole(self.folder / LATEST, json.dumps(latest, indent=1).encode())
+        for old in self.folder.glob("server-*"):
+            if old.name != name:
+                old.unlink(missing_ok=True)
+
+    def load(self, like: Tree) -> Standing | None:
+        """The latest checkpoint; None if the federation has not begun.
+
+        Raises:
+          BadInput: it is broken, or of another federation.
+        """
+        path = self.folder / LATEST
+        if not path.exists():
+            return None
+        try:
+            found = json.loads(path.read_text(encoding="utf-8"))
+            whose = {name: found[name] for name in self._whose}
+            file = self.folder / Path(str(found["file"])).name
+            raw = file.read_bytes()
+            sound = hashlib.sha256(raw).hexdigest() == found["sha256"]
+            server = tree.unflatten(load(raw)) if sound else {}
+            last, sizes = ([int(v) for v in found[k]] for k in ("last", "sizes"))
+            standing = Standing(int(found["round"]), server, last, sizes)
+        except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
+            raise BadInput(f"checkpoint '{path}' cannot be read ({error})") from None
+        if not sound:
+            raise BadInput(f"checkpoint '{file}' was changed: put back a copy")
+        if whose != self._whose:
+            raise BadInput(
+                f"'{self.folder}' holds a federation with other settings: undo the change, or give "
+                "the new one another id"
+            )
+        try:
+            return standing._replace(server=in_order(server, like))
+        except BadInput as error:
+            raise BadInput(f"checkpoint '{file}': {error}: give a new id") from None
+
+    def history(self) -> list[Line]:
+        """The rounds so far."""
+        return read_lines(self.folder / HISTORY)
+
+    def forget_after(self, round: int) -> None:
+        """Removes lines of rounds that will be played again."""
+        kept = [line for line in self.history() if line.get("round", 0) <= round]
+        text = "".join(json.dumps(line) + "\n" for line in kept)
+        write_whole(self.folder / HISTORY, text.encode())
+
+    def note(self, line: Line) -> None:
+        """Adds a round to the history."""
+        self._append(HISTORY, line)
+
+    def event(self, round: int, site: str, what: str, detail: str = "") -> None:
+        """Says what happened to whom; rounds count from 1."""
+        said = {"time": round_time(), "round": round, "site": site, "event": what}
+        self._append(EVENTS, said | ({"detail": detail[:2000]} if detail else {}))
+
+    def events(self) -> list[Line]:
+        """Everything that happened so far."""
+        return read_lines(self.folder / EVENTS)
+
+    def _append(self, name: str, line: Line) -> None:
+        with (self.folder / name).open("a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
+
+
+def round_time() -> float:
+    """Now, in seconds since 1970."""
+    return round(time.time(), 3)
+
+
+def _locked(file: int) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def is_played(folder: Path) -> bool:
+    """Whether a coordinator plays the federation of this folder at this moment."""
+    try:
+        with (folder / LOCK).open("r+") as held:
+            fcntl.flock(held, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False
+
+
+def read_lines(path: Path) -> list[Line]:
+    """The whole lines of a history or of events; none if there is no such file."""
+    if not path.exists():
+        return []
+    found = []
+    for row in path.read_text(encoding="utf-8").splitlines():
+        try:
+            found.append(json.loads(row))
+        except json.JSONDecodeError:
+            break  # cut off in the middle of a write
+    return found

@@ -1,0 +1,111 @@
+"""What a site ends with: its personal model and a card that says how good it is, in the form that
+`fedtailor predict` reads."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import __version__, rng, tree
+from ..checkpoint import save_tensors, write_atomically
+from ..config import write_config
+from ..folders import file_name
+from ..privacy import epsilon
+from ..train import Recipe, Score, fit, score
+from ..tree import Params, Tree
+from .holding import Holding
+from .plan import Play
+from .settings import SiteSettings
+
+CARD = "card.json"
+
+
+def finetuned(play: Play, model: Params, holding: Holding, turn: rng.Turn) -> Params:
+    """The model after the fine-tuning that was agreed on, if any was."""
+    epochs = play.config.finetune
+    if not epochs:
+        return model
+    recipe: Recipe = replace(play.config.recipe(), epochs=epochs, steps=0)
+    return fit(play.task, model, holding.data, turn, recipe)
+
+
+def local_model(play: Play, holding: Holding, client: int, played: Sequence[int]) -> Params:
+    """What the site would have without the federation: trained alone in the same rounds, with the
+    same batches, from the same initial model."""
+    own, recipe = play.initial, play.config.recipe()
+    for round in played:
+        turn = play.turn(rng.TURN, round).of(torch.tensor(client)).at_client()
+        own = fit(play.task, own, holding.data, turn, recipe)
+    last = play.turn(rng.SCORE, play.plan.rounds).of(torch.tensor(client)).at_client()
+    return finetuned(play, own, holding, last.split()[1])
+
+
+def accuracy(found: Score, n: Tensor) -> float:
+    """Share of right answers."""
+    return round(float(found.correct) / max(int(n), 1), 6)
+
+
+def _spent(play: Play, holding: Holding, noisy: int) -> dict[str, Any] | None:
+    """The site's ε, for what left it and for what it keeps."""
+    config, rows = play.config, int(holding.data.n)
+    if not config.dp_clip:
+        return None
+    batch = config.batch or rows
+    if config.finetune:
+        noisy += config.finetune * -(-rows // batch)
+    found = epsilon(noisy, min(1.0, batch / max(rows, 1)), config.dp_noise, config.dp_delta)
+    return {"delta": config.dp_delta, "epsilon": found if isfinite(found) else None}
+
+
+def write_model(
+    folder: Path,
+    site: SiteSettings,
+    play: Play,
+    holding: Holding,
+    model: Tree,
+    played: Sequence[int],
+    noisy: int,
+) -> dict[str, Any]:
+    """Writes model, preprocessing and card; returns the card."""
+    test = holding.test
+    own = score(play.method.predict, model, test)
+    alone = score(play.task.predict, local_model(play, holding, site.client, played), test)
+    here, there = accuracy(own, test.n), accuracy(alone, test.n)
+    card: dict[str, Any] = {
+        "site": site.name,
+        "federation": folder.name,
+        "method": play.plan.method,
+        "options": play.config.options,
+        "model": play.config.model,
+        "rounds": play.plan.rounds,
+        "played": len(played),
+        "accuracy": here,
+        "local_accuracy": there,
+        "gain": round(here - there, 6),
+        "rows": {
+            "train": int(holding.data.n),
+            "val": int(holding.data.val_n),
+            "test": int(test.n),
+        },
+        "class_mix": holding.mix,
+        "epsilon": _spent(play, holding, noisy),
+        "version": __version__,
+    }
+    models = folder / "models"
+    models.mkdir(exist_ok=True)
+    save_tensors(models / f"{file_name(site.name)}.safetensors", tree.flatten(model))
+    config = replace(play.config, **site.data)
+    write_atomically(folder / "config.toml", write_config(config, __version__))
+    encoder = json.dumps(play.encoder.to_json(), indent=1)
+    write_atomically(folder / "preprocessing.json", encoder)
+    result = card | {"per_client": {site.name: here}, "networks": {}}
+    write_atomically(folder / "result.json", json.dumps(result, indent=1) + "\n")
+    write_atomically(folder / CARD, json.dumps(card, indent=1) + "\n")
+    return card

@@ -1,0 +1,136 @@
+"""Flower as the carrier of a coordinator's messages, with a deadline that holds.
+
+Flower's own waiting may last minutes longer than it was told: fetching an answer whose sender died
+in the middle of the upload blocks until the upload's session ends. So every push and every fetch of
+a single message runs in a thread of its own, and whoever is stuck is left behind.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from queue import Empty, SimpleQueue
+from typing import Any, NamedTuple
+
+from flwr.app import Message
+from flwr.serverapp import Grid
+
+from ..errors import BadInput
+from .packet import Limits, Packet, envelope, from_records, to_records
+from .post import Answer
+
+POLL = 0.5  # seconds between two looks for the same answer, and as much more
+PER_MESSAGE = 0.1  # for each message under way: every look costs the SuperLink work
+STUCK = 2.0  # a call that lasts longer no longer counts among those that go on at a time
+AT_ONCE = 4
+_TYPES = {"join": "query", "train": "train", "score": "evaluate", "finish": "evaluate"}
+
+
+class _Done(NamedTuple):
+    """A call that came back: the message's id, or an answer, or nothing yet, or an error."""
+
+    place: int
+    result: Any
+
+
+class _Flight:
+    """A message under way."""
+
+    def __init__(self, message: Message, down: int) -> None:
+        self.message: Message | None = message
+        self.down = down
+        self.id = ""
+        self.since: float | None = None  # when the call that is running now was begun
+        self.due = 0.0
+
+
+class FlowerPost:
+    """Sends packets to Flower's nodes.
+
+    Args:
+      grid: of the ServerApp.
+      limits: of an answer.
+    """
+
+    def __init__(self, grid: Grid, limits: Limits = Limits()) -> None:
+        self.grid, self.limits = grid, limits
+
+    def places(self) -> list[int]:
+        """Nodes that are connected now."""
+        return sorted(int(node) for node in self.grid.get_node_ids())
+
+    def ask(self, requests: Mapping[int, Packet], seconds: float) -> Iterator[Answer]:
+        """Sends each node its message; gives answers as they come, until the time is over."""
+        until = time.monotonic() + seconds
+        flights = {}
+        for place, packet in requests.items():
+            records = to_records(packet)
+            message = Message(
+                records,
+                dst_node_id=place,
+                message_type=_TYPES[packet.text("kind")],
+                group_id=str(packet.header.get("round", "")),
+                ttl=max(seconds, 1.0),
+            )
+            flights[place] = _Flight(message, envelope(records, packet))
+        done: SimpleQueue[_Done] = SimpleQueue()
+        while flights and (now := time.monotonic()) < until:
+            self._start_calls(flights, done, now)
+            try:
+                found = done.get(timeout=max(min(0.1, until - now), 0.001))
+            except Empty:
+                continue
+            flight = flights[found.place]
+            flight.since = None
+            flight.due = time.monotonic() + POLL + PER_MESSAGE * len(flights)
+            if isinstance(found.result, str) and found.result:
+                flight.id, flight.message = found.result, None
+            elif isinstance(found.result, Exception):
+                del flights[found.place]
+                reason = f"Flower: {type(found.result).__name__}: {found.result}"
+                yield Answer(found.place, None, " ".join(reason.split())[:300], flight.down)
+            elif isinstance(found.result, Message):
+                del flights[found.place]
+                yield self._read(found.place, found.result, flight)
+
+    def _start_calls(
+        self, flights: dict[int, _Flight], done: SimpleQueue[_Done], now: float
+    ) -> None:
+        running = sum(f.since is not None and now - f.since < STUCK for f in flights.values())
+        for place, flight in sorted(flights.items(), key=lambda item: item[1].due):
+            if running >= AT_ONCE:
+                return
+            if flight.since is None and now >= flight.due:
+                flight.since = now
+                running += 1
+                threading.Thread(
+                    target=self._call, args=(place, flight.message, flight.id, done), daemon=True
+                ).start()
+
+    def _call(self, place: int, message: Message | None, id: str, done: SimpleQueue[_Done]) -> None:
+        """Sends the message, or looks for its answer."""
+        try:
+            if message is not None:
+                ids = list(self.grid.push_messages([message]))
+                failed = RuntimeError("the message could not be sent: the node may be gone")
+                done.put(_Done(place, ids[0] if ids and ids[0] else failed))
+                return
+            # an error comes from the SuperLink, not from the node: told by what it replies to
+            for reply in self.grid.pull_messages([id]):
+                if reply.metadata.reply_to_message_id == id:
+                    done.put(_Done(place, reply))
+                    return
+            done.put(_Done(place, None))
+        except Exception as error:  # whatever the carrier raises concerns this message alone
+            done.put(_Done(place, error))
+
+    def _read(self, place: int, reply: Message, flight: _Flight) -> Answer:
+        if reply.has_error():
+            reason = f"Flower: {reply.error.reason} (code {reply.error.code})"
+            return Answer(place, None, " ".join(reason.split())[:300], flight.down)
+        try:
+            packet = from_records(reply.content, self.limits)
+        except BadInput as error:
+            return Answer(place, None, str(error), flight.down)
+        return Answer(place, packet, "", flight.down, envelope(reply.content, packet))

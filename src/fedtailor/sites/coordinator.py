@@ -1,0 +1,259 @@
+"""A federation's rounds, whoever carries the messages.
+
+The coordinator knows places (where a message can be sent) and clients (who answers there). It asks,
+waits no longer than the deadline, checks what comes, names who failed and why, and goes on with the
+others. The server's state changes only when a round is whole, and is on the disk right after.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from math import isfinite
+from typing import Any
+
+import torch
+
+from .. import rng, tree
+from ..engine.cohort import draw_cohort
+from ..tree import Tree
+from .book import Book, Line, Standing
+from .gather import Gathered
+from .messages import counted, read_upload, to_arrays
+from .packet import Packet
+from .plan import Play, first_server, in_dtype, upload_like
+from .post import Post, Rules
+from .roll import Came, Roll
+from .site import FINISH, SCORE, TRAIN
+
+METRICS = ("post_accuracy", "post_loss", "pre_accuracy", "pre_loss", "local_accuracy")
+
+
+class Stopped(Exception):
+    """The federation stopped before its last round; it can go on from its checkpoint."""
+
+
+class Coordinator:
+    """Plays a federation.
+
+    Args:
+      play: what was agreed on.
+      federation: its id.
+      book: where everything is kept.
+      post: carries messages.
+      rules: how long to wait for whom.
+      watch: called with each line of the history.
+    """
+
+    def __init__(
+        self,
+        play: Play,
+        federation: str,
+        book: Book,
+        post: Post,
+        rules: Rules = Rules(),
+        watch: Callable[[Line], None] | None = None,
+    ) -> None:
+        self.play, self.book, self.rules, self.watch = play, book, rules, watch
+        self.roll = Roll(play.plan, federation, book, post, rules)
+        blank = first_server(play, torch.ones(play.plan.clients, dtype=torch.int64))
+        self._like = upload_like(play, blank)
+        found = book.load(blank)
+        self.begun = found is not None
+        nobody = [-1] * play.plan.clients
+        self.now = found or Standing(0, blank, nobody, [0] * play.plan.clients)
+        self.roll.round = self.now.round
+        if found:
+            book.forget_after(found.round)
+
+    @property
+    def one_by_one(self) -> bool:
+        """Whether the server sees each site's upload; if not, a mean over them would do."""
+        return bool(tree.leaves(self._like["each"]))
+
+    def _message(self, purpose: int, client: int) -> Tree:
+        cid = torch.tensor(client)
+        turn = self.play.turn(purpose, self.now.round).of(cid)
+        with torch.no_grad():
+            return self.play.method.send(self.now.server, cid, turn)
+
+    # --- playing ---
+
+    def run(self) -> list[Line]:
+        """Plays the rounds that are left, then lets every site finish; returns the history.
+
+        Raises:
+          Stopped: too few sites, or somebody asked for it.
+        """
+        with in_dtype(self.play.plan.dtype):
+            self._begin()
+            while self.now.round < self.play.plan.rounds:
+                if self.book.stop_asked:
+                    raise Stopped(f"stopped after round {self.now.round}: a stop file was found")
+                self.roll.welcome()
+                line = self._round()
+                if self.watch:
+                    self.watch(line)
+            self._end()
+        return self.book.history()
+
+    def _begin(self) -> None:
+        """Waits for the sites; without all of them only when time is over."""
+        begun, roll, clients = time.monotonic(), self.roll, self.play.plan.clients
+        least = min(self.rules.min_sites, clients)
+        # those of a federation that goes on are about to come back, or away
+        patience = min(self.rules.wait, self.rules.join) if self.begun else self.rules.wait
+        while True:
+            roll.welcome()
+            waited = time.monotonic() - begun
+            if len(roll.place) == clients or (waited > patience and len(roll.place) >= least):
+                break
+            if self.book.stop_asked:
+                raise Stopped("stopped before the next round: a stop file was found")
+            if waited > self.rules.wait:
+                raise Stopped(
+                    f"{len(roll.place)} of {clients} sites are there, at least {least} are needed: "
+                    "start them, then run again"
+                )
+            time.sleep(min(1.0, self.rules.pause))
+        if self.begun:
+            return
+        usual = max(1, round(sum(roll.sizes.values()) / len(roll.sizes)))
+        sizes = [roll.sizes.get(i, usual) for i in range(clients)]  # late ones count as usual
+        server = first_server(self.play, torch.tensor(sizes))
+        self.now = self.now._replace(server=server, sizes=sizes)
+        self.book.save(self.now)
+        self.begun = True
+        seen = "one by one" if self.one_by_one else "as a mean"
+        self.roll.event("all", "began", f"{self.play.plan.method} needs uploads {seen}")
+
+    def _cohort(self, failed: set[int]) -> list[int]:
+        """Who takes part: as the simulation draws; who failed in this round is left out of further
+        attempts as long as enough others are there."""
+        plan = self.play.plan
+        everyone = torch.arange(plan.clients)
+        left = torch.tensor([i for i in range(plan.clients) if i not in failed], dtype=torch.int64)
+        eligible = left if len(left) >= max(1, self.rules.min_sites) else everyone
+        share = float(plan.settings["participation"])
+        return draw_cohort(plan.seed, self.now.round, eligible, share).tolist()
+
+    def _round(self) -> Line:
+        failed: dict[int, str] = {}
+        for _ in range(self.rules.attempts):
+            begun = time.monotonic()
+            cohort = self._cohort(set(failed))
+            gathered = Gathered(cohort)
+            sent: dict[int, int] = {}
+
+            def make(client: int, sent: dict[int, int] = sent) -> Packet:
+                message = self._message(rng.TURN, client)
+                sent[client] = counted(message)
+                said = self.roll.header(TRAIN, client=client, last=self.now.last[client], post=True)
+                return Packet(said, to_arrays(message))
+
+            def accept(client: int, packet: Packet, gathered: Gathered = gathered) -> None:
+                gathered.add(client, read_upload(packet, self._like, self.rules.largest))
+
+            came = self.roll.collect(cohort, TRAIN, make, accept)
+            failed |= came.failed
+            enough = len(came.packets) >= min(self.rules.min_sites, len(cohort))
+            if enough and (server := self._received(gathered)) is not None:
+                return self._count(server, cohort, came, gathered, sent, failed, begun)
+            if enough:
+                who = gathered.extreme()
+                failed[who] = "its upload would make the server's state infinite"
+                self.roll.event(self.roll.name(who), "left out", failed[who])
+                continue
+            few = f"{len(came.packets)} answers are too few"
+            self.roll.event("all", "round not counted", few)
+            if self.book.stop_asked:
+                raise Stopped(f"stopped after round {self.now.round}: a stop file was found")
+            time.sleep(self.rules.pause)
+            self.roll.welcome()
+        raise Stopped(
+            f"round {self.now.round + 1}: too few sites in {self.rules.attempts} attempts "
+            f"({'; '.join(f'{self.roll.name(i)}: {why}' for i, why in sorted(failed.items()))})"
+        )
+
+    def _received(self, gathered: Gathered) -> Tree | None:
+        """The server's state after a round; None if finite uploads make it overflow."""
+        ids, upload, _ = gathered.whole()
+        turn = self.play.turn(rng.TURN, self.now.round)
+        with torch.no_grad():
+            server = self.play.method.receive(self.now.server, ids, upload, turn)
+        return server if _finite(server) or not _finite(self.now.server) else None
+
+    def _count(
+        self,
+        server: Tree,
+        cohort: list[int],
+        came: Came,
+        gathered: Gathered,
+        sent: dict[int, int],
+        failed: dict[int, str],
+        begun: float,
+    ) -> Line:
+        """Makes a round's new state the server's, and writes everything down."""
+        ids, _, up = gathered.whole()
+        taken = set(ids.tolist())
+        last = [self.now.round if i in taken else was for i, was in enumerate(self.now.last)]
+        self.now = Standing(self.now.round + 1, server, last, self.now.sizes)
+        self.roll.round = self.now.round
+        self.book.save(self.now)
+        line: Line = {
+            "round": self.now.round,
+            "cohort": cohort,
+            "taken": sorted(taken),
+            "failed": {
+                self.roll.name(i): why for i, why in sorted(failed.items()) if i not in taken
+            },
+            "bytes": {"up": up, "down": sum(sent.values())},
+            "envelope": came.envelope,
+            "sites": {self.roll.name(i): _metrics(p) for i, p in sorted(came.packets.items())},
+            "seconds": round(time.monotonic() - begun, 3),
+        }
+        every = self.rules.score_every
+        if every and self.now.round % every == 0 and self.now.round < self.play.plan.rounds:
+            line["scores"] = self._everyone(SCORE)
+        self.book.note(line)
+        return line
+
+    def _everyone(self, kind: str) -> dict[str, Any]:
+        """What all sites say of the model that they would use now."""
+
+        def make(client: int) -> Packet:
+            said = self.roll.header(kind, client=client, last=self.now.last[client])
+            return Packet(said, to_arrays(self._message(rng.SCORE, client)))
+
+        came = self.roll.collect(list(range(self.play.plan.clients)), kind, make, lambda i, p: None)
+        return {self.roll.name(i): _metrics(p) for i, p in sorted(came.packets.items())}
+
+    def _end(self) -> None:
+        """Every site makes its model; who is not there now gets it when the federation is run
+        again."""
+        done = self.book.history()
+        if done and done[-1].get("finished", {}).keys() >= set(self.roll.names.values()):
+            return
+        finished = self._everyone(FINISH)
+        line: Line = {"round": self.now.round, "finished": finished}
+        self.book.note(line)
+        if self.watch:
+            self.watch(line)
+
+
+def _metrics(packet: Packet) -> dict[str, Any]:
+    """The agreed numbers of an answer."""
+    found: dict[str, Any] = {}
+    for name in METRICS:
+        value = packet.header.get(name)
+        if isinstance(value, (int, float)) and isfinite(value):
+            found[name] = round(float(value), 6)
+    for name in ("n", "test"):
+        if isinstance(packet.header.get(name), int):
+            found[name] = packet.header[name]
+    return found
+
+
+def _finite(values: Tree) -> bool:
+    leaves = [leaf for leaf in tree.leaves(values) if leaf.is_floating_point()]
+    return all(bool(leaf.isfinite().all()) for leaf in leaves)

@@ -1,0 +1,203 @@
+"""What becomes of a federation, read from its coordinator's folder while it is played."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..errors import BadInput
+from .book import ENDS, EVENTS, FINISHED, HISTORY, LATEST, STOP, Line, is_played, read_lines
+from .federation_file import FederationFile
+from .link import Link
+from .settings import read_toml
+
+LOOK = 0.3  # seconds between two looks
+START_SECONDS = 120.0
+ASK_FLOWER = 10.0  # seconds between two questions to Flower, each of which costs a process
+
+
+class Ending(NamedTuple):
+    """How a run of a federation ended.
+
+    Attributes:
+      kind: `finished`, `stopped` or `failed`.
+      detail: why, unless it finished.
+    """
+
+    kind: str
+    detail: str
+
+
+def folder_of(federation: FederationFile) -> Path:
+    """Where the coordinator keeps this federation."""
+    return federation.folder / federation.id
+
+
+def rounds_of(folder: Path) -> list[Line]:
+    """The lines of rounds that count; lines are written after the checkpoint, so the last round
+    may be missing for a moment."""
+    return [line for line in read_lines(folder / HISTORY) if "taken" in line]
+
+
+def finished_of(folder: Path) -> dict[str, Any]:
+    """What each site said when it had its model."""
+    found: dict[str, Any] = {}
+    for line in read_lines(folder / HISTORY):
+        found |= line.get("finished", {})
+    return found
+
+
+def follow(
+    folder: Path,
+    link: Link,
+    run: str,
+    since: int,
+    tell: Callable[[Line], None],
+) -> Ending:
+    """Waits for the end of a run and tells what happens until then.
+
+    Args:
+      folder: of the federation.
+      link: to the SuperLink.
+      run: Flower's id of the run.
+      since: events of earlier runs, which are not told.
+      tell: called with each line of the history and each event.
+    """
+    told_rounds, told_events = len(rounds_of(folder)), since
+    begun = asked = time.monotonic()
+    seen = False
+    while True:
+        alive = is_played(folder)  # asked before reading: what is written last is read too
+        for event in read_lines(folder / EVENTS)[told_events:]:
+            told_events += 1
+            if event.get("site") == "all" and event.get("event") in ENDS:
+                return Ending(str(event["event"]), str(event.get("detail", "")))
+            tell(event)
+        for line in rounds_of(folder)[told_rounds:]:
+            told_rounds += 1
+            tell(line)
+        now = time.monotonic()
+        seen = seen or alive
+        if not alive and now - asked > ASK_FLOWER:
+            asked, status = now, link.status(run)
+            if status.startswith("finished") or now - begun > START_SECONDS or seen:
+                return Ending("failed", f"the coordinator's app ended without a word ({status})")
+        time.sleep(LOOK)
+
+
+def wait_for_end(folder: Path, seconds: float) -> bool:
+    """Whether a federation is no longer played after at most so many seconds."""
+    until = time.monotonic() + seconds
+    while is_played(folder):
+        if time.monotonic() > until:
+            return False
+        time.sleep(LOOK)
+    return True
+
+
+def ask_to_stop(folder: Path) -> None:
+    """Asks the coordinator to stop after the round that it plays.
+
+    Raises:
+      BadInput: the folder cannot be written to.
+    """
+    try:
+        (folder / STOP).touch()
+    except OSError as error:
+        raise BadInput(f"'{folder / STOP}' cannot be written: {error.strerror}") from None
+
+
+def forget_stop(folder: Path) -> None:
+    """Removes a request to stop: it has had its effect, or nobody was there to hear it."""
+    (folder / STOP).unlink(missing_ok=True)
+
+
+class SiteStanding(NamedTuple):
+    """What the coordinator knows of a site.
+
+    Attributes:
+      name: of the site.
+      connected: whether its node is; None if that is not known.
+      last: the latest round in which its upload was taken; 0 for none.
+      accuracy: what it last told of its test rows.
+      failures: how often it failed.
+      why: the latest failure, with its round.
+    """
+
+    name: str
+    connected: bool | None
+    last: int
+    accuracy: float | None
+    failures: int
+    why: str
+
+
+def sites_of(folder: Path, names: dict[str, bool | None]) -> list[SiteStanding]:
+    """Each site's standing.
+
+    Args:
+      folder: of the federation.
+      names: sites that are known from elsewhere, and whether they are connected.
+    """
+    last: dict[str, int] = {}
+    accuracy: dict[str, float] = {}
+    failures: dict[str, list[str]] = {}
+    joined = [e["site"] for e in read_lines(folder / EVENTS) if e.get("event") == "joined"]
+    for line in rounds_of(folder):
+        for name, said in line["sites"].items():
+            last[name] = line["round"]
+            if (found := said.get("post_accuracy")) is not None:
+                accuracy[name] = found
+        for name, why in line["failed"].items():
+            failures.setdefault(name, []).append(f"round {line['round']}: {why}")
+    for name, said in finished_of(folder).items():
+        if (found := said.get("pre_accuracy")) is not None:
+            accuracy[name] = found
+    everyone = dict.fromkeys([*names, *sorted({*joined, *last, *failures})])
+    return [
+        SiteStanding(
+            name,
+            names.get(name),
+            last.get(name, 0),
+            accuracy.get(name),
+            len(failures.get(name, [])),
+            failures.get(name, [""])[-1],
+        )
+        for name in everyone
+    ]
+
+
+def traffic_of(folder: Path) -> dict[str, int]:
+    """Bytes of all rounds: the messages' own, and what Flower put around them."""
+    total = {"up": 0, "down": 0, "envelope_up": 0, "envelope_down": 0}
+    for line in rounds_of(folder):
+        for way in ("up", "down"):
+            total[way] += line["bytes"][way]
+            total[f"envelope_{way}"] += line["envelope"][way]
+    return total
+
+
+def round_now(folder: Path) -> int:
+    """How many rounds are done, as the checkpoint says."""
+    path = folder / LATEST
+    if not path.exists():
+        return 0
+    from json import loads
+
+    found: Line = loads(path.read_text(encoding="utf-8"))
+    return int(found["round"])
+
+
+def is_over(folder: Path, rounds: int) -> bool:
+    """Whether all rounds were played and the sites have been told."""
+    ended = [e["event"] for e in read_lines(folder / EVENTS) if e.get("event") in ENDS]
+    return round_now(folder) >= rounds and bool(ended) and ended[-1] == FINISHED
+
+
+def named_sites(project_folder: Path) -> list[str]:
+    """Names in the project's own folder of sites, where it still is."""
+    found = sorted((project_folder / "sites").glob("*/site.toml"))
+    numbered = [(int(read_toml(p, "site file").get("client", 0)), p.parent.name) for p in found]
+    return [name for _, name in sorted(numbered)]

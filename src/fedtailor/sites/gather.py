@@ -1,0 +1,59 @@
+"""A round's uploads on their way to the server."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from .. import tree
+from ..engine.fold import Fold
+from ..method import Upload
+from ..tree import Tree
+from .messages import counted
+
+
+class Gathered:
+    """Uploads of a round, folded in the order of ids whatever the order they come in: a result must
+    not depend on who was faster. What comes early waits; all but that is one model.
+
+    Args:
+      cohort: ids that may come.
+    """
+
+    def __init__(self, cohort: list[int]) -> None:
+        self._order = sorted(cohort)
+        self._waiting: dict[int, Upload] = {}
+        self._fold, self._ids = Fold(), list[int]()
+        self._each: list[Tree] = []
+        self._next, self._up = 0, 0
+        self._largest: dict[int, float] = {}
+
+    def add(self, client: int, upload: Upload) -> None:
+        """Takes an upload in."""
+        self._waiting[client] = upload
+        while self._next < len(self._order) and self._order[self._next] in self._waiting:
+            self._take(self._order[self._next])
+            self._next += 1
+
+    def _take(self, client: int) -> None:
+        upload = self._waiting.pop(client)
+        self._up += counted(upload.mean) + counted(upload.each)
+        self._fold.add(
+            tree.map(lambda p: p[None], upload.mean), torch.as_tensor(upload.weight)[None]
+        )
+        self._each.append(upload.each)
+        sent = [*tree.leaves(upload.mean), *tree.leaves(upload.each)]
+        sizes = [float(p.abs().max()) for p in sent if p.is_floating_point() and p.numel()]
+        self._largest[client] = max(sizes, default=0.0)
+        self._ids.append(client)
+
+    def whole(self) -> tuple[Tensor, Upload, int]:
+        """(ids, what the server receives, bytes that came), without those who are missing."""
+        for client in sorted(self._waiting):
+            self._take(client)
+        upload = Upload(self._fold.mean(), self._fold.share(), tree.stack(self._each))
+        return torch.tensor(self._ids), upload, self._up
+
+    def extreme(self) -> int:
+        """Who sent the largest number."""
+        return max(self._largest, key=lambda client: self._largest[client])

@@ -1,0 +1,132 @@
+"""A site's rows: loaded, encoded as agreed, cut into train, val and test. They stay here."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..assemble import lay_out
+from ..config import make_config
+from ..data import Data
+from ..datasets import Encoder, Source, load
+from ..datasets.source import take
+from ..engine.federation import Federation
+from ..errors import BadInput
+from ..partition import split
+from .settings import SiteSettings
+
+
+class Holding(NamedTuple):
+    """Attributes:
+    data: training and validation rows, as methods see them.
+    test: rows that only evaluation sees.
+    mix: how many training rows there are of each class.
+    """
+
+    data: Data
+    test: Data
+    mix: dict[str, int]
+
+
+class _Cut(NamedTuple):
+    source: Source
+    train: np.ndarray
+    val: np.ndarray
+    test: np.ndarray
+
+
+def _of_trial(site: SiteSettings) -> _Cut:
+    """A share of data that everybody has, as the simulation would divide them."""
+    _, source, partition = lay_out(make_config("local", site.data, {}))
+    if site.client >= len(partition):
+        raise BadInput(
+            f"site file '{site.path}': client is {site.client}, but the partition has "
+            f"{len(partition)}: give a number from 0 to {len(partition) - 1}"
+        )
+    i = site.client
+    return _Cut(source, partition.train[i], partition.val[i], partition.test[i])
+
+
+def _of_own(site: SiteSettings) -> _Cut:
+    """All rows of the site's own data, cut as the simulation cuts those of this client."""
+    config = make_config("local", site.data, {})
+    source = load(
+        config.data,
+        data_dir=None,
+        label=config.label or None,
+        client=config.client_column or None,
+        text=config.text_column or None,
+        image_size=config.image_size or None,
+    )
+    if config.official_test and not source.official_test.any():
+        raise BadInput(f"data '{source.name}' has no test rows of its own: drop official_test")
+    # a cut depends on the client's number and its rows alone: the others' places stay as they are
+    places = site.client + 1
+    partition = split(
+        [np.arange(len(source))] * places,
+        source.labels,
+        [f"{i}" for i in range(places)],
+        test=config.test,
+        val=config.val,
+        seed=config.partition_seed,
+        scheme="own",
+        official_test=source.official_test if config.official_test else None,
+    )
+    return _Cut(source, partition.train[-1], partition.val[-1], partition.test[-1])
+
+
+def _labels(source: Source, encoder: Encoder) -> np.ndarray:
+    """Labels as the federation numbers its classes."""
+    number = {name: i for i, name in enumerate(encoder.classes)}
+    present = sorted({source.classes[i] for i in np.unique(source.labels)})
+    for name in present:
+        if name not in number:
+            raise BadInput(
+                f"data '{source.name}' has the class '{name}', which the federation does not "
+                f"know: it has {', '.join(encoder.classes[:12])}"
+            )
+    of = np.array([number.get(name, -1) for name in source.classes], dtype=np.int64)
+    return of[source.labels]
+
+
+def one_client(
+    x: Tensor, y: Tensor, train: np.ndarray, val: np.ndarray, test: np.ndarray
+) -> tuple[Data, Data]:
+    """(training and validation rows, test rows) of the only client of a store."""
+    alone = Federation.of(x, y, [train], [val], [test])
+    data, tested = alone.data(torch.tensor([0])), alone.part(torch.tensor([0]), "test")
+    return _unstacked(data), _unstacked(tested)
+
+
+def _unstacked(data: Data) -> Data:
+    return data._replace(
+        rows=data.rows[0], n=data.n[0], val_rows=data.val_rows[0], val_n=data.val_n[0]
+    )
+
+
+def hold(site: SiteSettings, encoder: Encoder) -> Holding:
+    """A site's rows, encoded with what the federation agreed on.
+
+    Raises:
+      BadInput: the data cannot be had, or do not fit.
+    """
+    trial = bool(site.data.get("clients")) or bool(site.data.get("partition"))
+    cut = _of_trial(site) if trial else _of_own(site)
+    labels = _labels(cut.source, encoder)
+    if cut.source.kind != encoder.form.kind:
+        raise BadInput(
+            f"data '{cut.source.name}' are {cut.source.kind}, but the federation learns from "
+            f"{encoder.form.kind}: name other data"
+        )
+    rows = np.concatenate([cut.train, cut.val, cut.test])
+    x = torch.from_numpy(np.ascontiguousarray(encoder.apply(take(cut.source.raw, rows))))
+    y = torch.from_numpy(labels[rows])
+    ends = np.cumsum([len(cut.train), len(cut.val)])
+    train, val, test = np.split(np.arange(len(rows)), ends)
+    data, tested = one_client(x, y, train, val, test)
+    counts = torch.bincount(y[: len(train)], minlength=len(encoder.classes)).tolist()
+    mix = {name: c for name, c in zip(encoder.classes, counts, strict=True) if c}
+    return Holding(data, tested, mix)

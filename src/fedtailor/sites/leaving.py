@@ -1,0 +1,107 @@
+"""What leaves a site for a method: every array by name, and every number beside them.
+
+Found by playing one client's turn on a reference network, so it cannot differ from what a real
+federation sends: the same functions make the messages there.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+
+from .. import tree
+from ..config import make_config
+from ..datasets import Encoder
+from ..form import Form
+from ..tree import Tree
+from .messages import to_arrays
+from .plan import bring_to_life, first_server, make_plan, upload_like
+
+REFERENCE = "mlp"
+FORM = Form("image", (1, 8, 8), 10)  # digits
+CLIENTS = 3
+
+# (name, when, what) of each number in an answer's header; `share` in site.toml takes the last two
+# groups away
+NUMBERS = (
+    ("n, val, test", "on joining", "how many rows the site has for training, validation, testing"),
+    ("name, client", "on joining", "what the site calls itself, and its number"),
+    ("newest", "on joining", "the newest round that the site has a state of"),
+    ("weight", "each round", "the upload's weight in a mean, usually the training rows"),
+    ("n", "each round", "training rows"),
+    (
+        "post_accuracy, post_loss, test",
+        "each round, if shared (scores)",
+        "of its model on its own test rows, and how many these are",
+    ),
+    (
+        "pre_accuracy, pre_loss, test",
+        "at the end, and where score_every asks; if shared (scores)",
+        "the same of its personal model",
+    ),
+    ("local_accuracy", "at the end, if shared (baseline)", "of a model trained without the others"),
+)
+PROTECTED = (
+    "With --dp-clip and --dp-noise the site clips each example's gradient and adds noise in every "
+    "training step, with a key that never leaves it: all that is made of these gradients, so the "
+    "arrays above, holds (ε, δ) per training example. Outside of it: numbers of rows, scores on "
+    "test rows (share = [] keeps them), and what a method computes from validation rows."
+)
+
+
+class Sent(NamedTuple):
+    """An array that leaves a site.
+
+    Attributes:
+      name: in the message.
+      shape: of the array.
+      type: of its numbers.
+      bytes: that it takes.
+      needed: `mean` where the mean over sites would do, `each` where the server needs it whole.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    type: str
+    bytes: int
+    needed: str
+
+
+class Leaving(NamedTuple):
+    """Attributes:
+    arrays: of one upload.
+    parameters: of the reference network.
+    each: why the server needs uploads one by one; empty if a mean would do.
+    """
+
+    arrays: tuple[Sent, ...]
+    parameters: int
+    each: tuple[str, ...]
+
+
+def what_leaves(method: str, options: dict[str, Any] | None = None) -> Leaving:
+    """What a site uploads in a round of a method.
+
+    Args:
+      method: its name.
+      options: hyper-parameters, if not the defaults.
+
+    Raises:
+      BadInput: the method is unknown, or not for sites.
+    """
+    encoder = Encoder(FORM, tuple(str(i) for i in range(FORM.classes)))
+    config = make_config(method, {"model": REFERENCE, "device": "cpu"}, options or {})
+    play = bring_to_life(make_plan(config, encoder, CLIENTS))
+    server = first_server(play, torch.full((CLIENTS,), 100))
+    like = upload_like(play, server)
+    found = [sent for part in ("mean", "each") for sent in _arrays(like, part)]
+    parameters = sum(p.numel() for p in tree.leaves(play.initial))
+    return Leaving(tuple(found), parameters, tuple(s.name for s in found if s.needed == "each"))
+
+
+def _arrays(upload: Tree, part: str) -> list[Sent]:
+    return [
+        Sent(f"{part}/{name}", array.shape, str(array.dtype), array.nbytes, part)
+        for name, array in to_arrays(upload[part]).items()
+    ]

@@ -1,0 +1,58 @@
+"""Preprocessing that sites agree on before any of them has shown a row.
+
+For images it is their size and the names of the classes. For tables it is also each column's
+name, its categories, or shift and scale; for text the words that are known. All of that comes from
+an example that may be shown to every site (made-up rows, public data), or from a file that was
+written by hand or by an earlier run; never from rows that are private.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..assemble import DEFAULT_MODELS
+from ..config import make_config
+from ..datasets import Encoder, encode, load
+from ..errors import BadInput
+
+
+def preprocessing_like(like: str, settings: Mapping[str, Any]) -> Encoder:
+    """The preprocessing of an example.
+
+    Args:
+      like: a known data set, data of any form that `--data` takes, or a `preprocessing.json`.
+      settings: of a run, those that were given, e.g. `label`.
+
+    Raises:
+      BadInput: it cannot be read, or says nothing that sites could agree on.
+    """
+    path = Path(like).expanduser()
+    if path.suffix == ".json" and path.is_file():
+        try:
+            return Encoder.from_json(json.loads(path.read_text(encoding="utf-8")))
+        except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+            raise BadInput(f"--like '{like}' is no preprocessing file: {error}") from None
+    given = {k: v for k, v in settings.items() if k in _OF_EXAMPLE}
+    config = make_config("local", given | {"data": like}, {})
+    source = load(
+        config.data,
+        data_dir=Path(config.data_dir) if config.data_dir else None,
+        label=config.label or None,
+        client=config.client_column or None,
+        text=config.text_column or None,
+        image_size=config.image_size or None,
+    )
+    return encode(source, np.arange(len(source)), normalise=config.normalise)[0]
+
+
+def model_for(encoder: Encoder, named: str) -> str:
+    """The network that fits, unless one was named."""
+    return DEFAULT_MODELS[encoder.form.kind] if named in ("", "auto") else named
+
+
+_OF_EXAMPLE = ("data_dir", "label", "client_column", "text_column", "image_size", "normalise")

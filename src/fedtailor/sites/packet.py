@@ -1,0 +1,222 @@
+"""What crosses between coordinator and site: a small header and flat named arrays.
+
+Nothing here needs torch: Flower starts a new process for every message, and that one must be light.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import numpy as np
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from ..errors import BadInput
+
+if TYPE_CHECKING:
+    from flwr.app import RecordDict
+
+PROTOCOL = 1
+BFLOAT16 = "|bfloat16"  # numpy has no such numbers: they travel as 16 bits, and their name says so
+SAID = ("kind", "federation", "plan", "client", "round", "last")  # what makes a request this one
+
+Value: TypeAlias = str | int | float | bool
+Header: TypeAlias = dict[str, Value]
+Arrays: TypeAlias = dict[str, np.ndarray[Any, Any]]
+
+_HEADER, _ARRAYS = "header", "arrays"
+_KINDS = {np.dtype(k) for k in ("f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "bool")}
+_LONGEST_NAME = 1024
+_STYPE = "numpy.ndarray"
+
+
+class Limits(NamedTuple):
+    """The most that a packet may hold; more is refused before it is decoded.
+
+    Attributes:
+      bytes: of all arrays together.
+      arrays: how many.
+      header: bytes of the header as JSON.
+    """
+
+    bytes: int = 2 << 30
+    arrays: int = 20_000
+    header: int = 64 << 20
+
+
+class Packet(NamedTuple):
+    """Attributes:
+    header: who asks or answers, for which round, and small numbers.
+    arrays: by flat name.
+    """
+
+    header: Header
+    arrays: Arrays
+
+    def text(self, name: str) -> str:
+        """A word of the header."""
+        found = self.header.get(name)
+        if not isinstance(found, str):
+            raise BadInput(f"header: '{name}' is {found!r}, expected text")
+        return found
+
+    def number(self, name: str) -> int:
+        """A whole number of the header."""
+        found = self.header.get(name)
+        if isinstance(found, bool) or not isinstance(found, int):
+            raise BadInput(f"header: '{name}' is {found!r}, expected a whole number")
+        return found
+
+    def real(self, name: str) -> float:
+        """A finite number of the header."""
+        found = self.header.get(name)
+        if isinstance(found, bool) or not isinstance(found, (int, float)):
+            raise BadInput(f"header: '{name}' is {found!r}, expected a number")
+        if not np.isfinite(found):
+            raise BadInput(f"header: '{name}' is {found}, expected a finite number")
+        return float(found)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all arrays."""
+        return sum(a.nbytes for a in self.arrays.values())
+
+
+def digest(packet: Packet) -> str:
+    """Tells whether two requests ask for the same."""
+    found = hashlib.sha256(
+        json.dumps([packet.header.get(k) for k in SAID], sort_keys=True).encode()
+    )
+    for name in sorted(packet.arrays):
+        array = packet.arrays[name]
+        found.update(f"{name}|{array.dtype.str}|{array.shape}|".encode())
+        found.update(np.ascontiguousarray(array).tobytes())
+    return found.hexdigest()
+
+
+def refusal(code: str, detail: str, **more: Value) -> Packet:
+    """The answer of one who cannot or will not: why, in a word and in a line."""
+    return Packet({"status": "error", "code": code, "detail": detail, **more}, {})
+
+
+# --- as bytes, for files and sockets on one machine ---
+
+
+def to_bytes(packet: Packet) -> bytes:
+    """A packet as bytes: JSON, then safetensors; nothing that could run."""
+    header = json.dumps(packet.header).encode()
+    body = save({k: np.ascontiguousarray(v).reshape(v.shape) for k, v in packet.arrays.items()})
+    return len(header).to_bytes(8, "big") + header + body
+
+
+def from_bytes(raw: bytes, limits: Limits = Limits()) -> Packet:
+    """The packet that `to_bytes` was given, checked.
+
+    Raises:
+      BadInput: it is none, or larger than allowed.
+    """
+    size = int.from_bytes(raw[:8], "big")
+    if len(raw) < 8 or size > len(raw) - 8:
+        raise BadInput("packet: cut off")
+    if size > limits.header or len(raw) > limits.bytes + limits.header:
+        raise BadInput(f"packet: {len(raw):,} bytes, at most {limits.bytes:,} are allowed")
+    try:
+        header = json.loads(raw[8 : 8 + size])
+        arrays = load(raw[8 + size :])
+    except (ValueError, SafetensorError, KeyError) as error:
+        raise BadInput(f"packet: cannot be read ({error})") from None
+    return Packet(_checked_header(header), _counted(arrays, limits))
+
+
+def _checked_header(header: Any) -> Header:
+    if not isinstance(header, dict) or not all(
+        isinstance(k, str) and isinstance(v, (str, int, float, bool)) for k, v in header.items()
+    ):
+        raise BadInput("header: not a list of names with texts and numbers")
+    return header
+
+
+def _counted(arrays: Arrays, limits: Limits) -> Arrays:
+    if len(arrays) > limits.arrays:
+        raise BadInput(f"message: {len(arrays):,} arrays, at most {limits.arrays:,} are allowed")
+    total = sum(a.nbytes for a in arrays.values())
+    if total > limits.bytes:
+        raise BadInput(f"message: {total:,} bytes, at most {limits.bytes:,} are allowed")
+    return arrays
+
+
+# --- as Flower's records ---
+
+
+def to_records(packet: Packet) -> RecordDict:
+    """A packet as Flower's records."""
+    from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+
+    arrays = {k: Array(np.ascontiguousarray(v).reshape(v.shape)) for k, v in packet.arrays.items()}
+    return RecordDict({_ARRAYS: ArrayRecord(arrays), _HEADER: ConfigRecord(dict(packet.header))})
+
+
+def from_records(records: RecordDict, limits: Limits = Limits()) -> Packet:
+    """The packet that Flower brought, checked.
+
+    Raises:
+      BadInput: it is none of ours, or larger than allowed.
+    """
+    from flwr.app import ArrayRecord, ConfigRecord
+
+    if set(records) != {_HEADER, _ARRAYS}:
+        raise BadInput(f"message: has records {sorted(records)}, expected arrays and header")
+    arrays, header = records[_ARRAYS], records[_HEADER]
+    if not isinstance(arrays, ArrayRecord) or not isinstance(header, ConfigRecord):
+        raise BadInput("message: records of other kinds than arrays and settings")
+    if len(arrays) > limits.arrays:
+        raise BadInput(f"message: {len(arrays):,} arrays, at most {limits.arrays:,} are allowed")
+    total = sum(len(a.data) for a in arrays.values())
+    if total > limits.bytes + 1024 * len(arrays):
+        raise BadInput(f"message: {total:,} bytes, at most {limits.bytes:,} are allowed")
+    if sum(len(v) for v in header.values() if isinstance(v, str)) > limits.header:
+        raise BadInput(f"header: more than {limits.header:,} bytes")
+    found = {}
+    for name, array in arrays.items():
+        if not name or len(name) > _LONGEST_NAME or array.stype != _STYPE:
+            raise BadInput(f"message: '{name[:80]}' is no array of numbers")
+        found[name] = _read_array(array.data, name)
+    return Packet(_checked_header(dict(header)), _counted(found, limits))
+
+
+def _read_array(data: bytes, name: str) -> np.ndarray[Any, Any]:
+    """An array in numpy's own form, whose header may lie about what follows."""
+    stream = io.BytesIO(data)
+    try:
+        version = np.lib.format.read_magic(stream)
+        read = {
+            (1, 0): np.lib.format.read_array_header_1_0,
+            (2, 0): np.lib.format.read_array_header_2_0,
+        }[version]
+        shape, fortran, kind = read(stream)
+    except (ValueError, KeyError, TypeError, SyntaxError, EOFError) as error:
+        raise BadInput(f"message: '{name}' is no array ({error})") from None
+    if kind not in _KINDS:
+        raise BadInput(f"message: '{name}' holds {kind}, expected plain numbers")
+    count = 1
+    for side in shape:
+        count *= int(side)
+    if min(shape, default=0) < 0 or count * kind.itemsize != len(data) - stream.tell():
+        raise BadInput(
+            f"message: '{name}' says {tuple(shape)} {kind} but holds "
+            f"{len(data) - stream.tell():,} bytes"
+        )
+    flat = np.frombuffer(data, dtype=kind, offset=stream.tell())
+    return flat.reshape(shape, order="F" if fortran else "C")
+
+
+def envelope(records: RecordDict, packet: Packet) -> int:
+    """Bytes that Flower adds to the arrays: names, types, header (not HTTP and TLS)."""
+
+    def whole(part: Any) -> int:
+        return len(part.deflate()) + sum(whole(c) for c in (part.children or {}).values())
+
+    return whole(records) - packet.nbytes

@@ -1,0 +1,252 @@
+"""What a federation has agreed on: method, network, training, preprocessing. Made once, by the
+coordinator; every site checks it before it takes part."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .. import __version__, rng
+from ..assemble import make_method, make_task
+from ..config import Config, make_config
+from ..data import Data
+from ..datasets import Encoder
+from ..errors import BadInput
+from ..form import Form
+from ..method import Clients, Method
+from ..rng import Turn
+from ..task import Task
+from ..tree import Params, Tree
+from .holding import one_client
+from .messages import Spec, like_of, spec_of
+from .packet import PROTOCOL
+
+# Settings that all must share. What concerns a site's data is its own affair.
+SHARED = (
+    "model", "blocks", "augment", "epochs", "steps", "batch", "lr", "optimizer", "momentum",
+    "weight_decay", "lr_decay", "lr_floor", "clip", "last", "dp_clip", "dp_noise", "dp_delta",
+    "participation", "rounds", "finetune", "seed",
+)  # fmt: skip
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+_KEYS = ("protocol", "version", "method", "options", "settings", "clients", "dtype", "encoder",
+         "message")  # fmt: skip
+_MOST_CLIENTS = 100_000
+
+
+class Plan(NamedTuple):
+    """Attributes:
+    method: its name.
+    options: its hyper-parameters that are not the defaults.
+    settings: of training, those in `SHARED`.
+    clients: how many sites the federation has.
+    dtype: `float32` or `float64`.
+    encoder: preprocessing, as JSON.
+    message: what a message to a client looks like.
+    """
+
+    method: str
+    options: dict[str, Any]
+    settings: dict[str, Any]
+    clients: int
+    dtype: str
+    encoder: dict[str, Any]
+    message: Spec
+
+    def text(self) -> str:
+        """The plan as JSON, always in the same words."""
+        whole = {"protocol": PROTOCOL, "version": __version__, **self._asdict()}
+        return json.dumps(whole, sort_keys=True)
+
+    def fingerprint(self) -> str:
+        """Tells whether two plans are the same."""
+        return hashlib.sha256(self.text().encode()).hexdigest()
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds the federation has."""
+        return int(self.settings["rounds"])
+
+    @property
+    def seed(self) -> int:
+        """Of all random numbers."""
+        return int(self.settings["seed"])
+
+
+def read_plan(text: str) -> Plan:
+    """The plan that `Plan.text` wrote, checked in form.
+
+    Raises:
+      BadInput: it is none, or of another version.
+    """
+    try:
+        found = json.loads(text)
+    except ValueError as error:
+        raise BadInput(f"plan: not JSON ({error})") from None
+    if not isinstance(found, dict) or set(found) != set(_KEYS):
+        raise BadInput(f"plan: it must have exactly {', '.join(_KEYS)}")
+    require_version(found.pop("protocol"), found.pop("version"))
+    words = all(isinstance(found[k], str) for k in ("method", "dtype"))
+    tables = all(isinstance(found[k], dict) for k in ("options", "settings", "encoder"))
+    tables = tables and isinstance(found["message"], list)
+    if not words or not tables or set(found["settings"]) != set(SHARED):
+        raise BadInput("plan: an entry is of the wrong kind")
+    clients = found["clients"]
+    if type(clients) is not int or not 1 <= clients <= _MOST_CLIENTS:
+        raise BadInput(f"plan: clients is {clients!r}, expected 1 to {_MOST_CLIENTS:,}")
+    if found["dtype"] not in DTYPES:
+        raise BadInput(f"plan: dtype is '{found['dtype']}', expected {' or '.join(DTYPES)}")
+    return Plan(**found)
+
+
+def require_version(protocol: Any, version: Any) -> None:
+    """Refuses whoever speaks another protocol or runs another version: numbers would differ.
+
+    Raises:
+      BadInput: it does.
+    """
+    if protocol != PROTOCOL:
+        raise BadInput(
+            f"the other side speaks protocol {protocol!r}, this one {PROTOCOL}: "
+            "install the same FedTailor on both"
+        )
+    if version != __version__:
+        raise BadInput(
+            f"the other side runs FedTailor {version}, this one {__version__}: "
+            "install the same version on both"
+        )
+
+
+class Play(NamedTuple):
+    """A plan brought to life.
+
+    Attributes:
+      plan: of the federation.
+      config: the same as a run's configuration.
+      encoder: preprocessing.
+      task: the network.
+      method: what is played.
+      initial: the common initial parameters.
+    """
+
+    plan: Plan
+    config: Config
+    encoder: Encoder
+    task: Task
+    method: Method
+    initial: Params
+
+    def turn(self, purpose: int, round: int) -> Turn:
+        """A round's turn, with the numbers that the simulation draws; a client's is `.of(id)`."""
+        key = rng.key(self.plan.seed, purpose, round)
+        return Turn(key, torch.tensor(round), torch.tensor(self.plan.rounds))
+
+    @property
+    def message_like(self) -> Tree:
+        """A message of zeros."""
+        return like_of(self.plan.message)
+
+
+@contextmanager
+def in_dtype(name: str) -> Iterator[None]:
+    """Within, new tensors have this type."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(DTYPES[name])
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _refuse_what_sites_cannot(config: Config, method: Method) -> None:
+    if method.donate:
+        raise BadInput(
+            f"method '{config.method}' gives training rows away, and a site's data stay there: "
+            "choose another (fedavg-data with beta=0 is FedAvg)"
+        )
+    for name in ("depths", "join", "held_out"):
+        if value := getattr(config, name):
+            raise BadInput(f"{name} is '{value}': it is for simulations; leave it out")
+    if config.options.get("acc_source") == "test":
+        raise BadInput("acc_source is 'test': it is for simulations; leave it out")
+
+
+def bring_to_life(plan: Plan) -> Play:
+    """Network and method of a plan.
+
+    Raises:
+      BadInput: an unknown name, a value out of range, or something that sites do not do.
+    """
+    config = make_config(plan.method, plan.settings | {"device": "cpu"}, plan.options)
+    encoder = Encoder.from_json(plan.encoder)
+    with in_dtype(plan.dtype):
+        task = make_task(config, encoder.form)
+        method = make_method(config, task)
+        initial = task.init(rng.key(plan.seed, rng.INITIAL))
+    _refuse_what_sites_cannot(config, method)
+    return Play(plan, config, encoder, task, method, initial)
+
+
+def make_plan(config: Config, encoder: Encoder, clients: int) -> Plan:
+    """The plan of a federation.
+
+    Args:
+      config: method, options and training; `auto` for the network is not allowed.
+      encoder: preprocessing that every site applies.
+      clients: how many sites there are.
+
+    Raises:
+      BadInput: the method is not for sites.
+    """
+    dtype = str(torch.get_default_dtype()).removeprefix("torch.")
+    settings = {name: getattr(config, name) for name in SHARED}
+    plan = Plan(config.method, config.options, settings, clients, dtype, encoder.to_json(), [])
+    play = bring_to_life(plan)
+    _refuse_what_sites_cannot(config, play.method)
+    server = first_server(play, torch.ones(clients, dtype=torch.int64))
+    first = torch.tensor(0)
+    message = play.method.send(server, first, play.turn(rng.TURN, 0).of(first))
+    # what JSON makes of it: tuples are lists there, and fingerprints must agree
+    return read_plan(plan._replace(message=spec_of(message)).text())
+
+
+def first_server(play: Play, sizes: Tensor) -> Tree:
+    """The server's state before the first round."""
+    key = rng.key(play.plan.seed, rng.SERVER)
+    with in_dtype(play.plan.dtype), torch.no_grad():
+        return play.method.init(Clients.of(sizes), play.initial, key)
+
+
+def _few_rows(form: Form, batch: int) -> Data:
+    """A handful of made-up rows, enough for every kind of layer."""
+    count = 4 * max(min(batch, 8), 2)
+    shape = (count, *form.shape)
+    if form.kind == "image":
+        x = torch.arange(count).view(-1, 1, 1, 1).expand(shape).to(torch.uint8)
+    elif form.kind == "text":
+        x = torch.arange(count).view(-1, 1).expand(shape) % max(form.vocabulary, 1)
+    else:
+        x = torch.linspace(-1, 1, count).view(-1, 1).expand(shape)
+    rows = np.arange(count)
+    return one_client(x, torch.arange(count) % form.classes, rows, rows[:4], rows[:1])[0]
+
+
+def upload_like(play: Play, server: Tree) -> Tree:
+    """What an upload looks like: found by playing one client's turn on a handful of rows."""
+    short = replace(play.config, epochs=1, steps=0, batch=min(play.config.batch, 8), dp_clip=0.0)
+    with in_dtype(play.plan.dtype), torch.no_grad():
+        method = make_method(replace(short, dp_noise=0.0), play.task)
+        first = torch.tensor(0)
+        turn = play.turn(rng.TURN, 0).of(first)
+        message = method.send(server, first, turn)
+        state = method.start(message, play.initial, turn.at_start())
+        data = _few_rows(play.encoder.form, play.config.batch)
+        upload = method.client(message, state, data, turn.at_client()).upload
+        return {"mean": upload.mean, "each": upload.each}

@@ -1,0 +1,259 @@
+"""Flower's processes on this machine: started with what they need, and stopped with what they
+started. TLS and node authentication are on unless `insecure` is said."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from ..errors import BadInput
+from .call import stop_site
+from .keys import Certificates, make_certificates, make_node_key
+from .link import Link
+from .node import environment
+
+START_SECONDS = 60.0
+
+
+def free_port() -> int:
+    """A port on loopback that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Group:
+    """Processes with names, each with a group of its own; a `with` ends all of them.
+
+    Args:
+      logs: folder for what they say.
+    """
+
+    def __init__(self, logs: Path) -> None:
+        self.logs = logs
+        self.started: dict[str, subprocess.Popen[bytes]] = {}
+        self.site_files: set[Path] = set()
+        logs.mkdir(parents=True, exist_ok=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def start(
+        self, name: str, command: Sequence[str], env: dict[str, str], folder: Path
+    ) -> subprocess.Popen[bytes]:
+        """Starts a process; what it says goes to `NAME.log`."""
+        with (self.logs / f"{name}.log").open("ab") as log:
+            self.started[name] = subprocess.Popen(
+                list(command),
+                env=env,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                cwd=folder,
+                start_new_session=True,  # a group of its own, so that all of it can be ended
+            )
+        return self.started[name]
+
+    def end(self, name: str, *, kill: bool = False, seconds: float = 10.0) -> None:
+        """Ends a process with all that it started."""
+        process = self.started.pop(name, None)
+        if process is None:
+            return
+        below = descendants(process.pid)  # Flower gives some of them groups of their own
+        _signal(process, signal.SIGKILL if kill else signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(seconds)
+        _signal(process, signal.SIGKILL)  # whoever of the group is left
+        process.wait()
+        for pid, begun in below.items():
+            if _begun(pid) == begun:  # the same process still, not another with its number
+                with suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+
+    def stop(self) -> None:
+        """Ends everything that was started; a second Ctrl-C does not leave half of it behind."""
+        names = sorted(self.started, key=lambda name: name == "coordinator")  # the sites first
+        with _undisturbed():
+            for name in names:
+                _signal(self.started[name], signal.SIGTERM)
+            for name in names:
+                self.end(name)
+            for path in self.site_files:
+                stop_site(path)
+
+
+class Crew(Group):
+    """A coordinator and sites as processes of this machine.
+
+    Args:
+      folder: for keys, logs and Flower's files.
+      insecure: without TLS and node authentication; for trials only.
+      host: address that the coordinator listens at.
+    """
+
+    def __init__(self, folder: Path, *, insecure: bool = False, host: str = "127.0.0.1") -> None:
+        super().__init__(folder.resolve())
+        self.folder, self.insecure, self.host = folder.resolve(), insecure, host
+        self.port = free_port()
+        self.certificates: Certificates | None = None
+        if not insecure:
+            hosts = list(dict.fromkeys([host, "127.0.0.1", "localhost"]))
+            self.certificates = make_certificates(self.folder / "certificates", hosts)
+        authority = self.certificates.authority if self.certificates else None
+        self.link = Link(self._home("coordinator"), self.address, authority)
+
+    # --- what processes need ---
+
+    @property
+    def address(self) -> str:
+        """Where sites find the coordinator."""
+        return f"{self.host}:{self.port}"
+
+    def _home(self, name: str) -> Path:
+        home = self.folder / "flower" / name
+        home.mkdir(parents=True, exist_ok=True)
+        return home
+
+    def _start(
+        self, name: str, home: str, command: list[str], **more: Any
+    ) -> subprocess.Popen[bytes]:
+        env = environment(self._home(home)) | more
+        return self.start(name, command, env, self.folder)
+
+    # --- starting ---
+
+    def start_coordinator(self) -> None:
+        """Starts the SuperLink and waits until it listens."""
+        command = superlink_command(
+            self.certificates, self.host, self.port, self._home("coordinator") / "state.db"
+        )
+        process = self._start("coordinator", "coordinator", command)
+        if not wait_until_it_listens(self.link, process):
+            log = self.folder / "coordinator.log"
+            raise BadInput(f"the coordinator did not start at {self.address}: see '{log}'")
+
+    def register(self, name: str) -> Path:
+        """Makes a site's key, if it has none, and lets the coordinator know it."""
+        key = self.folder / "keys" / name
+        if not key.exists():
+            make_node_key(key)
+        self.link.register(key.with_name(key.name + ".pub"), name)
+        return key
+
+    def start_site(self, name: str, site_file: Path, **more: Any) -> subprocess.Popen[bytes]:
+        """Starts a SuperNode whose configuration names a site's file.
+
+        Args:
+          name: of the site.
+          site_file: its settings.
+          **more: variables for its environment.
+        """
+        site_file = site_file.resolve()
+        trust = ["--insecure"]
+        if self.certificates:
+            trust = [
+                "--root-certificates", str(self.certificates.authority),
+                "--auth-supernode-private-key", str(self.register(name)),
+            ]  # fmt: skip
+        self.site_files.add(site_file)
+        where = ["--superlink", self.address, "--host", "127.0.0.1", "--port", str(free_port())]
+        node = [sys.executable, "-m", "fedtailor.sites.node", str(site_file)]
+        return self._start(name, name, [*node, *trust, *where], **more)
+
+    def submit(self, federation_file: Path, **more: Any) -> str:
+        """Starts a run of the federation; returns its id."""
+        return self.link.submit(federation_file, **more)
+
+    def status(self, run: str) -> str:
+        """What Flower says of a run, e.g. `running` or `finished:completed`."""
+        return self.link.status(run)
+
+
+def superlink_command(
+    certificates: Certificates | None, listen: str, port: int, database: Path
+) -> list[str]:
+    """Flower's command for a coordinator; without certificates it is an insecure one."""
+    trust = ["--insecure"]
+    if certificates:
+        trust = [
+            "--ssl-ca-certfile", str(certificates.authority),
+            "--ssl-certfile", str(certificates.certificate),
+            "--ssl-keyfile", str(certificates.key),
+            "--enable-supernode-auth",
+        ]  # fmt: skip
+    where = ["--host", listen, "--port", str(port), "--database", str(database)]
+    return ["flower-superlink", *trust, *where, "--disable-runtime-dependency-installation"]
+
+
+def wait_until_it_listens(link: Link, process: subprocess.Popen[bytes]) -> bool:
+    """Whether the SuperLink came up before it ended, and in time."""
+    until = time.monotonic() + START_SECONDS
+    while time.monotonic() < until and process.poll() is None:
+        if link.listens():
+            return process.poll() is None  # somebody else may have had the port
+        time.sleep(0.1)
+    return False
+
+
+def _stat(pid: int) -> list[str]:
+    """What Linux says of a process, from its state on; nothing if it is gone."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []
+
+
+def _begun(pid: int) -> str:
+    found = _stat(pid)
+    return found[19] if found and found[0] != "Z" else ""
+
+
+def descendants(pid: int) -> dict[int, str]:
+    """Processes that a process started, and theirs: when each began, by number."""
+    parents: dict[int, list[int]] = {}
+    for path in Path("/proc").glob("[0-9]*"):
+        if found := _stat(int(path.name)):
+            parents.setdefault(int(found[1]), []).append(int(path.name))
+    below, left = {}, [pid]
+    while left:
+        for child in parents.get(left.pop(), []):
+            below[child] = _begun(child)
+            left.append(child)
+    return {child: begun for child, begun in below.items() if begun}
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield  # signals are the main thread's affair
+        return
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, number)  # its group has its number

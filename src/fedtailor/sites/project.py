@@ -1,0 +1,122 @@
+"""A federation's project folder as its coordinator sees it: where everything lies.
+
+    federation.toml          what is learnt, by whom, and where the coordinator runs
+    preprocessing.json       how every site encodes its rows (own data only)
+    coordinator/             certificates, the sites' public keys, start script; later the state
+    sites/NAME/              all that site NAME needs: to be moved to its machine
+    compose.yaml, Dockerfile the same in containers
+
+The table `[coordinator]` of federation.toml holds what is no part of the agreement.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..errors import BadInput, unknown
+from .keys import Certificates
+from .link import Link
+from .settings import read_toml, whole_number
+
+FILE = "federation.toml"
+STATE, HOME = "coordinator/state", "coordinator/flower"
+PORT, NODE_PORT = 8000, 9094  # Flower's own; each node of one machine needs another than 9094
+_WORDS = {
+    "host": "127.0.0.1",
+    "listen": "127.0.0.1",
+    "contact": "",
+    "authority": "",
+    "certificate": "",
+    "key": "",
+    "keys": "coordinator/keys",
+}
+_TLS = ("authority", "certificate", "key")
+
+
+class Project(NamedTuple):
+    """Attributes:
+    folder: of the project.
+    file: the coordinator's file.
+    host: name or address at which sites find the coordinator.
+    port: of the same.
+    listen: address that it listens at.
+    contact: name or address at which this machine's own commands find it.
+    certificates: None without TLS.
+    keys: folder with the sites' public keys, `NAME.pub`.
+    """
+
+    folder: Path
+    file: Path
+    host: str
+    port: int
+    listen: str
+    contact: str
+    certificates: Certificates | None
+    keys: Path
+
+    def link(self) -> Link:
+        """The way to the coordinator's SuperLink."""
+        authority = self.certificates.authority if self.certificates else None
+        return Link(self.folder / HOME, f"{self.contact}:{self.port}", authority)
+
+
+def read_project(folder: Path, *, insecure: bool) -> Project:
+    """The project in a folder.
+
+    Args:
+      folder: that `fedtailor federation init` made.
+      insecure: whether it was said that a project without TLS is meant.
+
+    Raises:
+      BadInput: there is none, or something in its table is unknown or missing.
+    """
+    folder = folder.expanduser().resolve()
+    path = folder / FILE
+    if not path.exists():
+        raise BadInput(
+            f"'{folder}' holds no {FILE}: make a project with fedtailor federation init {folder}"
+        )
+    found, where = read_toml(path, "federation file").get("coordinator", {}), f"'{path}'"
+    if not isinstance(found, dict):
+        raise BadInput(f"{where}: coordinator is {found!r}: write a table [coordinator]")
+    for name in found:
+        if name not in (*_WORDS, "port"):
+            raise BadInput(f"{where}: {unknown('setting of [coordinator]', name, _WORDS)}")
+    words: dict[str, Any] = _WORDS | found
+    for name in _WORDS:
+        if not isinstance(words[name], str):
+            raise BadInput(f"{where}: {name} is {words[name]!r}: give text in quotes")
+    port = whole_number(found, "port", PORT, 1, where)
+    if port > 65535:
+        raise BadInput(f"{where}: port is {port}: give a number up to 65535")
+    return Project(
+        folder,
+        path,
+        words["host"],
+        port,
+        words["listen"],
+        words["contact"] or words["host"],
+        _certificates(folder, words, insecure, where),
+        folder / words["keys"],
+    )
+
+
+def _certificates(
+    folder: Path, words: dict[str, Any], insecure: bool, where: str
+) -> Certificates | None:
+    named = [name for name in _TLS if words[name]]
+    if not named and insecure:
+        return None
+    if insecure:
+        raise BadInput(f"{where} names certificates: leave --insecure out, or remove them there")
+    if len(named) < len(_TLS):
+        missing = ", ".join(name for name in _TLS if not words[name])
+        raise BadInput(
+            f"{where}: [coordinator] names no {missing}: give the paths, or say --insecure"
+        )
+    made = Certificates(*(folder / words[name] for name in _TLS))
+    for path in made:
+        if not path.is_file():
+            raise BadInput(f"{where}: '{path}' does not exist: put the certificate there")
+    return made

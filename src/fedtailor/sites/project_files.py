@@ -1,0 +1,294 @@
+"""Writes a federation's project: files, keys, scripts, units; all of it or nothing."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import re
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from .. import __version__
+from ..errors import BadInput
+from . import templates
+from .federation_file import read_federation
+from .keys import make_certificates, make_node_key
+from .project import FILE, NODE_PORT, PORT, STATE
+from .settings import OF_DATA, read_settings
+from .state import checked_id
+
+MARK = "FedTailor"  # in the first line of federation.toml: what may be overwritten
+_SITE = re.compile(r"[a-z0-9]([a-z0-9_-]{0,46}[a-z0-9])?")
+_HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """A project to be written.
+
+    Attributes:
+      id: of the federation.
+      method: that is played.
+      sites: their names; a site's number is its place here.
+      settings: of a run, those that were given.
+      options: the method's hyper-parameters that were given.
+      rules: entries of `[federation]`, e.g. `deadline`.
+      host: name or address at which sites find the coordinator.
+      port: of the same.
+      node_ports: of the sites' nodes, for their own use on their machines.
+      insecure: without TLS and node authentication.
+      preprocessing: what all sites apply to their own rows; None: trial data that everybody has.
+    """
+
+    id: str
+    method: str
+    sites: Sequence[str]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    rules: Mapping[str, Any] = field(default_factory=dict)
+    host: str = "127.0.0.1"
+    port: int = PORT
+    node_ports: Sequence[int] = ()
+    insecure: bool = False
+    preprocessing: Mapping[str, Any] | None = None
+
+
+def check_names(sites: Sequence[str], host: str) -> None:
+    """Refuses names that could not be a folder, a service and a part of a certificate.
+
+    Raises:
+      BadInput: one is not.
+    """
+    for name in sites:
+        if not _SITE.fullmatch(name) or name == "coordinator":
+            raise BadInput(
+                f"site '{name[:80]}': use small letters, digits, '_' and '-', at most 48, and "
+                "another name than 'coordinator'"
+            )
+        if list(sites).count(name) > 1:
+            raise BadInput(f"site '{name}' is named twice: give each its own name")
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        if not _HOST.fullmatch(host):
+            raise BadInput(
+                f"host '{host[:80]}': give the name or address at which sites reach the coordinator"
+            ) from None
+
+
+def _toml(values: Mapping[str, Any]) -> str:
+    return "".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items())
+
+
+def _filled(text: str, **values: Any) -> str:
+    return Template(text).substitute({k: str(v) for k, v in values.items()})
+
+
+def _federation_toml(wanted: Wanted) -> str:
+    trial = wanted.preprocessing is None
+    own = {k: v for k, v in wanted.settings.items() if trial or k not in OF_DATA}
+    table = {"id": wanted.id, "sites": len(wanted.sites), "folder": STATE}
+    if not trial:
+        table |= {"preprocessing": "preprocessing.json"}
+    loopback = wanted.host in ("127.0.0.1", "localhost")
+    # trial certificates hold for 127.0.0.1 too, where this machine's own commands find it
+    where: dict[str, Any] = {
+        "host": wanted.host,
+        "port": wanted.port,
+        "listen": wanted.host if loopback else "0.0.0.0",
+        "contact": "127.0.0.1",
+    }
+    if not wanted.insecure:
+        names = {"authority": "ca.crt", "certificate": "server.pem", "key": "server.key"}
+        where |= {k: f"coordinator/certificates/{v}" for k, v in names.items()}
+        where |= {"keys": "coordinator/keys"}
+    return (
+        f"# {MARK} {__version__}: what this federation learns. All sites agree to it when they "
+        "join;\n# a change of method, network or training needs a new id.\n"
+        + _toml({"method": wanted.method} | own)
+        + "\n[options]  # the method's own: fedtailor show METHOD\n"
+        + _toml(wanted.options)
+        + "\n[federation]\n"
+        + _toml(table | dict(wanted.rules))
+        + "\n[coordinator]  # where it runs; paths are relative to this file\n"
+        + _toml(where)
+    )
+
+
+def _site_toml(wanted: Wanted, number: int) -> str:
+    given = {k: v for k, v in wanted.settings.items() if k in OF_DATA}
+    said: dict[str, Any] = {"client": number, "name": wanted.sites[number], "folder": "state"}
+    note = ""
+    if wanted.preprocessing is None:
+        said |= {"data": "digits"} | given | {"clients": len(wanted.sites)}
+    else:
+        note = "# CHANGE `data`: a file or folder in any form that `fedtailor run --data` takes.\n"
+        unfit = ("data", "data_dir", "clients", "partition", "client_column", "min_samples")
+        said |= {"data": "data"} | {k: v for k, v in given.items() if k not in unfit}
+    return (
+        f"# Site '{wanted.sites[number]}' of '{wanted.id}': its data, and what it agrees to. Paths "
+        "are relative to\n# this file. Nothing here leaves the site but its name.\n"
+        + note
+        + _toml(said)
+        + f"allow = {json.dumps([wanted.method])}  # methods that it takes part in\n"
+        + "# share = []        # leave out test scores and the Local baseline\n"
+        + "# max_rounds = 100  # refuse after so many\n"
+    )
+
+
+def _script(path: Path, text: str) -> None:
+    path.write_text(text, encoding="utf-8")
+    path.chmod(0o755)
+
+
+def _unit(path: Path, wanted: Wanted, what: str, folder: str, seconds: int) -> None:
+    text = _filled(
+        templates.UNIT,
+        what=what,
+        federation=wanted.id,
+        unit=path.name,
+        user="fedtailor",
+        folder=folder,
+        seconds=seconds,
+    )
+    path.write_text(text, encoding="utf-8")
+
+
+def _write_coordinator(root: Path, wanted: Wanted) -> None:
+    here = root / "coordinator"
+    here.mkdir()
+    if not wanted.insecure:
+        hosts = [wanted.host, "127.0.0.1", "localhost", "coordinator"]
+        make_certificates(here / "certificates", list(dict.fromkeys(hosts)))
+        (here / "keys").mkdir()
+    insecure = " --insecure" if wanted.insecure else ""
+    _script(
+        here / "start.sh",
+        _filled(templates.COORDINATOR_SH, federation=wanted.id, insecure=insecure),
+    )
+    unit = here / "fedtailor-coordinator.service"
+    _unit(unit, wanted, "coordinator", f"/srv/{wanted.id}/coordinator", 10)
+
+
+def _write_site(root: Path, wanted: Wanted, number: int) -> None:
+    name = wanted.sites[number]
+    here = root / "sites" / name
+    here.mkdir(parents=True, mode=0o700)
+    (here / "site.toml").write_text(_site_toml(wanted, number), encoding="utf-8")
+    if not wanted.insecure:
+        public = make_node_key(here / "node.key")
+        shutil.copyfile(public, root / "coordinator" / "keys" / f"{name}.pub")
+        shutil.copyfile(root / "coordinator" / "certificates" / "ca.crt", here / "ca.crt")
+    ports = wanted.node_ports or [NODE_PORT + i for i in range(len(wanted.sites))]
+    script = _filled(
+        templates.SITE_SH,
+        site=name,
+        federation=wanted.id,
+        address=f"{wanted.host}:{wanted.port}",
+        trust=templates.SITE_INSECURE if wanted.insecure else templates.SITE_TRUST,
+        port=ports[number],
+    )
+    _script(here / "start.sh", script)
+    _unit(here / f"fedtailor-{name}.service", wanted, f"site {name}", f"/srv/{name}", 70)
+
+
+def _write_all(root: Path, wanted: Wanted) -> None:
+    (root / FILE).write_text(_federation_toml(wanted), encoding="utf-8")
+    mounted = ""
+    if wanted.preprocessing is not None:
+        text = json.dumps(wanted.preprocessing, indent=1) + "\n"
+        (root / "preprocessing.json").write_text(text, encoding="utf-8")
+        mounted = "      - ./preprocessing.json:/project/preprocessing.json:ro\n"
+    _write_coordinator(root, wanted)
+    for number in range(len(wanted.sites)):
+        _write_site(root, wanted, number)
+    services = "".join(
+        _filled(templates.COMPOSE_SITE, site=name, port=wanted.port) for name in wanted.sites
+    )
+    compose = _filled(
+        templates.COMPOSE,
+        federation=wanted.id,
+        version=__version__,
+        preprocessing=mounted,
+        port=wanted.port,
+        sites=services,
+    )
+    (root / "compose.yaml").write_text(compose, encoding="utf-8")
+    dockerfile = _filled(templates.DOCKERFILE, version=__version__)
+    (root / "Dockerfile").write_text(dockerfile, encoding="utf-8")
+    (root / "wheels").mkdir()
+    (root / "wheels" / "README").write_text("Wheels for `docker compose build`, if any.\n")
+    mode = "**Without TLS and node keys: for trials on one machine only.** "
+    readme = _filled(
+        templates.README,
+        federation=wanted.id,
+        version=__version__,
+        what=(mode if wanted.insecure else "") + "Guide: docs/federation.md of FedTailor.",
+        insecure=" --insecure" if wanted.insecure else "",
+    )
+    (root / "README.md").write_text(readme, encoding="utf-8")
+
+
+def _check(root: Path, wanted: Wanted) -> None:
+    """What was written is read as it will be, so that mistakes show now and not at the sites."""
+    read_federation(root / FILE)
+    for name in wanted.sites:
+        read_settings(root / "sites" / name / "site.toml")
+
+
+def _is_project(folder: Path) -> bool:
+    try:
+        return MARK in (folder / FILE).read_text(encoding="utf-8", errors="replace")[:200]
+    except OSError:
+        return False
+
+
+def write_project(folder: Path, wanted: Wanted, *, overwrite: bool = False) -> Path:
+    """Writes a project, wholly or not at all.
+
+    Args:
+      folder: that is not there, is empty, or holds an earlier project.
+      wanted: the project.
+      overwrite: remove an earlier project, with its keys and all that was learnt in it.
+
+    Raises:
+      BadInput: something wanted cannot be had, or the folder holds something else.
+    """
+    folder = folder.expanduser().absolute()
+    checked_id(wanted.id)
+    check_names(wanted.sites, wanted.host)
+    taken = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
+    if taken and not _is_project(folder):
+        raise BadInput(f"'{folder}' is not empty and no earlier project: choose another folder")
+    if taken and not overwrite:
+        raise BadInput(
+            f"'{folder}' holds a project: choose another folder, or say --overwrite (its keys and "
+            "all that was learnt there are lost)"
+        )
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    except OSError as error:
+        raise BadInput(f"folder '{folder}' cannot be made: {error.strerror}") from None
+    try:
+        try:
+            _write_all(made, wanted)
+            _check(made, wanted)
+        except BadInput as error:  # the person knows nothing of the folder in between
+            raise BadInput(str(error).replace(str(made.resolve()), str(folder))) from None
+        made.chmod(0o755)
+        if taken:
+            shutil.rmtree(folder)
+        made.replace(folder)
+    except OSError as error:
+        raise BadInput(f"folder '{folder}' cannot be written to: {error.strerror}") from None
+    finally:
+        with suppress(FileNotFoundError):
+            shutil.rmtree(made)
+    return folder

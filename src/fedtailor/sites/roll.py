@@ -1,0 +1,199 @@
+"""Who is where, and whether what comes from there is an answer to what was asked."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from .. import __version__
+from ..errors import BadInput
+from .book import Book
+from .packet import PROTOCOL, Header, Packet
+from .plan import Plan
+from .post import Answer, Post, Rules
+from .site import JOIN
+
+log = logging.getLogger("fedtailor.coordinator")
+
+
+class Came(NamedTuple):
+    """A round's answers.
+
+    Attributes:
+      packets: by client.
+      failed: why the others of the cohort are missing.
+      envelope: bytes around messages and answers.
+    """
+
+    packets: dict[int, Packet]
+    failed: dict[int, str]
+    envelope: dict[str, int]
+
+
+class Late(BadInput):
+    """An answer to an older message; the right one may still come."""
+
+
+class Roll:
+    """The sites of a federation, as the coordinator knows them.
+
+    Args:
+      plan: what was agreed on.
+      federation: its id.
+      book: where events are written.
+      post: carries messages.
+      rules: how long to wait for whom.
+    """
+
+    def __init__(self, plan: Plan, federation: str, book: Book, post: Post, rules: Rules) -> None:
+        self.plan, self.federation, self.book = plan, federation, book
+        self.post, self.rules = post, rules
+        self.fingerprint = plan.fingerprint()
+        self.round = 0  # the one that is played now, from 0
+        self.place: dict[int, int] = {}  # client -> where it is
+        self.names: dict[int, str] = {}
+        self.sizes: dict[int, int] = {}
+        self._suspect: set[int] = set()  # clients whose latest message failed
+        # places that cannot take part: why, and when to ask again
+        self._refused: dict[int, tuple[str, float]] = {}
+
+    def name(self, client: int) -> str:
+        """What people call a client."""
+        return self.names.get(client, f"client {client}")
+
+    def event(self, who: str, what: str, detail: str = "") -> None:
+        """Writes down what happened to whom."""
+        log.warning("round %d: %s: %s %s", self.round + 1, who, what, detail)
+        self.book.event(self.round + 1, who, what, detail)
+
+    def header(self, kind: str, **more: Any) -> Header:
+        """What every message says of itself."""
+        said: Header = {
+            "protocol": PROTOCOL,
+            "version": __version__,
+            "federation": self.federation,
+            "plan": self.fingerprint,
+            "kind": kind,
+            "round": self.round,
+            "seed": self.plan.seed,
+        }
+        return said | more
+
+    def welcome(self) -> None:
+        """Asks places that nobody is known at who they are, if somebody is missing."""
+        if len(self.place) == self.plan.clients and not self._suspect:
+            return
+        known, now = set(self.place.values()), time.monotonic()
+        asked = [p for p in self.post.places() if p not in known]
+        asked = [p for p in asked if now >= self._refused.get(p, ("", 0.0))[1]]
+        if not asked:
+            return
+        header = self.header(JOIN, text=self.plan.text())
+        for answer in self.post.ask({p: Packet(header, {}) for p in asked}, self.rules.join):
+            try:
+                self._admit(answer)
+            except BadInput as error:
+                reason = str(error)
+                if self._refused.get(answer.place, ("", 0.0))[0] != reason:  # said once
+                    self.event(f"place {answer.place}", "not admitted", reason)
+                self._refused[answer.place] = (reason, time.monotonic() + self.rules.again)
+            if len(self.place) == self.plan.clients and not self._suspect:
+                return
+
+    def _admit(self, answer: Answer) -> None:
+        packet = self._signed(answer, JOIN)
+        client, rows = packet.number("client"), packet.number("n")
+        if not 0 <= client < self.plan.clients:
+            raise BadInput(f"says it is client {client} of {self.plan.clients}")
+        if rows < 1:
+            raise BadInput(f"client {client} has {rows} training rows")
+        old = self.place.get(client)
+        if old is not None and old in self.post.places() and client not in self._suspect:
+            raise BadInput(f"says it is client {client}, which place {old} is already")
+        self.names[client] = packet.text("name")[:80]
+        self.place[client] = answer.place
+        self._suspect.discard(client)
+        self._refused.pop(answer.place, None)
+        self.sizes[client] = rows
+        self.event(self.name(client), "joined", f"{rows} training rows")
+
+    def _signed(self, answer: Answer, kind: str) -> Packet:
+        """The packet of an answer, if it is one of this federation, version, plan and round."""
+        packet = answer.packet
+        if packet is None:
+            raise BadInput(answer.failure or "no answer")
+        if packet.header.get("protocol") != PROTOCOL:
+            raise BadInput(f"speaks protocol {packet.header.get('protocol')!r}, not {PROTOCOL}")
+        if packet.header.get("version") != __version__:
+            raise BadInput(f"runs version {packet.header.get('version')!r}, not {__version__}")
+        if packet.header.get("status") == "error":
+            said = f"{packet.header.get('code', '?')}: {packet.header.get('detail', '')}"
+            raise BadInput(said[:500])
+        for name, expected in (
+            ("federation", self.federation),
+            ("plan", self.fingerprint),
+            ("kind", kind),
+            ("round", self.round),
+        ):
+            found = packet.header.get(name)
+            if found != expected:
+                if name == "round" and isinstance(found, int) and found < self.round:
+                    raise Late(f"late answer of round {found + 1}")
+                raise BadInput(f"another {name}: {found!r}"[:80])
+        return packet
+
+    # --- asking ---
+
+    def collect(
+        self,
+        ids: list[int],
+        kind: str,
+        make: Callable[[int], Packet],
+        accept: Callable[[int, Packet], None],
+    ) -> Came:
+        """Asks clients and hands what is sound to `accept`, which may still refuse it."""
+        here = set(self.post.places())
+        came = Came({}, {}, {"down": 0, "up": 0})
+        for i in ids:
+            if self.place.get(i) not in here:
+                came.failed[i] = "not connected"
+                self.place.pop(i, None)
+        requests = {self.place[i]: make(i) for i in ids if i not in came.failed}
+        who = {self.place[i]: i for i in ids if i not in came.failed}
+        for answer in self.post.ask(requests, self.rules.deadline) if requests else ():
+            client = who.get(answer.place)
+            if client is None:
+                self.event(f"place {answer.place}", "was not asked", "its answer is ignored")
+                continue
+            came.envelope["down"] += answer.down
+            came.envelope["up"] += answer.up
+            if client in came.packets:
+                self.event(self.name(client), "answered twice", "the first answer counts")
+                continue
+            try:
+                packet = self._signed(answer, kind)
+                if packet.number("client") != client:
+                    raise BadInput(f"says it is client {packet.number('client')}, not {client}")
+                accept(client, packet)
+            except Late as error:
+                self.event(self.name(client), "late", f"{error}: ignored")
+                continue
+            except BadInput as error:
+                came.failed[client] = str(error)
+                continue
+            came.failed.pop(client, None)
+            came.packets[client] = packet
+            if len(came.packets) == len(requests):
+                break
+        for client in who.values():
+            if client not in came.packets:
+                came.failed.setdefault(client, f"no answer in {self.rules.deadline:g} s")
+        for client, reason in sorted(came.failed.items()):
+            self.event(self.name(client), f"failed in {kind}", reason)
+            self._suspect.add(client)
+            if reason.startswith("plan:"):  # it lost what it knew: it has to join again
+                self.place.pop(client, None)
+        self._suspect -= set(came.packets)
+        return came

@@ -1,0 +1,81 @@
+"""The coordinator's side of a Flower run: from its file to its last round."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+from flwr.serverapp import Grid
+
+from ..errors import BadInput
+from .book import FAILED, FINISHED, STOPPED, Book, Line
+from .carrier import FlowerPost
+from .coordinator import Coordinator, Stopped
+from .federation_file import FederationFile, read_federation
+from .plan import bring_to_life
+from .post import Rules
+
+log = logging.getLogger("fedtailor.coordinator")
+
+PATIENCE = 90.0  # seconds until the app of a killed coordinator must have noticed
+
+
+def _say(line: Line) -> None:
+    if "finished" in line:
+        log.info("finished: %s", line["finished"])
+        return
+    log.info(
+        "round %d: %d of %d sites, %.1f s%s",
+        line["round"],
+        len(line["taken"]),
+        len(line["cohort"]),
+        line["seconds"],
+        f", without {line['failed']}" if line["failed"] else "",
+    )
+
+
+def coordinator_of(grid: Grid, federation: FederationFile, book: Book) -> Coordinator:
+    """A coordinator that stands where its checkpoint left it."""
+    post = FlowerPost(grid, federation.rules.limits)
+    play = bring_to_life(federation.plan)
+    return Coordinator(play, federation.id, book, post, federation.rules, _say)
+
+
+def _for_this_run(rules: Rules, min_sites: int, deadline: float) -> Rules:
+    """The file's rules, with what was said when the run was started in their place."""
+    return rules._replace(
+        min_sites=min_sites if min_sites > 0 else rules.min_sites,
+        deadline=deadline if deadline > 0 else rules.deadline,
+    )
+
+
+def serve(grid: Grid, path: Path, min_sites: int = 0, deadline: float = 0.0) -> None:
+    """Plays the federation of a coordinator's file; a new Flower run goes on where the last one
+    ended.
+
+    Args:
+      grid: Flower's, to all sites.
+      path: of the file.
+      min_sites: for this run; 0: as the file says.
+      deadline: seconds for a round in this run; 0: as the file says.
+    """
+    found = read_federation(path)
+    found = found._replace(rules=_for_this_run(found.rules, min_sites, deadline))
+    book = Book(found.folder, found.id, found.plan.fingerprint())
+    done = 0
+    try:
+        with book.played(PATIENCE):
+            coordinator = coordinator_of(grid, found, book)
+            try:
+                coordinator.run()
+            finally:
+                done = coordinator.now.round
+            book.event(done, "all", FINISHED)
+    except Stopped as reason:
+        # not a fault: everything is in the folder, and the next run goes on
+        log.warning("%s", reason)
+        book.event(done, "all", STOPPED, str(reason))
+    except Exception as error:
+        # Flower's own log may not show it
+        book.event(done, "all", FAILED, str(error) if isinstance(error, BadInput) else f"{error!r}")
+        raise

@@ -1,0 +1,318 @@
+"""What a site does with a message. It knows the seven functions of a method, and no method."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from .. import __version__, rng, train, tree
+from ..combine import PARTS
+from ..errors import BadInput
+from ..method import Model
+from ..methods import METHODS
+from ..models import MODELS
+from ..privacy import charged, keep_account
+from ..rng import Turn
+from ..train import Score
+from ..tree import Tree
+from .card import accuracy, finetuned, write_model
+from .holding import Holding, hold
+from .messages import from_arrays, in_order, unknown_parts, upload_arrays
+from .packet import PROTOCOL, Header, Packet, digest, refusal
+from .plan import Play, bring_to_life, in_dtype, read_plan, require_version
+from .settings import BASELINE, SCORES, SiteSettings
+from .state import Kept, StateError, Store, checked_id, write_whole
+
+log = logging.getLogger("fedtailor.site")
+
+JOIN, TRAIN, SCORE, FINISH = KINDS = ("join", "train", "score", "finish")
+PAUSE = "PAUSE"  # while a file of this name lies in the site's folder, no round is played
+_PLAN = "plan.json"
+
+
+class Refused(BadInput):
+    """The site will not or cannot do what it was asked; `code` says why in a word."""
+
+    def __init__(self, code: str, detail: str) -> None:
+        self.code = code
+        super().__init__(detail)
+
+
+class _Here(NamedTuple):
+    """What a site needs for one federation; made once, kept while its process lives."""
+
+    play: Play
+    holding: Holding
+    store: Store
+
+
+class Site:
+    """One site, with its data.
+
+    Args:
+      settings: from its file.
+    """
+
+    def __init__(self, settings: SiteSettings) -> None:
+        self.settings = settings
+        self._here: dict[tuple[str, str], _Here] = {}
+
+    def answer(self, packet: Packet) -> Packet:
+        """The answer to a message; a fault is an answer too, and changes nothing here."""
+        try:
+            return self._answer(packet)
+        except Refused as error:
+            code, detail = error.code, str(error)
+        except StateError as error:
+            code, detail = "state", str(error)
+        except BadInput as error:
+            code, detail = "message", str(error)
+        except MemoryError:
+            code, detail = "memory", "the site ran out of memory"
+        except Exception as error:  # whatever happens here, the federation must hear of it
+            log.exception("the site failed")
+            # no more than the kind of fault: its text may quote the site's data
+            code, detail = "failed", f"{type(error).__name__}: the site's log says more"
+        log.error("refused (%s): %s", code, detail)
+        return refusal(code, self._without_paths(detail), **self._signature(packet))
+
+    def _without_paths(self, text: str) -> str:
+        """The text without the names of this machine's folders, which are nobody's business."""
+        for folder in (self.settings.folder, self.settings.path.parent):
+            text = text.replace(str(folder), "...")
+        return text
+
+    def _signature(self, packet: Packet) -> Header:
+        """What every answer says of itself."""
+        asked = ("kind", "federation", "plan", "round")
+        kept = {k: packet.header[k] for k in asked if k in packet.header}
+        own: Header = {"protocol": PROTOCOL, "version": __version__}
+        return own | {"client": self.settings.client} | kept
+
+    def _answer(self, packet: Packet) -> Packet:
+        try:
+            require_version(packet.header.get("protocol"), packet.header.get("version"))
+        except BadInput as error:
+            raise Refused("version", str(error)) from None
+        kind = packet.text("kind")
+        federation, fingerprint = checked_id(packet.text("federation")), packet.text("plan")
+        acts: dict[str, Callable[[Packet, _Here], Packet]] = {
+            TRAIN: self._train,
+            SCORE: self._score,
+            FINISH: self._finish,
+        }
+        if kind == JOIN:
+            return self._join(packet, federation, fingerprint)
+        if kind not in acts:
+            raise BadInput(f"header: kind is '{kind}', expected one of {', '.join(KINDS)}")
+        here = self._find(federation, fingerprint)
+        if packet.number("client") != self.settings.client:
+            raise BadInput(
+                f"header: the message is for client {packet.number('client')}, "
+                f"this is {self.settings.client}"
+            )
+        with in_dtype(here.play.plan.dtype), torch.no_grad():
+            return acts[kind](packet, here)
+
+    # --- joining ---
+
+    def _join(self, packet: Packet, federation: str, fingerprint: str) -> Packet:
+        text = packet.text("text")
+        here = self._make(federation, fingerprint, text)
+        path = here.store.folder / _PLAN
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            try:
+                write_whole(path, text.encode())
+            except OSError as error:
+                raise Refused("disk", f"the site's disk: {error.strerror}") from None
+        data, test = here.holding.data, here.holding.test
+        said: Header = {
+            "status": "ok",
+            "name": self.settings.name,
+            "n": int(data.n),
+            "val": int(data.val_n),
+            "test": int(test.n),
+            "newest": here.store.newest(),
+        }
+        return Packet(self._signature(packet) | said, {})
+
+    def _find(self, federation: str, fingerprint: str) -> _Here:
+        """What was agreed on when the site joined, now or before it was restarted."""
+        if found := self._here.get((federation, fingerprint)):
+            return found
+        path = self.settings.folder / "federations" / federation / _PLAN
+        try:
+            text = path.read_text(encoding="utf-8")
+        except OSError:
+            raise Refused("plan", "the site has not joined this federation: send join") from None
+        return self._make(federation, fingerprint, text)
+
+    def _make(self, federation: str, fingerprint: str, text: str) -> _Here:
+        if found := self._here.get((federation, fingerprint)):
+            return found
+        plan = read_plan(text)
+        if plan.fingerprint() != fingerprint:
+            raise Refused("plan", "the site joined with another plan: send join")
+        self._allow(plan.method, str(plan.settings["model"]))
+        if self.settings.client >= plan.clients:
+            raise Refused(
+                "client",
+                f"the site is number {self.settings.client}, but the federation has "
+                f"{plan.clients}: numbers count from 0",
+            )
+        try:
+            play = bring_to_life(plan)
+        except BadInput as error:
+            raise Refused("plan", str(error)) from None
+        store = Store(self.settings.folder, federation, fingerprint, self.settings.client)
+        try:
+            holding = hold(self.settings, play.encoder)
+        except BadInput as error:
+            log.error("%s", error)
+            # what the error quotes may be data, and data stay here
+            raise Refused("data", "its data cannot be used: the site's log says why") from None
+        self._here = {(federation, fingerprint): _Here(play, holding, store)}  # one at a time
+        return self._here[(federation, fingerprint)]
+
+    def _allow(self, method: str, model: str) -> None:
+        """Only what the site agreed to: code from elsewhere must be named in its file."""
+        allowed = self.settings.allow
+        ours = all(part in METHODS or part in PARTS for part in method.split("+"))
+        if (allowed is None and not ours) or (allowed is not None and method not in allowed):
+            raise Refused(
+                "method", f"the site does not take part in '{method}': its file does not allow it"
+            )
+        if model not in MODELS and model not in self.settings.allow_models:
+            raise Refused("model", f"the site does not run '{model}': its file does not allow it")
+
+    # --- a round ---
+
+    def _state(self, here: _Here, message: Tree, kept: Kept | None, turn: Turn) -> Tree:
+        """The state that a turn begins with."""
+        start = here.play.method.start
+        made = start(message, here.play.initial, turn.at_start())
+        if kept is None:
+            guess = start(unknown_parts(message), here.play.initial, turn.at_start())
+            if not _finite(guess) and _finite(made):
+                raise StateError(
+                    "the site's state is lost, and what its first state needs was sent only once: "
+                    "put back a copy of its folder"
+                )
+            return made
+        try:
+            return in_order(kept.state, made)
+        except BadInput as error:
+            raise StateError(f"state '{here.store.folder}': {error}: use a new id") from None
+
+    def _ready(self, packet: Packet, here: _Here) -> tuple[Kept | None, Tensor, int]:
+        """(the state to go on from, the client's number, the round)."""
+        round, last = packet.number("round"), packet.number("last")
+        if not -1 <= last < round <= here.play.plan.rounds:
+            raise BadInput(f"header: round {round} after {last} of {here.play.plan.rounds}")
+        kept = here.store.at(last, begin_again=self.settings.begin_again)
+        return kept, torch.tensor(self.settings.client), round
+
+    def _train(self, packet: Packet, here: _Here) -> Packet:
+        request, round = digest(packet), packet.number("round")
+        if again := here.store.answered(round, request):
+            log.info("round %d: asked again, same answer", round + 1)
+            return again
+        kept, cid, round = self._ready(packet, here)
+        played = kept.played if kept else ()
+        self._willing(len(played))
+        play, data = here.play, here.holding.data
+        message = from_arrays(packet.arrays, play.message_like)
+        turn = play.turn(rng.TURN, round).of(cid)
+        state = self._state(here, message, kept, turn)
+        with keep_account() as entries:
+            outcome = play.method.client(message, state, data, _own(here, turn))
+        noisy = (kept.noisy if kept else 0) + charged(entries, int(data.n))
+        upload = outcome.upload
+        weight = float(torch.as_tensor(upload.weight))
+        if not (_finite(outcome.state) and _finite(upload.mean) and _finite(upload.each)):
+            raise Refused("diverged", "training ended in numbers that are not finite: lower lr")
+        said = self._signature(packet) | {"status": "ok", "weight": weight, "n": int(data.n)}
+        if SCORES in self.settings.share and packet.header.get("post"):
+            said |= _told(self._measure(here, outcome.model), here.holding.test.n, "post")
+        reply = Packet(said, upload_arrays(upload))
+        after = Kept(round, outcome.state, (*played, round), noisy)
+        here.store.keep(after, kept.round if kept else -1, request, reply)
+        log.info("round %d: trained on %d rows", round + 1, int(data.n))
+        return reply
+
+    def _willing(self, played: int) -> None:
+        most = self.settings.max_rounds
+        if most and played >= most:
+            raise Refused("round", f"the site plays at most {most} rounds, and has played them")
+        if (self.settings.folder / PAUSE).exists():
+            raise Refused("round", "the site is paused")
+
+    # --- evaluation ---
+
+    def _measure(self, here: _Here, model: Model) -> Score:
+        return train.score(here.play.method.predict, model, here.holding.test)
+
+    def _model(self, packet: Packet, here: _Here) -> tuple[Tree, Kept | None]:
+        """The model that the site would use now, as the simulation scores it."""
+        kept, cid, round = self._ready(packet, here)
+        play = here.play
+        message = from_arrays(packet.arrays, play.message_like)
+        turn = play.turn(rng.SCORE, round).of(cid)
+        state = self._state(here, message, kept, turn)
+        before, after = _own(here, turn).split()
+        model = play.method.personal(message, state, here.holding.data, before)
+        if packet.text("kind") == FINISH:
+            model = finetuned(play, model, here.holding, after)
+        return model, kept
+
+    def _score(self, packet: Packet, here: _Here) -> Packet:
+        model, _ = self._model(packet, here)
+        said = self._signature(packet) | {"status": "ok"}
+        if SCORES in self.settings.share:
+            said |= _told(self._measure(here, model), here.holding.test.n, "pre")
+        return Packet(said, {})
+
+    def _finish(self, packet: Packet, here: _Here) -> Packet:
+        model, kept = self._model(packet, here)
+        played, noisy = (kept.played, kept.noisy) if kept else ((), 0)
+        try:
+            card = write_model(
+                here.store.folder, self.settings, here.play, here.holding, model, played, noisy
+            )
+        except OSError as error:
+            raise Refused(
+                "disk", f"the site's disk did not take its model: {error.strerror}"
+            ) from None
+        log.info("done: accuracy %.4f, alone %.4f", card["accuracy"], card["local_accuracy"])
+        said = self._signature(packet) | {"status": "ok"}
+        if SCORES in self.settings.share:
+            said |= _told(self._measure(here, model), here.holding.test.n, "pre")
+        if BASELINE in self.settings.share:
+            said |= {"local_accuracy": card["local_accuracy"]}
+        return Packet(said, {})
+
+
+def _own(here: _Here, turn: Turn) -> Turn:
+    """The site's part of its turn: what the simulation draws, but with DP-SGD a key that nobody
+    else knows, since noise that can be computed hides nothing."""
+    mine = turn.at_client()
+    if not here.play.config.dp_clip:
+        return mine
+    return mine._replace(key=rng.fold(mine.key, here.store.secret()))
+
+
+def _told(found: Score, n: Tensor, point: str) -> Header:
+    """A score in numbers that may leave: how many were right, of how many, and their mean loss."""
+    loss = float(found.loss) / max(int(n), 1)
+    said: Header = {f"{point}_accuracy": accuracy(found, n), "test": int(n)}
+    return said | ({f"{point}_loss": loss} if math.isfinite(loss) else {})
+
+
+def _finite(values: Tree) -> bool:
+    leaves = [leaf for leaf in tree.leaves(values) if leaf.is_floating_point()]
+    return all(bool(leaf.isfinite().all()) for leaf in leaves)

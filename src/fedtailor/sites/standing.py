@@ -1,0 +1,60 @@
+"""Where a project's federation stands: from its folder and, if it listens, from its SuperLink."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from ..errors import BadInput
+from .book import ENDS, EVENTS, is_played, read_lines
+from .federation_file import read_federation
+from .follow import folder_of, named_sites, round_now, rounds_of, sites_of, traffic_of
+from .link import Link
+from .project import read_project
+
+LATEST_ROUNDS = 3
+
+
+def _connected(link: Link, listens: bool, names: list[str]) -> dict[str, bool | None]:
+    """Who is there, by the names that keys were registered with."""
+    unknown: dict[str, bool | None] = dict.fromkeys(names)
+    if not listens:
+        return unknown
+    try:
+        return unknown | link.connected()
+    except (BadInput, KeyError, ValueError):
+        return unknown
+
+
+def _ended(folder: Path) -> str:
+    ends = [e for e in read_lines(folder / EVENTS) if e.get("event") in ENDS]
+    if not ends:
+        return ""
+    detail = f": {ends[-1]['detail']}" if ends[-1].get("detail") else ""
+    return f"{ends[-1]['event']}{detail}"
+
+
+def standing_of(folder: Path, *, insecure: bool) -> dict[str, Any]:
+    """Everything that `fedtailor federation status` shows.
+
+    Raises:
+      BadInput: there is no project in the folder.
+    """
+    project = read_project(folder, insecure=insecure)
+    found, link = read_federation(project.file), project.link()
+    kept, listens = folder_of(found), link.listens()
+    keys = [path.stem for path in sorted(project.keys.glob("*.pub"))]
+    names = list(dict.fromkeys([*named_sites(project.folder), *keys]))
+    return {
+        "id": found.id,
+        "method": found.plan.method,
+        "round": round_now(kept),
+        "rounds": found.plan.rounds,
+        "playing": is_played(kept),
+        "listens": listens,
+        "address": link.address,
+        "sites": [s._asdict() for s in sites_of(kept, _connected(link, listens, names))],
+        "latest": rounds_of(kept)[-LATEST_ROUNDS:],
+        "bytes": traffic_of(kept),
+        "ended": _ended(kept),
+    }

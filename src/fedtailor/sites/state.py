@@ -1,0 +1,249 @@
+"""A site's own state on its own disk: what it has learnt, and its latest answer.
+
+Two states are kept: the one that the coordinator is known to have taken, and the newest, of which
+that is not yet known. Each request says which round of this site was taken last, so a site whose
+answer came too late goes on as if it had not been drawn, as in a simulation; and a request that
+comes twice gets the same answer without a second training.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import secrets
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from .. import tree
+from ..errors import BadInput
+from ..tree import Tree
+from .packet import Limits, Packet, from_bytes, to_bytes
+
+INDEX = "state.json"
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+class StateError(BadInput):
+    """The site's state cannot be used or kept."""
+
+
+class Kept(NamedTuple):
+    """A state and what goes with it.
+
+    Attributes:
+      round: after which it was kept, from 0.
+      state: the method's.
+      played: all rounds that it is the result of.
+      noisy: noisy gradients (DP-SGD) taken so far.
+    """
+
+    round: int
+    state: Tree
+    played: tuple[int, ...]
+    noisy: int
+
+
+def checked_id(name: str) -> str:
+    """A federation's name that is safe as a folder's.
+
+    Raises:
+      BadInput: it is not.
+    """
+    if not _ID.fullmatch(name):
+        raise BadInput(
+            f"federation id '{name[:80]}': use letters, digits, '.', '_' and '-', at most 64"
+        )
+    return name
+
+
+def write_whole(path: Path, raw: bytes) -> None:
+    """Puts `raw` at `path`, wholly or not at all, and on the disk when this returns."""
+    part = path.with_name(path.name + ".part")
+    try:
+        with part.open("wb") as file:
+            file.write(raw)
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _sum(raw: bytes) -> str:
+    return hashlib.sha256(raw).hexdigest()
+
+
+class Store:
+    """The state of one site in one federation.
+
+    Args:
+      folder: of the site; each federation gets a folder of its own in it.
+      federation: its id.
+      plan: fingerprint of what was agreed on.
+      client: the site's number.
+    """
+
+    def __init__(self, folder: Path, federation: str, plan: str, client: int) -> None:
+        self.folder = folder / "federations" / checked_id(federation)
+        self._whose = {"federation": federation, "plan": plan, "client": client}
+        self.folder.mkdir(parents=True, exist_ok=True)
+
+    # --- reading ---
+
+    def _index(self) -> dict[str, Any]:
+        path = self.folder / INDEX
+        try:
+            raw = path.read_bytes()
+        except FileNotFoundError:
+            return {**self._whose, "committed": None, "pending": None}
+        except OSError as error:
+            raise StateError(f"state '{path}' cannot be read: {error.strerror}") from None
+        try:
+            text, _, told = raw.decode().rpartition("\n")
+            found = json.loads(text)
+            sound = told == _sum(text.encode()) and {"committed", "pending"} <= found.keys()
+        except (ValueError, AttributeError):
+            sound = False
+        if not sound:
+            raise StateError(f"state '{path}' is broken: put back a copy, or join with a new id")
+        for name, value in self._whose.items():
+            if found.get(name) != value:
+                raise StateError(
+                    f"state '{path}' is of another {name} ({str(found.get(name))[:16]}, not "
+                    f"{str(value)[:16]}): give the federation a new id"
+                )
+        index: dict[str, Any] = found
+        return index
+
+    def _read(self, name: str, told: str) -> bytes:
+        path = self.folder / Path(name).name  # a name, never a path that leads elsewhere
+        try:
+            raw = path.read_bytes()
+        except OSError as error:
+            raise StateError(f"state '{path}' cannot be read: {error.strerror}") from None
+        if _sum(raw) != told:
+            raise StateError(f"state '{path}' is broken: put back a copy, or join with a new id")
+        return raw
+
+    def _kept(self, entry: dict[str, Any]) -> Kept:
+        try:
+            flat: dict[str, Tensor] = load(self._read(entry["file"], entry["sha256"]))
+        except SafetensorError as error:
+            raise StateError(f"state '{self.folder / entry['file']}': {error}") from None
+        played = tuple(int(r) for r in entry["played"])
+        return Kept(int(entry["round"]), tree.unflatten(flat), played, int(entry["noisy"]))
+
+    def answered(self, round: int, request: str) -> Packet | None:
+        """The answer that this very request got before, if it did."""
+        entry = self._index()["pending"]
+        if not entry or entry["round"] != round or entry["request"] != request:
+            return None
+        return from_bytes(self._read(entry["reply"], entry["reply_sha256"]), Limits())
+
+    def at(self, last: int, *, begin_again: bool = False) -> Kept | None:
+        """The state after round `last`, which the coordinator took; None before the first (-1).
+
+        Args:
+          last: that round.
+          begin_again: None too where nothing at all is left here.
+
+        Raises:
+          StateError: there is none such here.
+        """
+        index = self._index()
+        entries = [e for e in (index["committed"], index["pending"]) if e]
+        for entry in entries:
+            if entry["round"] == last:
+                return self._kept(entry)
+        if (last < 0 and not index["committed"]) or (begin_again and not entries):
+            return None
+        have = ", ".join(str(e["round"] + 1) for e in entries) or "none"
+        told = f"round {last + 1}" if last >= 0 else "no round"
+        raise StateError(
+            f"the coordinator knows of {told} of this site, but its state in '{self.folder}' is "
+            f"of {have}: put back a copy of that folder, or say begin_again = true in its file"
+        )
+
+    def newest(self) -> int:
+        """The newest round that this site has a state of; -1 if there is none."""
+        index = self._index()
+        return max((e["round"] for e in (index["committed"], index["pending"]) if e), default=-1)
+
+    def secret(self) -> int:
+        """A random number that never leaves the site: whoever knew the key of its noise could take
+        the noise away again."""
+        path = self.folder / "secret"
+        try:
+            if not path.exists():
+                write_whole(path, secrets.token_hex(8).encode())
+                path.chmod(0o600)
+            return int(path.read_text(), 16) >> 1  # it must fit into 63 bits
+        except (OSError, ValueError) as error:
+            raise StateError(f"'{path}' cannot be used: {error}") from None
+
+    # --- writing ---
+
+    def keep(self, kept: Kept, last: int, request: str, reply: Packet) -> None:
+        """Keeps a new state beside the one of round `last`, and the answer that goes with it.
+
+        Raises:
+          StateError: the disk would not take it; what was there is as it was.
+        """
+        index = self._index()
+        old = [e for e in (index["committed"], index["pending"]) if e and e["round"] == last]
+        name = f"state-{kept.round:06d}-{request[:8]}.safetensors"
+        answer = f"reply-{kept.round:06d}-{request[:8]}.packet"
+        flat = {
+            k: v.detach().cpu().contiguous().clone() for k, v in tree.flatten(kept.state).items()
+        }
+        raw, said = save(flat), to_bytes(reply)
+        entry = {
+            "round": kept.round,
+            "file": name,
+            "sha256": _sum(raw),
+            "played": list(kept.played),
+            "noisy": kept.noisy,
+            "request": request,
+            "reply": answer,
+            "reply_sha256": _sum(said),
+        }
+        index = {**self._whose, "committed": old[0] if old else None, "pending": entry}
+        text = json.dumps(index, indent=1)
+        try:
+            write_whole(self.folder / name, raw)
+            write_whole(self.folder / answer, said)
+            write_whole(self.folder / INDEX, f"{text}\n{_sum(text.encode())}".encode())
+        except OSError as error:
+            raise StateError(
+                f"the site's disk did not take its state ('{self.folder}': {error.strerror}): "
+                "make room there"
+            ) from None
+        finally:
+            self._sweep()
+
+    def _sweep(self) -> None:
+        """Removes files that no entry names."""
+        try:
+            index = self._index()
+        except StateError:
+            return
+        entries = [e for e in (index["committed"], index["pending"]) if e]
+        named = {e["file"] for e in entries}
+        if index["pending"]:  # of an answer that was taken nobody asks again
+            named.add(index["pending"]["reply"])
+        for pattern in ("state-*", "reply-*"):
+            for path in self.folder.glob(pattern):
+                if path.name not in named:
+                    path.unlink(missing_ok=True)

@@ -1,0 +1,109 @@
+"""A site's own process: keeps torch, data and method warm between messages.
+
+python -m fedtailor.sites.worker SITE.toml
+"""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import socket
+import sys
+from pathlib import Path
+
+from ..errors import BadInput
+from .call import STOP, receive, send, socket_of
+from .packet import Packet, refusal
+from .settings import SiteSettings, read_settings
+
+log = logging.getLogger("fedtailor.site")
+
+LOG = "site.log"
+
+
+def _keep_log(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    logging.basicConfig(
+        filename=folder / LOG, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
+    )
+
+
+def _serve(listener: socket.socket, settings: SiteSettings) -> None:
+    """Answers one message after another until nobody asks any more."""
+    import torch
+
+    from .site import Site
+
+    if settings.threads:
+        torch.set_num_threads(settings.threads)
+    site = Site(settings)
+    listener.settimeout(settings.idle)
+    while True:
+        try:
+            connection, _ = listener.accept()
+        except TimeoutError:
+            log.info("nobody asked for %g s: ended", settings.idle)
+            return
+        with connection:
+            connection.settimeout(None)
+            try:
+                packet = receive(connection, settings.limits)
+                if packet.header.get("kind") == STOP:
+                    log.info("ended as asked")
+                    send(connection, Packet({"status": "ok"}, {}))
+                    return
+                send(connection, site.answer(packet))
+            except BadInput as error:
+                log.error("%s", error)
+                send(connection, refusal("message", str(error)))
+            except (EOFError, OSError) as error:
+                # whoever asked is gone; the answer is kept, and given when it is asked for again
+                log.warning("the connection broke: %r", error)
+
+
+def serve(path: Path) -> int:
+    """Serves a site's file; ends at once where another process does so already."""
+    settings = read_settings(path)
+    _keep_log(settings.folder)
+    where = socket_of(settings.path)
+    lock = where.with_suffix(".lock")
+    with lock.open("a") as held:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return 0
+        held.truncate(0)
+        held.write(f"{os.getpid()}\n")
+        held.flush()
+        where.unlink(missing_ok=True)
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+            before = os.umask(0o077)
+            try:
+                listener.bind(str(where))
+            finally:
+                os.umask(before)
+            listener.listen(8)
+            log.info("ready: client %d, pid %d", settings.client, os.getpid())
+            try:
+                _serve(listener, settings)
+            finally:
+                where.unlink(missing_ok=True)
+    return 0
+
+
+def main(arguments: list[str]) -> int:
+    """The command: one site file."""
+    if len(arguments) != 1:
+        sys.stderr.write("usage: python -m fedtailor.sites.worker SITE.toml\n")
+        return 2
+    try:
+        return serve(Path(arguments[0]))
+    except BadInput as error:
+        log.error("%s", error)
+        sys.stderr.write(f"fedtailor: {error}\n")
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

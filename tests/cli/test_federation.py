@@ -1,0 +1,277 @@
+"""`fedtailor federation`: what init writes, what is refused, and what status tells."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import stat
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="needs flwr: pip install 'fedtailor[flower]'")
+
+from fedtailor.cli import main
+from fedtailor.sites import project_files
+from fedtailor.sites.federation_file import read_federation
+from fedtailor.sites.project import read_project
+from fedtailor.sites.settings import read_settings
+
+TRIAL = ["--sites", "2", "--model", "mlp", "--rounds", "3"]
+
+
+def call(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as end:
+        main(["federation", *arguments])
+    return int(end.value.code or 0)
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_a_trial_project_has_everything(here: Path) -> None:
+    assert call("init", "trial", *TRIAL, "--host", "hub.example.org", "--deadline", "90") == 0
+    root = here / "trial"
+    found = read_federation(root / "federation.toml")
+    assert found.plan.clients == 2 and found.plan.rounds == 3 and found.rules.deadline == 90
+    project = read_project(root, insecure=False)
+    assert project.host == "hub.example.org" and project.listen == "0.0.0.0"
+    for i in range(2):
+        site = root / "sites" / f"site-{i}"
+        settings = read_settings(site / "site.toml")
+        assert settings.client == i and settings.allow == ("fedala",)
+        assert settings.data["clients"] == 2
+        public = (site / "node.key.pub").read_bytes()
+        assert (root / "coordinator" / "keys" / f"site-{i}.pub").read_bytes() == public
+        assert (site / "ca.crt").read_bytes() == project.certificates.authority.read_bytes()
+    private = [*root.rglob("*.key")]
+    assert len(private) == 3
+    assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in private)
+    assert not list(root.rglob("ca.key")), "the authority's key is not kept"
+    assert not [path for path in here.iterdir() if path.name != "trial"]
+
+
+def test_the_certificate_holds_for_the_host(here: Path) -> None:
+    from cryptography import x509
+
+    assert call("init", "a", *TRIAL, "--host", "hub.example.org") == 0
+    assert call("init", "b", *TRIAL, "--host", "192.0.2.7") == 0
+    names = []
+    for folder in ("a", "b"):
+        path = here / folder / "coordinator" / "certificates" / "server.pem"
+        made = x509.load_pem_x509_certificate(path.read_bytes())
+        san = made.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        names.append([str(n.value) for n in san])
+    assert "hub.example.org" in names[0] and "192.0.2.7" in names[1]
+    assert all("127.0.0.1" in found for found in names)
+
+
+def test_scripts_units_and_containers_are_sound(here: Path) -> None:
+    yaml = pytest.importorskip("yaml")
+    assert call("init", "trial", *TRIAL) == 0
+    root = here / "trial"
+    scripts = [*root.rglob("*.sh")]
+    assert len(scripts) == 3
+    for script in scripts:
+        assert script.stat().st_mode & stat.S_IXUSR
+        done = subprocess.run(["sh", "-n", script], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+    services = yaml.safe_load((root / "compose.yaml").read_text())["services"]
+    assert set(services) == {"coordinator", "site-0", "site-1"}
+    for service in services.values():
+        assert service["image"].startswith("fedtailor:") and service["command"][0] == "sh"
+        for volume in service["volumes"]:
+            assert (root / volume.split(":")[0]).exists(), volume
+    units = [*root.rglob("*.service")]
+    assert len(units) == 3
+    sites = [unit for unit in units if "site" in unit.name]
+    assert all("RestartSec=70" in unit.read_text() for unit in sites)
+    if shutil.which("systemd-analyze"):
+        for unit in units:
+            text = unit.read_text().replace("User=fedtailor", "User=root")
+            unit.write_text(text.replace("/opt/fedtailor/bin/python", sys.executable))
+        done = subprocess.run(
+            ["systemd-analyze", "verify", *units], capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+
+
+def test_own_data_need_an_example_and_no_rows_are_kept(here: Path) -> None:
+    lines = ["age,ward,diagnosis", "31.25,a,ill", "47.75,b,well", "62.5,a,well"]
+    Path("example.csv").write_text("\n".join(lines) + "\n")
+    arguments = ["--like", "example.csv", "--label", "diagnosis", "--site", "north", "--site", "so"]
+    assert call("init", "wards", *arguments) == 0
+    plan = read_federation(here / "wards" / "federation.toml").plan
+    assert plan.encoder["classes"] == ["ill", "well"] and plan.settings["model"] == "mlp"
+    assert [c["name"] for c in plan.encoder["columns"]] == ["age", "ward"]
+    for path in (here / "wards").rglob("*"):
+        assert path.is_dir() or b"47.75" not in path.read_bytes()
+    site = tomllib.loads((here / "wards" / "sites" / "north" / "site.toml").read_text())
+    assert site["data"] == "data" and site["label"] == "diagnosis" and site["client"] == 0
+    # what was agreed on can be agreed on again
+    again = ["--like", "wards/preprocessing.json", "--sites", "2"]
+    assert call("init", "more", *again) == 0
+    assert read_federation(here / "more" / "federation.toml").plan.encoder == plan.encoder
+
+
+def test_images_need_their_size_and_classes_alone(here: Path) -> None:
+    assert call("init", "scans", "--like", "digits", "--sites", "2") == 0
+    plan = read_federation(here / "scans" / "federation.toml").plan
+    assert plan.encoder["shape"] == [1, 8, 8] and plan.settings["model"] == "cnn"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["init", "p", "--sites", "0"], "--sites is 0"),
+        (["init", "p", "--sites", "few"], "--sites is 'few'"),
+        (["init", "p", "--sites", "2", "--site", "a"], "not both"),
+        (["init", "p", "--site", "a", "--site", "a"], "named twice"),
+        (["init", "p", "--site", "../a"], "site '../a'"),
+        (["init", "p", "--site", "coordinator"], "another name"),
+        (["init", "p", "--method", "fedalla"], "did you mean 'fedala'"),
+        (["init", "p", "--method", "fedavg-data"], "gives training rows away"),
+        (["init", "p", "--rounds", "0"], "at least 1"),
+        (["init", "p", "--set", "mu=1"], "unknown option 'mu'"),
+        (["init", "p", "--host", "a b"], "host 'a b'"),
+        (["init", "p", "--id", "a/b"], "federation id 'a/b'"),
+        (["init", "p", "--port", "x"], "--port is 'x'"),
+        (["init", "p", "--deadline", "0"], "--deadline is 0"),
+        (["init", "p", "--data", "rows.csv"], "--like"),
+        (["init", "p", "--like", "no/such.csv"], "does not exist"),
+        (["init", "p", "--like", "digits", "--data", "digits"], "--data and --like"),
+        (["run", "p"], "federation init"),
+        (["status", "p"], "federation init"),
+        (["stop", "p"], "federation init"),
+        (["demo", "--rounds", "0"], "--rounds is 0"),
+        (["demo", "--method", "fedalla"], "did you mean 'fedala'"),
+    ],
+)
+def test_slips_are_named_and_leave_nothing(
+    here: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], said: str
+) -> None:
+    assert call(*arguments) == 2
+    told = capsys.readouterr()
+    assert said in told.err and told.err.count("\n") == 1 and told.out == ""
+    assert not list(here.iterdir())
+
+
+def test_nothing_is_overwritten_unasked(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("init", "p", *TRIAL) == 0
+    before = (here / "p" / "coordinator" / "certificates" / "ca.crt").read_bytes()
+    assert call("init", "p", *TRIAL) == 2 and "--overwrite" in capsys.readouterr().err
+    assert (here / "p" / "coordinator" / "certificates" / "ca.crt").read_bytes() == before
+    assert call("init", "p", *TRIAL, "--overwrite") == 0
+    assert (here / "p" / "coordinator" / "certificates" / "ca.crt").read_bytes() != before
+    (here / "theirs").mkdir()
+    (here / "theirs" / "letter.txt").write_text("dear")
+    assert call("init", "theirs", *TRIAL, "--overwrite") == 2
+    assert (here / "theirs" / "letter.txt").read_text() == "dear"
+
+
+def test_a_failure_leaves_the_old_project(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert call("init", "p", *TRIAL) == 0
+    before = {path: path.read_bytes() for path in here.rglob("*") if path.is_file()}
+
+    def full(path: Path) -> Path:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(project_files, "make_node_key", full)
+    assert call("init", "p", *TRIAL, "--overwrite") == 2
+    assert {path: path.read_bytes() for path in here.rglob("*") if path.is_file()} == before
+
+
+def test_insecure_must_be_said(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("init", "open", *TRIAL, "--insecure") == 0
+    assert not list((here / "open").rglob("*.key"))
+    assert "--insecure" in (here / "open" / "coordinator" / "start.sh").read_text()
+    capsys.readouterr()
+    for command in ("run", "status", "stop"):
+        assert call(command, "open") == 2
+        assert "say --insecure" in capsys.readouterr().err
+    assert call("init", "shut", *TRIAL) == 0
+    capsys.readouterr()
+    assert call("status", "shut", "--insecure") == 2
+    assert "leave --insecure out" in capsys.readouterr().err
+
+
+def played(root: Path) -> None:
+    """The coordinator's folder after two rounds, one of them without site-1."""
+    folder = root / "coordinator" / "state" / root.name
+    folder.mkdir(parents=True)
+    common = {"cohort": [0, 1], "bytes": {"up": 100, "down": 50}, "seconds": 4.0}
+    common["envelope"] = {"up": 7, "down": 3}
+    lines = [
+        common | {"round": 1, "taken": [0, 1], "failed": {}}
+        | {"sites": {"site-0": {"post_accuracy": 0.5}, "site-1": {"post_accuracy": 0.6}}},
+        common | {"round": 2, "taken": [0], "failed": {"site-1": "not connected"}}
+        | {"sites": {"site-0": {"post_accuracy": 0.75}}},
+    ]  # fmt: skip
+    (folder / "history.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (folder / "latest.json").write_text('{"round": 2}')
+    event = {"time": 0, "round": 2, "site": "all", "event": "stopped", "detail": "why"}
+    (folder / "events.jsonl").write_text(json.dumps(event) + "\n")
+
+
+def test_status_and_stop_without_a_coordinator(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call("init", "trial", *TRIAL, "--port", "1") == 0
+    played(here / "trial")
+    capsys.readouterr()
+    assert call("status", "trial", "--json") == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["round"], found["rounds"]) == (2, 3) and not found["listens"]
+    assert not found["playing"] and found["ended"] == "stopped: why"
+    assert found["bytes"] == {"up": 200, "down": 100, "envelope_up": 14, "envelope_down": 6}
+    first, second = found["sites"]
+    assert first["name"] == "site-0" and first["last"] == 2 and first["accuracy"] == 0.75
+    assert second["failures"] == 1 and second["why"] == "round 2: not connected"
+    assert call("status", "trial") == 0
+    assert "does NOT listen" in capsys.readouterr().out
+    assert call("stop", "trial") == 0
+    assert "Nothing is being played; 2 of 3" in capsys.readouterr().out
+    assert call("run", "trial") == 2
+    assert "coordinator/start.sh" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["init", "demo", "run", "status", "stop"])
+def test_help_has_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call(command, "--help") == 0
+    assert f"Example: fedtailor federation {command}" in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    ("method", "needs"),
+    [
+        ("fedala", "mean"),
+        ("fedrep", "mean"),
+        ("fedfomo", "each"),
+        ("pfedhn", "each"),
+        ("fedamp", "each"),
+        ("local", "mean"),
+    ],
+)
+def test_what_leaves_a_site(method: str, needs: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["show", method, "--wire", "--json"])
+    found = json.loads(capsys.readouterr().out)
+    assert found["server_needs"] == needs
+    assert all(
+        array["bytes"] == 4 * int(np.prod(array["shape"])) or array["type"] != "float32"
+        for array in found["arrays"]
+    )
+    assert bool(found["arrays"]) == (method != "local")
+    heads = [a["name"] for a in found["arrays"] if a["name"].endswith("fc.weight")]
+    assert bool(heads) == (method not in ("fedrep", "local"))  # fedrep's head stays at the site
+    with pytest.raises(SystemExit):
+        main(["show", method, "--wire"])
+    told = capsys.readouterr().out
+    assert ("One by one" in told) == (needs == "each")

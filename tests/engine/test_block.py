@@ -1,0 +1,232 @@
+"""Blocks: chunks that do not fit, and what a round costs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from fedtailor import rng, tree
+from fedtailor.engine import Federation, Simulation, block
+from fedtailor.engine.mapper import Visit, vectorised
+from fedtailor.errors import BadInput
+from fedtailor.methods import METHODS, ditto, fedavg
+from fedtailor.task import Task, classification
+from fedtailor.train import Recipe
+from fedtailor.tree import Tree
+
+RECIPE = Recipe(epochs=1, batch=3, lr=0.1)
+ERRORS = {
+    "gpu": torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
+    "cpu": RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried ..."),
+    "python": MemoryError(),
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def float64() -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(before)
+
+
+def world(clients: int = 9, rows: int = 5) -> Federation:
+    deck = iter(range(10**6))
+    deal = lambda k: [np.array([next(deck) for _ in range(k)]) for _ in range(clients)]
+    x = rng.normal(rng.key(0), clients * (rows + 4), 4)
+    return Federation.of(x, (x[:, 0] > 0).long(), deal(rows), deal(2), deal(2))
+
+
+def make_task(width: int = 6) -> Task:
+    return classification(lambda: nn.Sequential(nn.Linear(4, width), nn.Linear(width, 2)))
+
+
+def flat(values: Tree) -> Tensor:
+    return torch.cat([torch.zeros(0), *(leaf.flatten().double() for leaf in tree.leaves(values))])
+
+
+class Cramped:
+    """A mapper on a device with room for so many clients; counts how often there was too little."""
+
+    def __init__(self, room: int, error: Exception) -> None:
+        self.room, self.error, self.refused = room, error, 0
+
+    def __call__(self, fn: Callable[[Visit], Any]) -> Callable[[Visit], Any]:
+        def run(visit: Visit) -> Any:
+            found = vectorised(fn)(visit)  # memory runs out late: all work is done by then
+            if len(visit.cid) > self.room:
+                self.refused += 1
+                raise self.error
+            return found
+
+        return run
+
+
+def start(name: str = "ditto", chunk: int = 8, recipe: Recipe = RECIPE, **options: Any) -> Any:
+    task = make_task()
+    method = METHODS[name](task, recipe=recipe)
+    return Simulation(method, world(), task, rounds=3, chunk=chunk, recipe=recipe, **options)
+
+
+def play(simulation: Simulation) -> Tensor:
+    reports = [simulation.step(torch.arange(9), post=True) for _ in range(2)]
+    reports.append(simulation.step(torch.tensor([1, 4, 7]), post=True))
+    scores = simulation.score(finetune=RECIPE)
+    models = dict(simulation.models())
+    assert [list(r.ids) for r in reports[:2]] == [list(range(9))] * 2
+    return torch.cat(
+        [
+            flat(simulation.server),
+            flat(simulation.bank.rows),
+            *(flat(models[i]) for i in range(9)),
+            *scores.test,
+            *(part for r in reports for part in (*r.post.test, r.noisy)),  # type: ignore[union-attr]
+        ]
+    )
+
+
+@pytest.mark.parametrize("place", ["device", "host", "disk"])
+@pytest.mark.parametrize("kind", ERRORS)
+def test_a_chunk_that_does_not_fit_is_halved_for_good(
+    kind: str, place: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = start(chunk=2, place=place)
+    wanted = play(expected)
+    cramped = Cramped(3, ERRORS[kind])
+    monkeypatch.setitem(block.MAPPERS, "vectorised", cramped)
+    simulation = start(place=place)
+    with caplog.at_level(logging.WARNING, "fedtailor"):
+        assert torch.equal(play(simulation), wanted)
+    assert simulation.chunk == 2
+    assert cramped.refused == 2  # 8 and 4 clients; never tried again
+    assert [r.getMessage() for r in caplog.records] == [
+        "out of memory on cpu with 8 clients at a time: going on with 4",
+        "out of memory on cpu with 4 clients at a time: going on with 2",
+    ]
+    simulation.close()
+    expected.close()
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedfomo", "pfedhn", "scaffold"])
+def test_memory_that_runs_out_later_leaves_the_round_whole(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wanted, simulation = start(name), start(name)
+    wanted.step(torch.arange(9))
+    simulation.step(torch.arange(9))
+    for _ in range(2):
+        wanted.step(torch.arange(9))
+    monkeypatch.setitem(block.MAPPERS, "vectorised", Cramped(3, ERRORS["gpu"]))
+    for _ in range(2):
+        simulation.step(torch.arange(9))
+    torch.testing.assert_close(flat(simulation.server), flat(wanted.server), rtol=1e-9, atol=1e-9)
+    rows = [flat(s.bank.rows) for s in (simulation, wanted)]
+    torch.testing.assert_close(*rows, rtol=1e-9, atol=1e-9)
+    assert simulation.round == 3 and simulation.chunk == 2
+
+
+@pytest.mark.parametrize("what", ["score", "models"])
+def test_scores_and_models_do_with_smaller_chunks_too(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    simulation = start()
+    simulation.step(torch.arange(9))
+    find: Callable[[], Tensor] = lambda: (
+        simulation.score().test.loss
+        if what == "score"
+        else torch.stack([flat(model) for _, model in sorted(simulation.models())])
+    )
+    before = find()
+    monkeypatch.setitem(block.MAPPERS, "vectorised", Cramped(1, ERRORS["cpu"]))
+    torch.testing.assert_close(find(), before, rtol=1e-12, atol=1e-12)
+    assert simulation.chunk == 1
+
+
+def test_noisy_gradients_of_a_failed_chunk_are_not_charged(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    recipe = Recipe(batch=3, lr=0.1, dp_clip=1.0, dp_noise=0.5)
+    monkeypatch.setitem(block.MAPPERS, "vectorised", Cramped(3, ERRORS["cpu"]))
+    report = start("fedavg", recipe=recipe).step(torch.arange(9))
+    assert report.noisy.tolist() == [2] * 9  # 5 rows in batches of 3, once
+
+
+@pytest.mark.parametrize("engine", ["vectorised", "sequential"])
+def test_one_client_that_does_not_fit_is_bad_input(
+    engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(block.MAPPERS, engine, Cramped(0, ERRORS["gpu"]))
+    simulation = start(engine=engine)
+    before = flat(simulation.server)
+    with pytest.raises(BadInput, match=r"44 parameters with batch 3 .* on cpu.*lower --batch") as e:
+        simulation.step(torch.arange(9))
+    assert "\n" not in str(e.value)
+    assert torch.equal(flat(simulation.server), before)
+    assert simulation.round == 0 and not bool(simulation.bank.met.any())
+
+
+def test_other_errors_are_not_taken_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(block.MAPPERS, "vectorised", Cramped(3, RuntimeError("shapes differ")))
+    simulation = start()
+    with pytest.raises(RuntimeError, match="shapes differ"):
+        simulation.step(torch.arange(9))
+    assert simulation.chunk == 8
+
+
+class Made(TorchDispatchMode):
+    """Bytes that operations make, what they write into or look at aside; the most at a time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.largest = self.total = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        given = {
+            leaf.untyped_storage().data_ptr()
+            for leaf in tree_leaves((args, kwargs))
+            if isinstance(leaf, Tensor)
+        }
+        for leaf in tree_leaves(out):
+            if isinstance(leaf, Tensor) and leaf.untyped_storage().data_ptr() not in given:
+                self.largest = max(self.largest, leaf.untyped_storage().nbytes())
+                self.total += leaf.untyped_storage().nbytes()
+        return out
+
+
+@pytest.mark.parametrize("place", ["device", "host", "disk"])
+def test_a_round_costs_its_cohort_not_the_federation(place: Any) -> None:
+    """Ditto, whose clients keep a model each: 50 of 100 against 50 of 4,000."""
+    made = []
+    for clients in (100, 4_000):
+        task = make_task(width=40)
+        recipe = Recipe(batch=5)
+        method = ditto(task, recipe=recipe)
+        simulation = Simulation(method, world(clients), task, chunk=25, place=place, recipe=recipe)
+        cohort = torch.arange(0, clients, clients // 50)
+        simulation.step(cohort)  # the second round meets clients that have states
+        with Made() as counted:
+            simulation.step(cohort)
+        simulation.close()
+        made.append(counted)
+    few, many = made
+    model = 282 * 8
+    assert few.largest >= 25 * 200 * 8  # chunks of models are counted
+    assert many.largest <= max(few.largest, 8 * 4_000)  # a list of ids may be longer
+    assert many.total - few.total < 40 * 8 * 4_000  # lists of ids, and by far no model each
+    assert many.total - few.total < 4_000 * model / 4
+
+
+def test_fedavg_keeps_nothing_of_ten_thousand() -> None:
+    task = make_task()
+    simulation = Simulation(fedavg(task, recipe=RECIPE), world(100), task)
+    assert simulation.bank.rows == {}
+    assert [kept.rows for kept in simulation.kept()] == [{}]

@@ -1,0 +1,248 @@
+"""Every way of running loops gives the same result."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedtailor.engine import Federation, Simulation
+from fedtailor.engine import pace as paces
+from fedtailor.engine.captured import Captured, sizes
+from fedtailor.engine.pace import Pace, choose_way
+from fedtailor.methods import METHODS
+from fedtailor.scan import Loop, plainly
+from fedtailor.task import Task, classification
+from fedtailor.train import Recipe
+from fedtailor.tree import flatten
+
+CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+ROWS = (31, 7, 24, 12, 30, 9, 18, 0, 25, 14, 8)
+
+
+@pytest.fixture(autouse=True)
+def float64() -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(before)
+
+
+def dense() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3))
+
+
+def normed() -> nn.Module:
+    return nn.Sequential(
+        nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Dropout(0.3), nn.ReLU(), nn.Linear(6, 3)
+    )
+
+
+def convolved() -> nn.Module:
+    return nn.Sequential(
+        nn.Unflatten(1, (1, 2, 2)), nn.Conv2d(1, 3, 2, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(3, 3),
+    )  # fmt: skip
+
+
+def world(rows: Sequence[int] = ROWS) -> Federation:
+    draw = np.random.default_rng(0)
+    total = sum(rows) + 10 * len(rows)
+    x, y = draw.standard_normal((total, 4)), draw.integers(0, 3, total)
+    ends = np.cumsum([0, *(n + 10 for n in rows)])
+    cut = [np.arange(low, low + n + 10) for low, n in zip(ends, rows, strict=False)]
+    parts = [[c[:n] for c, n in zip(cut, rows, strict=True)], [c[-10:-5] for c in cut]]
+    return Federation.of(torch.tensor(x), torch.tensor(y), *parts, [c[-5:] for c in cut])
+
+
+class Buffered(Pace):
+    """What a GPU does, but for capturing."""
+
+    def run(self, loop: Loop, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+        if not loop.axes:
+            return plainly(loop, tensors)
+        held: list[Any] = []
+        key = self._key(loop, tensors, held)
+        self._held += held
+        return self._captured(loop, tensors, key)
+
+
+def play(method: str, net: Any, way: str, recipe: Recipe, **options: Any) -> dict[str, Tensor]:
+    task: Task = classification(net)
+    made = METHODS[method](task, recipe=recipe, **options)
+    engine = "sequential" if way == "sequential" else "vectorised"
+    fast = "traced" if way == "buffered" else way if way in ("traced", "compiled") else "plain"
+    sim = Simulation(made, world(), task, recipe=recipe, rounds=3, engine=engine, way=fast)  # type: ignore[arg-type]
+    if way == "buffered":
+        sim.players.pace = Buffered("traced", CPU)  # type: ignore[attr-defined]
+    for cohort in ([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10], [1, 4, 7, 8, 9]):
+        sim.step(torch.tensor(cohort))
+    scores = sim.score()
+    found = {f"{cid}/{k}": v for cid, m in sim.models() for k, v in flatten(m).items()}
+    sim.close()
+    return found | {"loss": scores.test.loss, "correct": scores.test.correct.double()}
+
+
+def apart(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
+    assert one.keys() == other.keys()
+    return max(float((one[k].double() - other[k].double()).abs().max()) for k in one)
+
+
+PLAIN = Recipe(epochs=2, batch=8, lr=0.1)
+
+
+@pytest.mark.parametrize("way", ["traced", "buffered"])
+@pytest.mark.parametrize(
+    ("method", "net"),
+    [("fedavg", dense), ("fedprox", normed), ("fedala", convolved)],
+    ids=["fedavg", "fedprox", "fedala"],
+)
+def test_ways_agree_on_unequal_clients(method: str, net: Any, way: str) -> None:
+    options = {"max_ala_epochs": 2} if method == "fedala" else {}
+    expected = play(method, net, "sequential", PLAIN, **options)
+    assert apart(expected, play(method, net, way, PLAIN, **options)) < 1e-9
+
+
+# the buffers' way traces a step for several numbers of clients, which takes its time
+@pytest.mark.parametrize("way", ["traced", pytest.param("buffered", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        Recipe(batch=8, momentum=0.9, weight_decay=0.1, clip=0.5, lr_decay=0.9),
+        Recipe(batch=8, optimizer="adamw", weight_decay=0.1),
+        Recipe(batch=8, last="drop"),
+        Recipe(batch=0),
+        Recipe(batch=8, steps=3),
+        Recipe(batch=8, dp_clip=0.5, dp_noise=0.7),
+    ],
+    ids=["momentum", "adamw", "drop", "all rows", "steps", "private"],
+)
+def test_ways_agree_on_recipes(recipe: Recipe, way: str) -> None:
+    expected = play("ditto", dense, "sequential", recipe)
+    assert apart(expected, play("ditto", dense, way, recipe)) < 1e-9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["traced", "buffered"])
+@pytest.mark.parametrize("net", [normed, convolved], ids=lambda net: net.__name__)
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_ways_agree_for_every_method(method: str, net: Any, way: str) -> None:
+    expected = play(method, net, "sequential", PLAIN)
+    assert apart(expected, play(method, net, way, PLAIN)) < 1e-9
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("net", [dense, convolved], ids=lambda net: net.__name__)
+def test_compiled_steps_agree(net: Any) -> None:
+    expected = play("ditto", net, "sequential", PLAIN)
+    assert apart(expected, play("ditto", net, "compiled", PLAIN)) < 1e-9
+
+
+def test_noise_is_accounted_for_though_steps_are_replayed() -> None:
+    task = classification(dense)
+    recipe = Recipe(batch=8, dp_clip=1.0, dp_noise=1.0)
+    counts = []
+    for way in ("plain", "traced"):
+        made = METHODS["fedsam"](task, recipe=recipe)  # two gradients a step
+        sim = Simulation(made, world(), task, recipe=recipe, way=way)  # type: ignore[arg-type]
+        everyone = torch.arange(len(ROWS))
+        counts.append([sim.step(everyone).noisy.tolist() for _ in range(2)])
+        sim.close()
+    assert counts[0] == counts[1] and max(counts[0][0]) == 2 * 4
+
+
+def test_programs_are_made_once() -> None:
+    task = classification(dense)
+    sim = Simulation(METHODS["fedavg"](task, recipe=PLAIN), world(), task, way="traced")
+    everyone = torch.arange(len(ROWS))
+    sim.step(everyone)
+    took = sim.preparing_seconds
+    assert took > 0
+    sim.step(everyone)
+    assert sim.preparing_seconds == took
+    sim.close()
+
+
+def test_a_step_that_closes_over_a_client_is_run_as_it_is(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    task = classification(dense)
+    base = METHODS["fedavg"](task, recipe=PLAIN)
+
+    def client(msg: Any, state: Any, data: Any, turn: Any) -> Any:
+        from fedtailor.train import fit
+
+        own = msg["params"]  # fetched from outside of `given`: differs from client to client
+        far = lambda params, batch, given: (
+            task.loss(params, batch)[0] + sum((params[k] - own[k] * data.n).sum() for k in own),
+            {},
+        )
+        out = base.client(msg, state, data, turn)
+        return out._replace(model=fit(task, own, data, turn, PLAIN, loss=far))
+
+    for way in ("plain", "traced"):
+        sim = Simulation(base._replace(client=client), world(), task, way=way)  # type: ignore[arg-type]
+        sim.step(torch.arange(4))
+        sim.close()
+    assert "closes over a client" in caplog.text
+
+
+def test_the_way_depends_on_the_work_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(paces, "can_compile", lambda device: True)
+    assert [choose_way(n, CPU, "auto") for n in (10, 5_000, 10**6)] == [
+        "plain",
+        "traced",
+        "compiled",
+    ]
+    assert [choose_way(n, CUDA, "auto") for n in (5_000, 10**5, 10**7)] == [
+        "plain", "traced", "compiled",
+    ]  # fmt: skip
+    assert choose_way(10**9, CPU, "never") == "traced"
+    assert choose_way(1, CPU, "always") == "compiled"
+    assert choose_way(10**9, torch.device("meta"), "auto") == "plain"
+
+
+def test_without_a_compiler_steps_are_traced(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(paces, "can_compile", lambda device: False)
+    assert choose_way(10**6, CPU, "always") == "traced"
+    assert "compiles" in caplog.text
+
+
+def test_captured_sizes_fall_to_one() -> None:
+    for clients in (1, 2, 7, 20, 100):
+        found = sizes(clients)
+        assert found[0] == clients and found[-1] == 1
+        assert all(a > b >= a // 3 for a, b in pairwise(found))
+
+
+def test_buffers_grow_with_the_number_of_steps() -> None:
+    task = classification(dense)
+    recipe = Recipe(batch=8)
+    sim = Simulation(METHODS["fedavg"](task, recipe=recipe), world((8, 8, 40, 40)), task)
+    pace = sim.players.pace = Buffered("traced", CPU)  # type: ignore[attr-defined]
+    plain = Simulation(METHODS["fedavg"](task, recipe=recipe), world((8, 8, 40, 40)), task)
+    for cohort in ([0, 1], [2, 3], [0, 2]):
+        sim.step(torch.tensor(cohort))
+        plain.step(torch.tensor(cohort))
+    kinds = [k for k in pace._programs.values() if isinstance(k, Captured)]
+    assert max(k.capacity for k in kinds) == 5
+    assert apart(sim.server["params"], plain.server["params"]) < 1e-12
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("way", ["traced", "compiled"])
+@pytest.mark.parametrize("method", sorted(METHODS))
+def test_on_a_gpu_ways_agree_too(method: str, way: str) -> None:
+    sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+    from parity import compare
+
+    assert compare(method, "batch-norm", way) < 1e-4

@@ -1,0 +1,48 @@
+"""Trees as plain arrays."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+
+import pytest
+import torch
+
+from fedtailor import rng, tree
+from fedtailor.engine.parcel import pack, unpack
+
+
+def values() -> tree.Tree:
+    return {
+        "w": rng.normal(rng.key(0), 3, 4),
+        "deep": {"n": torch.tensor(7), "flag": torch.tensor([True, False]), "none": {}},
+        "half": torch.tensor([1.5, -2.25], dtype=torch.bfloat16),
+        "double": torch.tensor([0.1], dtype=torch.float64),
+        "nothing": torch.zeros(0, 5),
+        "turned": torch.arange(6).reshape(2, 3).T,
+    }
+
+
+def same(a: tree.Tree, b: tree.Tree) -> bool:
+    one, two = tree.flatten(a), tree.flatten(b)
+    return one.keys() == two.keys() and all(
+        one[k].dtype == two[k].dtype and torch.equal(one[k], two[k]) for k in one
+    )
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_there_and_back(own: bool) -> None:
+    parcel = pickle.loads(pickle.dumps(pack(values())))  # noqa: S301  # our own
+    assert same(unpack(parcel, own=own), values())
+
+
+def test_what_is_unpacked_lies_in_shared_memory_unless_it_is_owned() -> None:
+    parcel = pack(values())
+    for array in (parcel["w"], parcel["double"]):
+        array.flags.writeable = False  # type: ignore[union-attr]  # as Ray gives them
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        shared, own = unpack(parcel), unpack(parcel, own=True)
+    assert shared["w"].data_ptr() == parcel["w"].ctypes.data  # type: ignore[union-attr]
+    own["w"] += 1
+    assert same(shared, values())

@@ -1,0 +1,154 @@
+"""Workers that are lost, or run out of memory: the result is as if nothing had happened."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from raylab import COHORTS, RECIPE, agree, builder, kill, mostly_slow, outcome, play, players, start
+
+from fedtailor import tree
+from fedtailor.check import CLIENTS, NETWORKS, toy_federation
+from fedtailor.engine import Simulation
+from fedtailor.engine.cluster import Build, Cluster
+from fedtailor.errors import BadInput
+from fedtailor.methods import METHODS
+from fedtailor.task import classification
+from fedtailor.tree import Tree
+
+
+@pytest.fixture(scope="module", autouse=True)
+def float64() -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(before)
+
+
+@pytest.mark.parametrize("name", mostly_slow(["ditto", "fedfomo", "fedavg"], ("ditto",)))
+def test_a_worker_lost_between_rounds(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    simulation = start(name, workers=2)
+    losses = {1: (0,), 4: (1,)}  # the last one before evaluation
+    with caplog.at_level(logging.WARNING, "fedtailor"):
+        found = play(simulation, lambda number: kill(simulation, *losses.get(number, ())))
+    agree(found, play(start(name)))
+    told = [record.getMessage() for record in caplog.records]
+    assert told == [f"worker {number} was lost: it is started again" for number in (0, 1)]
+
+
+@pytest.mark.parametrize("name", mostly_slow(["ditto", "fedfomo"], ("fedfomo",)))
+def test_a_worker_lost_before_its_states_are_kept(name: str) -> None:
+    """The round is played again by the lost worker alone; the server's new state is not lost."""
+    simulation = start(name, workers=2)
+    receive = simulation.method.receive
+    rounds = []
+
+    def receive_and_kill(*given: Any) -> Tree:
+        rounds.append(simulation.round)
+        if len(rounds) == 2:
+            kill(simulation, 1)
+        return receive(*given)
+
+    simulation.method = simulation.method._replace(receive=receive_and_kill)
+    agree(play(simulation), play(start(name)))
+    assert rounds == [0, 1, 2, 3]
+
+
+def dying(path: Path, *, forever: bool = False) -> Build:
+    """Ditto, whose worker dies in the second round, in the middle of a client's training."""
+    folder = str(path)
+
+    def build(device: str) -> list[Any]:
+        import os
+        import pathlib
+
+        task = classification(NETWORKS["dense"])
+        method = METHODS["ditto"](task, recipe=RECIPE)
+
+        def client(message: Any, state: Any, data: Any, turn: Any) -> Any:
+            done = method.client(message, state, data, turn)
+            mark = pathlib.Path(folder) / "died"
+            if int(turn.round) == 1 and (forever or not mark.exists()):
+                mark.touch()
+                os._exit(1)
+            return done
+
+        return [(method._replace(client=client), task, torch.arange(CLIENTS))]
+
+    return build
+
+
+def test_a_worker_lost_in_the_middle_of_a_round(tmp_path: Path) -> None:
+    found = play(start("", build=dying(tmp_path), workers=2))
+    assert (tmp_path / "died").exists()
+    agree(found, play(start("ditto")))
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_lost_again_and_again_is_bad_input(tmp_path: Path) -> None:
+    simulation = start("", build=dying(tmp_path, forever=True), workers=1)
+    simulation.step(torch.arange(CLIENTS))
+    before = tree.map(torch.clone, simulation.server)
+    with pytest.raises(BadInput, match=r"worker 0 was lost 4 times in a row.*lower --chunk"):
+        simulation.step(torch.arange(CLIENTS))
+    assert simulation.round == 1
+    agree(tree.flatten(before), tree.flatten(simulation.server), 0)
+    simulation.close()
+
+
+def test_copies_of_states_do_not_pile_up() -> None:
+    simulation = start("ditto", workers=2)
+    most = 0
+    for number in range(12):
+        simulation.step(torch.tensor([number % CLIENTS, (number + 3) % CLIENTS]))
+        for seat in players(simulation)._seats:
+            held = sum(count for count, _ in seat.snapshots._copies.values())
+            most = max(most, held)
+            assert held <= 2 * len(seat.ids)
+    assert most > 2
+    kill(simulation, 0)
+    wanted = start("ditto")
+    for number in range(12):
+        wanted.step(torch.tensor([number % CLIENTS, (number + 3) % CLIENTS]))
+    agree(outcome(simulation, []), outcome(wanted, []))
+    simulation.close()
+
+
+@pytest.mark.slow
+def test_a_worker_without_memory_takes_smaller_chunks(caplog: pytest.LogCaptureFixture) -> None:
+    def build(device: str) -> list[Any]:
+        from fedtailor.engine import block
+        from fedtailor.engine.mapper import vectorised
+
+        def cramped(fn: Any) -> Any:
+            def run(visit: Any) -> Any:
+                if len(visit.cid) > 2:
+                    raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+                return vectorised(fn)(visit)
+
+            return run
+
+        block.MAPPERS["vectorised"] = cramped
+        return builder_of_ditto(device)
+
+    builder_of_ditto = builder("ditto", {})
+    wanted = start("ditto")
+    simulation = Simulation(
+        wanted.method, toy_federation(), wanted.task, rounds=4, chunk=4, cluster=Cluster(build, 2)
+    )
+    with caplog.at_level(logging.WARNING, "fedtailor"):
+        for cohort in COHORTS:
+            simulation.step(torch.tensor(cohort))
+            wanted.step(torch.tensor(cohort))
+    assert simulation.chunk == 1  # half of three
+    assert any(
+        record.getMessage().startswith("worker 0: out of memory on cpu with ")
+        for record in caplog.records
+    ), caplog.text
+    kill(simulation, 0)  # a worker that is started again knows it already
+    agree(outcome(simulation, []), outcome(wanted, []))
+    kill(simulation, 0, 1)  # not for the next test: their mapper is not what it was

@@ -1,0 +1,132 @@
+"""A worker by itself, without Ray: on the CPU, and on a GPU where there is one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+
+from fedtailor import rng, tree
+from fedtailor.check import CLIENTS, NETWORKS, toy_federation
+from fedtailor.engine import Simulation
+from fedtailor.engine.fold import Fold
+from fedtailor.engine.parcel import pack, unpack
+from fedtailor.engine.ray_worker import Spec, Worker
+from fedtailor.engine.shard import shard
+from fedtailor.errors import BadInput
+from fedtailor.methods import METHODS
+from fedtailor.task import classification
+from fedtailor.train import Recipe
+
+RECIPE = Recipe(batch=8, lr=0.1)
+HALVES = torch.tensor([0, 2, 5, 7]), torch.tensor([1, 3, 4, 6])
+DEVICES = [
+    "cpu",
+    pytest.param(
+        "cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+    ),
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def float64() -> Iterator[None]:
+    before, threads = torch.get_default_dtype(), torch.get_num_threads()
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(before)
+    torch.set_num_threads(threads)
+
+
+def build(device: str) -> list[Any]:
+    task = classification(NETWORKS["batch-norm"], device=device)
+    return [(METHODS["ditto"](task, recipe=RECIPE), task, torch.arange(CLIENTS))]
+
+
+def hire(ids: torch.Tensor, driver: Simulation, device: str = "cpu") -> Worker:
+    worker = Worker()
+    spec = Spec(
+        build=build,
+        members=[ids],
+        seed=0,
+        recipe=RECIPE,
+        place="host",
+        chunk=3,
+        device=device,
+        dtype=torch.float64,
+        threads=1,
+        way="plain",
+    )
+    worker.look_in([])
+    turn = driver._turn(rng.TURN)
+    ready = worker.load(spec, shard(driver.federation, ids), pack(driver.server), turn)
+    assert ready.chunk == 3 and ready.place == "host" and list(ready.like) == [0]
+    return worker
+
+
+def driver() -> Simulation:
+    method, task, _ = build("cpu")[0]
+    return Simulation(method, toy_federation(), task, rounds=4)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_workers_play_what_one_machine_does(device: str) -> None:
+    whole = driver()
+    workers = [hire(ids, whole, device) for ids in HALVES]
+    for cohort in ([0, 1, 2, 3, 4, 5], [1, 2, 6], list(range(CLIENTS))):
+        sent, turn = pack(whole.server), whole._turn(rng.TURN)
+        fold, loss = Fold(), {}
+        for worker, ids in zip(workers, HALVES, strict=True):
+            mine = torch.tensor([i for i in cohort if i in ids])
+            told, folded, each = worker.play(sent, mine, turn, True)
+            fold.merge(folded.open())
+            assert not told.has_each and each == {} and told.taken.tolist() == mine.tolist()
+            loss |= dict(zip(mine.tolist(), told.measured.post.test.loss.tolist(), strict=True))
+            done, states = worker.keep()
+            assert done and states[0][0].tolist() == mine.tolist()
+        report = whole.step(torch.tensor(cohort), post=True)
+        assert report.post is not None
+        assert [loss[i] for i in cohort] == pytest.approx(report.post.test.loss.tolist(), rel=1e-6)
+        for name, leaf in tree.flatten(fold.mean()).items():
+            here = tree.flatten(whole.server)[name]
+            torch.testing.assert_close(leaf, here, rtol=1e-9, atol=1e-9)
+    kept = whole.kept()[0]
+    for worker, ids in zip(workers, HALVES, strict=True):
+        _, states = worker.kept()
+        assert states[0][0].tolist() == ids.tolist()
+        rows = tree.flatten(unpack(states[0][1]))
+        for name, leaf in tree.flatten(tree.index(kept.rows, ids)).items():
+            torch.testing.assert_close(rows[name], leaf, rtol=1e-9, atol=1e-9)
+        worker.clear()
+
+
+def test_states_that_are_put_back_are_played_on() -> None:
+    whole = driver()
+    first, second = hire(HALVES[0], whole), hire(HALVES[0], whole)
+    sent, turn = pack(whole.server), whole._turn(rng.TURN)
+    first.play(sent, HALVES[0], turn, False)
+    _, states = first.keep()
+    second.put_back(states)
+    for one, two in zip(
+        *(w.play(sent, HALVES[0], turn, False)[1] for w in (first, second)), strict=True
+    ):
+        assert all((one[k] == two[k]).all() for k in one)
+    assert not bool(second.play(sent, HALVES[0], turn, False)[0].measured.fresh.any())
+
+
+def test_what_is_played_and_not_kept_changes_nothing() -> None:
+    whole = driver()
+    worker = hire(HALVES[0], whole)
+    sent, turn = pack(whole.server), whole._turn(rng.TURN)
+    one = worker.play(sent, HALVES[0], turn, False)
+    two = worker.play(sent, HALVES[0], turn, False)
+    assert bool(two[0].measured.fresh.all())
+    assert all((one[1].mean[k] == two[1].mean[k]).all() for k in one[1].mean)
+    assert len(worker.kept()[1][0][0]) == 0
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
+def test_a_worker_without_a_gpu_says_so() -> None:
+    with pytest.raises(BadInput, match="device 'cuda' cannot be used by a worker"):
+        hire(HALVES[0], driver(), "cuda")

@@ -1,0 +1,234 @@
+"""The numbers on the page are those of the runs."""
+
+from __future__ import annotations
+
+import base64
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import synthetic
+
+import fedtailor
+from fedtailor.report.collect import collect
+from fedtailor.report.learnt import binned, map_size
+from fedtailor.report.mixes import likeness_order
+from fedtailor.report.names import block_names, variant_labels
+from fedtailor.report.pack import pack_counts, pack_scaled
+from fedtailor.report.page import page_data
+
+KINDS = {"u16": "<u2", "u32": "<u4", "s8": "u1", "s16": "<u2"}
+
+
+def unpack(packed: dict[str, Any]) -> np.ndarray:
+    """As the page does it."""
+    codes = np.frombuffer(base64.b64decode(packed["data"]), KINDS[packed["kind"]])
+    codes = codes.reshape(packed["shape"])
+    if packed["kind"].startswith("u"):
+        return codes.astype(np.int64)
+    steps = {"s8": 254, "s16": 65534}[packed["kind"]]
+    values = packed["low"] + (packed["high"] - packed["low"]) * codes / steps
+    return np.where(codes > steps, np.nan, values)
+
+
+@pytest.fixture(scope="module")
+def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return synthetic.make_comparison(tmp_path_factory.mktemp("report") / "compared", seeds=2)
+
+
+@pytest.fixture(scope="module")
+def data(compared: Path) -> dict[str, Any]:
+    return page_data(collect([compared]))
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A comparison that was really run."""
+    folder = tmp_path_factory.mktemp("report") / "real"
+    fedtailor.compare("fedavg", "fedfomo", model="mlp", clients=4, rounds=2, out=folder)
+    return folder
+
+
+def result(folder: Path, method: str, seed: int) -> dict[str, Any]:
+    path = folder / "runs" / f"{method}-seed{seed}" / "result.json"
+    return dict(json.loads(path.read_text()))
+
+
+def test_accuracies_are_the_mean_over_seeds_of_the_results(
+    compared: Path, data: dict[str, Any]
+) -> None:
+    assert [row["label"] for row in data["methods"]] == list(synthetic.METHODS)
+    for row in data["methods"]:
+        runs = [result(compared, row["method"], seed) for seed in (0, 1)]
+        for key in ("mean", "bottom5", "std", "loss"):
+            each = [run["accuracy"][key] for run in runs]
+            assert row["accuracy"][key]["mean"] == pytest.approx(np.mean(each), abs=1e-6)
+            assert row["accuracy"][key]["std"] == pytest.approx(np.std(each, ddof=1), abs=1e-6)
+        clients = np.mean([list(run["per_client"].values()) for run in runs], axis=0)
+        np.testing.assert_allclose(row["per_client"], clients, atol=1e-6)
+        assert row["up"] == runs[0]["bytes"]["up"]
+
+
+def test_gain_is_counted_against_training_alone(data: dict[str, Any]) -> None:
+    alone = np.array(data["methods"][data["yardstick"]]["per_client"])
+    for row in data["methods"]:
+        gain = np.array(row["per_client"]) - alone
+        np.testing.assert_allclose(row["gain"], gain, atol=2e-6)
+        assert row["better_off"] == (gain > 1e-9).sum()
+        assert row["worse_off"] == (gain < -1e-9).sum()
+
+
+def test_curves_have_the_least_and_largest_over_seeds(compared: Path, data: dict[str, Any]) -> None:
+    place = list(synthetic.METHODS).index("fedala")
+    curve, each = data["curves"][place], []
+    for seed in (0, 1):
+        text = (compared / "runs" / f"fedala-seed{seed}" / "history.jsonl").read_text()
+        each.append([json.loads(line)["pre"]["mean"] for line in text.splitlines()])
+    np.testing.assert_allclose(curve["mean"]["mid"], np.mean(each, axis=0), atol=1e-6)
+    np.testing.assert_allclose(curve["mean"]["low"], np.min(each, axis=0), atol=1e-6)
+    np.testing.assert_allclose(curve["mean"]["high"], np.max(each, axis=0), atol=1e-6)
+    assert curve["sent"][-1] == 2 * result(compared, "fedala", 0)["bytes"]["up"]
+
+
+def test_a_clients_curve_ends_where_its_result_is(data: dict[str, Any]) -> None:
+    for row, curve in zip(data["methods"], data["client_curves"], strict=True):
+        last = unpack(curve["values"])[:, -1]
+        np.testing.assert_allclose(last, row["per_client"], atol=1e-4)
+
+
+def test_confusion_counts_add_up_to_the_test_rows(data: dict[str, Any]) -> None:
+    for kept in data["confusion"]:
+        start, cells = unpack(kept["start"]), unpack(kept["cells"])
+        for client, rows in enumerate(data["rows"]["test"]):
+            own = cells[start[client] : start[client + 1]]
+            assert own[:, 2].sum() == kept["seeds"] * rows
+
+
+def test_a_real_runs_confusion_gives_its_accuracy(real: Path) -> None:
+    data = page_data(collect([real]))
+    for row, kept in zip(data["methods"], data["confusion"], strict=True):
+        start, cells = unpack(kept["start"]), unpack(kept["cells"])
+        for client, accuracy in enumerate(row["per_client"]):
+            own = cells[start[client] : start[client + 1]]
+            right = own[own[:, 0] == own[:, 1], 2].sum()
+            assert right / own[:, 2].sum() == pytest.approx(accuracy, abs=1e-6)
+    counts = unpack(data["class_counts"])
+    rows = np.sum([data["rows"][part] for part in ("train", "val", "test")], axis=0)
+    np.testing.assert_array_equal(counts.sum(1), rows)
+
+
+def test_a_real_comparison_writes_its_report_with_its_verdict(real: Path) -> None:
+    summary = json.loads((real / "summary.json").read_text())
+    data = page_data(collect([real]))
+    assert data["verdict"] == summary["verdict"]
+    for row in data["methods"]:
+        assert row["accuracy"]["mean"] == summary["table"][row["method"]]["accuracy"]["mean"]
+    assert (real / "report.html").read_text().startswith("<!DOCTYPE html>")
+    assert data["learnt"][0]["records"][0]["name"] == "affinity"
+
+
+def test_maps_show_what_was_recorded(compared: Path, data: dict[str, Any]) -> None:
+    from safetensors.numpy import load_file
+
+    found = next(e for e in data["learnt"] if data["methods"][e["method"]]["method"] == "fedfomo")
+    record = found["records"][0]
+    maps = unpack(record["maps"])  # round, block, row, column
+    folder = compared / "runs" / "fedfomo-seed0" / "records"
+    order = data["order"]
+    for k, number in enumerate(record["rounds"]):
+        raw = load_file(folder / f"{number:06d}.safetensors")["server/affinity"][order][:, order]
+        low, high = record["maps"]["low"], record["maps"]["high"]
+        step = (high - low) / 254
+        np.testing.assert_allclose(maps[k, 0], raw.clip(low, high), atol=0.51 * step)
+    last = load_file(folder / f"{record['rounds'][-1]:06d}.safetensors")["server/affinity"]
+    others = np.where(np.eye(len(last), dtype=bool), -np.inf, last)
+    assert [row[0] for row in record["donors"]] == others.argmax(1).tolist()
+
+
+def test_blocks_have_the_mean_over_clients(data: dict[str, Any]) -> None:
+    found = next(e for e in data["learnt"] if data["methods"][e["method"]]["method"] == "pmixfed")
+    record = found["records"][0]
+    assert (record["name"], record["kind"]) == ("mix_degree", "blocks")
+    assert record["blocks"] == ["fc1", "fc2", "fc"]
+    np.testing.assert_allclose(record["mid"][0], [0.2 + 0.5 / r for r in range(1, 6)], atol=1e-5)
+
+
+def test_clients_with_like_mixes_stand_together() -> None:
+    mixes = np.array([[10, 0], [0, 10], [9, 1], [1, 9], [10, 0]])
+    order = likeness_order(mixes, 5).tolist()
+    sides = [mixes[i].argmax() for i in order]
+    assert sides in ([0, 0, 0, 1, 1], [1, 1, 0, 0, 0])
+    assert likeness_order(None, 3).tolist() == [0, 1, 2]
+    many = np.eye(3, dtype=int)[np.arange(2400) % 3]
+    assert (np.diff(many[likeness_order(many, 2400)].argmax(1)) != 0).sum() == 2
+
+
+def test_maps_of_many_clients_are_averaged() -> None:
+    matrix = np.arange(36.0).reshape(1, 6, 6)
+    order = np.array([5, 4, 3, 2, 1, 0])
+    found = binned(matrix, order, 3)
+    assert found.shape == (1, 3, 3)
+    assert found[0, 0, 0] == matrix[0, 4:, 4:].mean()
+    assert found.mean() == pytest.approx(matrix.mean())
+    np.testing.assert_array_equal(binned(matrix, order, 6)[0, 0], matrix[0, 5, ::-1])
+
+
+@pytest.mark.parametrize(
+    "clients, blocks, rounds", [(10, 2, 500), (1000, 1, 500), (1000, 60, 500), (9000, 200, 3)]
+)
+def test_maps_stay_small(clients: int, blocks: int, rounds: int) -> None:
+    kept, width = map_size(clients, blocks, rounds)
+    assert 1 <= kept <= rounds and 1 <= width <= clients
+    assert kept * blocks * width**2 <= 1_200_000
+
+
+def test_packing_keeps_numbers() -> None:
+    np.testing.assert_array_equal(unpack(pack_counts(np.array([0, 7, 65535]))), [0, 7, 65535])
+    np.testing.assert_array_equal(unpack(pack_counts(np.array([0, 70_000]))), [0, 70_000])
+    values = np.array([0.0, 0.123456, 1.0, np.nan, 7.0])
+    back = unpack(pack_scaled(values, 0.0, 1.0, fine=True))
+    np.testing.assert_allclose(back, [0, 0.123456, 1, np.nan, 1], atol=1e-5)
+
+
+def test_names_tell_apart() -> None:
+    assert block_names([("a.0.weight", "a.0.bias"), ("a.1.w", "b.w"), ("w",)]) == [
+        "a.0",
+        "block 1",
+        "block 2",
+    ]
+    labels = variant_labels([("m", "{}", "a"), ("m", "{}", "a"), ("n", "{}", "a")])
+    assert len(set(labels)) == 3 and labels[2] == "n"
+
+
+def test_runs_with_other_options_are_rows_of_their_own(tmp_path: Path) -> None:
+    for name, p in (("one", 1), ("two", 2), ("more", 2)):
+        synthetic.make_run(tmp_path / name, "fedala", options={"p": p}, seed=int(name == "more"))
+    made = collect([tmp_path / n for n in ("one", "two", "more")]).contenders
+    assert [(c.label, len(c.runs)) for c in made] == [("fedala p=1", 1), ("fedala p=2", 2)]
+
+
+def test_one_run_has_words_without_training_alone(tmp_path: Path) -> None:
+    folder = synthetic.make_run(tmp_path / "run", "fedala")
+    data = page_data(collect([folder]))
+    assert data["yardstick"] is None
+    assert data["methods"][0]["gain"] is None
+    assert data["verdict"][0].startswith("fedala reaches ")
+    assert any("not known" in line for line in data["verdict"])
+
+
+def test_clients_without_test_rows_have_no_accuracy(tmp_path: Path) -> None:
+    for method in ("local", "fedala"):
+        folder = synthetic.make_run(tmp_path / method, method)
+        found = json.loads((folder / "result.json").read_text())
+        found["per_client"]["client-0003"] = None
+        (folder / "result.json").write_text(json.dumps(found))
+        table = (folder / "clients.csv").read_text().splitlines()
+        row = table[4].split(",")
+        row[3] = "0"
+        (folder / "clients.csv").write_text("\n".join([*table[:4], ",".join(row), *table[5:]]))
+    data = page_data(collect([tmp_path / "local", tmp_path / "fedala"]))
+    assert data["methods"][1]["per_client"][3] is None
+    assert data["methods"][1]["gain"][3] is None
+    assert "7 clients" in " ".join(data["verdict"])

@@ -1,0 +1,245 @@
+"""The page as a file: well-formed, on its own, safe from names that come from outside."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+import synthetic
+
+from fedtailor.cli import main
+from fedtailor.errors import BadInput
+from fedtailor.report import write_report
+from fedtailor.report.page import as_script
+
+EVIL = [
+    '</script><script>document.title="owned"</script>',
+    "<img src=x onerror=alert(1)>",
+    "<!--<script>",
+    "a&b\"c'd",
+    "line\u2028separator",
+    "{{ 7 * 7 }}",
+    "client 6 (ward “B”, 東京)",
+    "]]>",
+]
+VOID = {"meta", "input", "br", "img", "link", "hr"}
+
+
+class Checker(HTMLParser):
+    """Sees that every element that is opened is closed, in order, and collects what is inside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.ids: list[str] = []
+        self.scripts: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self.ids += [value for name, value in attrs if name == "id" and value]
+        if tag not in VOID:
+            self.open.append(tag)
+        if tag == "script":
+            self.scripts.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open and self.open[-1] == tag, f"</{tag}> closes {self.open[-1:]}"
+        self.open.pop()
+
+    def handle_data(self, data: str) -> None:
+        if self.open and self.open[-1] == "script":
+            self.scripts[-1] += data
+
+
+def parse(page: str) -> Checker:
+    found = Checker()
+    found.feed(page)
+    found.close()
+    return found
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> str:
+    folder = tmp_path_factory.mktemp("page") / "compared"
+    synthetic.make_comparison(folder, names=EVIL, seeds=2)
+    return write_report([folder]).read_text(encoding="utf-8")
+
+
+def test_it_is_well_formed(page: str) -> None:
+    found = parse(page)
+    assert found.open == []
+    assert len(found.ids) == len(set(found.ids))
+    links = [a["href"] for tag, a in found.tags if tag == "a"]
+    assert links and all(str(link)[1:] in found.ids for link in links)
+    for tag, attributes in found.tags:
+        for name in ("aria-labelledby", "aria-describedby", "for"):
+            for wanted in (attributes.get(name) or "").split():
+                assert wanted in found.ids, f"{tag} {name}={wanted}"
+
+
+def test_it_needs_nothing_from_outside(page: str) -> None:
+    found = parse(page)
+    addresses = set(re.findall(r"(?:https?:)?//[a-z0-9.-]+\.[a-z]{2,}[^\s\"'<)]*", page))
+    # a name space is a name, not an address: nothing is fetched from it
+    assert addresses == {"http://www.w3.org/2000/svg"}
+    assert not [a for tag, a in found.tags if tag in ("link", "img", "iframe") or "src" in a]
+    assert "@import" not in page and "url(" not in page
+    assert "default-src 'none'" in page
+
+
+def test_names_from_outside_stay_names(page: str) -> None:
+    found = parse(page)
+    assert len(found.scripts) == 3, "somebody's name became a script"
+    numbers = json.loads(found.scripts[1])
+    assert numbers["clients"] == EVIL
+    assert "49" not in [row["label"] for row in numbers["methods"]]
+    assert "onerror=alert" not in [name for _, a in found.tags for name in a]
+    assert not [tag for tag, _ in found.tags if tag == "img"]
+
+
+def test_method_names_are_escaped(tmp_path: Path) -> None:
+    name = "x:<b>bold</b></script><script>"
+    synthetic.make_run(tmp_path / "run", "fedala")
+    path = tmp_path / "run" / "result.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"method": name}))
+    found = parse(write_report([tmp_path / "run"]).read_text())
+    assert len(found.scripts) == 3
+    assert not [tag for tag, _ in found.tags if tag == "b"]
+    assert json.loads(found.scripts[1])["methods"][0]["method"] == name
+
+
+def test_script_data_holds_no_markup() -> None:
+    text = as_script({"a": EVIL})
+    assert not set("<>&\u2028") & set(text)
+    assert json.loads(text) == {"a": EVIL}
+    with pytest.raises(ValueError):
+        as_script({"a": float("nan")})
+
+
+def test_the_table_has_the_results(tmp_path: Path) -> None:
+    folder = synthetic.make_comparison(tmp_path / "c", ("local", "fedavg"))
+    page = write_report([folder]).read_text()
+    for method in ("local", "fedavg"):
+        result = json.loads((folder / "runs" / f"{method}-seed0" / "result.json").read_text())
+        for key in ("mean", "bottom5", "std"):
+            assert f"{100 * result['accuracy'][key]:.2f}" in page
+
+
+def test_runs_without_counts_and_records_have_a_page(tmp_path: Path) -> None:
+    folder = synthetic.make_run(tmp_path / "run", "fedavg")
+    (folder / "confusion.safetensors").unlink()
+    numbers = json.loads(parse(write_report([folder]).read_text()).scripts[1])
+    assert numbers["class_counts"] is None
+    assert numbers["confusion"] == [None]
+
+
+def test_unfinished_runs_are_left_out_and_named(tmp_path: Path) -> None:
+    folder = synthetic.make_comparison(tmp_path / "c", ("local", "fedavg", "fedala"))
+    (folder / "runs" / "fedala-seed0" / "result.json").unlink()
+    page = write_report([folder]).read_text()
+    assert "Left out, since not finished: fedala-seed0." in page
+
+
+def _broken(what: str, tmp_path: Path) -> list[Path]:
+    if what == "missing":
+        return [tmp_path / "nowhere"]
+    if what == "empty":
+        return [tmp_path]
+    run = synthetic.make_run(tmp_path / "run", "fedavg")
+    if what == "unfinished":
+        (run / "result.json").unlink()
+    elif what == "not json":
+        (run / "result.json").write_text("{")
+    elif what == "another's":
+        (run / "result.json").write_text(json.dumps({"site": "ward", "accuracy": 0.5}))
+    elif what == "history":
+        (run / "history.jsonl").write_text("[]\n")
+    elif what == "counts":
+        synthetic.save_file(
+            {"class_counts": synthetic.np.ones((1, 3))}, run / "confusion.safetensors"
+        )
+        (run / "preprocessing.json").write_text('{"classes": ["one"]}')
+    elif what == "records":
+        (run / "records").mkdir()
+        (run / "records" / "000001.safetensors").write_bytes(b"no")
+    elif what == "others":
+        other = synthetic.make_run(tmp_path / "other", "fedala", clients=5)
+        return [run, other]
+    return [run]
+
+
+@pytest.mark.parametrize(
+    "what, said",
+    [
+        ("missing", "is no folder"),
+        ("empty", "holds no run"),
+        ("unfinished", "fedtailor resume"),
+        ("not json", "cannot be read"),
+        ("another's", "no result of fedtailor run"),
+        ("history", "history.jsonl"),
+        ("counts", "does not fit"),
+        ("records", "is broken"),
+        ("others", "make a report of each"),
+    ],
+)
+def test_bad_folders_are_told_in_one_line(what: str, said: str, tmp_path: Path) -> None:
+    folders = _broken(what, tmp_path)
+    with pytest.raises(BadInput, match=said) as error:
+        write_report(folders)
+    assert "\n" not in str(error.value)
+    assert not list(tmp_path.rglob("report.html*"))
+
+
+def test_the_command_writes_where_it_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = synthetic.make_comparison(tmp_path / "c", ("local", "fedavg"))
+    out = tmp_path / "page.html"
+    with pytest.raises(SystemExit) as ended:
+        main(["report", str(folder), "--out", str(out)])
+    assert ended.value.code == 0
+    assert str(out) in capsys.readouterr().out
+    assert out.exists() and not (folder / "report.html").exists()
+    assert not list(tmp_path.rglob("*.part"))
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        (["report"], "no folders"),
+        (["report", "nowhere"], "'nowhere' is no folder"),
+        (["report", "run", "--out", "gone/page.html"], "cannot be written"),
+        (["report", "run", "--out", "."], "is a folder"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_bad_arguments_end_with_one_line(
+    arguments: list[str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[Any],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    synthetic.make_run(tmp_path / "run", "fedavg")
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    error = capsys.readouterr().err
+    assert ended.value.code == 2
+    assert said in error and error.count("\n") == 1
+
+
+def test_a_run_writes_its_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main(["run", "fedavg", "--clients=3", "--rounds=1", "--model=mlp", "--out=here", "--json"])
+    assert ended.value.code == 0
+    numbers = json.loads(parse(Path("here/report.html").read_text()).scripts[1])
+    result = json.loads(Path("here/result.json").read_text())
+    assert numbers["methods"][0]["accuracy"]["mean"]["mean"] == result["accuracy"]["mean"]
+    assert numbers["methods"][0]["per_client"] == list(result["per_client"].values())

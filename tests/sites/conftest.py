@@ -1,0 +1,28 @@
+"""Shared by the tests of sites."""
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent))  # `trial` lies here
+
+
+@pytest.fixture
+def float64():
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(before)
+
+
+@pytest.fixture(autouse=True)
+def quick_looks(monkeypatch, request):
+    """Within one process an answer is there at once: no need to wait between two looks."""
+    if "slow" in request.keywords or sys.modules.get("flwr") is None:
+        return
+    from fedtailor.sites import carrier
+
+    monkeypatch.setattr(carrier, "POLL", 0.01)
+    monkeypatch.setattr(carrier, "PER_MESSAGE", 0.0)

@@ -1,0 +1,72 @@
+"""A post within this process, whose places can misbehave in every way that real ones do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from trial import Trial
+
+from fedtailor.sites.book import Book
+from fedtailor.sites.coordinator import Coordinator
+from fedtailor.sites.federation_file import read_federation
+from fedtailor.sites.packet import Packet, from_bytes, to_bytes
+from fedtailor.sites.plan import bring_to_life
+from fedtailor.sites.post import Answer, Rules
+from fedtailor.sites.settings import read_settings
+from fedtailor.sites.site import Site
+
+Fault = Callable[[Packet, Callable[[Packet], Packet]], list[Packet | str] | None]
+
+
+class FakePost:
+    """Sites by place; `faults` decides what becomes of a message.
+
+    A fault is given the request and the site, and returns answers (a text is a failure), or None
+    to behave. `[]` is silence: the deadline passes.
+    """
+
+    def __init__(self, trial: Trial) -> None:
+        self.trial = trial
+        self.faults: dict[tuple[int, str, int], Fault] = {}
+        self.trained: list[tuple[int, int]] = []
+        self.gone: set[int] = set()
+        self.restart()
+
+    def restart(self) -> None:
+        """All sites' processes end; what is on their disks stays."""
+        self.sites = {10 + i: Site(read_settings(p)) for i, p in enumerate(self.trial.sites)}
+
+    def places(self) -> list[int]:
+        return [p for p in self.sites if p not in self.gone]
+
+    def on(self, client: int, kind: str, round: int, fault: Fault) -> None:
+        self.faults[(client + 10, kind, round)] = fault
+
+    def ask(self, requests, seconds) -> Iterator[Answer]:
+        for place, packet in requests.items():
+            there = from_bytes(to_bytes(packet))
+            kind, round = there.text("kind"), there.number("round")
+            fault = self.faults.pop((place, kind, round), None)
+            answers = fault(there, self.sites[place].answer) if fault else None
+            if answers is None:
+                answers = [self.sites[place].answer(there)]
+            for answer in answers:
+                if isinstance(answer, str):
+                    yield Answer(place, None, answer)
+                else:
+                    yield Answer(place, from_bytes(to_bytes(answer)))
+
+
+RULES = Rules(min_sites=2, deadline=5, join=1, wait=1, attempts=3, pause=0.01, again=0.0)
+
+
+def coordinator(trial: Trial, post: FakePost, rules: Rules = RULES) -> Coordinator:
+    found = read_federation(trial.federation)
+    book = Book(found.folder, found.id, found.plan.fingerprint())
+    return Coordinator(bring_to_life(found.plan), found.id, book, post, rules)
+
+
+def said(coordinator):
+    return " | ".join(
+        f"{e['site']} {e['event']} {e.get('detail', '')}" for e in coordinator.book.events()
+    )

@@ -1,0 +1,105 @@
+"""Flower as carrier: our deadline holds whatever it does."""
+
+import threading
+import time
+
+import pytest
+
+pytest.importorskip("flwr", reason="needs flwr: pip install 'fedtailor[flower]'")
+
+import numpy as np
+from flwr.app import Error, Message
+
+from fedtailor.sites.app import make_client_app
+from fedtailor.sites.carrier import FlowerPost
+from fedtailor.sites.local_grid import LocalGrid
+from fedtailor.sites.packet import Limits, Packet
+
+REQUEST = Packet({"kind": "train", "round": 0}, {"a": np.ones(3)})
+
+
+class Odd(LocalGrid):
+    """A grid whose nodes answer with their message; some calls misbehave."""
+
+    def __init__(self, nodes=3):
+        app = make_client_app(lambda path, packet: packet)
+        super().__init__(app, {i: {"site": "there.toml"} for i in range(1, nodes + 1)})
+        self.on_push, self.on_pull, self.whose = {}, {}, {}
+        self.free = threading.Event()
+
+    def push_messages(self, messages):
+        node = messages[0].metadata.dst_node_id
+        ids = self.on_push[node]() if node in self.on_push else super().push_messages(messages)
+        self.whose |= dict.fromkeys(ids, node)
+        return ids
+
+    def pull_messages(self, message_ids):
+        (one,) = message_ids
+        odd = self.on_pull.get(self.whose[one])
+        return odd(one) if odd else super().pull_messages([one])
+
+
+def ask(grid, seconds=3.0, **more):
+    begun = time.monotonic()
+    found = {
+        a.place: a
+        for a in FlowerPost(grid, **more).ask(dict.fromkeys(grid.nodes, REQUEST), seconds)
+    }
+    return found, time.monotonic() - begun
+
+
+def test_answers_with_their_envelope():
+    found, seconds = ask(Odd())
+    assert set(found) == {1, 2, 3} and seconds < 2.5
+    assert all(a.packet.arrays["a"].sum() == 3 and a.up > 0 < a.down for a in found.values())
+
+
+@pytest.mark.parametrize("stuck", [1, 5])
+def test_a_stuck_upload_holds_nobody_up(stuck):
+    grid = Odd(stuck + 2)
+    for node in range(1, stuck + 1):
+        grid.on_pull[node] = lambda one: grid.free.wait(60)  # as Flower does for minutes
+    found, seconds = ask(grid, 3.5)
+    grid.free.set()
+    assert set(found) == {stuck + 1, stuck + 2} and 3 < seconds < 5.5
+
+
+def test_an_error_is_told_by_what_it_replies_to():
+    grid = Odd()
+
+    def gone(one):
+        reply = grid._replies[one]
+        error = Message(Error(code=5, reason="Node Unavailable"), reply_to=reply)
+        error.metadata.__dict__["_reply_to_message_id"] = one
+        error.metadata.__dict__["_src_node_id"] = 1
+        return [error]
+
+    grid.on_pull[2] = gone
+    found, _ = ask(grid)
+    assert found[2].packet is None and "Node Unavailable (code 5)" in found[2].failure
+    assert found[1].packet and found[3].packet
+
+
+def test_a_message_that_cannot_be_sent_is_named():
+    grid = Odd()
+    grid.on_push[1] = lambda: [None]
+
+    def broken():
+        raise ConnectionError("no route")
+
+    grid.on_push[3] = broken
+    found, _ = ask(grid)
+    assert "could not be sent" in found[1].failure and "no route" in found[3].failure
+    assert found[2].packet
+
+
+def test_a_huge_answer_is_named():
+    found, _ = ask(Odd(), limits=Limits(8))
+    assert all("at most 8 are allowed" in a.failure for a in found.values())
+
+
+def test_a_node_without_a_site_file_says_so():
+    grid = LocalGrid(make_client_app(), {1: {}})
+    found, _ = ask(grid)
+    assert found[1].packet.header["code"] == "site"
+    assert "give the path of its TOML file" in found[1].packet.header["detail"]

@@ -1,0 +1,362 @@
+"""Faults, each by name: the round ends without the culprit, and nothing is lost."""
+
+import errno
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from fake import RULES, FakePost, coordinator, said
+from trial import Trial, distance
+
+from fedtailor import tree
+from fedtailor.engine import draw_cohort
+from fedtailor.errors import BadInput
+from fedtailor.sites import state as state_module
+from fedtailor.sites.coordinator import Stopped
+from fedtailor.sites.packet import Packet
+from fedtailor.sites.site import PAUSE
+
+pytestmark = pytest.mark.usefixtures("float64")
+
+
+@pytest.fixture
+def trial(tmp_path):
+    return Trial(tmp_path, "scaffold", rounds=3)  # its clients' states and the server's must agree
+
+
+def simulated(trial, without=()):
+    """The server's state if `without` (round, client) had not been drawn."""
+    sim = trial.simulate(0)
+    for r in range(trial.world.config.rounds):
+        cohort = draw_cohort(3, r, torch.arange(3), 1.0)
+        sim.step(torch.tensor([i for i in cohort.tolist() if (r, i) not in without]))
+    return sim
+
+
+def sites_agree(trial, sim):
+    for cid, model in sim.models():
+        folder = trial.root / f"site-{cid}" / "federations" / "trial" / "models"
+        from fedtailor.checkpoint import load_tensors
+
+        found = load_tensors(folder / f"site-{cid}.safetensors")
+        assert distance(tree.unflatten(found), model) <= 1e-9
+
+
+def test_without_faults(trial):
+    post = FakePost(trial)
+    one = coordinator(trial, post)
+    lines = one.run()
+    sim = simulated(trial)
+    assert distance(one.now.server, sim.server) <= 1e-9
+    assert [line["taken"] for line in lines[:3]] == [[0, 1, 2]] * 3
+    assert set(lines[3]["finished"]) == {"site-0", "site-1", "site-2"}
+    sites_agree(trial, sim)
+
+
+@pytest.mark.parametrize(("method", "each"), [("fedavg", False), ("fedfomo", True)])
+def test_methods_that_need_each_upload_are_marked(tmp_path, method, each):
+    trial = Trial(tmp_path, method)
+    one = coordinator(trial, FakePost(trial))
+    one.run()
+    assert one.one_by_one is each
+    assert f"needs uploads {'one by one' if each else 'as a mean'}" in said(one)
+
+
+def garbage(change):
+    """The site trains and keeps its state; what arrives is something else."""
+    return lambda packet, site: [change(site(packet))]
+
+
+def with_array(name, value):
+    def change(packet):
+        arrays = dict(packet.arrays)
+        key = next(k for k in arrays if k.startswith("mean") and arrays[k].ndim == 2)
+        return packet._replace(arrays=value(arrays, key))
+
+    return change
+
+
+def header(**more):
+    return lambda packet: packet._replace(header=packet.header | more)
+
+
+GARBAGE = {
+    "wrong name": (
+        with_array("", lambda a, k: {("x" if n == k else n): v for n, v in a.items()}),
+        "expected",
+    ),
+    "wrong shape": (with_array("", lambda a, k: a | {k: a[k][:, :1]}), "expected"),
+    "wrong type": (with_array("", lambda a, k: a | {k: a[k].astype(np.float32)}), "float32"),
+    "NaN": (with_array("", lambda a, k: a | {k: a[k] * np.nan}), "not finite"),
+    "a huge number": (with_array("", lambda a, k: a | {k: a[k] + 1e13}), "above 1e+12"),
+    "an array too many": (with_array("", lambda a, k: a | {"huge": np.zeros(10**6)}), "huge"),
+    "nothing": (lambda packet: Packet(packet.header, {}), "expected"),
+    "negative weight": (header(weight=-1.0), "'weight' is -1"),
+    "weight that is no number": (header(weight="many"), "'weight' is 'many'"),
+    "infinite weight": (header(weight=float("inf")), "finite"),
+    "another version": (header(version="9.9"), "runs version '9.9'"),
+    "another protocol": (header(protocol=7), "speaks protocol 7"),
+    "another method": (header(plan="other"), "another plan: 'other'"),
+    "another federation": (header(federation="other"), "another federation"),
+    "another client": (header(client=0), "says it is client 0, not 1"),
+    "another kind": (header(kind="score"), "another kind"),
+    "a future round": (header(round=2), "another round"),
+    "no header": (lambda packet: Packet({}, packet.arrays), "speaks protocol None"),
+}
+
+
+@pytest.mark.parametrize("kind", GARBAGE)
+def test_garbage_is_left_out_and_named(trial, kind):
+    change, why = GARBAGE[kind]
+    post = FakePost(trial)
+    post.on(1, "train", 1, garbage(change))
+    one = coordinator(trial, post)
+    lines = one.run()
+    assert lines[1]["taken"] == [0, 2] and why in lines[1]["failed"]["site-1"]
+    assert "site-1 failed in train" in said(one)
+    # the site trained in vain: it goes on as if it had not been drawn
+    sim = simulated(trial, {(1, 1)})
+    assert distance(one.now.server, sim.server) <= 1e-9
+    sites_agree(trial, sim)
+
+
+def test_finite_uploads_that_overflow_do_not_reach_the_server(trial):
+    post = FakePost(trial)
+    post.on(1, "train", 1, garbage(with_array("", lambda a, k: a | {k: a[k] + 1e9})))
+    one = coordinator(trial, post)
+    receive = one.play.method.receive
+
+    def overflows(server, ids, upload, turn):
+        after = receive(server, ids, upload, turn)
+        huge = any(float(leaf.abs().max()) > 1e8 for leaf in tree.leaves(after["params"]))
+        return tree.scale(after, float("inf")) if huge else after
+
+    one.play = one.play._replace(method=one.play.method._replace(receive=overflows))
+    lines = one.run()
+    assert lines[1]["failed"] == {"site-1": "its upload would make the server's state infinite"}
+    assert distance(one.now.server, simulated(trial, {(1, 1)}).server) <= 1e-9
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        lambda packet, site: [],  # killed before it trained
+        lambda packet, site: [site(packet), ""][2:],  # killed after it kept its state
+        lambda packet, site: ["Flower: Node Unavailable (code 5)"],
+    ],
+)
+def test_killed_or_slow(trial, fault):
+    post = FakePost(trial)
+    post.on(1, "train", 1, fault)
+    one = coordinator(trial, post)
+    lines = one.run()
+    assert lines[1]["taken"] == [0, 2] and lines[2]["taken"] == [0, 1, 2]
+    sim = simulated(trial, {(1, 1)})
+    assert distance(one.now.server, sim.server) <= 1e-9
+    sites_agree(trial, sim)
+
+
+def test_answering_twice_counts_once(trial):
+    post = FakePost(trial)
+    post.on(1, "train", 1, lambda packet, site: [site(packet)] * 2)
+    one = coordinator(trial, post)
+    one.run()
+    assert "site-1 answered twice" in said(one)
+    assert distance(one.now.server, simulated(trial).server) <= 1e-9
+
+
+def test_a_late_answer_is_ignored_and_the_right_one_counts(trial):
+    post, late = FakePost(trial), []
+
+    def slow(packet, site):
+        late.append(site(packet))
+        return []
+
+    post.on(1, "train", 0, slow)
+    post.on(1, "train", 1, lambda packet, site: [late[0], site(packet)])
+    one = coordinator(trial, post)
+    lines = one.run()
+    assert lines[0]["taken"] == [0, 2] and lines[1]["taken"] == [0, 1, 2]
+    assert "late answer of round 1" in said(one)
+    assert distance(one.now.server, simulated(trial, {(0, 1)}).server) <= 1e-9
+
+
+def test_back_after_days_at_another_place(trial):
+    post = FakePost(trial)
+
+    def leave(packet, site):
+        post.gone.add(11)
+        return ["gone"]
+
+    def come_back(packet, site):
+        post.sites[77] = Site(read_settings(trial.sites[1]))
+        return
+
+    from fedtailor.sites.settings import read_settings
+    from fedtailor.sites.site import Site
+
+    post.on(1, "train", 0, leave)
+    post.on(2, "train", 1, come_back)
+    one = coordinator(trial, post)
+    lines = one.run()
+    assert [line["taken"] for line in lines[:3]] == [[0, 2], [0, 2], [0, 1, 2]]
+    assert lines[1]["failed"] == {"site-1": "not connected"}
+    sim = simulated(trial, {(0, 1), (1, 1)})
+    assert distance(one.now.server, sim.server) <= 1e-9
+    sites_agree(trial, sim)
+
+
+def test_all_sites_restarted_between_rounds(trial):
+    post = FakePost(trial)
+    post.on(0, "train", 1, lambda packet, site: post.restart())
+    post.on(0, "train", 2, lambda packet, site: post.restart())
+    one = coordinator(trial, post)
+    one.run()
+    sim = simulated(trial)
+    assert distance(one.now.server, sim.server) <= 1e-9
+    sites_agree(trial, sim)
+
+
+@pytest.mark.parametrize(
+    "when", [(0, "train", 0), (2, "train", 1), (2, "train", 2), (1, "finish", 3)]
+)
+def test_coordinator_killed_and_restarted(trial, when):
+    class Killed(BaseException):
+        pass
+
+    def kill(packet, site):
+        if packet.text("kind") == "train":
+            site(packet)
+        raise Killed
+
+    post = FakePost(trial)
+    post.on(*when, kill)
+    with pytest.raises(Killed):
+        coordinator(trial, post).run()
+    trains = []
+    for place, site in post.sites.items():
+        site._willing = lambda played, place=place: trains.append((place, played))
+    again = coordinator(trial, post)
+    assert again.now.round == min(when[2], 3)
+    lines = again.run()
+    assert [line["round"] for line in lines] == [1, 2, 3, 3]
+    sim = simulated(trial)
+    assert distance(again.now.server, sim.server) <= 1e-9
+    sites_agree(trial, sim)
+    # who had answered before is not trained a second time
+    assert all((place, when[2]) not in trains for place in range(10, 11 + when[0]))
+
+
+def test_round_with_too_few_sites_is_played_again(trial):
+    post = FakePost(trial)
+    post.on(0, "train", 1, lambda packet, site: [])
+    post.on(1, "train", 1, lambda packet, site: [])
+    one = coordinator(trial, post)
+    lines = one.run()
+    assert len(lines) == 4 and "round not counted" in said(one)
+    assert len(lines[1]["taken"]) >= 2
+
+
+def test_too_few_for_too_long_stops_and_can_go_on(trial):
+    post = FakePost(trial)
+    post.gone = {10, 11}
+    with pytest.raises(Stopped, match="1 of 3 sites are there, at least 2"):
+        coordinator(trial, post, RULES._replace(wait=0.05)).run()
+    post.gone = set()
+    one = coordinator(trial, post)
+    one.run()
+    assert distance(one.now.server, simulated(trial).server) <= 1e-9
+
+
+def test_stop_file(trial):
+    post = FakePost(trial)
+    one = coordinator(trial, post)
+    one.watch = lambda line: (one.book.folder / "STOP").touch()
+    with pytest.raises(Stopped, match="after round 1"):
+        one.run()
+    (one.book.folder / "STOP").unlink()
+    two = coordinator(trial, post)
+    assert two.now.round == 1
+    two.run()
+    assert distance(two.now.server, simulated(trial).server) <= 1e-9
+
+
+def test_disk_full_at_a_site(trial, monkeypatch):
+    post = FakePost(trial)
+
+    def full(packet, site):
+        def fail(number):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(state_module.os, "fsync", fail)
+            return [site(packet)]
+
+    post.on(1, "train", 1, full)
+    one = coordinator(trial, post)
+    lines = one.run()
+    assert "No space left on device" in lines[1]["failed"]["site-1"]
+    assert str(trial.root) not in said(one)  # where the site keeps what is its own affair
+    sim = simulated(trial, {(1, 1)})
+    assert distance(one.now.server, sim.server) <= 1e-9
+    sites_agree(trial, sim)
+
+
+def test_a_site_that_refuses_the_method(trial):
+    trial.write_site(1, allow=["fedavg"])
+    post = FakePost(trial)
+    one = coordinator(trial, post, RULES._replace(wait=0.05))
+    lines = one.run()
+    assert "does not take part in 'scaffold'" in said(one)
+    assert all(line["taken"] == [0, 2] for line in lines[:3])
+
+
+def test_a_site_that_refuses_rounds(trial):
+    trial.write_site(1, max_rounds=2)
+    post = FakePost(trial)
+
+    def pause(packet, site):
+        (trial.root / "site-2" / PAUSE).touch()
+        answer = site(packet)
+        (trial.root / "site-2" / PAUSE).unlink()
+        return [answer]
+
+    post.on(2, "train", 1, pause)
+    lines = coordinator(trial, post).run()
+    assert [line["taken"] for line in lines[:3]] == [[0, 1, 2], [0, 1], [0, 2]]
+    assert "paused" in lines[1]["failed"]["site-2"]
+    assert "at most 2 rounds" in lines[2]["failed"]["site-1"]
+
+
+def test_lost_disk_is_named(trial):
+    post = FakePost(trial)
+
+    def lose(packet, site):
+        shutil.rmtree(trial.root / "site-1")
+        post.restart()
+        return [post.sites[11].answer(packet)]
+
+    post.on(1, "train", 1, lose)
+    lines = coordinator(trial, post).run()
+    assert "has not joined" in lines[1]["failed"]["site-1"]
+    # it joins again, and is told that its state is missing
+    assert "begin_again" in lines[2]["failed"]["site-1"]
+
+
+def test_another_plan_needs_another_id(trial, tmp_path):
+    post = FakePost(trial)
+    coordinator(trial, post).run()
+    changed = Trial(tmp_path, "scaffold", rounds=3, lr=0.2)
+    with pytest.raises(BadInput, match="other settings"):
+        coordinator(changed, post)
+
+
+def test_a_broken_checkpoint_is_named(trial):
+    post = FakePost(trial)
+    one = coordinator(trial, post)
+    one.run()
+    path = next(one.book.folder.glob("server-*"))
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(BadInput, match="was changed"):
+        coordinator(trial, post)

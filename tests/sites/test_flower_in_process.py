@@ -1,0 +1,84 @@
+"""Every method through Flower's own records, in this process, against the simulation."""
+
+import json
+
+import pytest
+
+pytest.importorskip("flwr", reason="needs flwr: pip install 'fedtailor[flower]'")
+
+from flwr.app import Context, RecordDict
+from trial import Trial, distance
+
+from fedtailor.checkpoint import load_tensors
+from fedtailor.methods import METHODS
+from fedtailor.prediction import predict
+from fedtailor.sites.app import make_client_app, server_app
+from fedtailor.sites.book import Book
+from fedtailor.sites.local_grid import LocalGrid
+from fedtailor.sites.settings import read_settings
+from fedtailor.sites.site import Site
+
+# what a method needs beside its defaults to be played by sites
+OPTIONS = {"fedavg-data": {"beta": 0.0}}
+
+
+def play(trial: Trial) -> Book:
+    sites = {}
+
+    def answer(path, packet):
+        if path not in sites:
+            sites[path] = Site(read_settings(path))
+        return sites[path].answer(packet)
+
+    nodes = {100 + i: {"site": str(path)} for i, path in enumerate(trial.sites)}
+    grid = LocalGrid(make_client_app(answer), nodes)
+    config = {"federation": str(trial.federation)}
+    server_app(grid, Context(1, 1, {}, RecordDict(), config))
+    return trial.root / "coordinator" / "trial"
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_equals_the_simulation(name, tmp_path, float64):
+    trial = Trial(tmp_path, name, OPTIONS.get(name), participation=0.7)
+    folder = play(trial)
+    sim = trial.simulate()
+    latest = json.loads((folder / "latest.json").read_text())
+    assert latest["round"] == 2
+    from fedtailor import tree
+
+    server = tree.unflatten(load_tensors(folder / latest["file"]))
+    assert distance(server, sim.server) <= 1e-9
+    for cid, model in sim.models():
+        path = tmp_path / f"site-{cid}" / "federations" / "trial" / "models"
+        found = load_tensors(path / f"site-{cid}.safetensors")
+        assert distance(tree.unflatten(found), model) <= 1e-9
+
+
+def test_bytes_card_and_prediction(tmp_path, float64):
+    trial = Trial(tmp_path, "fedala")
+    folder = play(trial)
+    lines = [json.loads(row) for row in (folder / "history.jsonl").read_text().splitlines()]
+    import torch
+
+    sim = trial.simulate(0)
+    for line in lines[:2]:
+        report = sim.step(torch.arange(3))
+        assert line["bytes"] == {"up": int(report.up.sum()), "down": int(report.down.sum())}
+        assert 0 < line["envelope"]["up"] < 20_000
+    local = Trial(tmp_path, "local").simulate()
+    alone = local.score().test.correct / trial.world.federation.test.n
+    own = sim.score().test.correct / trial.world.federation.test.n
+    for i in range(3):
+        site = tmp_path / f"site-{i}" / "federations" / "trial"
+        card = json.loads((site / "card.json").read_text())
+        assert card["local_accuracy"] == pytest.approx(float(alone[i]), abs=1e-6)
+        assert card["accuracy"] == pytest.approx(float(own[i]), abs=1e-6)
+        assert sum(card["class_mix"].values()) == card["rows"]["train"]
+        found = predict(site, f"site-{i}", [tmp_path / "data" / f"site-{i}" / "rows.npz"])
+        assert len(found) == sum(card["rows"].values())
+
+
+def test_a_method_that_gives_rows_away_is_refused(tmp_path, float64):
+    trial = Trial(tmp_path, "fedavg-data")
+    with pytest.raises(Exception, match="gives training rows away"):
+        play(trial)

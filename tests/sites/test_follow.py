@@ -1,0 +1,92 @@
+"""Following a federation, and keeping two runs of it apart."""
+
+import json
+import multiprocessing
+import threading
+
+import pytest
+
+from fedtailor.errors import BadInput
+from fedtailor.sites import follow as module
+from fedtailor.sites.book import Book, is_played
+from fedtailor.sites.follow import Ending, follow, is_over, round_now, wait_for_end
+
+
+class FakeLink:
+    def __init__(self, status="running"):
+        self.said = status
+
+    def status(self, run):
+        return self.said
+
+
+def line(round):
+    return {"round": round, "taken": [0], "cohort": [0], "failed": {}, "sites": {}}
+
+
+def test_one_run_at_a_time(tmp_path):
+    one, two = Book(tmp_path, "a", "p"), Book(tmp_path, "a", "p")
+    assert not is_played(one.folder)
+    with one.played():
+        assert is_played(one.folder)
+        with pytest.raises(BadInput, match="another run plays federation 'a'"), two.played():
+            pass
+    assert not is_played(one.folder)
+    with two.played():
+        pass
+
+
+def _play_and_die(folder, ready):
+    with Book(folder, "a", "p").played():
+        ready.set()
+        threading.Event().wait()
+
+
+def test_a_killed_coordinator_leaves_no_lock(tmp_path):
+    context = multiprocessing.get_context("fork")
+    ready = context.Event()
+    process = context.Process(target=_play_and_die, args=(tmp_path, ready))
+    process.start()
+    assert ready.wait(20) and is_played(tmp_path / "a")
+    process.kill()
+    process.join()
+    assert wait_for_end(tmp_path / "a", 5)
+
+
+def test_tells_what_is_new_and_how_it_ended(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "LOOK", 0.01)
+    book, told = Book(tmp_path, "a", "p"), []
+    book.note(line(1))
+    book.event(1, "all", "stopped", "of an earlier run")
+
+    def play():
+        with book.played():
+            book.event(2, "site-1", "joined")
+            book.note(line(2))
+            book.note(line(3))
+            book.event(3, "all", "finished")
+
+    timer = threading.Timer(0.1, play)
+    timer.start()
+    ending = follow(book.folder, FakeLink(), "7", 1, told.append)
+    timer.join()
+    assert ending == Ending("finished", "")
+    assert [t.get("event", t["round"]) for t in told][:1] == ["joined"]
+    assert {t["round"] for t in told} >= {2}
+
+
+def test_an_app_that_never_starts_is_a_failure(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "LOOK", 0.01)
+    monkeypatch.setattr(module, "ASK_FLOWER", 0.05)
+    book = Book(tmp_path, "a", "p")
+    ending = follow(book.folder, FakeLink("finished:failed"), "7", 0, print)
+    assert ending.kind == "failed" and "finished:failed" in ending.detail
+
+
+def test_where_it_stands(tmp_path):
+    book = Book(tmp_path, "a", "p")
+    assert round_now(book.folder) == 0 and not is_over(book.folder, 2)
+    (book.folder / "latest.json").write_text(json.dumps({"round": 2}))
+    assert round_now(book.folder) == 2 and not is_over(book.folder, 2)
+    book.event(2, "all", "finished")
+    assert is_over(book.folder, 2)

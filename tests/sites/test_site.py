@@ -1,0 +1,129 @@
+"""What a site agrees to, and its rows."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from trial import Trial, toml
+
+from fedtailor.assemble import assemble
+from fedtailor.config import make_config
+from fedtailor.datasets import Encoder
+from fedtailor.errors import BadInput
+from fedtailor.sites.federation_file import read_federation
+from fedtailor.sites.holding import hold
+from fedtailor.sites.plan import make_plan, read_plan
+from fedtailor.sites.settings import read_settings
+from fedtailor.sites.site import Refused, Site
+
+
+def write(path, **values):
+    path.write_text(toml(values))
+    return read_settings(path)
+
+
+def test_a_trial_share_is_the_simulations(tmp_path):
+    how = {"data": "digits", "clients": 3, "partition": "dirichlet:0.5", "partition_seed": 4}
+    world = assemble(make_config("local", how, {}))
+    for i in range(3):
+        site = write(tmp_path / "site.toml", client=i, **how)
+        mine = hold(site, world.encoder)
+        theirs = world.federation.data(torch.tensor([i]))
+        rows, n = theirs.rows[0, : theirs.n[0]], int(theirs.n[0])
+        assert int(mine.data.n) == n and len(mine.data.x) < len(theirs.x)  # its own rows alone
+        assert torch.equal(mine.data.x[mine.data.rows], theirs.x[rows])
+        assert torch.equal(mine.data.y[mine.data.rows], theirs.y[rows])
+        assert sum(mine.mix.values()) == n
+    site = write(tmp_path / "site.toml", client=3, **how)
+    with pytest.raises(BadInput, match="client is 3, but the partition has 3"):
+        hold(site, world.encoder)
+
+
+def test_classes_are_matched_by_name(tmp_path):
+    trial = Trial(tmp_path, "fedavg")
+    x = np.random.default_rng(0).standard_normal((40, 5))
+    labels = np.array(["2", "0"] * 20)  # it has no rows of class 1
+    np.savez(tmp_path / "own.npz", x=x, y=labels.astype(int))
+    site = write(tmp_path / "site.toml", client=0, data="own.npz")
+    found = hold(site, trial.world.encoder)
+    assert set(found.data.y.unique().tolist()) == {0, 2} and set(found.mix) == {"0", "2"}
+    np.savez(tmp_path / "own.npz", x=x, y=(labels == "0") * 7)
+    with pytest.raises(BadInput, match="the class '7', which the federation does not know"):
+        hold(site, trial.world.encoder)
+
+
+@pytest.mark.parametrize(
+    ("allow", "method", "model", "refused"),
+    [
+        (None, "fedala", "mlp", ""),
+        (None, "fedrep+ala", "mlp", ""),
+        (None, "os:system", "mlp", "does not take part in 'os:system'"),
+        (None, "fedala", "os:system", "does not run 'os:system'"),
+        (["fedavg"], "fedala", "mlp", "does not take part in 'fedala'"),
+        (["my.module:method"], "my.module:method", "mlp", ""),
+    ],
+)
+def test_code_from_elsewhere_must_be_allowed(tmp_path, allow, method, model, refused):
+    more = {} if allow is None else {"allow": allow}
+    site = Site(write(tmp_path / "site.toml", client=0, data="x.npz", **more))
+    if not refused:
+        site._allow(method, model)
+        return
+    with pytest.raises(Refused, match=refused):
+        site._allow(method, model)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda p: p | {"version": "0.0"}, "runs FedTailor 0.0"),
+        (lambda p: p | {"protocol": 9}, "speaks protocol 9"),
+        (lambda p: p | {"clients": 0}, "clients is 0"),
+        (lambda p: p | {"dtype": "bfloat16"}, "dtype is 'bfloat16'"),
+        (lambda p: p | {"extra": 1}, "exactly"),
+        (lambda p: p | {"settings": p["settings"] | {"data_dir": "/"}}, "wrong kind"),
+    ],
+)
+def test_plans_are_checked(tmp_path, change, said):
+    plan = read_federation(Trial(tmp_path, "fedavg").federation).plan
+    assert read_plan(plan.text()) == plan
+    with pytest.raises(BadInput, match=said):
+        read_plan(json.dumps(change(json.loads(plan.text()))))
+
+
+def test_what_only_simulations_do_is_refused(tmp_path):
+    trial = Trial(tmp_path, "fedavg")
+    encoder: Encoder = trial.world.encoder
+    config = make_config("pmixfed", {"model": "mlp", "depths": "mlp:1,mlp-2:2"}, {})
+    with pytest.raises(BadInput, match="it is for simulations"):
+        make_plan(config, encoder, 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ('method = "fedavg"', "needs a table"),
+        ("[federation]\nid = 'a'\nsites = 3", "method is None"),
+        ("method = 'fedavg'\n[federation]\nid = 'a'\nsites = 0", "sites is 0"),
+        ("method = 'fedavg'\n[federation]\nid = 'a'\nsites = 3\nspeed = 1", "unknown setting"),
+        ("method = 'fedavg'\nspeed = 1\n[federation]\nid = 'a'\nsites = 3", "setting 'speed'"),
+        ("method = 'fedavg'\n[federation]\nid = 'a/b'\nsites = 3", "federation id 'a/b'"),
+        ("method = 'fedavg'\n[federation]\nsites = 3", "id is None"),
+        ("method = 'fedavg'\n[federation]\nid='a'\nsites=3\ndeadline=-1", "deadline is -1"),
+        ("method = 'fedavg'\n[federation]\nid='a'\nsites=3\npreprocessing='no'", "cannot be read"),
+        ("method = 'fedawg'\n[federation]\nid = 'a'\nsites = 3", "did you mean 'fedavg'"),
+    ],
+)
+def test_slips_in_the_coordinators_file_are_named(tmp_path, text, said):
+    path = tmp_path / "federation.toml"
+    path.write_text(text)
+    with pytest.raises(BadInput, match=said):
+        read_federation(path)
+
+
+def test_trial_data_need_no_preprocessing_file(tmp_path):
+    path = tmp_path / "federation.toml"
+    path.write_text('method = "fedavg"\ndata = "digits"\n[federation]\nid = "a"\nsites = 3\n')
+    found = read_federation(path)
+    assert found.plan.clients == 3 and found.plan.settings["model"] == "cnn"

@@ -1,0 +1,140 @@
+"""The site's own process, the commands around it, and what must stay light."""
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+
+import pytest
+from trial import Trial
+
+import fedtailor
+from fedtailor.errors import BadInput
+from fedtailor.sites import call
+from fedtailor.sites.federation_file import read_federation
+from fedtailor.sites.node import Node
+from fedtailor.sites.nursery import COMMAND, write_shim
+from fedtailor.sites.packet import PROTOCOL, Packet
+
+
+@pytest.fixture
+def site(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    trial = Trial(tmp_path, "fedavg")
+    yield trial
+    call.stop_site(trial.sites[0])
+
+
+def join(trial):
+    plan = read_federation(trial.federation).plan
+    return Packet(
+        {
+            "protocol": PROTOCOL,
+            "version": fedtailor.__version__,
+            "kind": "join",
+            "federation": "trial",
+            "plan": plan.fingerprint(),
+            "round": 0,
+            "text": plan.text(),
+        },
+        {},
+    )
+
+
+def test_started_when_needed_kept_warm_and_ended(site):
+    path, packet = site.sites[0], join(site)
+    first = call.ask_site(path, packet)
+    assert first.header["status"] == "ok" and first.header["n"] == 24
+    where = call.socket_of(path)
+    assert stat.S_IMODE(where.stat().st_mode) & 0o077 == 0
+    assert stat.S_IMODE(where.parent.stat().st_mode) == 0o700
+    pid = call._owner(where)
+    begun = time.monotonic()
+    assert call.ask_site(path, packet) == first
+    assert time.monotonic() - begun < 1 and call._owner(where) == pid
+    # killed: the next message starts it again, and it knows what it had joined
+    os.kill(pid, signal.SIGKILL)
+    again = call.ask_site(path, packet)
+    assert again == first and call._owner(where) != pid
+    # other settings need another process
+    site.write_site(0, max_rounds=7)
+    assert call.socket_of(path) != where
+    site.write_site(0)
+    call.stop_site(path)
+    assert call._owner(where) is None and not where.exists()
+
+
+def test_a_bad_site_file_is_named(site):
+    site.sites[0].write_text("client = 0")
+    with pytest.raises(BadInput, match="did not start"):
+        call.ask_site(site.sites[0], join(site))
+    with pytest.raises(BadInput, match="cannot be read"):
+        call.ask_site(site.root / "nowhere.toml", join(site))
+
+
+def test_a_folder_that_others_can_enter_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    call.private_folder().chmod(0o755)
+    with pytest.raises(BadInput, match="entered by others"):
+        call.private_folder()
+
+
+def test_without_a_nursery_flowers_own_command_runs(tmp_path):
+    shim, real = write_shim(tmp_path / "shim"), tmp_path / "real"
+    real.mkdir()
+    (real / COMMAND).write_text('#!/bin/sh\necho "real $*"\n')
+    (real / COMMAND).chmod(0o700)
+    env = {"PATH": f"{shim}:{real}:/usr/bin:/bin"}
+    for more in ({}, {"FEDTAILOR_NURSERY": str(tmp_path / "nobody.sock")}):
+        done = subprocess.run(
+            [shim / COMMAND, "--token", "x y"], env=env | more, capture_output=True, text=True
+        )
+        assert done.stdout == "real --token x y\n", done.stderr
+
+
+def test_a_forked_child_is_flowers_command(tmp_path):
+    pytest.importorskip("flwr", reason="needs flwr: pip install 'fedtailor[flower]'")
+    shim, where = write_shim(tmp_path / "shim"), tmp_path / "n.sock"
+    nursery = subprocess.Popen([sys.executable, "-m", "fedtailor.sites.nursery", str(where)])
+    try:
+        until = time.monotonic() + 60
+        while not where.exists() and time.monotonic() < until:
+            time.sleep(0.05)
+        time.sleep(0.2)
+        done = subprocess.run(
+            [shim / COMMAND, "--help"],
+            env={"PATH": "/nowhere", "FEDTAILOR_NURSERY": str(where)},
+            capture_output=True,
+            text=True,
+            timeout=60,
+        )
+        assert "Run a Flower ClientApp" in done.stdout
+    finally:
+        nursery.terminate()
+        nursery.wait()
+
+
+def test_paths_that_flower_cannot_take_are_refused(tmp_path):
+    with pytest.raises(BadInput, match="no quotes"):
+        Node(tmp_path / 'a"b.toml', [])
+
+
+def run(code):
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+
+
+def test_what_flower_starts_for_a_message_is_light():
+    pytest.importorskip("flwr", reason="needs flwr: pip install 'fedtailor[flower]'")
+    heavy = "{'torch', 'scipy', 'sklearn', 'matplotlib', 'pandas'}"
+    done = run(f"import sys, fedtailor.sites.app; print({heavy} & set(sys.modules))")
+    assert done.stdout.strip() == "set()", done.stderr
+
+
+def test_all_but_the_adaptor_loads_without_flower():
+    modules = "site coordinator state worker settings processes keys node nursery federation_file"
+    code = "import sys; sys.modules['flwr'] = None\nimport importlib\n"
+    code += f"for m in '{modules}'.split(): importlib.import_module('fedtailor.sites.' + m)"
+    done = run(code)
+    assert done.returncode == 0, done.stderr

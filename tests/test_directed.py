@@ -1,0 +1,79 @@
+"""Directed relations: combinations of cores, and how core and weights are learnt."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fedtailor import rng, wire
+from fedtailor.directed import combined, fading, learn, others_of, surroundings
+from fedtailor.train import Recipe
+from fedtailor.tree import Tree
+from methods.worlds import HALF, data_of, near, one_number, rows_of, turn_of
+
+
+@pytest.mark.parametrize("cid", [0, 2])
+def test_all_others_or_some(cid: int) -> None:
+    me = torch.tensor(cid)
+    assert others_of(me, 4, 0, rng.key(0)).tolist() == [i != cid for i in range(4)]
+    assert others_of(me, 4, 3, rng.key(0)).tolist() == [i != cid for i in range(4)]
+    assert others_of(me, 4, 9, rng.key(0)).sum() <= 4
+    met = torch.zeros(4)
+    for seed in range(300):
+        drawn = others_of(me, 4, 2, rng.key(seed))
+        assert int(drawn.sum()) == 2
+        assert not drawn[cid]
+        met += drawn
+    assert all(150 < count < 250 for i, count in enumerate(met.tolist()) if i != cid)
+
+
+def test_fading_by_hand() -> None:
+    """Over the first half of ten rounds."""
+    cosine = [float(fading(turn_of(t), 0.5, "cosine")) for t in (0, 1, 5, 9)]
+    assert cosine == pytest.approx([1, 0.9045085, 0, 0])  # cos 36° = 0.809017
+    exponential = [float(fading(turn_of(t), 0.4, "exponential")) for t in (0, 2, 3, 4, 9)]
+    assert exponential == pytest.approx([1, 0.001**0.5, 0.001**0.75, 0, 0])
+
+
+def _given(pull: float = 0.5) -> Tree:
+    """Client 0 of three; client 1's core is 4, client 2's was not sent."""
+    cores = wire.maybe(torch.tensor([False, True, False]), {"w": torch.tensor([7.0, 4.0, 99.0])})
+    own, prior = torch.tensor([1.0, 0.0, 0.0]), torch.tensor([0.5, 0.5, 0.0])
+    return surroundings(cores, own, prior, torch.tensor(pull))
+
+
+def _state() -> Tree:
+    weights = torch.tensor([0.5, 0.25, 3.0])
+    return {"core": {"w": torch.tensor(2.0)}, "weights": weights, "buffers": {}, "more": 1}
+
+
+def test_surroundings() -> None:
+    given = _given()
+    assert given["here"].tolist() == [0, 1, 0]
+    assert given["sent"].tolist() == [1, 1, 0]
+
+
+def test_a_combination_by_hand() -> None:
+    """0.5 · 2 + 0.25 · 4; neither the stored copy of the own core nor what was not sent counts."""
+    assert float(combined(_state(), _given())["w"]) == 2
+
+
+def test_a_step_by_hand() -> None:
+    # w = 2, the row is 4: g = -2.  c: 2 + 0.5 · 0.5 · 2 = 2.5
+    # p_0: ⟨g, c_0⟩ + 2 · 0.5 (0.5 - 0.5) = -4;   p_1: -2 · 4 + 2 · 0.5 (0.25 - 0.5) = -8.25
+    task, data = one_number(), data_of(rows_of([[4.0]]), 0)
+    done = learn(task, _state(), _given(), data, turn_of(), HALF, 0.01)
+    assert float(done.theta["core"]["w"]) == near(2.5)
+    assert done.theta["weights"].tolist() == near(0.54, 0.3325, 3.0)
+    assert done.carried == {}
+    assert float(done.loss) == near(2 + 0.5 * 0.25**2)
+
+
+def test_each_rate_is_its_own() -> None:
+    task, data = one_number(), data_of(rows_of([[4.0]]), 0)
+    fixed = learn(task, _state(), _given(), data, turn_of(), HALF, 0.0)
+    assert fixed.theta["weights"].tolist() == [0.5, 0.25, 3.0]
+    for lr in (0.1, 0.5):
+        done = learn(task, _state(), _given(), data, turn_of(), Recipe(batch=0, lr=lr), 0.01)
+        assert done.theta["weights"].tolist() == near(0.54, 0.3325, 3.0)
+        assert float(done.theta["core"]["w"]) == near(2 + lr)
