@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import math
-import resource
-import signal
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -24,14 +18,14 @@ from . import __version__, checkpoint, tree
 from .assemble import World, assemble, make_players, players_on
 from .checkpoint import save_tensors, write_atomically
 from .config import Config, make_config, read_config, write_config
-from .describe import find, page
 from .engine import Cluster, RoundReport, Scores, Simulation, draw_cohort
 from .engine.pace import Way, choose_way, use_precision
 from .errors import BadInput
 from .folders import file_name, open_folder
-from .metrics import accuracies, best_round, summarise
+from .interruption import Interrupted, ctrl_c
 from .privacy import epsilons
-from .report import Confusion, block_names, write_report
+from .report import Confusion, write_report
+from .results import client_table, per_client, result_of, summary
 from .roster import arrivals, networks, present
 from .train import Recipe, Score
 
@@ -43,16 +37,8 @@ CHECKPOINT_SECONDS = 5.0
 CHECKPOINT_SHARE = 20  # a checkpoint may cost a twentieth of the time
 
 
-class Interrupted(Exception):
-    """Somebody pressed Ctrl-C; everything up to `round` is in the folder."""
-
-    def __init__(self, folder: Path | None, round: int) -> None:
-        self.folder, self.round = folder, round
-        super().__init__(f"interrupted after round {round}")
-
-
 @dataclass
-class _Progress:
+class Progress:
     """What a run has added up so far; saved with every checkpoint."""
 
     history: list[Line] = field(default_factory=list)
@@ -60,40 +46,6 @@ class _Progress:
     up: int = 0
     down: int = 0
     noisy: list[int] = field(default_factory=list)  # noisy gradients taken, per client
-
-
-@contextmanager
-def _ctrl_c() -> Iterator[Callable[[], bool]]:
-    """Turns the first Ctrl-C into a flag that is read between rounds; the second one is real."""
-    pressed = False
-
-    def note(number: int, frame: Any) -> None:
-        nonlocal pressed
-        if pressed:
-            raise KeyboardInterrupt
-        pressed = True
-
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: False
-        return
-    before = signal.signal(signal.SIGINT, note)
-    try:
-        yield lambda: pressed
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def _per_client(score: Score, n: torch.Tensor) -> list[float | None]:
-    found = accuracies(score.correct.double().numpy(), n.numpy())
-    return [None if math.isnan(a) else round(float(a), 6) for a in found]
-
-
-def _summary(score: Score, n: torch.Tensor) -> dict[str, float]:
-    found = summarise(score.correct.double().numpy(), n.double().numpy())
-    if found:
-        found["loss"] = float(score.loss.double().sum() / n.sum())
-    # a diverged model's loss may be infinite, for which JSON has no word
-    return {k: round(v, 6) for k, v in found.items() if math.isfinite(v)}
 
 
 class Runner:
@@ -143,8 +95,8 @@ class Runner:
             way=self._way(),
             cluster=self._cluster() if engine == "ray" else None,
         )
-        self.progress = _Progress()
-        self._latest: Scores | None = None  # of the last evaluated round
+        self.progress = Progress()
+        self.latest: Scores | None = None  # of the last evaluated round
 
     def _way(self) -> Way:
         """How loops over batches are run: by the work of the whole run, also when it is resumed."""
@@ -182,7 +134,7 @@ class Runner:
         saved_at, cost = time.monotonic(), 0.0
         if self.folder and not (self.folder / "checkpoint" / checkpoint.LATEST).exists():
             self._checkpoint()
-        with _ctrl_c() as interrupted:
+        with ctrl_c() as interrupted:
             while self.simulation.round < self.config.rounds:
                 line = self._round()
                 self.progress.seconds = time.monotonic() - begun
@@ -207,7 +159,7 @@ class Runner:
             # a first Ctrl-C from here on is ignored: results are about to be written
             if self.folder:
                 self._checkpoint()
-            result = self._result()
+            result = result_of(self)
             result["seconds"] = round(time.monotonic() - begun, 3)
             if self.folder:
                 self._write(result)
@@ -240,18 +192,18 @@ class Runner:
         if len(report.skipped):
             line["skipped"] = [fed.names[i] for i in report.skipped.tolist()]
         if evaluate:
-            pre = self._latest = sim.score()
-            line["pre"] = _summary(pre.test, fed.test.n)
-            line["pre_val"] = _summary(pre.val, fed.val.n)
-            line["pre_per_client"] = _per_client(pre.test, fed.test.n)
+            pre = self.latest = sim.score()
+            line["pre"] = summary(pre.test, fed.test.n)
+            line["pre_val"] = summary(pre.val, fed.val.n)
+            line["pre_per_client"] = per_client(pre.test, fed.test.n)
             if report.post is not None:
-                line["post"] = _summary(report.post.test, fed.test.n[report.ids])
-                line["post_per_client"] = _per_client(report.post.test, fed.test.n[report.ids])
+                line["post"] = summary(report.post.test, fed.test.n[report.ids])
+                line["post_per_client"] = per_client(report.post.test, fed.test.n[report.ids])
             if self.method.general is not None:
-                line["global"] = _summary(sim.score(general=True).test, fed.test.n)
+                line["global"] = summary(sim.score(general=True).test, fed.test.n)
             if self.late:
                 there = Score(*(part[here] for part in pre.test))
-                line["pre_present"] = _summary(there, fed.test.n[here])
+                line["pre_present"] = summary(there, fed.test.n[here])
             self._record(number, report)
         return line
 
@@ -271,21 +223,6 @@ class Runner:
         most = None if config.dp_noise == 0 else max(e for e in found)
         return {"delta": config.dp_delta, "max": most, "each": shown}
 
-    def _final_epsilon(self) -> dict[str, Any] | None:
-        """The last round's ε; fine-tuning, which trains once more, is charged too."""
-        if not self.config.dp_clip:
-            return None
-        last = self.progress.history[-1]["epsilon"]
-        if not self.config.finetune:
-            return dict(last)
-        size, rows = self.config.batch, self.world.federation.train.n
-        passes = -(-rows // size) if size else torch.ones_like(rows)
-        spent = np.array(self.progress.noisy) + self.config.finetune * passes.numpy()
-        noise, delta = self.config.dp_noise, self.config.dp_delta
-        each = epsilons(spent, rows.numpy(), size, noise, delta)
-        most = None if noise == 0 else max(each)
-        return {"delta": delta, "max": most, "each": [None if noise == 0 else e for e in each]}
-
     def _record(self, number: int, report: RoundReport) -> None:
         """Keeps what the method noted: small arrays, for figures."""
         kept = {f"client/{k}": v for k, v in report.notes.items() if not k.endswith("/")}
@@ -296,77 +233,6 @@ class Runner:
             save_tensors(folder / f"{number:06d}.safetensors", kept | {"ids": report.taken})
 
     # --- results ---
-
-    def _result(self) -> dict[str, Any]:
-        sim, fed, config = self.simulation, self.world.federation, self.config
-        n = fed.test.n
-        # the last round was evaluated, unless it was played before a resume
-        last = self._latest or sim.score()
-        final = sim.score(finetune=self.finetune) if self.finetune else last
-        on_train = sim.score(part="train").test
-        history = self.progress.history
-        scored = [line for line in history if "pre" in line]
-        best = best_round(
-            [line["round"] for line in scored], [line["pre_val"].get("mean") for line in scored]
-        )
-        at_best = next((line for line in scored if line["round"] == best), None)
-        posts = [line["post"] for line in scored if "post" in line]
-        options = {o.name: o.default for o in page(find(config.method)).options}
-        seen = accuracies(final.test.correct.double().numpy(), n.numpy())
-        held, trained = self.world.held_out.numpy(), self.world.trained.numpy()
-        train_mean = np.nanmean(
-            accuracies(on_train.correct.double().numpy(), fed.train.n.numpy())[trained]
-        )
-        test_mean = np.nanmean(accuracies(last.test.correct.double().numpy(), n.numpy())[trained])
-        return {
-            "method": config.method,
-            "options": options | config.options,
-            "data": config.data,
-            "model": config.model,
-            "parameters": sum(p.numel() for p in sim.initial.values()),
-            "blocks": block_names(self.task.blocks),
-            "clients": fed.clients,
-            "partition": config.partition,
-            "participation": config.participation,
-            "accuracy": _summary(final.test, n),
-            "points": {
-                "pre": _summary(last.test, n),
-                "post": posts[-1] if posts else {},
-                "final": _summary(final.test, n) | {"finetune_epochs": config.finetune},
-            },
-            "best_round": best,
-            "best": at_best["pre"] if at_best else {},
-            "best_chosen_on": "validation" if best else "nothing: no validation rows",
-            "global": history[-1].get("global", {}) if history else {},
-            "networks": self.networks if config.depths else {},
-            "leaks_test": self.leaks,
-            "epsilon": self._final_epsilon(),
-            "participation_gap": float(np.nanmean(seen[trained]) - np.nanmean(seen[held]))
-            if len(held)
-            else None,
-            "out_of_sample_gap": float(train_mean - test_mean),
-            "rounds": config.rounds,
-            "bytes": {"up": self.progress.up, "down": self.progress.down},
-            "seconds": round(self.progress.seconds, 3),
-            "train_seconds": round(sum(line["train_seconds"] for line in history), 3),
-            "peak_memory_bytes": _peak_memory(sim.device),
-            "per_client": dict(zip(fed.names, _per_client(final.test, n), strict=True)),
-            "best_per_client": dict(zip(fed.names, at_best["pre_per_client"], strict=True))
-            if at_best
-            else {},
-            "skipped": {
-                str(line["round"]): line["skipped"] for line in history if "skipped" in line
-            },
-            "engine": config.engine,
-            "way": sim.way,
-            "preparing_seconds": round(sim.preparing_seconds, 3),
-            "precision": config.precision,
-            "chunk": sim.chunk,
-            "device": config.device if config.engine == "ray" else str(sim.device),
-            "states": sim.place,
-            "seed": config.seed,
-            "version": __version__,
-        }
 
     # --- files ---
 
@@ -402,37 +268,8 @@ class Runner:
         confusion.save(folder)
         encoder = json.dumps(self.world.encoder.to_json(), indent=1)
         write_atomically(folder / "preprocessing.json", encoder)
-        write_atomically(folder / "clients.csv", self._table(result))
+        write_atomically(folder / "clients.csv", client_table(self, result))
         write_atomically(folder / "result.json", json.dumps(result, indent=1) + "\n")
-
-    def _table(self, result: dict[str, Any]) -> str:
-        fed, out = self.world.federation, io.StringIO()
-        posts: dict[int, Any] = {}
-        rounds = [0] * fed.clients
-        for line in self.progress.history:
-            for cid in line["cohort"]:
-                rounds[cid] += 1
-            posts.update(zip(line["cohort"], line.get("post_per_client", []), strict=False))
-        held = set(self.world.held_out.tolist())
-        writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(
-            ["client", "train", "val", "test", "rounds", "held_out", "post", "final", "best"]
-        )
-        for cid, name in enumerate(fed.names):
-            counts = [int(part.n[cid]) for part in (fed.train, fed.val, fed.test)]
-            scores = [
-                posts.get(cid),
-                result["per_client"][name],
-                result["best_per_client"].get(name),
-            ]
-            writer.writerow([name, *counts, rounds[cid], int(cid in held), *scores])
-        return out.getvalue()
-
-
-def _peak_memory(device: torch.device) -> int:
-    if device.type == "cuda":
-        return int(torch.cuda.max_memory_allocated(device))
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 
 
 def begin(runner: Runner, folder: Path) -> None:
@@ -481,7 +318,7 @@ def resume(folder: Path, *, watch: Watcher | None = None) -> dict[str, Any]:
     if meta.get("data") != runner.digest:
         raise BadInput(f"the data of '{folder}' have changed since the run began: start anew")
     checkpoint.restore(folder / "checkpoint", runner.simulation)
-    runner.progress = _Progress(
+    runner.progress = Progress(
         _kept_history(folder / "history.jsonl", runner.simulation.round),
         float(meta["seconds"]),
         int(meta["up"]),

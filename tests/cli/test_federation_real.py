@@ -26,7 +26,9 @@ ENV = os.environ | {"PYTHON": sys.executable, "OMP_NUM_THREADS": "1"}
 
 def left(folder: Path) -> list[str]:
     """Processes that name a folder."""
-    found = subprocess.run(["ps", "-eo", "pid,args"], capture_output=True, text=True, check=True)
+    found = subprocess.run(
+        ["ps", "-eww", "-o", "pid,args"], capture_output=True, text=True, check=True
+    )
     return [row for row in found.stdout.splitlines() if str(folder) in row]
 
 
@@ -52,19 +54,33 @@ def test_demo_ends_with_the_simulations_numbers_and_stops_all(tmp_path: Path) ->
     assert gone(keep)
 
 
+def _hear_sigint() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_demo_leaves_nothing(tmp_path: Path, number: int) -> None:
     command = [*FEDTAILOR, "demo", "--rounds", "50"]
     env = ENV | {"TMPDIR": str(tmp_path)}
-    demo = subprocess.Popen(command, env=env, stderr=subprocess.PIPE, text=True)
+    # whoever starts the tests in the background passes on that SIGINT is ignored
+    demo = subprocess.Popen(
+        command,
+        env=env,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=_hear_sigint,
+    )
     assert demo.stderr is not None
-    for line in demo.stderr:
-        if line.startswith("round 1/"):
-            break
-    assert left(tmp_path)
-    demo.send_signal(number)
-    assert demo.wait(60) == 130
-    demo.stderr.close()
+    try:
+        for line in demo.stderr:
+            if line.startswith("round 1/"):
+                break
+        assert left(tmp_path)
+        demo.send_signal(number)
+        assert demo.wait(60) == 130
+    finally:
+        demo.terminate()
+        demo.stderr.close()
     assert gone(tmp_path) and not list(tmp_path.glob("fedtailor-demo-*"))
 
 

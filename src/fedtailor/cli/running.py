@@ -95,8 +95,9 @@ def run(
     from fedtailor.config import make_config
     from fedtailor.engine import Diverged
     from fedtailor.folders import free_folder, open_folder
+    from fedtailor.interruption import Interrupted
     from fedtailor.report import write_report
-    from fedtailor.runs import Interrupted, Runner, begin
+    from fedtailor.runs import Runner, begin
 
     made = make_config(name, values, hyper)
     folder = out or free_folder(f"{name.replace(':', '.')}-{Path(made.data).name}-seed{made.seed}")
@@ -164,7 +165,7 @@ def _finish(plan: Any, folder: Path, as_json: bool) -> None:
     from fedtailor.cli.showing import Live
     from fedtailor.comparison import finish
     from fedtailor.engine import Diverged
-    from fedtailor.runs import Interrupted
+    from fedtailor.interruption import Interrupted
 
     several = plan.seeds > 1
     try:
@@ -191,7 +192,7 @@ def resume(
     from fedtailor.cli.showing import Live
     from fedtailor.comparison import MARK, Plan
     from fedtailor.engine import Diverged
-    from fedtailor.runs import Interrupted
+    from fedtailor.interruption import Interrupted
     from fedtailor.runs import resume as go_on
 
     if not folder.is_dir():

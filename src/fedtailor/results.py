@@ -1,0 +1,155 @@
+"""What a run found, in numbers and in a table."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import resource
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from . import __version__
+from .describe import find, page
+from .metrics import accuracies, best_round, summarise
+from .privacy import epsilons
+from .report import block_names
+from .train import Score
+
+if TYPE_CHECKING:
+    from .runs import Runner
+
+
+def per_client(score: Score, n: torch.Tensor) -> list[float | None]:
+    """Each client's accuracy; None where it has no rows."""
+    found = accuracies(score.correct.double().numpy(), n.numpy())
+    return [None if math.isnan(a) else round(float(a), 6) for a in found]
+
+
+def summary(score: Score, n: torch.Tensor) -> dict[str, float]:
+    """Accuracy over clients, and the mean loss over rows."""
+    found = summarise(score.correct.double().numpy(), n.double().numpy())
+    if found:
+        found["loss"] = float(score.loss.double().sum() / n.sum())
+    # a diverged model's loss may be infinite, for which JSON has no word
+    return {k: round(v, 6) for k, v in found.items() if math.isfinite(v)}
+
+
+def result_of(run: Runner) -> dict[str, Any]:
+    sim, fed, config = run.simulation, run.world.federation, run.config
+    n = fed.test.n
+    # the last round was evaluated, unless it was played before a resume
+    last = run.latest or sim.score()
+    final = sim.score(finetune=run.finetune) if run.finetune else last
+    on_train = sim.score(part="train").test
+    history = run.progress.history
+    scored = [line for line in history if "pre" in line]
+    best = best_round(
+        [line["round"] for line in scored], [line["pre_val"].get("mean") for line in scored]
+    )
+    at_best = next((line for line in scored if line["round"] == best), None)
+    posts = [line["post"] for line in scored if "post" in line]
+    options = {o.name: o.default for o in page(find(config.method)).options}
+    seen = accuracies(final.test.correct.double().numpy(), n.numpy())
+    held, trained = run.world.held_out.numpy(), run.world.trained.numpy()
+    train_mean = np.nanmean(
+        accuracies(on_train.correct.double().numpy(), fed.train.n.numpy())[trained]
+    )
+    test_mean = np.nanmean(accuracies(last.test.correct.double().numpy(), n.numpy())[trained])
+    return {
+        "method": config.method,
+        "options": options | config.options,
+        "data": config.data,
+        "model": config.model,
+        "parameters": sum(p.numel() for p in sim.initial.values()),
+        "blocks": block_names(run.task.blocks),
+        "clients": fed.clients,
+        "partition": config.partition,
+        "participation": config.participation,
+        "accuracy": summary(final.test, n),
+        "points": {
+            "pre": summary(last.test, n),
+            "post": posts[-1] if posts else {},
+            "final": summary(final.test, n) | {"finetune_epochs": config.finetune},
+        },
+        "best_round": best,
+        "best": at_best["pre"] if at_best else {},
+        "best_chosen_on": "validation" if best else "nothing: no validation rows",
+        "global": history[-1].get("global", {}) if history else {},
+        "networks": run.networks if config.depths else {},
+        "leaks_test": run.leaks,
+        "epsilon": final_epsilon(run),
+        "participation_gap": float(np.nanmean(seen[trained]) - np.nanmean(seen[held]))
+        if len(held)
+        else None,
+        "out_of_sample_gap": float(train_mean - test_mean),
+        "rounds": config.rounds,
+        "bytes": {"up": run.progress.up, "down": run.progress.down},
+        "seconds": round(run.progress.seconds, 3),
+        "train_seconds": round(sum(line["train_seconds"] for line in history), 3),
+        "peak_memory_bytes": peak_memory(sim.device),
+        "per_client": dict(zip(fed.names, per_client(final.test, n), strict=True)),
+        "best_per_client": dict(zip(fed.names, at_best["pre_per_client"], strict=True))
+        if at_best
+        else {},
+        "skipped": {str(line["round"]): line["skipped"] for line in history if "skipped" in line},
+        "engine": config.engine,
+        "way": sim.way,
+        "preparing_seconds": round(sim.preparing_seconds, 3),
+        "precision": config.precision,
+        "chunk": sim.chunk,
+        "device": config.device if config.engine == "ray" else str(sim.device),
+        "states": sim.place,
+        "seed": config.seed,
+        "version": __version__,
+    }
+
+
+def final_epsilon(run: Runner) -> dict[str, Any] | None:
+    """The last round's ε; fine-tuning, which trains once more, is charged too."""
+    if not run.config.dp_clip:
+        return None
+    last = run.progress.history[-1]["epsilon"]
+    if not run.config.finetune:
+        return dict(last)
+    size, rows = run.config.batch, run.world.federation.train.n
+    passes = -(-rows // size) if size else torch.ones_like(rows)
+    spent = np.array(run.progress.noisy) + run.config.finetune * passes.numpy()
+    noise, delta = run.config.dp_noise, run.config.dp_delta
+    each = epsilons(spent, rows.numpy(), size, noise, delta)
+    most = None if noise == 0 else max(each)
+    return {"delta": delta, "max": most, "each": [None if noise == 0 else e for e in each]}
+
+
+def client_table(run: Runner, result: dict[str, Any]) -> str:
+    """A row per client, as csv."""
+    fed, out = run.world.federation, io.StringIO()
+    posts: dict[int, Any] = {}
+    rounds = [0] * fed.clients
+    for line in run.progress.history:
+        for cid in line["cohort"]:
+            rounds[cid] += 1
+        posts.update(zip(line["cohort"], line.get("post_per_client", []), strict=False))
+    held = set(run.world.held_out.tolist())
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(
+        ["client", "train", "val", "test", "rounds", "held_out", "post", "final", "best"]
+    )
+    for cid, name in enumerate(fed.names):
+        counts = [int(part.n[cid]) for part in (fed.train, fed.val, fed.test)]
+        scores = [
+            posts.get(cid),
+            result["per_client"][name],
+            result["best_per_client"].get(name),
+        ]
+        writer.writerow([name, *counts, rounds[cid], int(cid in held), *scores])
+    return out.getvalue()
+
+
+def peak_memory(device: torch.device) -> int:
+    """Most bytes that the process had at a time, on its device."""
+    if device.type == "cuda":
+        return int(torch.cuda.max_memory_allocated(device))
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
