@@ -57,6 +57,7 @@ def await_rounds(process: subprocess.Popen[str], folder: Path, number: int = 2) 
         time.sleep(0.002)
 
 
+@pytest.mark.slow
 def test_the_driver_killed_and_resumed(tmp_path: Path) -> None:
     killed, whole, alone = (tmp_path / name for name in ("killed", "whole", "alone"))
     process = subprocess.Popen(
@@ -89,12 +90,14 @@ def test_the_driver_killed_and_resumed(tmp_path: Path) -> None:
             assert line["pre"]["loss"] == pytest.approx(twin["pre"]["loss"], rel=1e-4)
 
 
+@pytest.mark.slow
 def test_the_same_run_twice_is_the_same_to_the_last_bit(tmp_path: Path) -> None:
     for name in ("one", "two"):
         fedtailor.run("fedfomo", out=tmp_path / name, **ON_RAY | {"rounds": 3})
     assert outcome(tmp_path / "one") == outcome(tmp_path / "two")
 
 
+@pytest.mark.slow
 def test_clients_with_networks_of_several_depths() -> None:
     how = {"depths": "mlp-2:1,mlp:5", "rounds": 3}  # one worker has nobody with the small one
     one = fedtailor.run("pmixfed", **ON_RAY | how)

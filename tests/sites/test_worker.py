@@ -5,6 +5,7 @@ import signal
 import stat
 import subprocess
 import sys
+import tempfile
 import time
 
 import pytest
@@ -21,10 +22,20 @@ from fedtailor.sites.packet import PROTOCOL, Packet
 
 @pytest.fixture
 def site(tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    trial = Trial(tmp_path, "fedavg")
-    yield trial
-    call.stop_site(trial.sites[0])
+    with tempfile.TemporaryDirectory() as short:  # sockets have no room for pytest's long paths
+        monkeypatch.setenv("XDG_RUNTIME_DIR", short)
+        trial = Trial(tmp_path, "fedavg")
+        yield trial
+        call.stop_site(trial.sites[0])
+
+
+def test_a_socket_without_room_is_said_before_anything_starts(site, tmp_path, monkeypatch):
+    deep = tmp_path / ("d" * 100)
+    deep.mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(deep))
+    with pytest.raises(BadInput, match="XDG_RUNTIME_DIR to a shorter"):
+        call.socket_of(site.sites[0])
+    monkeypatch.undo()
 
 
 def join(trial):

@@ -19,7 +19,9 @@ from ..scan import Loop
 from .operators import ChannelsLast, SeesConvolutions
 from .tracing import Program, one_thread, trace
 
-CACHE = 1 << 20  # bytes of parameters that a worker has at hand: half of a core's second cache
+CACHE = (
+    16 << 20
+)  # bytes of parameters that a worker has at hand: larger blocks save Python, not time in caches
 AT_MOST = 32  # clients per worker at a time
 BLOCKS = 8  # at least, where there are so many clients
 
@@ -41,7 +43,7 @@ class Workers:
     def run(self, loop: Loop, tensors: Sequence[Tensor], key: Any) -> Sequence[Tensor]:
         """All steps of all clients."""
         out = [t.clone(memory_format=torch.contiguous_format) for t in tensors[: loop.carried]]
-        rest = list(tensors[loop.carried :])
+        rest = [t.contiguous() for t in tensors[loop.carried :]]  # as programs expect it
         active = known_rows(loop, tensors)
         with one_thread():
             jobs = []
@@ -87,7 +89,7 @@ class Workers:
         # one program for the block, with a mask if ever one is needed: tracing takes its time
         masked = not bool(mine[:, need].all())
         levels = len(loop.axes) - (high - low == 1)
-        example = _slice(loop, [*out, *rest], low, high, 0)
+        example = [t.contiguous() for t in _slice(loop, [*out, *rest], low, high, 0)]
 
         def make() -> Program:
             step, compiled = loop.for_all(masked, levels), self._compiled and loop.compiles
@@ -99,9 +101,10 @@ class Workers:
         @torch.no_grad()
         def work() -> None:
             fixed = _slice(loop, [*out, *rest], low, high, None)
+            first = len(fixed) - 4
             moments = [
-                t.unbind(_depth(loop, len(out) + len(rest) - 4 + i, high - low))
-                for i, t in enumerate(fixed[-4:])
+                t.movedim(_depth(loop, first + i, high - low), 0).contiguous().unbind()
+                for i, t in enumerate(fixed[first:])
             ]
             program.replay(fixed[:-4], ([each[number] for each in moments] for number in need))
 

@@ -25,6 +25,7 @@ from .packet import Limits, Packet, from_bytes, to_bytes
 
 START_SECONDS = 120.0
 STOP = "stop"
+LONGEST_SOCKET = 107
 _LENGTH = 8
 
 
@@ -51,7 +52,7 @@ def socket_of(path: Path) -> Path:
     """The socket of the process that serves a site's file as it is now.
 
     Raises:
-      BadInput: there is no such file.
+      BadInput: there is no such file, or no place for a socket.
     """
     path = path.expanduser().resolve()
     try:
@@ -60,7 +61,13 @@ def socket_of(path: Path) -> Path:
         raise BadInput(f"site file '{path}' cannot be read: {error.strerror}") from None
     # another version or other settings need another process; the old one ends by itself
     mark = hashlib.sha256(f"{path}\0{__version__}\0".encode() + content).hexdigest()[:24]
-    return private_folder() / f"{mark}.sock"
+    where = private_folder() / f"{mark}.sock"
+    if len(os.fsencode(where)) > LONGEST_SOCKET:
+        raise BadInput(
+            f"socket '{where}' has a longer path than the {LONGEST_SOCKET} bytes that sockets may "
+            "have: set XDG_RUNTIME_DIR to a shorter folder"
+        )
+    return where
 
 
 def send(connection: socket.socket, packet: Packet) -> None:
