@@ -120,7 +120,7 @@ def test_ways_agree_on_unequal_clients(method: str, net: Any, way: str) -> None:
         Recipe(batch=8, last="drop"),
         Recipe(batch=0),
         Recipe(batch=8, steps=3),
-        Recipe(batch=8, dp_clip=0.5, dp_noise=0.7),
+        pytest.param(Recipe(batch=8, dp_clip=0.5, dp_noise=0.7), marks=pytest.mark.slow),
     ],
     ids=["momentum", "adamw", "drop", "all rows", "steps", "private"],
 )

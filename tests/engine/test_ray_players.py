@@ -55,6 +55,7 @@ def test_networks_with_running_statistics_and_dropout() -> None:
 
 
 @pytest.mark.parametrize("place", ["host", "disk"])
+@pytest.mark.slow
 def test_states_may_lie_elsewhere(place: Any) -> None:
     simulation = start("ditto", workers=2, place=place)
     assert simulation.place == place
@@ -90,6 +91,7 @@ class Spy:
 
 
 @pytest.mark.parametrize(("name", "one_by_one"), [("ditto", False), ("fedfomo", True)])
+@pytest.mark.slow
 def test_only_what_is_needed_travels(name: str, one_by_one: bool) -> None:
     simulation = start(name, workers=2)
     simulation.step(torch.arange(CLIENTS))
@@ -107,6 +109,7 @@ def test_only_what_is_needed_travels(name: str, one_by_one: bool) -> None:
     simulation.close()
 
 
+@pytest.mark.slow
 def test_the_servers_state_is_sent_once_per_round() -> None:
     simulation = start("fedavg", workers=2)
     simulation.step(torch.arange(CLIENTS))
@@ -146,6 +149,7 @@ def poisoned(bad: tuple[int, ...]) -> Build:
     return build
 
 
+@pytest.mark.slow
 def test_diverged_clients_stop_the_round_or_are_left_out() -> None:
     pair = [start("", build=poisoned((1, 3, 4, 6)), workers=w) for w in (2, 0)]
     for simulation in pair:
@@ -169,6 +173,7 @@ def test_what_is_wrong_in_a_worker_is_said_here() -> None:
 
 
 @pytest.mark.parametrize("name", mostly_slow(["fedala", "pfedhn"], ("fedala",)))
+@pytest.mark.slow
 def test_checkpoints_there_and_back(name: str, tmp_path: Path) -> None:
     """Also from one engine to the other: a checkpoint does not say where clients were."""
     first = start(name, workers=2)
@@ -193,6 +198,7 @@ def test_checkpoints_there_and_back(name: str, tmp_path: Path) -> None:
         agree(one, {k: v for k, v in whole.items() if k in one})
 
 
+@pytest.mark.slow
 def test_methods_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also by workers that were started before anybody knew of the module."""
     (tmp_path / "methods_of_my_own.py").write_text(
@@ -209,6 +215,7 @@ def test_methods_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     agree(play(start("", build=build, workers=2)), play(start("", build=build)))
 
 
+@pytest.mark.slow
 def test_workers_serve_the_next_run() -> None:
     first = start("fedavg", workers=2)
     before = {seat.actor._actor_id for seat in players(first)._seats}

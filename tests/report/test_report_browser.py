@@ -13,7 +13,10 @@ from browser import CHROMIUM, Browser
 
 from fedtailor.report import write_report
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
+pytestmark = [
+    pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed"),
+    pytest.mark.slow,  # a browser on a busy machine takes its time
+]
 EVIL = '</script><img src=x onerror="document.title=1">'
 
 
