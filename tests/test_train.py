@@ -14,8 +14,9 @@ from fedtailor import rng, tree
 from fedtailor.data import Counts, Data
 from fedtailor.errors import BadInput
 from fedtailor.rng import Turn
+from fedtailor.scan import repeat
 from fedtailor.task import Batch, Task, classification, crop_and_flip
-from fedtailor.train import Recipe, as_is, descend, fit, mean_loss, prox, repeat, sam, score
+from fedtailor.train import Recipe, as_is, descend, fit, mean_loss, prox, sam, score
 from fedtailor.tree import Params, Tree
 
 X = rng.normal(rng.key(50), 40, 4)

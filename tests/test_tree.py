@@ -176,3 +176,10 @@ def test_tile_makes_copies_that_share_no_memory() -> None:
     tiled["a"][0] += 1
     assert equal(tree.index(tiled, 1), original)
     assert original["a"].tolist() == [1.0, -2.0]
+
+
+def test_finite_looks_at_every_number_that_can_be_otherwise() -> None:
+    fine = {"a": torch.ones(2, 2), "b": {"n": torch.tensor(3), "none": torch.zeros(0)}}
+    assert bool(tree.finite(fine)) and bool(tree.finite({}))
+    for bad in (torch.nan, torch.inf, -torch.inf):
+        assert not bool(tree.finite(fine | {"c": {"d": torch.tensor([0.0, bad, 1.0])}}))

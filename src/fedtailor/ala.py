@@ -16,8 +16,9 @@ from .begin import Begin, Begun, Starter, as_received
 from .data import Data
 from .options import Count, NonNegative, Percent, Whole
 from .rng import Turn
+from .scan import repeat
 from .task import Batch, Blocks, Task
-from .train import Recipe, descend, repeat
+from .train import Recipe, descend
 from .tree import Params, Tree
 
 

@@ -97,7 +97,8 @@ def choose_device(name: str) -> torch.device:
     return device
 
 
-def _find_source(config: Config) -> Source:
+def find_source(config: Config) -> Source:
+    """The rows that a configuration names."""
     return load(
         config.data,
         data_dir=Path(config.data_dir) if config.data_dir else None,
@@ -185,7 +186,7 @@ def _resolve(config: Config, source: Source) -> Config:
 
 def lay_out(config: Config) -> tuple[Config, Source, Partition]:
     """Loads the data and divides them; the configuration comes back without `auto`."""
-    source = _find_source(config)
+    source = find_source(config)
     config = _resolve(config, source)
     partition = make_partition(config, source)
     scheme = partition.scheme if config.partition_file else config.partition
@@ -283,6 +284,7 @@ def make_method(config: Config, task: Task, whole: Task | None = None) -> Method
 
 def make_players(config: Config, form: Form, clients: int) -> list[tuple[Method, Task, Tensor]]:
     """(method, network, ids of the clients that have it); the server's, the deepest, is first."""
+    use_precision(config.precision)
     having = networks(config.depths, config.model, clients)
     tasks = [make_task(config, form, model) for model, _ in having]
     deepest = max(range(len(tasks)), key=lambda i: len(tasks[i].blocks))
@@ -295,5 +297,4 @@ def players_on(
     config: Config, form: Form, clients: int, device: str
 ) -> list[tuple[Method, Task, Tensor]]:
     """The same as a worker makes them for itself, on its own device."""
-    use_precision(config.precision)
     return make_players(replace(config, engine="vectorised", device=device), form, clients)

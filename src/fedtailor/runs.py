@@ -19,7 +19,7 @@ from .assemble import World, assemble, make_players, players_on
 from .checkpoint import save_tensors, write_atomically
 from .config import Config, make_config, read_config, write_config
 from .engine import Cluster, RoundReport, Scores, Simulation, draw_cohort
-from .engine.pace import Way, choose_way, use_precision
+from .engine.pace import Way, choose_way
 from .errors import BadInput
 from .folders import file_name, open_folder
 from .interruption import Interrupted, ctrl_c
@@ -101,7 +101,6 @@ class Runner:
     def _way(self) -> Way:
         """How loops over batches are run: by the work of the whole run, also when it is resumed."""
         config, train = self.config, self.world.federation.train
-        use_precision(config.precision)
         each = [config.recipe().count(n) for n in train.n[self.world.trained].tolist()]
         work = int(config.rounds * config.participation * sum(each))
         device = torch.device(config.device)

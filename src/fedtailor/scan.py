@@ -139,6 +139,17 @@ class Loop:
             fn = vmap(fn, in_dims=flags_to_dims(flags), randomness="different")
         return fn
 
+    def had(self, tensors: Sequence[Tensor]) -> Tensor:
+        """Which steps each client of the outermost mapping has (clients x steps), on the host."""
+        if self.known is not None:
+            rows = self.known.rows
+        else:
+            active = tensors[-2]
+            while active.ndim > 2:  # inner mappings: a step counts if any has it
+                active = active.any(1)
+            rows = active.cpu()
+        return rows.reshape(-1, self.count).expand(len(tensors[0]), -1)
+
     def moment(self, tensors: Sequence[Tensor], number: int) -> list[Tensor]:
         """The tensors of one step: the last four without their step axis."""
         first = len(tensors) - 4
@@ -229,3 +240,40 @@ def scan(
 def _bare(values: Tree) -> Tree:
     """The structure of a tree without its tensors."""
     return tree.map(lambda _: None, values)
+
+
+class _Any(torch.autograd.Function):
+    """True if true for any client: under vmap the flag leaves the batch."""
+
+    generate_vmap_rule = False
+
+    @staticmethod
+    def forward(flag: Tensor) -> Tensor:
+        return flag.any()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None: ...
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, flag: Tensor) -> tuple[Tensor, None]:
+        return flag.any(), None
+
+
+def repeat(
+    body: Callable[[Tree], Tree],
+    carry: Tree,
+    *,
+    until: Callable[[Tree], Tensor],
+    limit: int,
+) -> Tree:
+    """Applies `body` until `until(carry)` holds, for each client on its own, at most `limit` times.
+
+    Clients that are done stay as they are while others go on. `until` is asked before each turn,
+    so a client may need none.
+    """
+    for _ in range(limit):
+        done = until(carry)
+        if not bool(_Any.apply(~done)):  # type: ignore[no-untyped-call]
+            break
+        carry = tree.where(done, carry, body(carry))
+    return carry

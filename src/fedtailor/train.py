@@ -249,14 +249,14 @@ def descend(
         # a client may train several times in a turn, each time with new noise
         steps = steps._replace(key=rng.fold(steps.key, 1000 + account.descents))
     account.descents += 1
-    step = _step(objective, recipe, gradient, project, augment, rate if _fixed(rate) else None)
+    step = _step(objective, recipe, gradient, project, augment)
     begun = {
         "theta": theta,
         "memory": recipe.optimiser(rate).init(theta),
         "carried": carried or {},
         "loss": _zero(theta, turn),
     }
-    kept = {"given": given or {}} | ({} if _fixed(rate) else {"rate": rate})
+    kept = {"given": given or {}} | ({"rate": rate} if isinstance(rate, Tensor) else {})
     done, notes = scan(step, begun, kept, steps, (data.x, data.y))
     if recipe.dp_clip:
         # all rows at once are never a short batch
@@ -264,10 +264,6 @@ def descend(
         for number in steps.number:
             account.entries += [(number, recipe.batch, kind)] * notes["gradients"]
     return Descent(done["theta"], done["carried"], done["loss"])
-
-
-def _fixed(rate: float | Tensor) -> bool:
-    return not isinstance(rate, Tensor)
 
 
 def _zero(theta: Tree, turn: Turn) -> Tensor:
@@ -282,7 +278,6 @@ def _step(
     gradient: Gradient,
     project: Callable[[Tensor], Tensor] | None,
     augment: Augment | None,
-    fixed_rate: float | Tensor | None,
 ) -> Step:
     """One step of `descend` for one client, from constants alone."""
     if recipe.dp_clip:
@@ -305,7 +300,7 @@ def _step(
         batch = Batch(x, y, moment.weight, moment.active, moment.key)
         theta, carried = carry["theta"], carry["carried"]
         grads, loss, changed = gradient(counted)(theta, batch, kept["given"], carried)
-        optimiser = recipe.optimiser(kept["rate"] if fixed_rate is None else fixed_rate)
+        optimiser = recipe.optimiser(kept.get("rate", recipe.lr))
         change, memory = optimiser.update(clip_norm(grads, recipe.clip), carry["memory"], theta)
         after = tree.add(theta, change)
         if project:
@@ -400,40 +395,3 @@ def score(
 def mean_loss(task: Task, params: Params, data: Data) -> Tensor:
     """The mean loss over the rows of `data`, in evaluation mode."""
     return score(task.predict, params, data).loss / data.n.clamp(min=1)
-
-
-class _Any(torch.autograd.Function):
-    """True if true for any client: under vmap the flag leaves the batch."""
-
-    generate_vmap_rule = False
-
-    @staticmethod
-    def forward(flag: Tensor) -> Tensor:
-        return flag.any()
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: Any, output: Any) -> None: ...
-
-    @staticmethod
-    def vmap(info: Any, in_dims: Any, flag: Tensor) -> tuple[Tensor, None]:
-        return flag.any(), None
-
-
-def repeat(
-    body: Callable[[Tree], Tree],
-    carry: Tree,
-    *,
-    until: Callable[[Tree], Tensor],
-    limit: int,
-) -> Tree:
-    """Applies `body` until `until(carry)` holds, for each client on its own, at most `limit` times.
-
-    Clients that are done stay as they are while others go on. `until` is asked before each turn,
-    so a client may need none.
-    """
-    for _ in range(limit):
-        done = until(carry)
-        if not bool(_Any.apply(~done)):  # type: ignore[no-untyped-call]
-            break
-        carry = tree.where(done, carry, body(carry))
-    return carry

@@ -69,6 +69,16 @@ def sq_norm(a: Tree) -> Tensor:
     return torch.stack(squares).sum() if squares else torch.zeros(())
 
 
+def finite(a: Tree) -> Tensor:
+    """Whether all numbers are finite, in one pass over each leaf."""
+    ends = [
+        torch.stack(p.flatten().aminmax(dim=0)).isfinite().all()  # NaN comes out as both
+        for p in leaves(a)
+        if p.is_floating_point() and p.numel()
+    ]
+    return torch.stack(ends).all() if ends else torch.ones((), dtype=torch.bool)
+
+
 def pick(params: Params, names: Iterable[str]) -> Params:
     """The entries called `names`, as far as they are there."""
     return {k: params[k] for k in names if k in params}

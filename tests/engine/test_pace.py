@@ -70,7 +70,7 @@ class Buffered(Pace):
             return plainly(loop, tensors)
         held: list[Any] = []
         key = self._key(loop, tensors, held)
-        self._held += held
+        self._held.setdefault(key, held)
         return self._captured(loop, tensors, key)
 
 

@@ -90,6 +90,11 @@ class Block:
         """Where the states are kept."""
         return self.groups[0].bank.place
 
+    @property
+    def preparing_seconds(self) -> float:
+        """What tracing and compiling steps took so far."""
+        return self.pace.seconds
+
     def prepare(
         self, server: Tree, turn: Turn, place: Place | None, folder: Path | None, chunk: int
     ) -> None:
@@ -236,7 +241,8 @@ class Block:
             measured = Measured(
                 zero + wire.size(message),
                 zero + wire.size(up.mean) + wire.size(up.each),
-                _finite(state) & _finite(up.mean) & _finite(up.each) & (zero == 0),
+                tree.finite({"state": state, "mean": up.mean, "each": up.each}).to(zero.device)
+                & (zero == 0),
                 _scores(method, model, visit) if post else Scores(blank, blank),
                 zero,
                 visit.fresh,
@@ -351,16 +357,6 @@ def common_notes(chunks: list[Tree], order: Tensor) -> Tree:
     return {
         k: torch.cat([chunk[k].detach().cpu() for chunk in flat])[order] for k in sorted(shaped)
     }
-
-
-def _finite(values: Tree) -> Tensor | bool:
-    """Whether all numbers of a tree are finite."""
-    ends = [
-        torch.stack(leaf.flatten().aminmax(dim=0))  # NaN comes out as both
-        for leaf in tree.leaves(values)
-        if leaf.is_floating_point() and leaf.numel()
-    ]
-    return torch.stack([end.isfinite().all() for end in ends]).all() if ends else True
 
 
 def _scores(method: Method, model: Model, visit: Visit) -> Scores:

@@ -16,7 +16,6 @@ from torch import Tensor
 from ..scan import Loop
 from .operators import MatmulConvolutions
 from .tracing import Program, trace
-from .workers import known_rows
 
 SHRINK = 0.5  # each captured size is so much of the next larger one
 COMPILED = 4  # sizes below a fourth of all clients are not worth compiling
@@ -63,13 +62,13 @@ class Captured:
 
     def run(self, loop: Loop, tensors: Sequence[Tensor]) -> list[Tensor]:
         """All steps of all clients."""
-        rows = known_rows(loop, tensors)
+        rows = loop.had(tensors)
         order = self._order(rows)
         if order is not None:
             rows = rows[order]
         device = self._number.device
         place = None if order is None else order.to(device)
-        todo = [s for s in range(loop.count) if bool(rows[:, s].any())]
+        todo = rows.any(0).nonzero()[:, 0].tolist()
         if not todo:
             return list(tensors[: loop.carried])
         self._take(tensors, todo, loop.count, place)

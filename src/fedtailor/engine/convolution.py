@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -105,7 +105,8 @@ def _spread(point: Tensor, shape: tuple[int, ...], down: slice, across: slice) -
     return torch.slice_scatter(point.new_zeros(shape), wide, 2, down.start, down.stop, down.step)
 
 
-def _pair(value: int | tuple[int, ...]) -> tuple[int, int]:
+def pair(value: int | Sequence[int]) -> tuple[int, int]:
+    """Vertical, horizontal; one number counts for both."""
     if isinstance(value, int):
         return value, value
     return (value[0], value[0]) if len(value) == 1 else (value[0], value[1])
@@ -131,7 +132,7 @@ def as_matmul(
       dilation: of the kernel.
       sliced: write operators that a compiler fuses, instead of those that are fast as they are.
     """
-    step, apart, around = _pair(stride), _pair(dilation), _pair(padding)
+    step, apart, around = pair(stride), pair(dilation), pair(padding)
     n, channels, *size = x.shape
     out, _, *kernel = weight.shape
     places = [

@@ -65,8 +65,8 @@ class Pace:
     def __init__(self, way: Way, device: torch.device, threads: int | None = None) -> None:
         self.way, self.device = way, device
         self._programs: dict[Hashable, Any] = {}
-        self._held: list[Any] = []  # what programs are known by must not be replaced
-        self._told: set[Hashable] = set()
+        self._held: dict[Hashable, list[Any]] = {}  # what programs are known by must stay alive
+        self._warned = False
         self._workers: Workers | None = None
         self._threads = threads or torch.get_num_threads()
         self.seconds = 0.0
@@ -90,13 +90,11 @@ class Pace:
         try:
             key = self._key(loop, tensors, held)
         except ClosesOverClient:
-            if "closes" not in self._told:
+            if not self._warned:
                 log.warning("a step closes over a client's tensor: it is run as it is, slowly")
-            self._told.add("closes")
+            self._warned = True
             return plainly(loop, tensors)
-        if key not in self._told:
-            self._held += held
-            self._told.add(key)
+        self._held.setdefault(key, held)
         if self.device.type == "cpu":
             if self._workers is None:
                 self._workers = Workers(self.way == "compiled", self._program, self._threads)
@@ -155,7 +153,6 @@ class Pace:
         """Frees all programs and their buffers."""
         self._programs.clear()
         self._held.clear()
-        self._told.clear()
 
     def close(self) -> None:
         """Ends worker threads and frees everything."""

@@ -88,6 +88,10 @@ class Players(Protocol):
     def place(self) -> str:
         """Where states are kept."""
 
+    @property
+    def preparing_seconds(self) -> float:
+        """What tracing and compiling steps took so far, as far as it is known here."""
+
     def play(self, server: Tree, cohort: Tensor, turn: Turn, *, post: bool = False) -> Played:
         """The turns of the clients `cohort`."""
 

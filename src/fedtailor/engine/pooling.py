@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from .convolution import pair
+
 aten = torch.ops.aten
 
 
@@ -94,10 +96,6 @@ class _Pooled(torch.autograd.Function):
         return back, None
 
 
-def _pair(value: Any) -> list[int]:
-    return [value, value] if isinstance(value, int) else [value[0], value[-1]]
-
-
 def pooled(
     input: Tensor,
     kernel_size: Any,
@@ -107,8 +105,8 @@ def pooled(
     ceil_mode: bool = False,
 ) -> Tensor:
     """`torch.max_pool2d`, which see; not for mapped tensors."""
-    kernel = _pair(kernel_size)
-    step = kernel if stride is None or stride == [] else _pair(stride)
-    window = Window(kernel, step, _pair(padding), _pair(dilation), ceil_mode)
+    kernel = list(pair(kernel_size))
+    step = kernel if stride is None or stride == [] else list(pair(stride))
+    window = Window(kernel, step, list(pair(padding)), list(pair(dilation)), ceil_mode)
     found: Tensor = _Pooled.apply(input, window)[0]  # type: ignore[no-untyped-call]
     return found

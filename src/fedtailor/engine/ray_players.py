@@ -340,6 +340,8 @@ class RayPlayers:
         ask: Callable[[_Seat], Any] = lambda seat: seat.actor.set_chunk.remote(size)
         self._gather(self._seats, ask, self._ray.get)
 
+    preparing_seconds = 0.0  # workers prepare for themselves, and do not say
+
     @property
     def place(self) -> str:
         """Where workers keep states."""

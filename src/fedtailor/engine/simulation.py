@@ -157,8 +157,7 @@ class Simulation:
     @property
     def preparing_seconds(self) -> float:
         """What tracing and compiling steps took so far."""
-        pace = getattr(self.players, "pace", None)
-        return pace.seconds if pace else 0.0
+        return self.players.preparing_seconds
 
     def _everyone(self) -> Tensor:
         return torch.arange(self.federation.clients)

@@ -54,13 +54,11 @@ class Program:
     Attributes:
       body: does everything but the updates, and returns their factors.
       updates: what is left to do.
-      carried: how many of the tensors are carried.
       seconds: what tracing and compiling took.
     """
 
     body: Callable[..., Any]
     updates: tuple[Update, ...]
-    carried: int
     seconds: float
 
     def __call__(self, *tensors: Tensor) -> None:
@@ -108,7 +106,7 @@ def trace(
             reason = str(error).strip().splitlines()[:1]
             log.warning("a step could not be compiled and is replayed as it is: %s", *reason or "?")
             body = graph
-    return Program(body, updates, carried, time.perf_counter() - began)
+    return Program(body, updates, time.perf_counter() - began)
 
 
 def _in_place(graph: fx.GraphModule, carried: int) -> tuple[Update, ...]:
@@ -192,7 +190,7 @@ def _product(old: fx.Node, value: fx.Node) -> _Product | None:
     active: Any = None
     if value.target is aten.where.self and value.args[2] is old:
         active, value = value.args[0], value.args[1]  # type: ignore[assignment]
-        if any(size != 1 for size in _shape(active)[1 - len(_shape(old)) :][-2:]):
+        if any(size != 1 for size in _shape(active)[-2:]):
             return None
     if value.target is not aten.add.Tensor or value.kwargs or value.args[0] is not old:
         return None

@@ -1,8 +1,8 @@
 """Clients on the CPU: each worker thread takes a few and trains them to the end.
 
 Operators of small networks are too short to share between threads, and all clients' parameters at
-once do not fit into a core's cache. So a worker keeps to one client with convolutions (mapped ones
-are slow), or to as many as its cache holds without, and uses a single thread for each operator.
+once do not fit into any cache. So a worker keeps to one client with convolutions (mapped ones are
+slow), or to a block of clients without, and uses a single thread for each operator.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ from ..scan import Loop
 from .operators import ChannelsLast, SeesConvolutions
 from .tracing import Program, one_thread, trace
 
-CACHE = (
-    16 << 20
-)  # bytes of parameters that a worker has at hand: larger blocks save Python, not time in caches
+# bytes of parameters per block of clients: calls from Python cost more than missed caches
+CACHE = 16 << 20
 AT_MOST = 32  # clients per worker at a time
 BLOCKS = 8  # at least, where there are so many clients
 
@@ -44,7 +43,7 @@ class Workers:
         """All steps of all clients."""
         out = [t.clone(memory_format=torch.contiguous_format) for t in tensors[: loop.carried]]
         rest = [t.contiguous() for t in tensors[loop.carried :]]  # as programs expect it
-        active = known_rows(loop, tensors)
+        active = loop.had(tensors)
         with one_thread():
             jobs = []
             for low, high in self._blocks(loop, out, rest, key):
@@ -85,7 +84,7 @@ class Workers:
     ) -> Callable[[], None]:
         """The work of one block: programs are made here, work is done by whoever calls it."""
         mine = active[low:high]
-        need = [number for number in range(loop.count) if bool(mine[:, number].any())]
+        need = mine.any(0).nonzero()[:, 0].tolist()
         # one program for the block, with a mask if ever one is needed: tracing takes its time
         masked = not bool(mine[:, need].all())
         levels = len(loop.axes) - (high - low == 1)
@@ -117,19 +116,6 @@ class Workers:
 
 def _quiet() -> None:
     torch.set_num_threads(1)
-
-
-def known_rows(loop: Loop, tensors: Sequence[Tensor]) -> Tensor:
-    """Which steps each client has (clients x steps), on the host."""
-    clients = len(tensors[0])
-    if loop.known is not None:
-        rows = loop.known.rows
-    else:
-        active = tensors[-2]
-        while active.ndim > 2:  # inner mappings: a step counts if any has it
-            active = active.any(1)
-        rows = active.cpu()
-    return rows.reshape(-1, loop.count).expand(clients, -1)
 
 
 def _depth(loop: Loop, i: int, together: int) -> int:

@@ -70,6 +70,16 @@ def socket_of(path: Path) -> Path:
     return where
 
 
+def listen(listener: socket.socket, where: Path) -> None:
+    """Lets a socket listen where only this user can reach it."""
+    before = os.umask(0o077)
+    try:
+        listener.bind(str(where))
+    finally:
+        os.umask(before)
+    listener.listen(8)
+
+
 def send(connection: socket.socket, packet: Packet) -> None:
     """Puts a packet on a connection, its length first."""
     raw = to_bytes(packet)

@@ -181,7 +181,7 @@ class Coordinator:
         turn = self.play.turn(rng.TURN, self.now.round)
         with torch.no_grad():
             server = self.play.method.receive(self.now.server, ids, upload, turn)
-        return server if _finite(server) or not _finite(self.now.server) else None
+        return server if tree.finite(server) or not tree.finite(self.now.server) else None
 
     def _count(
         self,
@@ -252,8 +252,3 @@ def _metrics(packet: Packet) -> dict[str, Any]:
         if isinstance(packet.header.get(name), int):
             found[name] = packet.header[name]
     return found
-
-
-def _finite(values: Tree) -> bool:
-    leaves = [leaf for leaf in tree.leaves(values) if leaf.is_floating_point()]
-    return all(bool(leaf.isfinite().all()) for leaf in leaves)

@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from ..assemble import DEFAULT_MODELS
+from ..assemble import DEFAULT_MODELS, find_source
 from ..config import make_config
-from ..datasets import Encoder, encode, load
+from ..datasets import Encoder, encode
 from ..errors import BadInput
 
 
@@ -39,14 +39,7 @@ def preprocessing_like(like: str, settings: Mapping[str, Any]) -> Encoder:
             raise BadInput(f"--like '{like}' is no preprocessing file: {error}") from None
     given = {k: v for k, v in settings.items() if k in _OF_EXAMPLE}
     config = make_config("local", given | {"data": like}, {})
-    source = load(
-        config.data,
-        data_dir=Path(config.data_dir) if config.data_dir else None,
-        label=config.label or None,
-        client=config.client_column or None,
-        text=config.text_column or None,
-        image_size=config.image_size or None,
-    )
+    source = find_source(config)
     return encode(source, np.arange(len(source)), normalise=config.normalise)[0]
 
 

@@ -102,18 +102,14 @@ def serve(where: Path) -> None:
     import flwr.supernode.cli  # noqa: F401  # what each child would load
 
     from . import app  # noqa: F401
+    from .call import listen
 
     if threading.active_count() > 1:  # a fork would leave their locks taken for ever
         raise SystemExit("threads were started by an import: a fork is not safe")
     where.unlink(missing_ok=True)
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody waits for children
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-        before = os.umask(0o077)
-        try:
-            listener.bind(str(where))
-        finally:
-            os.umask(before)
-        listener.listen(8)
+        listen(listener, where)
         parent = os.getppid()
         listener.settimeout(2.0)
         while os.getppid() == parent:  # it ends with the node that it serves

@@ -198,7 +198,7 @@ class Site:
         made = start(message, here.play.initial, turn.at_start())
         if kept is None:
             guess = start(unknown_parts(message), here.play.initial, turn.at_start())
-            if not _finite(guess) and _finite(made):
+            if not tree.finite(guess) and tree.finite(made):
                 raise StateError(
                     "the site's state is lost, and what its first state needs was sent only once: "
                     "put back a copy of its folder"
@@ -234,7 +234,9 @@ class Site:
         noisy = (kept.noisy if kept else 0) + charged(entries, int(data.n))
         upload = outcome.upload
         weight = float(torch.as_tensor(upload.weight))
-        if not (_finite(outcome.state) and _finite(upload.mean) and _finite(upload.each)):
+        if not (
+            tree.finite(outcome.state) and tree.finite(upload.mean) and tree.finite(upload.each)
+        ):
             raise Refused("diverged", "training ended in numbers that are not finite: lower lr")
         said = self._signature(packet) | {"status": "ok", "weight": weight, "n": int(data.n)}
         if SCORES in self.settings.share and packet.header.get("post"):
@@ -311,8 +313,3 @@ def _told(found: Score, n: Tensor, point: str) -> Header:
     loss = float(found.loss) / max(int(n), 1)
     said: Header = {f"{point}_accuracy": accuracy(found, n), "test": int(n)}
     return said | ({f"{point}_loss": loss} if math.isfinite(loss) else {})
-
-
-def _finite(values: Tree) -> bool:
-    leaves = [leaf for leaf in tree.leaves(values) if leaf.is_floating_point()]
-    return all(bool(leaf.isfinite().all()) for leaf in leaves)

@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from ..errors import BadInput
-from .call import STOP, receive, send, socket_of
+from .call import STOP, listen, receive, send, socket_of
 from .packet import Packet, refusal
 from .settings import SiteSettings, read_settings
 
@@ -78,12 +78,7 @@ def serve(path: Path) -> int:
         held.flush()
         where.unlink(missing_ok=True)
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
-            before = os.umask(0o077)
-            try:
-                listener.bind(str(where))
-            finally:
-                os.umask(before)
-            listener.listen(8)
+            listen(listener, where)
             log.info("ready: client %d, pid %d", settings.client, os.getpid())
             try:
                 _serve(listener, settings)
