@@ -67,11 +67,30 @@ def test_what_it_cannot_do_stays_a_convolution(layer: nn.Module) -> None:
     assert torch.equal(found, layer(x))
 
 
-@pytest.mark.parametrize("opaque", [False, True])
-def test_channels_last_is_a_matter_of_order_only(opaque: bool) -> None:
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_a_few_channels_are_products_with_channels_last(kind: dict) -> None:  # type: ignore[type-arg]
+    layer = nn.Conv2d(1, 4, **kind)
+    x = torch.randn(5, 1, 11, 12)
+
+    def loss(x: Tensor, params: dict[str, Tensor]) -> Tensor:
+        return functional_call(layer, params, (x,)).pow(3).sum()
+
+    both = grad(loss, argnums=(0, 1))
+    expected = both(x, dict(layer.named_parameters()))
+    with SeesConvolutions() as look, ChannelsLast(compiled=True):
+        found = both(x, dict(layer.named_parameters()))
+        value = layer(x)
+    assert not look.seen
+    assert value.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(value, layer(x), rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("compiled", [False, True])
+def test_channels_last_is_a_matter_of_order_only(compiled: bool) -> None:
     net = nn.Sequential(nn.Conv2d(1, 3, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(3, 2, 2))
     x = torch.randn(2, 1, 9, 9)
-    with ChannelsLast(opaque=opaque):
+    with ChannelsLast(compiled):
         found = net(x)
     torch.testing.assert_close(found, net(x), rtol=1e-12, atol=1e-12)
     assert found.is_contiguous(memory_format=torch.channels_last)

@@ -29,7 +29,7 @@ from .group import Group
 from .mapper import MAPPERS, Visit, join
 from .memory import is_out_of_memory
 from .pace import Pace, Way
-from .players import Kept, Measured, Played, Scores
+from .players import Kept, Measured, Played, Point, Scores
 
 Found = TypeVar("Found")
 log = logging.getLogger("fedtailor")
@@ -288,11 +288,7 @@ class Block:
             group = chunk.group
 
             def one(visit: Visit) -> Scores:
-                if general:
-                    assert group.method.general is not None
-                    model = group.method.general(*group.begin(visit))
-                else:
-                    model = group.model(visit, finetune)
+                model = group.general(visit) if general else group.model(visit, finetune)
                 return _scores(group.method, model, visit)
 
             found: Scores = self._map(one, server, chunk, turn, part)
@@ -306,12 +302,28 @@ class Block:
         return ordered
 
     def models(
-        self, server: Tree, ids: Tensor, turn: Turn, finetune: Recipe | None = None
+        self,
+        server: Tree,
+        ids: Tensor,
+        turn: Turn,
+        finetune: Recipe | None = None,
+        point: Point = "pre",
     ) -> Iterator[tuple[Tensor, Tree]]:
-        """The models that clients would use now: (ids, models stacked), chunk by chunk."""
+        """Models of clients: (ids, models stacked), chunk by chunk; nothing changes.
+
+        Args:
+          server: the server's state.
+          ids: which clients.
+          turn: of the evaluation; for `post`, of the round.
+          finetune: train each `pre` model so first.
+          point: which model of a client.
+        """
 
         def own(chunk: _Chunk) -> Tree:
-            model = lambda visit: chunk.group.model(visit, finetune)
+            group = chunk.group
+            model = lambda visit: group.model(visit, finetune)
+            if point != "pre":
+                model = group.trained if point == "post" else group.general
             found: Tree = self._map(model, server, chunk, turn)
             return found
 

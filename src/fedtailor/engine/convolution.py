@@ -50,28 +50,32 @@ class _Patches(torch.autograd.Function):
     """Image (n, channels, height, width) -> what the kernel sees at each place
     (n, channels * kernel, places).
 
-    Forwards one gather; backwards, for a compiler, a sum of slices, which fuses into one kernel
-    without scattering; else PyTorch's own kernel.
+    Forwards one gather, or `stacked` slices, which a compiler turns into copies of whole rows on a
+    CPU; backwards, for a compiler (`sliced`), a sum of slices, which fuses into one kernel without
+    scattering; else PyTorch's own kernel.
     """
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: Tensor, window: Window, sliced: bool) -> Tensor:
+    def forward(x: Tensor, window: Window, sliced: bool, stacked: bool) -> Tensor:
         if window.dilation != (1, 1):
             return F.unfold(x, window.kernel, window.dilation, window.padding, window.stride)
         (high, wide), (down, across), _, (pad_y, pad_x), _ = window
         padded = F.pad(x, (pad_x, pad_x, pad_y, pad_y)) if pad_y or pad_x else x
+        if stacked:
+            points = [padded[:, :, rows, columns] for rows, columns in window.slices()]
+            return torch.stack(points, 2).reshape(len(x), -1, math.prod(window.places))
         seen = padded.unfold(2, high, down).unfold(3, wide, across)  # a view
         return seen.permute(0, 1, 4, 5, 2, 3).reshape(len(x), -1, math.prod(window.places))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        x, ctx.window, ctx.sliced = inputs
+        x, ctx.window, ctx.sliced, _ = inputs
         ctx.size = x.shape
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
         (gradient,), window = gradients, ctx.window
         n, channels, height, width = ctx.size
         if not ctx.sliced:
@@ -83,7 +87,7 @@ class _Patches(torch.autograd.Function):
                 window.padding,
                 window.stride,
             )
-            return back, None, None
+            return back, None, None, None
         pad_y, pad_x = window.padding
         shape = n, channels, height + 2 * pad_y, width + 2 * pad_x
         points = gradient.reshape(n, channels, -1, *window.places).unbind(2)
@@ -92,7 +96,7 @@ class _Patches(torch.autograd.Function):
             spread = _spread(point, shape, down, across)
             total = spread if total is None else total + spread
         assert total is not None
-        return total[:, :, pad_y : pad_y + height, pad_x : pad_x + width], None, None
+        return total[:, :, pad_y : pad_y + height, pad_x : pad_x + width], None, None, None
 
 
 def _spread(point: Tensor, shape: tuple[int, ...], down: slice, across: slice) -> Tensor:
@@ -120,6 +124,7 @@ def as_matmul(
     padding: int | tuple[int, ...] = 0,
     dilation: int | tuple[int, ...] = 1,
     sliced: bool = False,
+    last: bool = False,
 ) -> Tensor:
     """`torch.conv2d` without groups, as a matrix product.
 
@@ -131,6 +136,7 @@ def as_matmul(
       padding: of the images, with zeros.
       dilation: of the kernel.
       sliced: write operators that a compiler fuses, instead of those that are fast as they are.
+      last: lay the result out with its channels last, as CPUs like it.
     """
     step, apart, around = pair(stride), pair(dilation), pair(padding)
     n, channels, *size = x.shape
@@ -142,9 +148,13 @@ def as_matmul(
         patches = x[:, :, :: step[0], :: step[1]].reshape(n, channels, -1)
     else:
         window = Window((kernel[0], kernel[1]), step, apart, around, (places[0], places[1]))
-        patches = _Patches.apply(x, window, sliced)  # type: ignore[no-untyped-call]
+        patches = _Patches.apply(x, window, sliced, last)  # type: ignore[no-untyped-call]
     # (n, channels * kernel, places) -> (channels * kernel, n * places): one column per output
     columns = patches.movedim(0, 1).reshape(patches.shape[1], -1)
+    if last:
+        y = columns.t() @ weight.reshape(out, -1).t()
+        y = y if bias is None else y + bias
+        return y.reshape(n, *places, out).permute(0, 3, 1, 2)
     y = weight.reshape(out, -1) @ columns
     if bias is not None:
         y = y + bias[:, None]

@@ -85,3 +85,13 @@ class Group:
         before, after = visit.turn.at_client().split()
         model = self.method.personal(message, state, visit.data, before)
         return fit(self.task, model, visit.data, after, finetune) if finetune else model
+
+    def trained(self, visit: Visit) -> Model:
+        """The model that a client has right after local training, if it trains now."""
+        message, state = self.begin(visit)
+        return self.method.client(message, state, visit.data, visit.turn.at_client()).model
+
+    def general(self, visit: Visit) -> Model:
+        """The global model as a client has it; only where the method has one."""
+        assert self.method.general is not None
+        return self.method.general(*self.begin(visit))

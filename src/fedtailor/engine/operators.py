@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from .convolution import as_matmul
@@ -20,6 +21,8 @@ _CONVOLUTIONS = (
     torch.conv_transpose2d,
     torch.conv_transpose3d,
 )
+# numbers under a kernel up to which a matrix product is faster than PyTorch's convolution on a CPU
+FEW = 32
 _POOLS = (torch.max_pool2d, F.max_pool2d)
 _POOL = ("input", "kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices")
 _CONVOLUTION = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
@@ -43,9 +46,7 @@ class MatmulConvolutions(TorchFunctionMode):
         named = dict(zip(_CONVOLUTION, args, strict=False)) | (kwargs or {})
         if func is not torch.conv2d or not _simple(named):
             return func(*args, **(kwargs or {}))
-        x, weight = named.pop("input"), named.pop("weight")
-        named.pop("groups", 1)
-        return as_matmul(x, weight, sliced=self._sliced, **named)
+        return _product(named, sliced=self._sliced)
 
 
 def _simple(named: dict[str, Any]) -> bool:
@@ -57,29 +58,36 @@ def _simple(named: dict[str, Any]) -> bool:
     )
 
 
+def _product(named: dict[str, Any], sliced: bool, last: bool = False) -> Tensor:
+    rest = {k: v for k, v in named.items() if k not in ("input", "weight", "groups")}
+    return as_matmul(named["input"], named["weight"], **rest, sliced=sliced, last=last)
+
+
 class ChannelsLast(TorchFunctionMode):
     """While this is active, two-dimensional convolutions get their images with channels last, and
     so does what follows them: pooling alone is ten times faster so on a CPU.
 
     Args:
-      opaque: keep pooling out of a compiler's sight: PyTorch's own kernel is ten times faster than
-        what TorchInductor makes of it for a CPU.
+      compiled: write what TorchInductor makes good code of. Its own pooling is ten times slower
+        than PyTorch's, see `pooled`; convolutions of very few numbers become matrix products.
     """
 
-    def __init__(self, opaque: bool) -> None:
+    def __init__(self, compiled: bool) -> None:
         super().__init__()
-        self._opaque = opaque
+        self._compiled = compiled
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        if func in _POOLS and self._opaque:
+        if func in _POOLS and self._compiled:
             named = dict(zip(_POOL, args, strict=False)) | (kwargs or {})
             if not named.pop("return_indices", False):
                 return pooled(**named)
         named = dict(zip(_CONVOLUTION, args, strict=False)) | (kwargs or {})
         if func is not torch.conv2d or named["input"].ndim != 4:
             return func(*args, **(kwargs or {}))
+        if self._compiled and _simple(named) and named["weight"][0].numel() <= FEW:
+            return _product(named, sliced=True, last=True)
         x = named.pop("input").contiguous(memory_format=torch.channels_last)
         # with a single channel the input has no such order to pass on
         return torch.conv2d(x, **named).contiguous(memory_format=torch.channels_last)

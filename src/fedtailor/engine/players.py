@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from torch import Tensor
 
@@ -11,6 +11,11 @@ from ..rng import Turn
 from ..train import Recipe, Score
 from ..tree import Tree
 from .fold import Fold
+
+
+# which model of a client: what it would use now, what it would have after training in this round,
+# or the global one as it has it
+Point = Literal["pre", "post", "general"]
 
 
 class Scores(NamedTuple):
@@ -108,7 +113,12 @@ class Players(Protocol):
         """Scores of each client's model, by ascending id."""
 
     def models(
-        self, server: Tree, ids: Tensor, turn: Turn, finetune: Recipe | None = None
+        self,
+        server: Tree,
+        ids: Tensor,
+        turn: Turn,
+        finetune: Recipe | None = None,
+        point: Point = "pre",
     ) -> Iterator[tuple[Tensor, Tree]]:
         """(ids, models stacked), some clients at a time."""
 

@@ -1,4 +1,5 @@
-"""Max pooling by PyTorch's own kernels, also within code that a compiler makes."""
+"""Max pooling within code that a compiler makes: element by element where windows lie side by side,
+else by PyTorch's own kernels."""
 
 from __future__ import annotations
 
@@ -96,6 +97,51 @@ class _Pooled(torch.autograd.Function):
         return back, None
 
 
+@torch.library.custom_op("fedtailor::stored", mutates_args=())
+def _stored(x: Tensor) -> Tensor:
+    """A copy that a compiler cannot see through: what it is made of is not computed again."""
+    return x.clone()
+
+
+@_stored.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+class _Tiled(torch.autograd.Function):
+    """Pooling by windows that lie side by side, for images with channels last: a compiler fuses it
+    with what comes before. Of equal numbers the first counts, as in PyTorch."""
+
+    @staticmethod
+    def forward(x: Tensor, high: int, wide: int) -> tuple[Tensor, Tensor]:
+        n, channels, height, width = x.shape
+        shape = n, height // high, high, width // wide, wide, channels
+        tiles = x.permute(0, 2, 3, 1).reshape(shape)
+        most = tiles[:, :, 0, :, 0]
+        place = torch.zeros_like(most)  # numbers of the same type: they share vector registers
+        for number in range(1, high * wide):
+            value = tiles[:, :, number // wide, :, number % wide]
+            more = (value > most) | value.isnan()
+            most = torch.where(more, value, most)
+            place = torch.where(more, float(number), place)
+        return most.permute(0, 3, 1, 2), _stored(place)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.size = inputs[1:]
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(output[1])
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        (place,), (high, wide) = ctx.saved_tensors, ctx.size
+        numbers = torch.arange(high * wide, dtype=place.dtype, device=place.device)
+        here = place[:, :, None, :, None] == numbers.view(high, 1, wide, 1)
+        spread = gradients[0].permute(0, 2, 3, 1)[:, :, None, :, None]
+        back = torch.where(here, spread, 0.0).flatten(3, 4).flatten(1, 2)
+        return back.permute(0, 3, 1, 2), None, None
+
+
 def pooled(
     input: Tensor,
     kernel_size: Any,
@@ -108,5 +154,9 @@ def pooled(
     kernel = list(pair(kernel_size))
     step = kernel if stride is None or stride == [] else list(pair(stride))
     window = Window(kernel, step, list(pair(padding)), list(pair(dilation)), ceil_mode)
+    fits = input.shape[2] % kernel[0] == 0 and input.shape[3] % kernel[1] == 0
+    if fits and window == Window(kernel, kernel, [0, 0], [1, 1], False):
+        tiled: Tensor = _Tiled.apply(input, *kernel)[0]  # type: ignore[no-untyped-call]
+        return tiled
     found: Tensor = _Pooled.apply(input, window)[0]  # type: ignore[no-untyped-call]
     return found

@@ -29,7 +29,7 @@ from .fold import Fold
 from .mapper import join
 from .pace import Way
 from .parcel import Parcel, pack, unpack
-from .players import Kept, Played, Scores
+from .players import Kept, Played, Point, Scores
 from .ray_session import Session
 from .ray_snapshots import Snapshots
 from .ray_worker import Ready, Spec, States
@@ -305,14 +305,19 @@ class RayPlayers:
         return scores
 
     def models(
-        self, server: Tree, ids: Tensor, turn: Turn, finetune: Recipe | None = None
+        self,
+        server: Tree,
+        ids: Tensor,
+        turn: Turn,
+        finetune: Recipe | None = None,
+        point: Point = "pre",
     ) -> Iterator[tuple[Tensor, Tree]]:
         """(ids, models stacked), some clients of each worker at a time; the next are on the way."""
         sent = self._broadcast(server)
         shares = {s: torch.split(some, max(s.chunk, 1)) for s, some in self._having(ids).items()}
 
         def ask(seat: _Seat, lap: int) -> Any:
-            return seat.actor.models.remote(sent, shares[seat][lap], turn, finetune)
+            return seat.actor.models.remote(sent, shares[seat][lap], turn, finetune, point)
 
         def ask_for(lap: int) -> dict[_Seat, _Asked]:
             seats = [seat for seat, some in shares.items() if lap < len(some)]

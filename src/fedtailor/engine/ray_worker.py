@@ -24,7 +24,7 @@ from .fold import Folded
 from .group import Group
 from .pace import Way
 from .parcel import Parcel, pack, pack_flat, unpack, unpack_flat
-from .players import Kept, Measured, Played, Scores
+from .players import Kept, Measured, Played, Point, Scores
 from .shard import Shard
 
 
@@ -218,11 +218,11 @@ class Worker:
         )
 
     def models(
-        self, server: Parcel, ids: Tensor, turn: Turn, finetune: Recipe | None
+        self, server: Parcel, ids: Tensor, turn: Turn, finetune: Recipe | None, point: Point
     ) -> list[tuple[Tensor, Parcel]]:
         """Models of some clients."""
         here = unpack(server, self.block.device)
-        found = self.block.models(here, ids, self._here(turn), finetune)
+        found = self.block.models(here, ids, self._here(turn), finetune, point)
         return [(some, pack(models)) for some, models in found]
 
     def clear(self) -> bool:

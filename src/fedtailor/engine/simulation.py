@@ -21,7 +21,7 @@ from .cluster import Cluster
 from .federation import Federation
 from .group import Group
 from .pace import Way
-from .players import Kept, Players, Scores
+from .players import Kept, Players, Point, Scores
 
 
 class Diverged(RuntimeError):
@@ -232,11 +232,25 @@ class Simulation:
             self.server, who, turn, part=part, finetune=finetune, general=general
         )
 
-    def models(self, finetune: Recipe | None = None) -> Iterator[tuple[int, Tree]]:
-        """Each client's id and the model it would use now."""
-        turn = self._turn(rng.SCORE)
-        for ids, models in self.players.models(self.server, self._everyone(), turn, finetune):
-            for i, cid in enumerate(ids.tolist()):
+    def models(
+        self,
+        finetune: Recipe | None = None,
+        *,
+        ids: Tensor | None = None,
+        point: Point = "pre",
+    ) -> Iterator[tuple[int, Tree]]:
+        """Each client's id and a model of it; nothing changes.
+
+        Args:
+          finetune: train each `pre` model so on the client's training rows first.
+          ids: which clients; all if None.
+          point: the model it would use now (`pre`), that which it would have after training in the
+            coming round (`post`), or the global one (`general`, only where the method has it).
+        """
+        turn = self._turn(rng.TURN if point == "post" else rng.SCORE)
+        who = self._everyone() if ids is None else ids
+        for some, models in self.players.models(self.server, who, turn, finetune, point):
+            for i, cid in enumerate(some.tolist()):
                 yield cid, tree.index(models, i)
 
     def kept(self) -> list[Kept]:

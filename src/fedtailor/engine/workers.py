@@ -92,7 +92,7 @@ class Workers:
 
         def make() -> Program:
             step, compiled = loop.for_all(masked, levels), self._compiled and loop.compiles
-            with ChannelsLast(opaque=compiled and levels == 0):
+            with ChannelsLast(compiled and levels == 0):
                 return trace(step, example, loop.carried, compiled=compiled)
 
         program = self._program(loop, (key, masked, high - low), example, make)
