@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
 import sys
 import time
 import traceback
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,7 @@ from fedtailor.train import Recipe
 from fedtailor.tree import flatten
 
 ROUNDS, LIMIT = 5, 1e-4
+PRIVATE = Recipe(epochs=1, batch=8, lr=0.05, dp_clip=1.0, dp_noise=0.5)
 
 
 def _convolved() -> nn.Module:
@@ -80,12 +83,27 @@ def compare(
     return max(float((one[k].double() - other[k].double()).abs().max()) for k in one)
 
 
+def row_of(case: tuple[str, str, str, bool, str]) -> dict[str, Any]:
+    """One method on one network in one way."""
+    method, network, way, private, device = case
+    recipe = {"recipe": PRIVATE} if private else {}
+    row = {"method": method, "network": network, "way": way, "private": private}
+    begun = time.perf_counter()
+    try:
+        row["apart"] = compare(method, network, way, device=device, **recipe)
+        row["passed"] = row["apart"] < LIMIT
+    except Exception:  # the other methods are to be tried too
+        row |= {"failed": traceback.format_exc().splitlines()[-1], "passed": False}
+    return row | {"seconds": round(time.perf_counter() - begun, 1)}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--ways", nargs="+", default=["traced", "compiled"])
     parser.add_argument("--methods", nargs="+", default=sorted(METHODS))
     parser.add_argument("--networks", nargs="+", default=list(NETS))
+    parser.add_argument("--jobs", type=int, default=1, help="cases side by side")
     parser.add_argument("--commit", help="where there is no git to ask")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
@@ -93,25 +111,21 @@ def main() -> None:
     report: dict[str, Any] = {
         "command": f"python {' '.join(sys.argv)}",
         "commit": arguments.commit or commit(),
-        "device": f"{arguments.device} ({name})",
+        "device": f"{arguments.device} ({name}), {arguments.jobs} cases side by side",
         "torch": torch.__version__,
         "limit": LIMIT,
         "rows": [],
     }
-    private = Recipe(epochs=1, batch=8, lr=0.05, dp_clip=1.0, dp_noise=0.5)
-    cases = [(m, n, {}) for m in arguments.methods for n in arguments.networks]
-    cases.append(("fedavg", "dense", {"recipe": private}))
-    for method, network, more in cases:
-        for way in arguments.ways:
-            row: dict[str, Any] = {"method": method, "network": network, "way": way}
-            row["private"] = bool(more)
-            begun = time.perf_counter()
-            try:
-                row["apart"] = compare(method, network, way, device=arguments.device, **more)
-                row["passed"] = row["apart"] < LIMIT
-            except Exception:  # the other methods are to be tried too
-                row |= {"failed": traceback.format_exc().splitlines()[-1], "passed": False}
-            row["seconds"] = round(time.perf_counter() - begun, 1)
+    cases = [(m, n, False) for m in arguments.methods for n in arguments.networks]
+    cases.append(("fedavg", "dense", True))
+    jobs = [
+        (method, network, way, private, arguments.device)
+        for way in arguments.ways
+        for method, network, private in cases
+    ]
+    spawned = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(arguments.jobs, mp_context=spawned) as pool:
+        for row in pool.map(row_of, jobs):
             print(json.dumps(row), flush=True)
             report["rows"].append(row)
             if arguments.out:

@@ -21,11 +21,11 @@ from .tree import Tree
 LATEST = "latest.json"
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Puts `text` at `path`, wholly or not at all."""
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Puts a text (or bytes) at `path`, wholly or not at all."""
     part = path.with_name(path.name + ".part")
-    with part.open("w", encoding="utf-8") as file:
-        file.write(text)
+    with part.open("wb") as file:
+        file.write(content.encode() if isinstance(content, str) else content)
         file.flush()
         os.fsync(file.fileno())
     part.replace(path)

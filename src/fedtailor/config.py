@@ -7,6 +7,7 @@ import json
 import tomllib
 import typing
 from dataclasses import MISSING, Field, asdict, dataclass, field, fields
+from functools import cache
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -50,8 +51,8 @@ class Config:
         "auto",
         "Clients",
         "who has which rows: iid, dirichlet:ALPHA, pathological:CLASSES, shards:CLASSES, "
-        "noniid1:CLASSES, noniid2:DOMINANT,RATIO, latent:GROUPS, natural; auto: natural if your "
-        "data name their clients, else dirichlet:0.1",
+        "noniid1:CLASSES, noniid2:DOMINANT,RATIO, ring:CLASSES, relatives:CLASSES, latent:GROUPS, "
+        "natural; auto: natural if your data name their clients, else dirichlet:0.1",
     )
     partition_file: str = _says("", "Clients", "take a partition saved earlier instead")
     partition_seed: Seed = _says(0, "Clients", "random seed of the partition, apart from --seed")
@@ -124,6 +125,9 @@ class Config:
     checkpoint_every: Whole = _says(
         0, "Run", "rounds between checkpoints; 0: as often as costs little"
     )
+    keep_path: Whole = _says(
+        0, "Run", "keep the models of so many clients at evaluated rounds, for trajectories"
+    )
     workers: Whole = _says(0, "Workers", "workers of --engine ray; 0: one per GPU, or one per core")
     address: str = _says(
         "", "Workers", "a running Ray cluster, e.g. auto or HOST:6379; else one is started here"
@@ -152,6 +156,7 @@ class Config:
         return hashlib.sha256(text.encode()).hexdigest()
 
 
+@cache
 def settings() -> dict[str, tuple[Option, Field[Any]]]:
     """Every setting but method and options, with what it takes."""
     hints = typing.get_type_hints(Config, include_extras=True)

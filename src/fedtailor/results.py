@@ -37,7 +37,33 @@ def summary(score: Score, n: torch.Tensor) -> dict[str, float]:
     return {k: round(v, 6) for k, v in found.items() if math.isfinite(v)}
 
 
+def facts_of(run: Runner) -> dict[str, Any]:
+    """What is known of a run before its first round."""
+    sim, fed, config = run.simulation, run.world.federation, run.config
+    options = {o.name: o.default for o in page(find(config.method)).options}
+    return {
+        "method": config.method,
+        "options": options | config.options,
+        "data": config.data,
+        "model": config.model,
+        "parameters": sum(p.numel() for p in sim.initial.values()),
+        "blocks": block_names(run.task.blocks),
+        "clients": fed.clients,
+        "partition": config.partition,
+        "participation": config.participation,
+        "networks": run.networks if config.depths else {},
+        "leaks_test": run.leaks,
+        "rounds": config.rounds,
+        "engine": config.engine,
+        "precision": config.precision,
+        "device": config.device if config.engine == "ray" else str(sim.device),
+        "seed": config.seed,
+        "version": __version__,
+    }
+
+
 def result_of(run: Runner) -> dict[str, Any]:
+    """What a run came to."""
     sim, fed, config = run.simulation, run.world.federation, run.config
     n = fed.test.n
     # the last round was evaluated, unless it was played before a resume
@@ -51,23 +77,13 @@ def result_of(run: Runner) -> dict[str, Any]:
     )
     at_best = next((line for line in scored if line["round"] == best), None)
     posts = [line["post"] for line in scored if "post" in line]
-    options = {o.name: o.default for o in page(find(config.method)).options}
     seen = accuracies(final.test.correct.double().numpy(), n.numpy())
     held, trained = run.world.held_out.numpy(), run.world.trained.numpy()
     train_mean = np.nanmean(
         accuracies(on_train.correct.double().numpy(), fed.train.n.numpy())[trained]
     )
     test_mean = np.nanmean(accuracies(last.test.correct.double().numpy(), n.numpy())[trained])
-    return {
-        "method": config.method,
-        "options": options | config.options,
-        "data": config.data,
-        "model": config.model,
-        "parameters": sum(p.numel() for p in sim.initial.values()),
-        "blocks": block_names(run.task.blocks),
-        "clients": fed.clients,
-        "partition": config.partition,
-        "participation": config.participation,
+    return facts_of(run) | {
         "accuracy": summary(final.test, n),
         "points": {
             "pre": summary(last.test, n),
@@ -78,14 +94,11 @@ def result_of(run: Runner) -> dict[str, Any]:
         "best": at_best["pre"] if at_best else {},
         "best_chosen_on": "validation" if best else "nothing: no validation rows",
         "global": history[-1].get("global", {}) if history else {},
-        "networks": run.networks if config.depths else {},
-        "leaks_test": run.leaks,
         "epsilon": final_epsilon(run),
         "participation_gap": float(np.nanmean(seen[trained]) - np.nanmean(seen[held]))
         if len(held)
         else None,
         "out_of_sample_gap": float(train_mean - test_mean),
-        "rounds": config.rounds,
         "bytes": {"up": run.progress.up, "down": run.progress.down},
         "seconds": round(run.progress.seconds, 3),
         "train_seconds": round(sum(line["train_seconds"] for line in history), 3),
@@ -95,15 +108,10 @@ def result_of(run: Runner) -> dict[str, Any]:
         if at_best
         else {},
         "skipped": {str(line["round"]): line["skipped"] for line in history if "skipped" in line},
-        "engine": config.engine,
         "way": sim.way,
         "preparing_seconds": round(sim.preparing_seconds, 3),
-        "precision": config.precision,
         "chunk": sim.chunk,
-        "device": config.device if config.engine == "ray" else str(sim.device),
         "states": sim.place,
-        "seed": config.seed,
-        "version": __version__,
     }
 
 
@@ -123,9 +131,10 @@ def final_epsilon(run: Runner) -> dict[str, Any] | None:
     return {"delta": delta, "max": most, "each": [None if noise == 0 else e for e in each]}
 
 
-def client_table(run: Runner, result: dict[str, Any]) -> str:
-    """A row per client, as csv."""
+def client_table(run: Runner, result: dict[str, Any] | None = None) -> str:
+    """A row per client, as csv; without a result, who they are and how many rows they have."""
     fed, out = run.world.federation, io.StringIO()
+    found = result or {"per_client": {}, "best_per_client": {}}
     posts: dict[int, Any] = {}
     rounds = [0] * fed.clients
     for line in run.progress.history:
@@ -141,8 +150,8 @@ def client_table(run: Runner, result: dict[str, Any]) -> str:
         counts = [int(part.n[cid]) for part in (fed.train, fed.val, fed.test)]
         scores = [
             posts.get(cid),
-            result["per_client"][name],
-            result["best_per_client"].get(name),
+            found["per_client"].get(name),
+            found["best_per_client"].get(name),
         ]
         writer.writerow([name, *counts, rounds[cid], int(cid in held), *scores])
     return out.getvalue()

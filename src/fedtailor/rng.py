@@ -27,12 +27,18 @@ _FIRST = _signed(0xBF58476D1CE4E5B9)
 _SECOND = _signed(0x94D049BB133111EB)
 
 # What a key is for. Distinct numbers, so that no two purposes ever share their draws.
-INITIAL, SERVER, COHORT, TURN, SCORE, POOL = range(6)
+INITIAL, SERVER, COHORT, TURN, SCORE, POOL, LANDSCAPE = range(7)
 
 
 def _shift(value: Tensor, bits: int) -> Tensor:
     """An unsigned shift to the right (int64 would drag its sign along)."""
     return (value >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def _times_gold(number: Tensor) -> Tensor:
+    """`number * _GOLD` for numbers below 2^31. In halves: compilers that reckon with positions in
+    symbols must not meet a product beyond 64 bits."""
+    return ((number * (_GOLD >> 32)) << 32) + number * (_GOLD & 0xFFFFFFFF)
 
 
 def _mix(z: Tensor) -> Tensor:
@@ -70,7 +76,7 @@ def split(key: Key, n: int = 2) -> list[Key]:
 def bits(key: Key, n: int) -> Tensor:
     """`n` random 63-bit integers. The i-th depends on key and i alone, not on `n`."""
     position = torch.arange(1, n + 1, device=key.device)
-    return _shift(_mix(key + position * _GOLD), 1)
+    return _shift(_mix(key + _times_gold(position)), 1)
 
 
 def uniform(key: Key, *shape: int, dtype: torch.dtype | None = None) -> Tensor:

@@ -23,9 +23,11 @@ from .engine.pace import Way, choose_way
 from .errors import BadInput
 from .folders import file_name, open_folder
 from .interruption import Interrupted, ctrl_c
+from .keeping import Points, keep_general
 from .privacy import epsilons
 from .report import Confusion, write_report
-from .results import client_table, per_client, result_of, summary
+from .report.running import BEGUN
+from .results import client_table, facts_of, per_client, result_of, summary
 from .roster import arrivals, networks, present
 from .train import Recipe, Score
 
@@ -95,6 +97,11 @@ class Runner:
             way=self._way(),
             cluster=self._cluster() if engine == "ray" else None,
         )
+        if config.keep_path > len(self.world.trained):
+            raise BadInput(
+                f"keep-path is {config.keep_path}, but only {len(self.world.trained)} clients "
+                "train: lower it"
+            )
         self.progress = Progress()
         self.latest: Scores | None = None  # of the last evaluated round
 
@@ -171,6 +178,9 @@ class Runner:
         evaluate = number % self.config.eval_every == 0 or number == self.config.rounds
         here = present(self.world.trained, self.late, sim.round)
         cohort = draw_cohort(self.config.seed, sim.round, here, self.config.participation)
+        points = None
+        if evaluate and self.folder and self.config.keep_path:
+            points = Points(sim, self.world.trained[: self.config.keep_path], cohort)
         begun = time.monotonic()
         report: RoundReport = sim.step(cohort, post=evaluate, on_nan=self.config.on_nan)
         trained = time.monotonic() - begun
@@ -204,6 +214,8 @@ class Runner:
                 there = Score(*(part[here] for part in pre.test))
                 line["pre_present"] = summary(there, fed.test.n[here])
             self._record(number, report)
+            if points and self.folder:
+                points.save(self.folder, number)
         return line
 
     # --- privacy ---
@@ -265,16 +277,27 @@ class Runner:
             save_tensors(path, tree.flatten(model))
             confusion.add(cid, model)
         confusion.save(folder)
-        encoder = json.dumps(self.world.encoder.to_json(), indent=1)
-        write_atomically(folder / "preprocessing.json", encoder)
+        if self.method.general is not None:
+            keep_general(self.simulation, folder)
         write_atomically(folder / "clients.csv", client_table(self, result))
         write_atomically(folder / "result.json", json.dumps(result, indent=1) + "\n")
 
 
 def begin(runner: Runner, folder: Path) -> None:
-    """Gives a runner its folder, with the configuration in it."""
+    """Gives a runner its folder, with the configuration in it, and who the clients are: a run can
+    be looked at while it goes on."""
     runner.folder = folder
+    # first: it marks the folder as a run's
     write_atomically(folder / "config.toml", write_config(runner.config, __version__))
+    _write_encoder(runner.world, folder)
+    write_atomically(folder / "clients.csv", client_table(runner))
+    Confusion(runner.world.federation, runner.simulation.groups).save(folder)
+    write_atomically(folder / BEGUN, json.dumps(facts_of(runner), indent=1) + "\n")
+
+
+def _write_encoder(world: World, folder: Path) -> None:
+    encoder = json.dumps(world.encoder.to_json(), indent=1)
+    write_atomically(folder / "preprocessing.json", encoder)
 
 
 def start(

@@ -39,6 +39,8 @@ NUMBERS = {  # of blocks: leaf, coarse
     "tf-cnn": (5, 5),
     "fedbabu-cnn": (5, 5),
     "fedbn-cnn": (6, 6),
+    "pfedla-cnn": (6, 6),
+    "pfedla-cnn-bn": (6, 6),
     "mobilenet": (28, 15),
     "mobilenet-bn": (28, 15),
     "resnet18": (21, 6),

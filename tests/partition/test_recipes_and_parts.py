@@ -23,6 +23,8 @@ from fedtailor.partition import (
     parse_partition,
     pathological,
     permute_targets,
+    relatives,
+    ring,
     save,
     shards,
     split,
@@ -39,6 +41,8 @@ RECIPES = {
     "dirichlet": lambda seed: dirichlet(DIGITS, 20, 0.1, seed=seed),
     "noniid1": lambda seed: noniid1(DIGITS, 20, 4, seed=seed),
     "noniid2": lambda seed: noniid2(DIGITS, 20, 2, seed=seed),
+    "ring": lambda seed: ring(DIGITS, 20, 4, seed=seed),
+    "relatives": lambda seed: relatives(DIGITS, 20, 4, seed=seed),
     "groups": lambda seed: groups(CLUSTERS, 20, seed=seed),
 }
 
@@ -303,6 +307,10 @@ def test_groups_spread_clients_and_rows_evenly(clients, seed):
         ("noniid1:12", Scheme("noniid1", (12,)), "noniid1:12"),
         (" noniid2:2 ", Scheme("noniid2", (2, 0.8)), "noniid2:2,0.8"),
         ("noniid2:3,0.9", Scheme("noniid2", (3, 0.9)), "noniid2:3,0.9"),
+        ("noniid1:4,60", Scheme("noniid1", (4, 60)), "noniid1:4,60"),
+        ("noniid2:2,0.8,60", Scheme("noniid2", (2, 0.8, 60)), "noniid2:2,0.8,60"),
+        ("ring", Scheme("ring", (4,)), "ring:4"),
+        ("relatives:3,60", Scheme("relatives", (3, 60)), "relatives:3,60"),
         ("latent:5", Scheme("latent", (5,)), "latent:5"),
         ("natural", Scheme("natural"), "natural"),
     ],
@@ -330,7 +338,8 @@ def test_schemes_are_read_and_written(text, scheme, canonical):
         ("dirichlet:inf", ("alpha", "'inf'")),
         ("dirichlet:", ("alpha", "''")),
         ("noniid2:2,1", ("ratio", "'1'", "below 1")),
-        ("noniid2:2,0.8,3", ("noniid2:2,0.8",)),
+        ("noniid2:2,0.8,0", ("rows per client", "'0'")),
+        ("noniid2:2,0.8,300,4", ("noniid2:2,0.8",)),
         ("latent:-3", ("distributions", "'-3'")),
     ],
 )

@@ -169,3 +169,18 @@ def make_comparison(
     kept = {"made_by": "FedTailor", "methods": list(methods), "seeds": seeds}
     (folder / "comparison.json").write_text(json.dumps(kept))
     return folder
+
+
+def unfinish(folder: Path, rounds: int) -> Path:
+    """Turns a run's folder into what it was after so many rounds: no result yet."""
+    result = json.loads((folder / "result.json").read_text())
+    ending = ("accuracy", "best_round", "bytes", "seconds", "train_seconds", "per_client")
+    begun = {k: v for k, v in result.items() if k not in ending}
+    (folder / "begun.json").write_text(json.dumps(begun))
+    (folder / "result.json").unlink()
+    lines = (folder / "history.jsonl").read_text().splitlines(keepends=True)
+    (folder / "history.jsonl").write_text("".join(lines[:rounds]))
+    for file in (folder / "records").glob("*.safetensors"):
+        if int(file.stem) > rounds:
+            file.unlink()
+    return folder

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import synthetic
-from browser import CHROMIUM, Browser
+from browser import CHROMIUM, PATIENCE, Browser
 
 from fedtailor.report import write_report
 
@@ -66,6 +67,13 @@ def order(page: Browser) -> list[str]:
             "[...document.querySelectorAll('#method-table tbody th')].map(h=>h.innerText)"
         )
     )
+
+
+def wait_for(page: Browser, code: str) -> None:
+    until = time.monotonic() + PATIENCE
+    while not page.evaluate(f"!!({code})"):
+        assert time.monotonic() < until, f"never there: {code}"
+        time.sleep(0.02)
 
 
 def numbers(page: Browser) -> dict[str, Any]:
@@ -157,6 +165,7 @@ def test_a_clients_confusion_is_a_table(page: Browser) -> None:
 
 
 def test_a_bar_of_the_gain_opens_its_client(page: Browser) -> None:
+    wait_for(page, "document.querySelector('.panel svg')")  # drawn once its box has a width
     page.evaluate("document.querySelector('.panel svg').focus()")
     page.press("ArrowRight")
     told = text(page, ".panel .told")

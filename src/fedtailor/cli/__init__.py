@@ -9,7 +9,16 @@ from typing import Any
 import typer
 
 from fedtailor import __version__
-from fedtailor.cli import federation, inspecting, reporting, running
+from fedtailor.cli import (
+    federation,
+    figuring,
+    inspecting,
+    landscaping,
+    reporting,
+    reproducing,
+    running,
+    watching,
+)
 from fedtailor.errors import BadInput
 
 # Threads that wait by spinning make small operators many times slower as soon as anything else uses
@@ -30,6 +39,10 @@ running.add_to(app)
 inspecting.add_to(app)
 federation.add_to(app)
 reporting.add_to(app)
+figuring.add_to(app)
+watching.add_to(app)
+landscaping.add_to(app)
+reproducing.add_to(app)
 
 
 def _version(asked: bool) -> None:

@@ -22,7 +22,7 @@ from fedtailor.errors import BadInput
 _SIMULATED = (
     "hub", "clients", "partition_file", "held_out", "permute_targets", "join", "depths",
     "eval_every", "engine", "device", "compile", "precision", "chunk", "states", "on_nan",
-    "checkpoint_every",
+    "checkpoint_every", "keep_path",
 )  # fmt: skip
 _PANELS = ("Data", "Clients", "Federation", "Model", "Training", "Privacy", "Evaluation", "Run")
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from fedtailor.cli.settings import CONFIG_HELP, SET_HELP, gather, read_pairs, with_settings
+from fedtailor.cli.watching import watched
 from fedtailor.config import read_config
 from fedtailor.errors import BadInput
 
@@ -25,6 +28,55 @@ Overwrite = Annotated[
 Json = Annotated[
     bool, typer.Option("--json", help="Print the result as JSON on stdout, nothing else there.")
 ]
+Watch = Annotated[
+    bool, typer.Option("--watch", help="Show the report in the browser while it goes on.")
+]
+Track = Annotated[
+    str | None,
+    typer.Option(
+        "--track",
+        metavar="TOOL[,TOOL]",
+        help="Send every round to tensorboard, mlflow or wandb (pip install 'fedtailor[track]').",
+    ),
+]
+
+
+def _tracking(track: str | None, folder: Path) -> Any:
+    """The tools that are to be told of a run; None if there are none."""
+    if track is None:
+        return None
+    from fedtailor.tracking import Tracking
+    from fedtailor.tracking.tools import parse
+
+    return Tracking(parse(track), folder)
+
+
+def _tracking_again(folder: Path) -> Any:
+    """The tools that a run was started with; one that is not to be had here is left out."""
+    from fedtailor.tracking import read_tools
+
+    tools = read_tools(folder)
+    try:
+        return _tracking(",".join(tools), folder) if tools else None
+    except BadInput as error:
+        sys.stderr.write(f"fedtailor: not tracked from here on: {error}\n")
+        return None
+
+
+Told = Callable[[dict[str, Any], int], None]
+
+
+def _together(live: Told, tracking: Any, folder: Path) -> Told:
+    """Tells terminal and tools of each round."""
+    if tracking is None:
+        return live
+    note = tracking.run(folder)
+
+    def both(line: dict[str, Any], rounds: int) -> None:
+        live(line, rounds)
+        note(line, rounds)
+
+    return both
 
 
 def _told(folder: Path | None, error: Any) -> None:
@@ -84,6 +136,8 @@ def run(
     config: ConfigFile = None,
     out: Out = None,
     overwrite: Overwrite = False,
+    watch: Watch = False,
+    track: Track = None,
     json: Json = False,
 ) -> None:
     """Run one method: every client ends with a model of its own.
@@ -101,11 +155,14 @@ def run(
 
     made = make_config(name, values, hyper)
     folder = out or free_folder(f"{name.replace(':', '.')}-{Path(made.data).name}-seed{made.seed}")
+    tracking = _tracking(track, folder)
     runner = Runner(made)  # before the folder: bad input leaves nothing behind
     begin(runner, open_folder(folder, overwrite=overwrite))
+    if tracking:
+        tracking.remember()
     try:
-        with Live() as live:
-            result = runner.play(live.watch(name))
+        with watched(folder, watch), Live() as live, tracking or nullcontext():
+            result = runner.play(_together(live.watch(name), tracking, folder))
     except Interrupted as error:
         _told(folder, error)
     except Diverged as error:
@@ -128,6 +185,8 @@ def compare(
     config: ConfigFile = None,
     out: Out = None,
     overwrite: Overwrite = False,
+    watch: Watch = False,
+    track: Track = None,
     json: Json = False,
 ) -> None:
     """Compare methods: same data, same start, same draws; ends with a verdict in words.
@@ -151,8 +210,12 @@ def compare(
     plan = Plan(methods, _whole(seeds), given, pairs)
     first = next(iter(plan.configs.values()))
     folder = out or free_folder(f"compare-{Path(first.data).name}")
+    tracking = _tracking(track, folder)
     plan.assemble()  # before the folder: bad input leaves nothing behind
-    _finish(plan, open_comparison(plan, folder, overwrite=overwrite), json)
+    open_comparison(plan, folder, overwrite=overwrite)
+    if tracking:
+        tracking.remember()
+    _finish(plan, folder, json, watch, tracking)
 
 
 def _whole(text: str) -> int:
@@ -161,22 +224,21 @@ def _whole(text: str) -> int:
     return int(text)
 
 
-def _finish(plan: Any, folder: Path, as_json: bool) -> None:
+def _finish(plan: Any, folder: Path, as_json: bool, watch: bool, tracking: Any) -> None:
     from fedtailor.cli.showing import Live
-    from fedtailor.comparison import finish
+    from fedtailor.comparison import finish, run_folder
     from fedtailor.engine import Diverged
     from fedtailor.interruption import Interrupted
 
     several = plan.seeds > 1
     try:
-        with Live() as live:
-            summary = finish(
-                plan,
-                folder,
-                lambda m, s, done, all: live.watch(
-                    f"[{done + 1}/{all}] {m}" + (f" seed {s}" if several else "")
-                ),
-            )
+        with watched(folder, watch), Live() as live, tracking or nullcontext():
+
+            def announce(method: str, seed: int, done: int, runs: int) -> Told:
+                name = f"[{done + 1}/{runs}] {method}" + (f" seed {seed}" if several else "")
+                return _together(live.watch(name), tracking, run_folder(folder, method, seed))
+
+            summary = finish(plan, folder, announce)
     except Interrupted as error:
         _told(folder, error)
     except Diverged as error:
@@ -186,6 +248,7 @@ def _finish(plan: Any, folder: Path, as_json: bool) -> None:
 
 def resume(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run's or comparison's folder.")],
+    watch: Watch = False,
     json: Json = False,
 ) -> None:
     """Go on with a run or comparison that was interrupted; it ends as if it never had been."""
@@ -197,12 +260,13 @@ def resume(
 
     if not folder.is_dir():
         raise BadInput(f"'{folder}' is no folder: name a run's folder")
+    tracking = _tracking_again(folder)
     if (folder / MARK).exists():
-        _finish(Plan.from_json(folder / MARK), folder, json)
+        _finish(Plan.from_json(folder / MARK), folder, json, watch, tracking)
         return
     try:
-        with Live() as live:
-            result = go_on(folder, watch=live.watch(folder.name))
+        with watched(folder, watch), Live() as live, tracking or nullcontext():
+            result = go_on(folder, watch=_together(live.watch(folder.name), tracking, folder))
     except Interrupted as error:
         _told(folder, error)
     except Diverged as error:

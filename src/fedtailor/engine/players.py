@@ -12,7 +12,6 @@ from ..train import Recipe, Score
 from ..tree import Tree
 from .fold import Fold
 
-
 # which model of a client: what it would use now, what it would have after training in this round,
 # or the global one as it has it
 Point = Literal["pre", "post", "general"]

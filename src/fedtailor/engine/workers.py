@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ..scan import Loop
-from .operators import ChannelsLast, SeesConvolutions
+from .operators import ChannelsLast, MatmulConvolutions, SeesConvolutions
 from .tracing import Program, one_thread, trace
 
 # bytes of parameters per block of clients: calls from Python cost more than missed caches
@@ -92,7 +92,8 @@ class Workers:
 
         def make() -> Program:
             step, compiled = loop.for_all(masked, levels), self._compiled and loop.compiles
-            with ChannelsLast(compiled and levels == 0):
+            # what is still mapped (candidates of one client) has no order of axes to choose
+            with MatmulConvolutions(sliced=compiled) if levels else ChannelsLast(compiled):
                 return trace(step, example, loop.carried, compiled=compiled)
 
         program = self._program(loop, (key, masked, high - low), example, make)

@@ -36,6 +36,8 @@ MODELS: dict[str, Factory] = {
     "tf-cnn": tf_cnn,
     "fedbabu-cnn": fedbabu_cnn,
     "fedbn-cnn": fedbn_cnn,
+    "pfedla-cnn": partial(fedbn_cnn, after="none"),
+    "pfedla-cnn-bn": partial(fedbn_cnn, after="convolutions"),
     "mobilenet": partial(mobilenet, norm=batch_norm_without_statistics),  # as in FedBABU
     "mobilenet-bn": partial(mobilenet, norm=batch_norm),
     "resnet18": partial(resnet18, norm=group_norm),

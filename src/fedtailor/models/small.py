@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import prod
+from typing import Literal
 
 from torch import nn
 
@@ -127,26 +128,26 @@ def fedbabu_cnn(form: Form) -> nn.Module:
     )
 
 
-def fedbn_cnn(form: Form) -> nn.Module:
+def fedbn_cnn(form: Form, after: Literal["all", "convolutions", "none"] = "all") -> nn.Module:
     """FedBN's network for digits: three convolutions and three linear layers with BatchNorm.
 
     14 219 210 parameters on ten classes of 3 x 28 x 28 pixels, as in FedBN; 18 151 370 on
     CIFAR-10, as in pFedLA's code. Convolutions are padded by 2, the third has no pool.
+
+    Args:
+      form: what the examples look like.
+      after: which layers have BatchNorm; pFedLA's text says the convolutions (on CIFAR), or none.
     """
     channels, height, width = image_shape(form, least=4)
 
     def convolution(inputs: int, outputs: int, **pool: nn.Module) -> nn.Module:
-        return chain(
-            conv=nn.Conv2d(inputs, outputs, 5, padding=2),
-            norm=batch_norm(outputs),
-            relu=nn.ReLU(),
-            **pool,
-        )
+        norm = {"norm": batch_norm(outputs)} if after != "none" else {}
+        conv = nn.Conv2d(inputs, outputs, 5, padding=2)
+        return chain(conv=conv, **norm, relu=nn.ReLU(), **pool)
 
     def linear(inputs: int, outputs: int) -> nn.Module:
-        return chain(
-            linear=nn.Linear(inputs, outputs), norm=nn.BatchNorm1d(outputs), relu=nn.ReLU()
-        )
+        norm = {"norm": nn.BatchNorm1d(outputs)} if after == "all" else {}
+        return chain(linear=nn.Linear(inputs, outputs), **norm, relu=nn.ReLU())
 
     return chain(
         conv1=convolution(channels, 64, pool=nn.MaxPool2d(2)),

@@ -5,6 +5,7 @@ Everything here is a pure function of its arguments.
 
 from fedtailor.partition.draws import draws
 from fedtailor.partition.files import load_partition, save
+from fedtailor.partition.kinship import relatives, ring
 from fedtailor.partition.parts import PARTS, Partition, hold_out, permute_targets, split
 from fedtailor.partition.recipes import (
     dirichlet,
@@ -37,6 +38,8 @@ __all__ = [
     "parse_partition",
     "pathological",
     "permute_targets",
+    "relatives",
+    "ring",
     "save",
     "shards",
     "split",

@@ -8,12 +8,20 @@ import numpy as np
 import numpy.typing as npt
 
 from fedtailor.errors import BadInput
+from fedtailor.partition.dealing import (
+    at_least_one,
+    checked,
+    choose_classes,
+    deal,
+    deal_equally,
+    rows_by_value,
+)
 from fedtailor.partition.draws import Array, Rows, draws, in_order
 
 
 def iid(labels: Array, clients: int, *, seed: int) -> list[Rows]:
     """All rows, shuffled and dealt in equal parts (sizes differ by one at most)."""
-    labels = _checked(labels, clients)
+    labels = checked(labels, clients)
     return in_order(np.array_split(draws(seed, "iid").permutation(labels.size), clients))
 
 
@@ -27,10 +35,10 @@ def pathological(
     `clients * classes_per_client` is less than the number of classes, some classes have no holder
     and their rows stay unused.
     """
-    labels = _checked(labels, clients)
+    labels = checked(labels, clients)
     rng = draws(seed, "pathological")
     classes, available = np.unique(labels, return_counts=True)
-    holds = _choose_classes(classes.size, clients, classes_per_client, rng)
+    holds = choose_classes(classes.size, clients, classes_per_client, rng)
     counts = np.zeros(holds.shape, np.int64)
     for c in np.flatnonzero(holds.any(axis=0)):
         holders = rng.permutation(np.flatnonzero(holds[:, c]))
@@ -46,7 +54,7 @@ def pathological(
         else:
             first = rng.integers(math.ceil(even / 10), even, holders.size - 1, endpoint=True)
             counts[holders, c] = [*first, available[c] - first.sum()]
-    return _deal(labels, counts, rng)
+    return deal(labels, counts, rng)
 
 
 def shards(labels: Array, clients: int, classes_per_client: int, *, seed: int) -> list[Rows]:
@@ -54,9 +62,9 @@ def shards(labels: Array, clients: int, classes_per_client: int, *, seed: int) -
 
     A client may draw several shards of one class, so it has that many classes at most.
     """
-    labels = _checked(labels, clients)
+    labels = checked(labels, clients)
     classes, available = np.unique(labels, return_counts=True)
-    _at_least_one("classes per client", classes_per_client)
+    at_least_one("classes per client", classes_per_client)
     per_class, left = divmod(classes_per_client * clients, classes.size)
     if left:
         raise BadInput(
@@ -95,7 +103,7 @@ def dirichlet(
     The whole division is drawn anew until every client has `min_samples` rows, at most `tries`
     times.
     """
-    labels = _checked(labels, clients)
+    labels = checked(labels, clients)
     if not 0 < alpha < math.inf:
         raise BadInput(f"dirichlet alpha is {alpha}: it must be a positive number")
     if clients * min_samples > labels.size:
@@ -103,7 +111,7 @@ def dirichlet(
             f"{clients} clients with at least {min_samples} rows each need more than the "
             f"{labels.size} rows there are: use fewer clients or a lower --min-samples"
         )
-    _at_least_one("number of tries", tries)
+    at_least_one("number of tries", tries)
     rng = draws(seed, "dirichlet")
     available = np.unique(labels, return_counts=True)[1]
     limit = labels.size / clients if cap else math.inf
@@ -112,7 +120,7 @@ def dirichlet(
         counts = _dirichlet_counts(available, clients, alpha, limit, rng)
         smallest = int(counts.sum(axis=1).min())
         if smallest >= min_samples:
-            return _deal(labels, counts, rng)
+            return deal(labels, counts, rng)
         best = max(best, smallest)
     raise BadInput(
         f"dirichlet:{alpha:g} with {clients} clients: in {tries} draws the smallest client never "
@@ -121,35 +129,38 @@ def dirichlet(
     )
 
 
-def noniid1(labels: Array, clients: int, classes_per_client: int = 4, *, seed: int) -> list[Rows]:
+def noniid1(
+    labels: Array, clients: int, classes_per_client: int = 4, rows: int = 0, *, seed: int
+) -> list[Rows]:
     """Random classes per client, the same amount of each, and the same amount for all clients.
 
-    The amount is the largest that every class can afford; rows beyond it stay unused. Classes are
-    chosen equally often, else the most wanted one would make that amount needlessly small.
+    The amount is the largest that every class can afford, or `rows` per client if that is less and
+    not 0; rows beyond it stay unused. Classes are chosen equally often, else the most wanted one
+    would make that amount needlessly small.
     """
-    labels = _checked(labels, clients)
+    labels = checked(labels, clients)
     rng = draws(seed, "noniid1")
-    available = np.unique(labels, return_counts=True)[1]
-    holds = _choose_classes(available.size, clients, classes_per_client, rng)
-    amount = (available // holds.sum(axis=0).clip(1))[holds.any(axis=0)].min()
-    if amount == 0:
-        raise BadInput(
-            f"too few rows for {clients} clients with {classes_per_client} classes each, the same "
-            "amount of every class: use fewer clients or classes per client"
-        )
-    return _deal(labels, holds * amount, rng)
+    classes = np.unique(labels).size
+    holds = choose_classes(classes, clients, classes_per_client, rng)
+    return deal_equally(labels, holds, rng, rows)
 
 
 def noniid2(
-    labels: Array, clients: int, dominant: int = 2, *, seed: int, ratio: float = 0.8
+    labels: Array,
+    clients: int,
+    dominant: int = 2,
+    ratio: float = 0.8,
+    rows: int = 0,
+    *,
+    seed: int,
 ) -> list[Rows]:
     """All classes for every client, but `ratio` of its rows are of its `dominant` random classes.
 
     All clients have the same amount of each dominant class and the same amount of each other class,
-    the largest that every class can afford at this ratio (to the nearest row); further rows stay
-    unused.
+    the largest that every class can afford at this ratio (to the nearest row), or that is within
+    `rows` per client if that is not 0; further rows stay unused.
     """
-    labels = _checked(labels, clients)
+    labels = checked(labels, clients)
     available = np.unique(labels, return_counts=True)[1]
     others = available.size - dominant
     if others < 1:
@@ -162,17 +173,21 @@ def noniid2(
             f"between {dominant / available.size:.3g} and 1, both excluded"
         )
     rng = draws(seed, "noniid2")
-    holds = _choose_classes(available.size, clients, dominant, rng)
+    holds = choose_classes(available.size, clients, dominant, rng)
 
     def counts(amount: int) -> npt.NDArray[np.int64]:
         return np.where(holds, round(ratio / (1 - ratio) * others / dominant * amount), amount)
 
     for amount in range(int(available.min()) // clients, 0, -1):
-        if (counts(amount).sum(axis=0) <= available).all():
-            return _deal(labels, counts(amount), rng)
+        table = counts(amount)
+        fits = (table.sum(axis=0) <= available).all()
+        if fits and (not rows or table[0].sum() <= rows):
+            return deal(labels, table, rng)
     raise BadInput(
         f"too few rows for {clients} clients with all {available.size} classes and {ratio:g} of "
         f"the rows in {dominant} of them: use fewer clients or a ratio nearer to equal shares"
+        + f", or more than {rows} rows per client"
+        * bool(rows)
     )
 
 
@@ -181,14 +196,14 @@ def natural(owner: Array) -> list[Rows]:
     owner = np.asarray(owner)
     if owner.ndim != 1 or owner.size == 0:
         raise BadInput(f"owners have the shape {owner.shape}: give one owner per row of the data")
-    return _rows_by_value(owner)
+    return rows_by_value(owner)
 
 
 def groups(cluster: Array, clients: int, *, seed: int) -> list[Rows]:
     """Latent distributions: clients are spread evenly over the clusters, whose rows they share."""
-    cluster = _checked(cluster, clients)
+    cluster = checked(cluster, clients)
     rng = draws(seed, "groups")
-    pools = _rows_by_value(cluster)
+    pools = rows_by_value(cluster)
     if clients < len(pools):
         raise BadInput(
             f"{clients} clients for {len(pools)} latent distributions: use at least as many clients"
@@ -208,51 +223,6 @@ def groups(cluster: Array, clients: int, *, seed: int) -> list[Rows]:
     return in_order(out)
 
 
-def _checked(labels: Array, clients: int) -> npt.NDArray[np.int64]:
-    """Labels as int64, if they are one integer per row and there is a row for every client."""
-    labels = np.asarray(labels)
-    if labels.ndim != 1 or labels.dtype.kind not in "iu":
-        raise BadInput(
-            f"labels are {labels.dtype} of shape {labels.shape}: give one integer per row"
-        )
-    _at_least_one("number of clients", clients)
-    if clients > labels.size:
-        raise BadInput(f"{clients} clients for {labels.size} rows: use at most one client per row")
-    return labels.astype(np.int64)
-
-
-def _at_least_one(what: str, value: int) -> None:
-    if value < 1:
-        raise BadInput(f"{what} is {value}: it must be at least 1")
-
-
-def _rows_by_value(values: Array) -> list[Rows]:
-    """The rows of each distinct value; one sort, as there may be thousands of values."""
-    _, counts = np.unique(values, return_counts=True)
-    return in_order(np.split(np.argsort(values, kind="stable"), np.cumsum(counts)[:-1]))
-
-
-def _choose_classes(
-    classes: int, clients: int, per_client: int, rng: np.random.Generator
-) -> npt.NDArray[np.bool_]:
-    """Which client (row) has which class (column): the same number each, chosen at random.
-
-    Every client takes the least used classes, ties broken at random. So the number of holders
-    differs by one at most between classes, and no class is left out where all can be held.
-    """
-    if not 1 <= per_client <= classes:
-        raise BadInput(
-            f"{per_client} classes per client, but the data have {classes}: "
-            f"choose a number from 1 to {classes}"
-        )
-    holds = np.zeros((clients, classes), bool)
-    used = np.zeros(classes, np.int64)
-    for client in rng.permutation(clients):
-        holds[client, np.lexsort((rng.random(classes), used))[:per_client]] = True
-        used += holds[client]
-    return holds
-
-
 def _dirichlet_counts(
     available: Array, clients: int, alpha: float, limit: float, rng: np.random.Generator
 ) -> npt.NDArray[np.int64]:
@@ -269,13 +239,3 @@ def _dirichlet_counts(
         counts[takers, c] = np.diff(cuts, prepend=0)
         held += counts[:, c]
     return counts
-
-
-def _deal(labels: Array, counts: Array, rng: np.random.Generator) -> list[Rows]:
-    """Random rows for each client, as many of each class as `counts` [clients, classes] says."""
-    hands: list[list[Array]] = [[] for _ in counts]
-    for rows, wanted in zip(_rows_by_value(labels), counts.T, strict=True):
-        *dealt, _unused = np.split(rng.permutation(rows), np.cumsum(wanted))
-        for hand, part in zip(hands, dealt, strict=True):
-            hand.append(part)
-    return in_order([np.concatenate(hand) for hand in hands])

@@ -11,6 +11,7 @@ import numpy as np
 
 from fedtailor.errors import BadInput, unknown
 from fedtailor.partition.draws import Array, Rows
+from fedtailor.partition.kinship import relatives, ring
 from fedtailor.partition.recipes import (
     dirichlet,
     groups,
@@ -34,15 +35,26 @@ class Scheme:
         numbers = ",".join(str(p).removesuffix(".0") for p in self.parameters)
         return f"{self.name}:{numbers}" if numbers else self.name
 
+    @property
+    def limit(self) -> int | None:
+        """Most rows of a client, where the scheme names a number."""
+        kinds = _RECIPES[self.name].parameters
+        given = dict(zip(kinds, self.parameters, strict=False))
+        return int(given[_ROWS]) if _ROWS in given else None
+
 
 class _Parameter(NamedTuple):
-    """`low` is allowed for whole numbers and excluded, like `high`, for others."""
+    """`low` is allowed for whole numbers and excluded, like `high`, for others.
+
+    A parameter with a default is filled in; an optional one without stays away.
+    """
 
     what: str
     kind: type[int] | type[float]
     low: float
     high: float = math.inf
     default: float | None = None
+    optional: bool = False
 
 
 class _Task(NamedTuple):
@@ -82,6 +94,7 @@ def _divide_latent(task: _Task) -> list[Rows]:
 
 
 _CLASSES = _Parameter("classes per client", int, 1)
+_ROWS = _Parameter("rows per client at most", int, 1, optional=True)
 _RECIPES: dict[str, _Recipe] = {
     "iid": _Recipe("iid", (), lambda t: iid(t.labels, t.clients, seed=t.seed)),
     "pathological": _Recipe(
@@ -101,7 +114,7 @@ _RECIPES: dict[str, _Recipe] = {
     ),
     "noniid1": _Recipe(
         "noniid1:4",
-        (_CLASSES._replace(default=4),),
+        (_CLASSES._replace(default=4), _ROWS),
         lambda t: noniid1(t.labels, t.clients, *t.parameters, seed=t.seed),
     ),
     "noniid2": _Recipe(
@@ -109,8 +122,19 @@ _RECIPES: dict[str, _Recipe] = {
         (
             _Parameter("dominant classes", int, 1, default=2),
             _Parameter("ratio", float, 0, 1, default=0.8),
+            _ROWS,
         ),
-        lambda t: noniid2(t.labels, t.clients, t.parameters[0], ratio=t.parameters[1], seed=t.seed),
+        lambda t: noniid2(t.labels, t.clients, *t.parameters, seed=t.seed),
+    ),
+    "ring": _Recipe(
+        "ring:4",
+        (_CLASSES._replace(default=4), _ROWS),
+        lambda t: ring(t.labels, t.clients, *t.parameters, seed=t.seed),
+    ),
+    "relatives": _Recipe(
+        "relatives:4",
+        (_CLASSES._replace(default=4), _ROWS),
+        lambda t: relatives(t.labels, t.clients, *t.parameters, seed=t.seed),
     ),
     "latent": _Recipe("latent:5", (_Parameter("distributions", int, 1),), _divide_latent),
     "natural": _Recipe("natural", (), _divide_natural),
@@ -130,9 +154,11 @@ def parse_partition(text: str) -> Scheme:
         raise unknown("partition", name, _RECIPES)
     recipe = _RECIPES[name]
     given = rest.split(",") if colon else []
-    missing = any(p.default is None for p in recipe.parameters[len(given) :])
+    missing = any(p.default is None and not p.optional for p in recipe.parameters[len(given) :])
     if len(given) > len(recipe.parameters) or missing:
-        wanted = " and ".join(p.what for p in recipe.parameters) or "no number"
+        needed = [p.what for p in recipe.parameters if not p.optional]
+        wanted = " and ".join(needed) or "no number"
+        wanted += "".join(f", if you like {p.what}" for p in recipe.parameters if p.optional)
         raise BadInput(f"partition '{text}': it takes {wanted}; write e.g. '{recipe.example}'")
     read = [_number(text, p, word) for p, word in zip(recipe.parameters, given, strict=False)]
     defaults = [p.default for p in recipe.parameters[len(given) :] if p.default is not None]
@@ -140,7 +166,7 @@ def parse_partition(text: str) -> Scheme:
 
 
 def _number(text: str, parameter: _Parameter, word: str) -> float:
-    what, kind, low, high, _ = parameter
+    what, kind, low, high = parameter.what, parameter.kind, parameter.low, parameter.high
     try:
         value = kind(word)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Finds finished runs and reads what they kept; runs that differ in the seed alone go together."""
+"""Finds runs and reads what they kept; runs that differ in the seed alone go together."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .names import variant_labels
 Line = dict[str, Any]
 # settings that say where and how quickly, not what: runs that differ in them alone are the same
 MERE_PLACE = {"seed", "data", "data_dir", "engine", "device", "compile", "chunk", "states"}
-MERE_PLACE |= {"checkpoint_every", "workers", "address", "worker_gpus"}
+MERE_PLACE |= {"checkpoint_every", "keep_path", "workers", "address", "worker_gpus"}
 NEEDED = ("method", "accuracy", "per_client", "rounds", "bytes", "seconds", "seed")
 
 
@@ -26,7 +26,7 @@ class FinishedRun:
 
     Attributes:
       folder: where it lies.
-      result: `result.json`.
+      result: `result.json`; of a run that still goes on, what it has come to so far.
       history: its evaluated rounds, with bytes summed up to each.
       clients: rows of `clients.csv` by client.
     """
@@ -59,11 +59,13 @@ class Collection:
       contenders: the methods, in the order in which they were run.
       clients: names, the same for all runs.
       unfinished: names of runs that were left out since they are not finished.
+      running: what is to be said of runs that are shown although they still go on.
     """
 
     contenders: list[Contender]
     clients: list[str]
     unfinished: list[str]
+    running: list[str] = field(default_factory=list)
 
 
 def _is_run(folder: Path) -> bool:
@@ -100,23 +102,37 @@ def _read_result(folder: Path) -> dict[str, Any]:
     return found
 
 
-def _read_history(folder: Path) -> list[Line]:
+def read_history(folder: Path, *, growing: bool = False) -> list[Line]:
+    """The evaluated rounds, each with what all rounds up to it have cost.
+
+    Args:
+      folder: of a run.
+      growing: a run still writes to it, so the last line may be half there: it is left out.
+
+    Raises:
+      BadInput: the file is missing or broken.
+    """
     path = folder / "history.jsonl"
     kept: list[Line] = []
-    sent = 0
+    up, down, trained = 0, 0, 0.0
     try:
-        with path.open(encoding="utf-8") as file:
-            for row in file:
-                line = json.loads(row)
-                sent += line["bytes"]["up"] + line["bytes"]["down"]
-                if line.get("pre"):
-                    kept.append(line | {"sent": sent})
+        rows = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        if growing and rows and not rows[-1].endswith("\n"):
+            rows.pop()
+        for row in rows:
+            line = json.loads(row)
+            up, down = up + line["bytes"]["up"], down + line["bytes"]["down"]
+            trained += line.get("train_seconds", 0.0)
+            if line.get("pre"):
+                cost = {"up": up, "down": down, "train_seconds": trained}
+                kept.append(line | {"sent": up + down, "cost": cost})
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BadInput(f"'{path}' cannot be read ({error}): run it again") from None
     return kept
 
 
-def _read_clients(folder: Path) -> dict[str, dict[str, str]]:
+def read_clients(folder: Path) -> dict[str, dict[str, str]]:
+    """Rows of `clients.csv` by client."""
     path = folder / "clients.csv"
     try:
         with path.open(encoding="utf-8", newline="") as file:
@@ -132,7 +148,7 @@ def read_run(folder: Path) -> FinishedRun:
       BadInput: a file is missing or broken.
     """
     result = _read_result(folder)
-    return FinishedRun(folder, result, _read_history(folder), _read_clients(folder))
+    return FinishedRun(folder, result, read_history(folder), read_clients(folder))
 
 
 def _same_clients(first: FinishedRun, other: FinishedRun) -> bool:
@@ -182,6 +198,28 @@ def _planned(folder: Path) -> list[str]:
         return []
 
 
+def places_of(folders: Sequence[Path]) -> list[Path]:
+    """The runs' folders that some folders stand for, each but once."""
+    return list({p.resolve(): p for folder in folders for p in run_folders(folder)}.values())
+
+
+def in_order(folders: Sequence[Path], runs: Sequence[FinishedRun]) -> list[Contender]:
+    """Runs in groups, in the order in which comparisons name their methods.
+
+    Raises:
+      BadInput: a run has other data or clients than the first.
+    """
+    for run in runs[1:]:
+        if not _same_clients(runs[0], run):
+            raise BadInput(
+                f"'{run.folder}' has other data or clients than '{runs[0].folder}': "
+                "make a report of each"
+            )
+    order = ["local", *(m for folder in folders for m in _planned(folder))]
+    ranks = {method: rank for rank, method in reversed(list(enumerate(order)))}
+    return group(sorted(runs, key=lambda run: ranks.get(run.result["method"], len(order))))
+
+
 def collect(folders: Sequence[Path]) -> Collection:
     """Reads everything that lies in some folders.
 
@@ -191,19 +229,10 @@ def collect(folders: Sequence[Path]) -> Collection:
     Raises:
       BadInput: a folder holds no finished run, or runs with other clients than the first.
     """
-    order = ["local", *(m for folder in folders for m in _planned(folder))]
-    places = list({p.resolve(): p for folder in folders for p in run_folders(folder)}.values())
+    places = places_of(folders)
     finished = [p for p in places if (p / "result.json").exists()]
     left_out = [p.name for p in places if p not in finished]
     if not finished:
         raise BadInput(f"'{folders[0]}' is not finished: go on with fedtailor resume {folders[0]}")
-    runs = [read_run(place) for place in finished]
-    for run in runs[1:]:
-        if not _same_clients(runs[0], run):
-            raise BadInput(
-                f"'{run.folder}' has other data or clients than '{runs[0].folder}': "
-                "make a report of each"
-            )
-    ranks = {method: rank for rank, method in reversed(list(enumerate(order)))}
-    runs.sort(key=lambda run: ranks.get(run.result["method"], len(order)))
-    return Collection(group(runs), list(runs[0].result["per_client"]), left_out)
+    contenders = in_order(folders, [read_run(place) for place in finished])
+    return Collection(contenders, list(contenders[0].first.result["per_client"]), left_out)

@@ -77,7 +77,7 @@ def binned(matrix: Array, order: Array, width: int) -> Array:
     return np.asarray(summed / (sizes[:, None] * sizes[None, :]))
 
 
-def _bounds(apart: Array, equal: float | None) -> tuple[float, float, float | None]:
+def scale_bounds(apart: Array, equal: float | None) -> tuple[float, float, float | None]:
     """Least, largest and colourless value of a scale, without outliers.
 
     Args:
@@ -115,7 +115,7 @@ def _between_clients(
     apart = stack[..., ~np.eye(width, dtype=bool)]
     apart = apart[np.isfinite(apart)]
     shares = bool(np.allclose(last.sum(axis=-1), 1, atol=1e-3)) and not (apart < 0).any()
-    low, high, centre = _bounds(apart, 1 / clients if shares else None)
+    low, high, centre = scale_bounds(apart, 1 / clients if shares else None)
     weight = last.mean(axis=0)
     own = rounded(np.diagonal(weight))
     others = np.where(np.eye(clients, dtype=bool), -np.inf, np.nan_to_num(weight))

@@ -84,7 +84,7 @@ def confusion(contender: Contender, clients: int, share: int) -> dict[str, Any] 
     kept = []
     for run in contender.runs:
         found = _counted(run.folder, "confusion", clients, len(class_names(run.folder)))
-        if found is None:
+        if found is None or not len(found):  # a run that goes on has only class counts
             return None
         kept.append(found)
     seeds = len(kept)

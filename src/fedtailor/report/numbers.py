@@ -113,7 +113,7 @@ def _row(contender: Contender, each: Array, alone: Array | None) -> dict[str, An
         "train_seconds": round(float(np.mean([r.get("train_seconds", 0) for r in results])), 3),
         "memory": max(r.get("peak_memory_bytes", 0) for r in results),
         "options": results[0].get("options", {}),
-        "rounds": results[0]["rounds"],
+        "rounds": results[0].get("reached", results[0]["rounds"]),
         "model": results[0].get("model"),
         "device": results[0].get("device"),
         "epsilon": (results[0].get("epsilon") or {}).get("max"),

@@ -17,6 +17,7 @@ from . import mixes, numbers
 from .collect import Collection, collect
 from .learnt import learnt
 from .pack import pack_counts
+from .surfaces import landscapes, trajectories
 
 SCRIPTS = (
     "core.js",
@@ -26,6 +27,7 @@ SCRIPTS = (
     "spread.js",
     "explorer.js",
     "learnt.js",
+    "surfaces.js",
     "main.js",
 )
 FILE = "report.html"
@@ -61,6 +63,9 @@ def _facts(collection: Collection) -> list[tuple[str, str]]:
 def _notes(collection: Collection, table: list[dict[str, Any]]) -> list[str]:
     """What a reader must know before trusting the numbers."""
     notes = []
+    if collection.running:
+        going = "; ".join(collection.running)
+        notes.append(f"Not finished, so its numbers will change: {going}.")
     if collection.unfinished:
         notes.append(f"Left out, since not finished: {', '.join(collection.unfinished)}.")
     leaking = [row["label"] for row in table if row["leaks_test"]]
@@ -113,6 +118,8 @@ def page_data(collection: Collection) -> dict[str, Any]:
             for i, c in enumerate(contenders)
             if (found := learnt(c, len(clients), order))
         ],
+        "landscape": landscapes(collection),
+        "trajectory": trajectories(collection),
     }
 
 

@@ -128,7 +128,7 @@ function confusionTable(client, method) {
 
 function confusionCard(client) {
   const kept = RANKED.filter((i) => DATA.confusion[i]);
-  if (!kept.length) return el("figure", {}, el("h4", {}, "Confusion"), el("p", { class: "empty" }, "These runs kept no confusion counts, or too many for a page."));
+  if (!kept.length) return el("figure", {}, el("h4", {}, "Confusion"), el("p", { class: "empty" }, "No confusion counts: a run keeps them at its end, and too many are left out of a page."));
   if (!kept.includes(confusionOf)) confusionOf = kept.includes(bestFor(client).best[0]) ? bestFor(client).best[0] : kept[0];
   const place = el("div", {}, confusionTable(client, confusionOf));
   const choice = el("select", { id: "confusion-method", "aria-label": "Whose mistakes" }, kept.map((i) => el("option", { value: i, selected: i === confusionOf }, LABELS[i])));

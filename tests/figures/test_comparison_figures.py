@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 from PIL import Image
 
-from fedtailor.figures import _look, comparison_figures
+from fedtailor.figures import comparison_figures, look
 
 NAMES = ("accuracy", "gain_per_client", "clients")
 
@@ -47,8 +47,8 @@ def test_only_local_has_no_gains(tmp_path: Path) -> None:
     assert (tmp_path / "accuracy.png").stat().st_size > 1000
 
 
-def test_methods_look_different() -> None:
-    looks = {str(_look(number)) for number in range(30)}
+def test_methodslook_different() -> None:
+    looks = {str(look(number)) for number in range(30)}
     assert len(looks) == 30
 
 

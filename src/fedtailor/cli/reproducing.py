@@ -1,0 +1,191 @@
+"""The command that runs the papers' tables and figures again: reproduce."""
+
+from __future__ import annotations
+
+import json as to_json
+import shlex
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedtailor.cli.settings import with_settings
+from fedtailor.config import settings
+from fedtailor.errors import BadInput
+
+KEPT = {"data_dir", "hub", "device", "compile", "precision", "chunk", "checkpoint_every"}
+OTHERS = tuple(name for name in settings() if name not in KEPT)
+
+
+def _whole(name: str, text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not text.isdecimal() or int(text) < 1:
+        raise BadInput(f"--{name} is '{text}': give a whole number, at least 1")
+    return int(text)
+
+
+def _command(values: dict[str, Any]) -> str:
+    """The command as it would be typed again."""
+    words = ["fedtailor", "reproduce"]
+    for name, value in values.items():
+        flag = "--" + name.replace("_", "-")
+        if name == "experiments":
+            words += value
+        elif isinstance(value, list):
+            words += [word for each in value for word in (flag, str(each))]
+        elif isinstance(value, bool):
+            words += [flag] if value else []
+        elif value is not None:
+            words += [flag, str(value)]
+    return shlex.join(words)
+
+
+def _show_list(names: list[str], given: dict[str, Any], papers: Path | None, as_json: bool) -> None:
+    from rich import box
+    from rich.markup import escape
+    from rich.table import Table
+
+    from fedtailor.cli.showing import out
+    from fedtailor.reproduce.catalogue import catalogue
+
+    entries = catalogue(names, given, papers)
+    if as_json:
+        sys.stdout.write(to_json.dumps(entries, indent=1) + "\n")
+        return
+    table = Table(box=box.SIMPLE_HEAD)
+    for column in ("experiment", "what", "data", "runs", "time", "small"):
+        right = column in ("runs", "time", "small")
+        table.add_column(column, justify="right" if right else "left")
+    for entry in entries:
+        data = [
+            f"[green]{escape(d)}[/]" if there else f"[red]{escape(d)} (not here)[/]"
+            for d, there in entry["data"].items()
+        ]
+        table.add_row(
+            escape(entry["experiment"]),
+            escape(entry["title"]),
+            "\n".join(data),
+            str(entry["runs"]),
+            entry["time"],
+            entry["small"],
+        )
+    out.print(table)
+    out.print(
+        "time: a rough estimate for this machine, by the operations of training against a speed "
+        "measured once; methods that train twice take longer. small: the same for --scale small.",
+        markup=False,
+    )
+
+
+@with_settings(without=OTHERS)
+def reproduce(
+    given: dict[str, Any],
+    experiments: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="PAPER/EXPERIMENT...", help="Or PAPER for all of its experiments."),
+    ] = None,
+    list_all: Annotated[
+        bool, typer.Option("--list", help="Show what can be run, what it needs and how long.")
+    ] = False,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--only",
+            metavar="NAMES",
+            help="Names or globs of rows and columns, with commas. May be given several times.",
+        ),
+    ] = None,
+    scale: Annotated[
+        str | None,
+        typer.Option(
+            "--scale", metavar="small", help="The declared smaller version; it is marked."
+        ),
+    ] = None,
+    rounds: Annotated[
+        str | None, typer.Option("--rounds", metavar="N", help="Instead of the paper's; marked.")
+    ] = None,
+    seeds: Annotated[
+        str | None, typer.Option("--seeds", metavar="N", help="Runs per cell; marked.")
+    ] = None,
+    jobs: Annotated[
+        str, typer.Option("--jobs", metavar="N", help="Runs at a time, sharing the device.")
+    ] = "1",
+    out: Annotated[
+        Path, typer.Option("--out", metavar="DIR", help="Where runs and results are kept.")
+    ] = Path("reproduction"),
+    skip_missing: Annotated[
+        bool, typer.Option("--skip-missing", help="Leave out cells whose data are not here.")
+    ] = False,
+    keep_models: Annotated[
+        bool, typer.Option("--keep-models", help="Keep the models of finished runs, too.")
+    ] = False,
+    papers: Annotated[
+        Path | None,
+        typer.Option("--papers", metavar="DIR", help="Declarations of your own instead."),
+    ] = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print the results as JSON on stdout, nothing else.")
+    ] = False,
+) -> None:
+    """Run a table or figure of the papers again, and see it beside the paper's numbers.
+
+    The same command goes on after an interruption: finished runs are never run again.
+
+    Example: fedtailor reproduce fedala/table2 --only "FedAvg,FedALA" --scale small
+    """
+    if scale not in (None, "small"):
+        raise BadInput(f"--scale is '{scale}': the only other scale is small")
+    if papers is not None and not papers.is_dir():
+        raise BadInput(f"--papers '{papers}' is no folder: name one with TOML files")
+    if list_all:
+        _show_list(experiments or [], given, papers, json)
+        return
+    if not experiments:
+        raise BadInput("no experiment: name one (fedtailor reproduce --list shows them)")
+    count = {name: _whole(name, value) for name, value in (("rounds", rounds), ("seeds", seeds))}
+    workers = _whole("jobs", jobs) or 1
+
+    from fedtailor.cli.reproducing_view import View, show_outcome
+    from fedtailor.cli.showing import out as console
+    from fedtailor.reproduce import finish_all
+    from fedtailor.reproduce.cells import Scale
+    from fedtailor.reproduce.declare import find_experiments, read_papers
+    from fedtailor.reproduce.jobs import play_all
+    from fedtailor.reproduce.plan import make_plan
+
+    plan = make_plan(
+        find_experiments(experiments, read_papers(papers)),
+        Scale(scale == "small", count["rounds"], count["seeds"]),
+        out,
+        only=only or (),
+        given=given,
+        skip_missing=skip_missing,
+        keep_models=keep_models,
+    )
+    with View(plan.tasks) as view:
+        played = play_all(plan.tasks, workers, view.tell)
+    command = _command(
+        {"experiments": experiments, "only": only or [], "scale": scale, **count}
+        | {"jobs": None if workers == 1 else workers, "skip_missing": skip_missing}
+        | {"out": None if out == Path("reproduction") else out, "papers": papers}
+        | given
+    )
+    outcomes = finish_all(plan, played, command)
+    if json:
+        sys.stdout.write(to_json.dumps({o["experiment"]: o for o in outcomes}, indent=1) + "\n")
+    else:
+        for outcome in outcomes:
+            show_outcome(outcome, console)
+    if played.stopped:
+        sys.stderr.write("fedtailor: stopped; the same command goes on\n")
+        raise typer.Exit(130)
+    if played.failed:
+        sys.stderr.write(f"fedtailor: {len(played.failed)} runs failed; see above\n")
+        raise typer.Exit(1)
+
+
+def add_to(app: typer.Typer) -> None:
+    """Registers the command."""
+    app.command()(reproduce)

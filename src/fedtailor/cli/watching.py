@@ -1,0 +1,62 @@
+"""Commands that show a run while it goes on: watch."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def _told(url: str) -> None:
+    sys.stderr.write(f"Watch it at {url}\n")
+    sys.stderr.flush()
+
+
+@contextmanager
+def watched(folder: Path, asked: bool) -> Iterator[None]:
+    """Serves a run's page while it goes on, if that was asked for."""
+    if not asked:
+        yield
+        return
+    from fedtailor.watching import Watching, open_browser
+
+    with Watching(folder, 0) as watching:
+        _told(watching.url)
+        open_browser(watching.url)
+        yield
+        watching.linger()
+
+
+def watch(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run's or comparison's folder.")],
+    port: Annotated[
+        int, typer.Option("--port", metavar="N", help="Port on this machine; 0: any free one.")
+    ] = 8640,
+    no_open: Annotated[
+        bool, typer.Option("--no-open", help="Only say where it is, open no browser.")
+    ] = False,
+) -> None:
+    """Show a run's report in the browser while it goes on; only this machine can see it.
+
+    Example: fedtailor watch runs/fedala-digits-seed0
+    """
+    from fedtailor.watching import Watching, open_browser
+
+    with Watching(folder, port) as watching:
+        _told(f"{watching.url} (Ctrl-C ends it)")
+        if not no_open:
+            open_browser(watching.url)
+        try:
+            threading.Event().wait()
+        except KeyboardInterrupt:
+            sys.stderr.write("\nNo longer watching.\n")
+
+
+def add_to(app: typer.Typer) -> None:
+    """Registers the commands."""
+    app.command()(watch)

@@ -1,0 +1,110 @@
+"""Clients: who gains, how accuracy is spread over them, who has which classes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..errors import BadInput
+from ..report import mixes, numbers
+from ..report.collect import Collection
+from ..report.pack import evenly
+from .style import HEAT, PAGE, bars_by_sign, figure, legend, look, tidy
+from .wish import Wish
+
+BINS = 20
+NAMES = 40  # along an axis; more are thinned out
+LETTERS = 12
+
+
+def shorten(name: str) -> str:
+    """A name that does not push the picture aside."""
+    return name if len(name) <= LETTERS else name[: LETTERS - 1] + "…"
+
+
+def gain(collection: Collection, wish: Wish) -> Any:
+    """Each client's gain over training alone, best first, one panel per method."""
+    rows = numbers.rows(collection)
+    alone = numbers.yardstick(collection)
+    if alone is None:
+        raise BadInput(
+            "training alone (local) is not among these runs: name a comparison, or its run too"
+        )
+    others = [row for number, row in enumerate(rows) if number != alone]
+    if not others:
+        raise BadInput("only training alone is among these runs: name another method's run too")
+    columns = min(len(others), 3 if wish.width >= 5 else 2)
+    down = -(-len(others) // columns)
+    picture = figure(wish.width, 0.25 + down * 0.62 * wish.width / columns)
+    panels = picture.subplots(down, columns, sharey=True, squeeze=False)
+    for panel in panels.flat[len(others) :]:
+        panel.set_visible(False)
+    each = [100 * np.array(row["gain"], dtype=float) for row in others]
+    each = [np.sort(found[np.isfinite(found)])[::-1] for found in each]
+    if not all(found.size for found in each):
+        raise BadInput("no client of these runs has test rows: there is no gain to show")
+    # words go where no bars are: above the losses, or below the gains if these are smaller
+    above = max(found[0] for found in each) > -min(found[-1] for found in each)
+    at = {"x": 0.98, "y": 0.97, "ha": "right", "va": "top"}
+    at = at if above else {"x": 0.03, "y": 0.05, "ha": "left", "va": "bottom"}
+    for panel, row, found in zip(panels.flat, others, each, strict=False):
+        bars_by_sign(panel, found)
+        panel.set_title(row["label"], pad=2)
+        told = f"{row['better_off']} better off\n{row['worse_off']} worse off"
+        panel.text(s=told, transform=panel.transAxes, fontsize=7, **at)
+        panel.set_xticks([])
+        tidy(panel)
+    picture.supylabel("gain over training alone (points)", fontsize=8)
+    picture.supxlabel(f"{len(collection.clients)} clients, best first", fontsize=8)
+    return picture
+
+
+def spread(collection: Collection, wish: Wish) -> Any:
+    """How many clients have which accuracy: a histogram per method, all on one scale."""
+    each = [numbers.final_accuracies(c, collection.clients) for c in collection.contenders]
+    each = [100 * found[np.isfinite(found)] for found in each]
+    if not all(found.size for found in each):
+        raise BadInput("no client of these runs has test rows: there is no accuracy to show")
+    least = min(found.min() for found in each)
+    edges = np.linspace(5 * np.floor(min(least, 95) / 5), 100, BINS + 1)
+    picture = figure(wish.width, 0.7 + 0.45 * len(each))
+    panels = picture.subplots(len(each), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
+    for number, (panel, contender, found) in enumerate(
+        zip(panels, collection.contenders, each, strict=True)
+    ):
+        colour = look(number)["color"]
+        panel.hist(found, bins=edges, color=colour, alpha=0.55, edgecolor="white", linewidth=0.4)
+        low, mean = np.quantile(found, 0.05), found.mean()
+        panel.axvline(mean, color="black", linewidth=1, label="mean")
+        panel.axvline(low, color="black", linewidth=1, linestyle=":", label="5 % lie below")
+        panel.text(0.01, 0.95, contender.label, transform=panel.transAxes, va="top", fontsize=7)
+        tidy(panel)
+        panel.locator_params(axis="y", nbins=3, integer=True)
+    panels[-1].set_xlabel("client accuracy (%)")
+    picture.supylabel("number of clients", fontsize=8)
+    legend(picture, panels[0])
+    return picture
+
+
+def partition(collection: Collection, wish: Wish) -> Any:
+    """Rows of each class at each client; clients with like mixes stand side by side."""
+    counts = mixes.class_counts(collection)
+    if counts is None:
+        raise BadInput("these runs kept no class counts: run them again with this version")
+    names = mixes.class_names(collection.contenders[0].first.folder)
+    order = mixes.likeness_order(counts, len(collection.clients))
+    shown = np.ma.masked_equal(counts[order].T, 0)  # no rows at all: no colour at all
+    height = min(1.2 * wish.width, 0.9 + 0.13 * min(len(names), NAMES))
+    picture = figure(wish.width, max(height, 0.45 * wish.width))
+    axes = picture.add_subplot()
+    image = axes.imshow(shown, cmap=HEAT, aspect="auto", interpolation="nearest", vmin=0)
+    at = evenly(len(names), NAMES)
+    axes.set_yticks(at, [shorten(names[i]) for i in at])
+    few = len(order) <= (NAMES if wish.width >= PAGE else NAMES // 2)
+    axes.set_xticks(range(len(order)) if few else [], [str(i) for i in order] if few else [])
+    axes.set_xlabel("client" + ("" if few else f" ({len(order)} of them)"))
+    axes.set_ylabel("class")
+    axes.tick_params(length=0)
+    picture.colorbar(image, ax=axes, label="rows", pad=0.02, aspect=30)
+    return picture

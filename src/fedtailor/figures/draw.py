@@ -1,0 +1,124 @@
+"""Draws one of the known figures into a file."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ..checkpoint import write_atomically
+from ..errors import BadInput, unknown
+from ..report.collect import Collection
+from ..report.running import collect_so_far
+from .registry import FIGURES
+from .style import PAPER
+from .wish import Wish
+
+KINDS = ("pdf", "svg", "png")
+DOTS = 300  # per inch, of a PNG
+LEAST, MOST = 1.0, 40.0  # inches
+
+
+def _chosen(collection: Collection, methods: tuple[str, ...]) -> Collection:
+    """Only the methods that somebody wants, in the order of the folders."""
+    labels = [contender.label for contender in collection.contenders]
+    for label in methods:
+        if label not in labels:
+            raise unknown("method of these runs", label, labels)
+    kept = [c for c in collection.contenders if not methods or c.label in methods]
+    return replace(collection, contenders=kept)
+
+
+def draw(name: str, collection: Collection, wish: Wish = Wish(), title: str = "") -> Any:
+    """A figure, as matplotlib has it.
+
+    Args:
+      name: one of `FIGURES`.
+      collection: from `fedtailor.report.running.collect_so_far`.
+      wish: what is to be other than usual.
+      title: above the figure; a caption below it usually says the same.
+
+    Raises:
+      BadInput: the runs do not hold what the figure needs.
+    """
+    if name not in FIGURES:
+        raise unknown("figure", name, FIGURES)
+    if wish.width and not LEAST <= wish.width <= MOST:
+        raise BadInput(f"width is {wish.width:g}: give inches from {LEAST:g} to {MOST:g}")
+    wish = replace(wish, width=wish.width or FIGURES[name].width)
+    picture = FIGURES[name].draw(_chosen(collection, wish.methods), wish)
+    if title and picture.legends:  # the legend has the top: a title there would lie upon it
+        picture.axes[0].set_title(title, fontsize=9)
+    elif title:
+        picture.suptitle(title, fontsize=9)
+    return picture
+
+
+def _saved(picture: Any, kind: str) -> bytes:
+    # without a date: the same input gives the same file
+    undated = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}[kind]
+    file = io.BytesIO()
+    picture.savefig(file, format=kind, dpi=DOTS, metadata=undated)
+    return file.getvalue()
+
+
+def _target(name: str, first: Path, kind: str | None, out: Path | None) -> tuple[Path, str]:
+    """Where the file goes, and which kind it is."""
+    suffix = out.suffix.lower().removeprefix(".") if out else ""
+    kind = kind or (suffix if suffix in KINDS else None) or KINDS[0]
+    if kind not in KINDS:
+        raise unknown("format", kind, KINDS)
+    if out is None:
+        return first / "figures" / f"{name}.{kind}", kind
+    if out.is_dir():
+        raise BadInput(f"'{out}' is a folder: name a file with --out")
+    if suffix and suffix in KINDS and suffix != kind:
+        raise BadInput(f"'{out}' ends with .{suffix}, but --format is {kind}: say one of them")
+    return out, kind
+
+
+def draw_figure(
+    name: str,
+    folders: Sequence[str | Path],
+    *,
+    out: str | Path | None = None,
+    kind: str | None = None,
+    wish: Wish = Wish(),
+    title: str = "",
+) -> Path:
+    """Draws a figure of some runs, finished or not, and returns where it lies.
+
+    Args:
+      name: one of `FIGURES`.
+      folders: of runs or comparisons; several go into one figure, if their clients are the same.
+      out: the file; by default `figures/NAME.pdf` in the first folder.
+      kind: pdf, svg or png; by default as the file's name ends.
+      wish: width, rounds and methods.
+      title: above the figure.
+
+    Raises:
+      BadInput: the folders do not hold what the figure needs, or the file cannot be written.
+    """
+    from matplotlib import rc_context
+
+    places = [Path(folder) for folder in folders]
+    if name not in FIGURES:
+        raise unknown("figure", name, FIGURES)
+    if not places:
+        raise BadInput("no folders: name at least one run or comparison")
+    path, kind = _target(name, places[0], kind, None if out is None else Path(out))
+    collection = collect_so_far(places)
+    if collection is None:
+        raise BadInput(f"'{places[0]}' has no evaluated round yet: wait for one")
+    with rc_context(PAPER):
+        made = _saved(draw(name, collection, wish, title), kind)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, made)
+    except OSError as error:
+        raise BadInput(
+            f"'{path}' cannot be written ({error.strerror}): choose another --out"
+        ) from None
+    return path

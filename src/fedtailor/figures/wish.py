@@ -1,0 +1,47 @@
+"""What somebody wants of a figure, and what a figure is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from ..report.collect import Collection
+from .style import COLUMN
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What a caller may choose.
+
+    Attributes:
+      width: in inches; 0 takes what suits the figure.
+      rounds: which ones to show, where a figure shows single rounds; empty: the last one.
+      methods: labels of the methods to show; empty: all.
+    """
+
+    width: float = 0.0
+    rounds: tuple[int, ...] = ()
+    methods: tuple[str, ...] = ()
+
+
+# (what lies in the folders, what is wanted) -> a matplotlib figure; raises BadInput if the folders
+# do not hold what it needs. The wish has a width by then.
+Draw = Callable[[Collection, Wish], Any]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure that `fedtailor figure` can draw.
+
+    Attributes:
+      shows: what is to be seen, in a few words.
+      needs: what the folders must hold.
+      draw: draws it.
+      width: in inches, unless somebody wants another one.
+    """
+
+    shows: str
+    needs: str
+    draw: Draw
+    width: float = COLUMN

@@ -1,0 +1,109 @@
+"""Models that a run keeps beside the last personal ones: the global one, and those on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from . import tree
+from .checkpoint import load_tensors, save_tensors
+from .engine import Simulation
+from .folders import file_name
+from .measured import AFTER, BEFORE
+from .tree import Tree
+
+GENERAL = "general"  # a file, or a folder where the clients' differ
+PATH = "path"
+
+
+def _same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[k], other[k]) for k in one)
+
+
+def keep_general(simulation: Simulation, folder: Path) -> None:
+    """Writes the global model: one file, or one for each client where part of it is its own.
+
+    Args:
+      simulation: whose method has a global model.
+      folder: of the run.
+    """
+
+    def models() -> Iterator[tuple[int, dict[str, Tensor]]]:
+        for cid, model in simulation.models(point="general"):
+            yield cid, tree.flatten(model)
+
+    first = next(models())[1]
+    if all(_same(first, model) for _, model in models()):
+        save_tensors(folder / f"{GENERAL}.safetensors", first)
+        return
+    place = folder / GENERAL
+    place.mkdir(exist_ok=True)
+    for cid, model in models():
+        name = file_name(simulation.federation.names[cid])
+        save_tensors(place / f"{name}.safetensors", model)
+
+
+def read_general(folder: Path, client: str) -> Tree | None:
+    """The global model as a client has it; None for a run without one."""
+    for path in (
+        folder / f"{GENERAL}.safetensors",
+        folder / GENERAL / f"{file_name(client)}.safetensors",
+    ):
+        if path.exists():
+            return tree.unflatten(load_tensors(path))
+    return None
+
+
+class Points:
+    """Some clients' models around a round, collected before it is played and then written.
+
+    A model before training is the one that the client would be tested with. That after training
+    is what training makes of it, computed aside, so that the run itself knows nothing of it.
+
+    Args:
+      simulation: before the round.
+      watched: ids of the clients that are followed.
+      cohort: ids of those who train.
+    """
+
+    def __init__(self, simulation: Simulation, watched: Tensor, cohort: Tensor) -> None:
+        training = watched[torch.isin(watched, cohort)]
+        found = {BEFORE: simulation.models(ids=watched)}
+        if len(training):
+            found[AFTER] = simulation.models(ids=training, point="post")
+        names = simulation.federation.names
+        self.tensors = {
+            f"{file_name(names[cid])}/{when}/{k}": leaf
+            for when, models in found.items()
+            for cid, model in models
+            if bool(tree.finite(model))  # a client that diverged has no place on a picture
+            for k, leaf in tree.flatten(model).items()
+        }
+
+    def save(self, folder: Path, number: int) -> None:
+        """Writes them into a run's folder as those of round `number`."""
+        place = folder / PATH
+        place.mkdir(exist_ok=True)
+        save_tensors(place / f"{number:06d}.safetensors", self.tensors)
+
+
+def path_rounds(folder: Path) -> list[int]:
+    """The rounds of which a run kept points."""
+    files = (folder / PATH).glob("*.safetensors")
+    return sorted(int(file.stem) for file in files if file.stem.isdecimal())
+
+
+def path_clients(folder: Path, number: int, names: Sequence[str]) -> list[str]:
+    """Which of the clients a run followed, going by round `number`."""
+    kept = tree.unflatten(load_tensors(folder / PATH / f"{number:06d}.safetensors"))
+    return [name for name in names if file_name(name) in kept]
+
+
+def read_points(folder: Path, number: int, client: str) -> dict[str, Tree]:
+    """A client's models before and after training in a round, as far as they were kept."""
+    kept = tree.unflatten(load_tensors(folder / PATH / f"{number:06d}.safetensors"))
+    found = kept.get(file_name(client), {})
+    return {when: found[when] for when in (BEFORE, AFTER) if when in found}

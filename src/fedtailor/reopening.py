@@ -1,0 +1,117 @@
+"""A finished run, opened again with its data, networks and models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from . import checkpoint, tree
+from .assemble import World, assemble, make_players
+from .checkpoint import load_tensors
+from .config import make_config, read_config
+from .errors import BadInput, unknown
+from .folders import file_name
+from .keeping import read_general
+from .method import Method
+from .report.collect import read_run, run_folders
+from .task import Task
+from .tree import Tree
+
+
+class Reopened(NamedTuple):
+    """Attributes:
+    folder: of the run.
+    result: what it came to.
+    world: its data.
+    players: (method, network, ids of the clients that have it).
+    """
+
+    folder: Path
+    result: dict[str, Any]
+    world: World
+    players: list[tuple[Method, Task, Tensor]]
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        """Everybody's name."""
+        return self.world.federation.names
+
+    def number(self, client: str) -> int:
+        """A client's id.
+
+        Raises:
+          BadInput: there is no such client.
+        """
+        if client not in self.clients:
+            raise unknown(f"client of '{self.folder}':", client, self.clients)
+        return self.clients.index(client)
+
+    def player(self, client: str) -> tuple[Method, Task]:
+        """The method and network that a client has."""
+        cid = self.number(client)
+        return next((m, t) for m, t, ids in self.players if cid in ids.tolist())
+
+    def rows(self, part: str, client: str | None = None) -> tuple[Tensor, Tensor]:
+        """Examples and labels of a part (`train`, `val`, `test`) of one client, or of all."""
+        fed = self.world.federation
+        held = getattr(fed, part)
+        flat = held.flat
+        if client is not None:
+            start = int(held.offset[self.number(client)])
+            flat = flat[start : start + int(held.n[self.number(client)])]
+        return fed.x[flat], fed.y[flat]
+
+    def _here(self, model: Tree) -> Tree:
+        device = self.world.federation.x.device
+        return tree.map(lambda leaf: leaf.to(device), model)
+
+    def personal(self, client: str) -> Tree:
+        """A client's personal model."""
+        path = self.folder / "models" / f"{file_name(client)}.safetensors"
+        return self._here(tree.unflatten(load_tensors(path)))
+
+    def general(self, client: str) -> Tree | None:
+        """The global model as a client has it; None where there is none beside personal ones."""
+        found = read_general(self.folder, client)
+        return None if found is None else self._here(found)
+
+
+def finished_runs(folders: list[Path]) -> list[Path]:
+    """The finished runs that folders of runs and comparisons stand for.
+
+    Raises:
+      BadInput: a folder holds none.
+    """
+    found = []
+    for folder in folders:
+        there = [place for place in run_folders(folder) if (place / "result.json").exists()]
+        if not there:
+            raise BadInput(f"'{folder}' is not finished: go on with fedtailor resume {folder}")
+        found += there
+    return list({place.resolve(): place for place in found}.values())
+
+
+def reopen(folder: Path, device: str = "auto") -> Reopened:
+    """Opens a finished run.
+
+    Args:
+      folder: of the run.
+      device: where to compute.
+
+    Raises:
+      BadInput: it is not finished, or its data are not what they were.
+    """
+    result = read_run(folder).result
+    method, given, options = read_config(folder / "config.toml")
+    if method is None:
+        raise BadInput(f"'{folder / 'config.toml'}' names no method: it was changed")
+    config = make_config(method, given | {"device": device}, options)
+    world = assemble(config)
+    if (folder / "checkpoint" / checkpoint.LATEST).exists():
+        kept = checkpoint.read_meta(folder / "checkpoint").get("data")
+        if kept not in (None, world.digest()):
+            raise BadInput(f"the data of '{folder}' have changed since the run: run it again")
+    players = make_players(world.config, world.encoder.form, world.federation.clients)
+    return Reopened(folder, result, world, players)

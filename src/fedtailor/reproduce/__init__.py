@@ -1,0 +1,84 @@
+"""The tables and figures of the papers, run again: `fedtailor reproduce PAPER/EXPERIMENT`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import BadInput
+
+if TYPE_CHECKING:
+    from .plan import Plan
+    from .queue import Played, Tell
+
+__all__ = ["reproduce"]
+
+
+def finish_all(plan: Plan, played: Played, command: str) -> list[dict[str, Any]]:
+    """Writes all experiments of a plan, as far as they got."""
+    from .finish import finish
+
+    return [finish(part, plan.out, played.failed, command) for part in plan.parts]
+
+
+def reproduce(
+    *experiments: str,
+    only: Sequence[str] = (),
+    small: bool = False,
+    rounds: int | None = None,
+    seeds: int | None = None,
+    jobs: int = 1,
+    out: str | Path = "reproduction",
+    skip_missing: bool = False,
+    keep_models: bool = False,
+    papers: str | Path | None = None,
+    tell: Tell | None = None,
+    **settings: Any,
+) -> dict[str, dict[str, Any]]:
+    """Runs experiments of the papers and returns what their `table.json` hold, by name.
+
+    Called again after an interruption it goes on: finished runs are never run again.
+
+    Args:
+      experiments: `paper/experiment`, or `paper` for all of it.
+      only: names or globs of rows and columns.
+      small: the declared smaller version.
+      rounds: instead of the paper's.
+      seeds: runs per cell, instead of the paper's.
+      jobs: processes that share the device.
+      out: folder of runs and results.
+      skip_missing: leave out cells whose data are not there.
+      keep_models: keep models and checkpoints of finished runs, too.
+      papers: a folder with declarations of your own; else FedTailor's.
+      tell: called with what happens.
+      settings: data_dir, device, compile, precision and the like.
+
+    Raises:
+      BadInput: a name or data are missing.
+      KeyboardInterrupt: somebody pressed Ctrl-C; what was done is kept and written.
+    """
+    from .cells import Scale
+    from .declare import find_experiments, read_papers
+    from .jobs import play_all
+    from .plan import make_plan
+
+    for name, value in (("rounds", rounds), ("seeds", seeds), ("jobs", jobs)):
+        if value is not None and value < 1:
+            raise BadInput(f"{name} is {value}: give at least 1")
+    known = read_papers(Path(papers) if papers else None)
+    plan = make_plan(
+        find_experiments(experiments, known),
+        Scale(small, rounds, seeds),
+        Path(out),
+        only=only,
+        given=settings,
+        skip_missing=skip_missing,
+        keep_models=keep_models,
+    )
+    played = play_all(plan.tasks, jobs, tell or (lambda news: None))
+    names = ", ".join(repr(e) for e in experiments)
+    found = finish_all(plan, played, f"fedtailor.reproduce.reproduce({names}, ...)")
+    if played.stopped:
+        raise KeyboardInterrupt
+    return {outcome["experiment"]: outcome for outcome in found}

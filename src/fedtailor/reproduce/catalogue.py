@@ -1,0 +1,59 @@
+"""What can be reproduced: data, runs and time of every experiment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ..config import Config
+from .cells import Scale, make_cells, run_key
+from .declare import find_experiments, read_papers
+from .estimate import in_words, seconds
+from .needs import lacking
+from .schema import Experiment
+
+
+def _runs(experiment: Experiment, scale: Scale, given: dict[str, Any]) -> list[Config]:
+    """Different runs of an experiment."""
+    cells = make_cells(experiment, scale, given)
+    return list({run_key(c): c for cell in cells for c in cell.configs}.values())
+
+
+def _time(configs: Sequence[Config], device: str) -> str:
+    return in_words(seconds(configs, device))
+
+
+def describe(experiment: Experiment, given: dict[str, Any]) -> dict[str, Any]:
+    """One line of the list."""
+    runs = _runs(experiment, Scale(), given)
+    device = str(given.get("device", "auto"))
+    data = {config.data: config for config in runs}
+    small = None
+    if experiment.small:
+        small = _runs(experiment, Scale(small=True), given)
+    return {
+        "experiment": experiment.key,
+        "title": experiment.title,
+        "shows": experiment.shows,
+        "data": {Path(name).name: lacking(config) is None for name, config in data.items()},
+        "runs": len(runs),
+        "rounds": experiment.rounds,
+        "seeds": experiment.seeds,
+        "time": _time(runs, device),
+        "small": f"{len(small)} runs, {_time(small, device)}" if small else "–",
+    }
+
+
+def catalogue(
+    names: Sequence[str], given: dict[str, Any], folder: Path | None = None
+) -> list[dict[str, Any]]:
+    """All experiments, or those of some papers.
+
+    Args:
+      names: papers or experiments; empty for all.
+      given: data_dir, device and the like.
+      folder: of declarations; None takes FedTailor's.
+    """
+    papers = read_papers(folder)
+    return [describe(e, given) for e in find_experiments(names or list(papers), papers)]

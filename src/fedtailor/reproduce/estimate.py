@@ -1,0 +1,186 @@
+"""How long runs will take, roughly: operations of training against a speed measured once."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .. import __version__
+from ..assemble import DEFAULT_CLIENTS, DEFAULT_MODELS
+from ..checkpoint import write_atomically
+from ..config import Config
+from ..errors import BadInput
+from ..form import Form
+from ..partition import parse_partition
+
+TRAINING = 3  # a step costs about three times its forward pass
+# rows with the official test rows, the share of these, and the form: without reading the files
+SIZES: dict[str, tuple[int, float, Form]] = {
+    "digits": (1_797, 0.25, Form("image", (1, 8, 8), 10)),
+    "mnist": (70_000, 1 / 7, Form("image", (1, 28, 28), 10)),
+    "fashion-mnist": (70_000, 1 / 7, Form("image", (1, 28, 28), 10)),
+    "emnist": (131_600, 1 / 7, Form("image", (1, 28, 28), 47)),
+    "cifar10": (60_000, 1 / 6, Form("image", (3, 32, 32), 10)),
+    "cifar100": (60_000, 1 / 6, Form("image", (3, 32, 32), 100)),
+    "tiny-imagenet": (110_000, 1 / 11, Form("image", (3, 64, 64), 200)),
+    "ag-news": (127_600, 1 / 17, Form("text", (200,), 4, 98_635)),
+}
+
+
+def _cache_file() -> Path:
+    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(root) / "fedtailor" / "estimates.json"
+
+
+def _remembered(name: str, find: Callable[[], float]) -> float:
+    """A figure that takes a while to find, kept for the next time."""
+    path = _cache_file()
+    known: dict[str, Any] = {}
+    with suppress(OSError, ValueError):
+        known = json.loads(path.read_text(encoding="utf-8"))
+    if isinstance(known, dict) and isinstance(known.get(name), int | float):
+        return float(known[name])
+    value = find()
+    with suppress(OSError):  # no place to keep it: found again the next time
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(
+            path, json.dumps((known if isinstance(known, dict) else {}) | {name: value})
+        )
+    return value
+
+
+def _count(model: str, form: Form) -> float:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from ..models import build
+
+    with torch.device("meta"):
+        network = build(model, form).eval()
+        if form.kind == "text":
+            example = torch.zeros(1, *form.shape, dtype=torch.long)
+        else:
+            example = torch.zeros(1, *form.shape)
+    counter = FlopCounterMode(display=False)
+    with counter, torch.no_grad():
+        network(example)
+    return float(counter.get_total_flops())
+
+
+@cache
+def forward_operations(model: str, form: Form) -> float:
+    """Floating-point operations of a forward pass of one example."""
+    shape = "x".join(map(str, form.shape))
+    name = f"{__version__} forward {model} {shape} {form.classes}"
+    return _remembered(name, lambda: _count(model, form))
+
+
+def _measure(device: str) -> float:
+    from ..runs import run
+
+    batch, steps, clients = 10, 4, 10
+    walls: list[float] = []
+    works: list[float] = []  # of the processor: others may be at it as well
+
+    def note(line: dict[str, Any], _: int) -> None:
+        walls.append(line["train_seconds"])
+        works.append(time.process_time())
+
+    run(
+        "fedavg",
+        watch=note,
+        image_size=32,
+        model="cnn",
+        clients=clients,
+        partition="iid",
+        steps=steps,
+        batch=batch,
+        rounds=4,
+        eval_every=4,
+        compile="never",
+        device=device,
+    )
+    forward = forward_operations("cnn", Form("image", (1, 32, 32), 10))
+    took = min(walls)
+    if device == "cpu":  # the second and third round: neither preparing nor evaluating
+        took = min(works[1] - works[0], works[2] - works[1]) / torch.get_num_threads()
+    return TRAINING * forward * batch * steps * clients / max(took, 1e-6)
+
+
+@cache
+def speed(device: str = "auto") -> float:
+    """Operations a second that this machine does in a small training run."""
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    what = torch.cuda.get_device_name(device) if device.startswith("cuda") else "cpu"
+    name = f"{__version__} speed {what} {torch.get_num_threads()} threads"
+    return _remembered(name, lambda: _measure(device))
+
+
+def _form(config: Config) -> tuple[int, float, Form] | None:
+    if config.data not in SIZES:
+        return None
+    rows, official, form = SIZES[config.data]
+    if config.image_size and form.kind == "image":
+        side = config.image_size
+        form = form._replace(shape=(form.shape[0], side, side))
+    return rows, official, form
+
+
+def _dealt(config: Config, rows: int, clients: int) -> int:
+    """The rows that clients have: not all of them, where the partition limits a client's."""
+    limit = None if config.partition == "auto" else parse_partition(config.partition).limit
+    return rows if limit is None else min(rows, limit * clients)
+
+
+def operations(config: Config) -> float | None:
+    """Of a whole run, by its settings; None where that cannot be told."""
+    found = _form(config)
+    if found is None:
+        return None
+    rows, official, form = found
+    model = DEFAULT_MODELS[form.kind] if config.model == "auto" else config.model
+    try:
+        forward = forward_operations(model, form)
+    except (BadInput, RuntimeError):
+        return None
+    clients = config.clients or DEFAULT_CLIENTS
+    rows = _dealt(config, rows, clients)
+    tested = rows * (official if config.official_test else config.test)
+    validated = (rows - tested) * config.val
+    each = max(1, round((rows - tested - validated) / clients))
+    steps = config.recipe().count(each)
+    size = min(config.batch, each) if config.batch else each
+    trained = config.rounds * config.participation * clients * steps * size * TRAINING
+    # before and after training, on test and validation rows
+    evaluated = (
+        config.rounds / config.eval_every * (tested + validated) * (1 + config.participation)
+    )
+    return forward * (trained + evaluated)
+
+
+def seconds(configs: Iterable[Config], device: str = "auto") -> float | None:
+    """Estimated time of some runs, one after another; None where it cannot be told."""
+    found = [operations(config) for config in configs]
+    known = [f for f in found if f is not None]
+    return sum(known) / speed(device) if known and len(known) == len(found) else None
+
+
+def in_words(duration: float | None) -> str:
+    """A time for people: two digits, since it is an estimate."""
+    if duration is None:
+        return "?"
+    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if duration >= size:
+            count = duration / size
+            return (
+                f"~{float(f'{count:.2g}'):,.0f} {unit}" if count >= 10 else f"~{count:.1f} {unit}"
+            )
+    return f"~{max(1, round(duration))} s"

@@ -1,0 +1,88 @@
+"""Writes what an experiment came to: JSON, CSV, LaTeX, pictures and pages."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from ..checkpoint import write_atomically
+from ..errors import BadInput
+from ..figures import PAPER
+from ..folders import file_name
+from ..report import write_report
+from . import pictures
+from .landscapes import landscape
+from .matrices import matrix
+from .outcome import Part, outcome
+from .page import render
+from .writing import as_csv, as_latex
+
+DRAW: dict[str, Callable[[Part, Path], list[str]]] = {
+    "table": lambda part, folder: [],
+    "curves": pictures.curves,
+    "sweep": pictures.sweep,
+    "spread": pictures.spread,
+    "bytes": pictures.sent,
+    "join": pictures.join,
+    "matrix": matrix,
+    "landscape": landscape,
+}
+
+
+def _draw(part: Part, folder: Path) -> tuple[list[str], str]:
+    """(pictures, why there are none)."""
+    if not pictures.finished(part):
+        return [], "no run is finished" if part.experiment.shows != "table" else ""
+    from matplotlib import rc_context
+
+    try:
+        with rc_context(PAPER):
+            found = DRAW[part.experiment.shows](part, folder)
+    except BadInput as error:
+        return [], str(error)
+    if not found and part.experiment.shows != "table":
+        return [], "the runs kept nothing of the kind"
+    return found, ""
+
+
+def _reports(part: Part, folder: Path) -> dict[str, str]:
+    """Pages about the runs of each column, where these have the same clients."""
+    found = {}
+    for column in dict.fromkeys(cell.column for cell, _ in part.cells):
+        runs = [
+            t.folder for c, tasks in pictures.finished(part) if c.column == column for t in tasks
+        ]
+        name = f"report-{file_name(column)}.html"
+        try:
+            if runs:
+                write_report(runs, folder / name)
+                found[column] = name
+        except BadInput:
+            continue  # rows of other clients cannot be put on one page
+    return found
+
+
+def folder_of(out: Path, part: Part) -> Path:
+    """Where an experiment's files go."""
+    return out / part.experiment.paper.key / part.experiment.name
+
+
+def finish(part: Part, out: Path, failed: dict[str, str], command: str) -> dict[str, Any]:
+    """Writes everything about an experiment and returns what `table.json` holds."""
+    folder = folder_of(out, part)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        found = outcome(part, failed, command)
+        drawn, why = _draw(part, folder)
+        found |= {"pictures": drawn, "undrawn": why, "folder": str(folder)}
+        write_atomically(folder / "table.json", json.dumps(found, indent=1) + "\n")
+        write_atomically(folder / "table.csv", as_csv(found))
+        write_atomically(folder / "table.tex", as_latex(found))
+        write_atomically(folder / "index.html", render(found, folder, _reports(part, folder)))
+    except OSError as error:
+        raise BadInput(
+            f"folder '{folder}' cannot be written to ({error.strerror}): choose another --out"
+        ) from None
+    return found

@@ -1,0 +1,244 @@
+"""Plays runs: here, one after another, or in several processes that share the device."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+from ..engine import Diverged
+from ..errors import BadInput
+from ..interruption import Interrupted, ctrl_c
+from .play import Task, Worlds, play
+from .queue import News, Played, Tell, Waiting, reason_of
+
+OFTEN = 0.1  # seconds between two words of a worker
+TRIES = 2  # of a run whose process dies
+
+
+def play_all(tasks: Sequence[Task], jobs: int, tell: Tell) -> Played:
+    """Plays all runs that are left; one that fails is noted, and the others go on."""
+    left = [task for task in tasks if not task.finished]
+    if not left:
+        return Played()
+    if jobs == 1:
+        return _play_here(left, tell)
+    return Pool(left, min(jobs, len(left)), tell).run()
+
+
+def _play_here(tasks: Sequence[Task], tell: Tell) -> Played:
+    played, worlds, waiting = Played(), Worlds(), Waiting(tasks)
+    world = ""
+    try:
+        while waiting:
+            world, task = waiting.take(world)
+            tell(News("begins", 0, task))
+            try:
+                play(task, worlds, lambda line, _, task=task: tell(News("round", 0, task, line)))  # type: ignore[misc]
+            except Exception as error:
+                if isinstance(error, Interrupted):
+                    raise
+                played.failed[task.key] = reason_of(error)
+                tell(News("failed", 0, task, reason=played.failed[task.key]))
+            else:
+                tell(News("done", 0, task))
+    except (Interrupted, KeyboardInterrupt):
+        played.stopped = True
+    return played
+
+
+# --- in the worker's process ---
+
+
+def serve(line: Connection, threads: int) -> None:
+    """A worker's life: takes runs from the line until there is none."""
+    import torch
+
+    with suppress(OSError):
+        os.setpgid(0, 0)  # Ctrl-C in the terminal is for the parent, which passes it on, once
+    torch.set_num_threads(threads)
+    worlds = Worlds()
+    line.send(("ready", None))
+    with suppress(EOFError, BrokenPipeError, KeyboardInterrupt):
+        while (task := line.recv()) is not None:
+            word, what, fatal = _try(task, worlds, line)
+            line.send((word, what))
+            if fatal or word == "stopped":
+                return
+
+
+def _try(task: Task, worlds: Worlds, line: Connection) -> tuple[str, str, bool]:
+    """(done, failed or stopped; the reason; whether this process had better end)."""
+    try:
+        play(task, worlds, _speaker(line))
+    except (BadInput, Diverged) as error:
+        return "failed", reason_of(error), False
+    except (Interrupted, KeyboardInterrupt):
+        return "stopped", "", False
+    except Exception as error:  # after an error on the device nothing works there any more
+        return "failed", reason_of(error), True
+    return "done", "", False
+
+
+def _speaker(line: Connection) -> Any:
+    spoken = 0.0
+
+    def speak(row: dict[str, Any], rounds: int) -> None:
+        nonlocal spoken
+        now = time.monotonic()
+        if now - spoken < OFTEN and row["round"] < rounds:
+            return
+        spoken = now
+        told: dict[str, Any] = {k: row[k] for k in ("round", "epsilon") if k in row}
+        if row.get("pre"):
+            told["pre"] = {"mean": row["pre"].get("mean")}
+        try:
+            line.send(("round", told))
+        except OSError:  # nobody is there any more: keep what there is, and end
+            os.kill(os.getpid(), signal.SIGINT)
+
+    return speak
+
+
+# --- in the parent's ---
+
+
+@dataclass
+class _Worker:
+    number: int
+    process: BaseProcess
+    line: Connection
+    task: Task | None = None
+    world: str = ""
+    ready: bool = False
+
+
+class Pool:
+    """Worker processes; the parent hands out runs and listens.
+
+    Args:
+      tasks: to be played.
+      jobs: how many workers.
+      tell: called with what happens.
+    """
+
+    def __init__(self, tasks: Sequence[Task], jobs: int, tell: Tell) -> None:
+        self._waiting, self._jobs, self._tell = Waiting(tasks), jobs, tell
+        self._workers: dict[int, _Worker] = {}
+        self._died: dict[str, int] = {}
+        self._played = Played()
+
+    def run(self) -> Played:
+        """Plays all of it; Ctrl-C lets every worker keep what it has."""
+        try:
+            with ctrl_c() as interrupted:
+                self._hand_out()
+                while any(w.task for w in self._workers.values()):
+                    if interrupted() and not self._played.stopped:
+                        self._stop()
+                    self._listen()
+                    self._hand_out()
+        finally:
+            self._close()
+        return self._played
+
+    def _start(self, number: int) -> _Worker:
+        # a forked process could not use the GPU
+        context = multiprocessing.get_context("spawn")
+        here, there = context.Pipe()
+        threads = max(1, (os.cpu_count() or 1) // self._jobs)
+        process = context.Process(target=serve, args=(there, threads), name=f"job-{number}")
+        process.start()
+        there.close()  # so that the end of the worker is the end of the line
+        return _Worker(number, process, here)
+
+    def _hand_out(self) -> None:
+        for number in range(self._jobs):
+            if self._played.stopped or not self._waiting:
+                return
+            if number not in self._workers:
+                self._workers[number] = self._start(number)
+            worker = self._workers[number]
+            if worker.task is None:
+                busy = [w.world for w in self._workers.values() if w is not worker and w.task]
+                worker.world, worker.task = self._waiting.take(worker.world, busy)
+                self._tell(News("begins", number, worker.task))
+                with suppress(OSError):  # it died: that is heard on the line
+                    worker.line.send(worker.task)
+
+    def _listen(self) -> None:
+        by_line = {w.line: w for w in self._workers.values()}
+        for line in wait(list(by_line), timeout=0.2):
+            worker = by_line[line]  # type: ignore[index]
+            try:
+                word, what = worker.line.recv()
+            except (EOFError, OSError):
+                self._lost(worker)
+                continue
+            self._heard(worker, word, what)
+
+    def _heard(self, worker: _Worker, word: str, what: Any) -> None:
+        task = worker.task
+        if word == "ready":
+            worker.ready = True
+        if task is None or word == "ready":
+            return
+        if word == "round":
+            self._tell(News("round", worker.number, task, what))
+            return
+        worker.task = None
+        if word == "failed":
+            self._played.failed[task.key] = what
+            self._tell(News("failed", worker.number, task, reason=what))
+        elif word == "done":
+            self._tell(News("done", worker.number, task))
+        elif word == "stopped":
+            self._played.stopped = True
+
+    def _lost(self, worker: _Worker) -> None:
+        """A worker's process has ended: its run, if it had one, is tried once more."""
+        worker.process.join()
+        del self._workers[worker.number]
+        task, code = worker.task, worker.process.exitcode or 0
+        if task is None or self._played.stopped:
+            return
+        if task.finished:
+            self._tell(News("done", worker.number, task))
+            return
+        how = f"signal {-code}" if code < 0 else f"code {code}"
+        self._died[task.key] = self._died.get(task.key, 0) + 1
+        if self._died[task.key] < TRIES:
+            reason = f"its process ended ({how}): tried again"
+            self._tell(News("again", worker.number, task, reason=reason))
+            self._waiting.put_back(task)
+            return
+        reason = f"its process ended ({how}) twice: out of memory? use fewer --jobs"
+        self._played.failed[task.key] = reason
+        self._tell(News("failed", worker.number, task, reason=reason))
+
+    def _stop(self) -> None:
+        self._played.stopped = True
+        for worker in self._workers.values():
+            if not worker.ready:  # it has not begun
+                worker.process.terminate()
+            elif worker.task is not None and worker.process.pid:
+                with suppress(ProcessLookupError):
+                    os.kill(worker.process.pid, signal.SIGINT)
+
+    def _close(self) -> None:
+        for worker in self._workers.values():
+            with suppress(OSError):
+                worker.line.send(None)
+            worker.line.close()
+        for worker in self._workers.values():
+            worker.process.join(timeout=10)
+            if worker.process.is_alive():
+                worker.process.kill()
+                worker.process.join()

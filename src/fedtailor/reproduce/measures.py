@@ -1,0 +1,124 @@
+"""What a cell shows, read from what a run kept: per cent, unless its unit says otherwise."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ..errors import BadInput
+
+Result = dict[str, Any]
+History = list[dict[str, Any]]
+
+
+class Value(NamedTuple):
+    """What a run has to say for a cell; `low` and `high` are the 5 % of clients at either end."""
+
+    main: float
+    low: float | None = None
+    high: float | None = None
+
+
+class Measure(NamedTuple):
+    """A way to read a run.
+
+    Attributes:
+      read: from result and history; None where the run has no such number.
+      meaning: in words.
+      unit: of the number.
+    """
+
+    read: Callable[[Result, History], Value | None]
+    meaning: str
+    unit: str = "%"
+
+
+def _mean(scores: dict[str, Any], key: str = "mean") -> Value | None:
+    return Value(100 * scores[key]) if scores.get(key) is not None else None
+
+
+def _groups(scores: dict[str, Any]) -> Value | None:
+    if not scores:
+        return None
+    return Value(*(100 * scores[k] for k in ("mean", "bottom5", "top5")))
+
+
+def _best_test(result: Result, history: History) -> Value | None:
+    seen = [line["pre"]["mean"] for line in history if line.get("pre")]
+    return Value(100 * max(seen)) if seen else None
+
+
+def _epsilon(result: Result, history: History) -> Value | None:
+    most = (result.get("epsilon") or {}).get("max")
+    return None if most is None else Value(most)
+
+
+def _gap(result: Result, history: History) -> Value | None:
+    gap = result.get("participation_gap")
+    return None if gap is None else Value(100 * gap)
+
+
+def _models(result: Result, history: History) -> Value | None:
+    turns = sum(len(line["cohort"]) for line in history)
+    model = 4 * result["parameters"]  # bytes
+    sent = result["bytes"]["up"] + result["bytes"]["down"]
+    return Value(sent / model / turns) if turns else None
+
+
+MEASURES: dict[str, Measure] = {
+    "last": Measure(lambda r, h: _mean(r["accuracy"]), "mean client accuracy, last round"),
+    "best": Measure(
+        lambda r, h: _mean(r["best"]), "mean client accuracy of the round best on validation rows"
+    ),
+    "best-test": Measure(
+        _best_test, "mean client accuracy of the round best on the test rows themselves"
+    ),
+    "weighted": Measure(
+        lambda r, h: _mean(r["accuracy"], "weighted"), "accuracy over all test rows, last round"
+    ),
+    "last-groups": Measure(
+        lambda r, h: _groups(r["accuracy"]),
+        "mean client accuracy, last round (bottom 5 % / top 5 %)",
+    ),
+    "global-groups": Measure(
+        lambda r, h: _groups(r["global"]),
+        "the global model's mean accuracy, last round (bottom 5 % / top 5 %)",
+    ),
+    "global": Measure(
+        lambda r, h: _mean(r["global"]), "the global model's mean accuracy, last round"
+    ),
+    "post": Measure(
+        lambda r, h: _mean(r["points"]["post"]), "mean accuracy just after local training"
+    ),
+    "gap": Measure(_gap, "accuracy of clients that train minus that of those held out", "points"),
+    "epsilon": Measure(_epsilon, "largest ε of a client", ""),
+    "megabytes": Measure(
+        lambda r, h: Value((r["bytes"]["up"] + r["bytes"]["down"]) / 1e6),
+        "bytes up and down, all clients and rounds",
+        "MB",
+    ),
+    "seconds": Measure(lambda r, h: Value(r["seconds"]), "time of the run", "s"),
+    "megabytes-per-round": Measure(
+        lambda r, h: Value((r["bytes"]["up"] + r["bytes"]["down"]) / 1e6 / r["rounds"]),
+        "bytes up and down, all clients, per round",
+        "MB",
+    ),
+    "minutes-per-round": Measure(
+        lambda r, h: Value(r["train_seconds"] / 60 / r["rounds"]),
+        "time of training per round, tests left out",
+        "min",
+    ),
+    "models-per-round": Measure(_models, "up and down per client and round, in models", "models"),
+}
+
+
+def read_run(folder: Path) -> tuple[Result, History]:
+    """A finished run's result and history."""
+    try:
+        result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+        rows = (folder / "history.jsonl").read_text(encoding="utf-8").splitlines()
+        return result, [json.loads(row) for row in rows]
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise BadInput(f"run '{folder}' cannot be read ({error}): remove it to repeat it") from None

@@ -1,0 +1,181 @@
+"""What the runs of an experiment come to, cell by cell, beside what the paper has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from math import isnan
+from typing import Any
+
+import numpy as np
+from scipy.stats import kendalltau
+
+from .. import __version__
+from ..config import settings as known_settings
+from .cells import MERE_PLACE, Cell
+from .measures import MEASURES, Value, read_run
+from .play import Task
+from .schema import Experiment
+
+APART = 2.0  # standard deviations of the paper
+
+
+@dataclass
+class Part:
+    """An experiment as it is run this time.
+
+    Attributes:
+      experiment: as declared.
+      mark: what differs from the paper; empty where nothing does.
+      cells: those that were asked for, with their runs.
+      missing: why the runs of a cell are left out, by its row and column.
+    """
+
+    experiment: Experiment
+    mark: str
+    cells: list[tuple[Cell, list[Task]]]
+    missing: dict[tuple[str, str], str]
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [v for v in values if v is not None]
+    return float(np.mean(known)) if known else None
+
+
+def over_seeds(values: Sequence[Value]) -> dict[str, float | None]:
+    """Mean and standard deviation (of the sample; None for one seed), and the groups' means."""
+    main = [v.main for v in values]
+    return {
+        "mean": _mean(main),
+        "std": float(np.std(main, ddof=1)) if len(main) > 1 else None,
+        "low": _mean([v.low for v in values]),
+        "high": _mean([v.high for v in values]),
+    }
+
+
+def is_outside(difference: float | None, std: float | None) -> bool | None:
+    """Whether a difference is more than two of the paper's standard deviations; None: unknown."""
+    if difference is None or std is None:
+        return None
+    return bool(abs(difference) > APART * std)
+
+
+def tau(pairs: Sequence[tuple[float, float]]) -> dict[str, Any]:
+    """How alike two orders are: Kendall's tau-b of (ours, the paper's), and of how many rows."""
+    found = float(kendalltau(*zip(*pairs, strict=True)).statistic) if len(pairs) > 1 else np.nan
+    return {"tau": None if isnan(found) else round(found, 6), "rows": len(pairs)}
+
+
+def _status(
+    part: Part, cell: Cell, tasks: Sequence[Task], failed: dict[str, str]
+) -> tuple[str, str]:
+    reasons = [failed[task.key] for task in tasks if task.key in failed]
+    if missing := part.missing.get((cell.row, cell.column)):
+        return "missing data", missing
+    if reasons:
+        return "failed", reasons[0]
+    if not all(task.finished for task in tasks):
+        return "not finished", "stopped before: the same command goes on"
+    return "done", ""
+
+
+def _settings(task: Task) -> dict[str, Any]:
+    """What of a run's settings is not as usual."""
+    usual = {name: option.default for name, (option, _) in known_settings().items()}
+    given = asdict(task.config)
+    return {
+        k: v
+        for k, v in given.items()
+        if k in usual and k not in MERE_PLACE | {"seed"} and v != usual[k]
+    }
+
+
+def _cell(part: Part, cell: Cell, tasks: Sequence[Task], failed: dict[str, str]) -> dict[str, Any]:
+    measure = MEASURES[cell.metric]
+    status, reason = _status(part, cell, tasks, failed)
+    each, values, devices, versions = [], [], set(), set()
+    for task in tasks:
+        if not task.finished or status == "missing data":
+            continue
+        result, history = read_run(task.folder)
+        value = measure.read(result, history)
+        devices.add(result["device"])
+        versions.add(result["version"])
+        entry = {"seed": task.config.seed, "run": task.folder.name, "seconds": result["seconds"]}
+        each.append(entry | (value._asdict() if value else {"main": None}))
+        if value:
+            values.append(value)
+    if status == "done" and len(values) < len(tasks):
+        status, reason = "failed", f"the run has no '{cell.metric}': {measure.meaning}"
+    ours = over_seeds(values)
+    paper = cell.published
+    apart = ours["mean"] - paper.mean if paper and ours["mean"] is not None else None
+    return {
+        "row": cell.row,
+        "column": cell.column,
+        "x": cell.x,
+        "method": tasks[0].config.method,
+        "metric": cell.metric,
+        "unit": measure.unit,
+        "status": status,
+        "reason": reason,
+        **ours,
+        "seeds": each,
+        "paper": paper._asdict() if paper else None,
+        "difference": apart,
+        "outside": is_outside(apart, paper.std if paper else None),
+        "devices": sorted(devices),
+        "versions": sorted(versions),
+        "settings": _settings(tasks[0]),
+        "options": tasks[0].config.options,
+    }
+
+
+def _taus(cells: Sequence[dict[str, Any]], columns: Sequence[str]) -> dict[str, Any]:
+    found = {}
+    for column in columns:
+        here = [c for c in cells if c["column"] == column and c["mean"] is not None and c["paper"]]
+        found[column] = tau([(c["mean"], c["paper"]["mean"]) for c in here])
+    return found
+
+
+def outcome(part: Part, failed: dict[str, str], command: str) -> dict[str, Any]:
+    """All that there is to say about an experiment, ready for JSON."""
+    experiment, paper = part.experiment, part.experiment.paper
+    cells = [_cell(part, cell, tasks, failed) for cell, tasks in part.cells]
+    shown = [c.name for c in experiment.columns if any(d["column"] == c.name for d in cells)]
+    rows = [r.name for r in experiment.rows if any(d["row"] == r.name for d in cells)]
+    left_out = len(experiment.rows) - len(rows) + len(experiment.columns) - len(shown)
+    measure = MEASURES[experiment.metric]
+    return {
+        "made_by": "FedTailor",
+        "version": __version__,
+        "experiment": experiment.key,
+        "paper": {k: getattr(paper, k) for k in ("name", "title", "authors", "venue")},
+        "title": experiment.title,
+        "shows": experiment.shows,
+        "metric": experiment.metric,
+        "meaning": measure.meaning,
+        "x": experiment.x,
+        "y": experiment.y,
+        "note": experiment.note,
+        "scale": part.mark,
+        "as_in_paper": not part.mark,
+        "rows_or_columns_left_out": left_out,
+        "rounds": sorted({t.config.rounds for _, tasks in part.cells for t in tasks}),
+        "rounds_of_paper": experiment.rounds,
+        "seeds": max((len(tasks) for _, tasks in part.cells), default=0),
+        "seeds_of_paper": experiment.seeds,
+        "devices": sorted({d for c in cells for d in c["devices"]}),
+        "versions": sorted({v for c in cells for v in c["versions"]}),  # that played the runs
+        "command": command,
+        "choices": [
+            {"name": c.name, "value": c.value, "reason": c.reason} for c in experiment.choices
+        ],
+        "columns": shown,
+        "rows": rows,
+        "cells": cells,
+        "tau": _taus(cells, shown),
+        "outside": sum(c["outside"] is True for c in cells),
+        "complete": all(c["status"] == "done" for c in cells),
+    }

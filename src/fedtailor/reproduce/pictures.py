@@ -1,0 +1,170 @@
+"""Pictures of an experiment, from what its runs kept: the same looks as all of FedTailor's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..figures import COLOURS, figure, look, tidy
+from ..report.collect import read_history
+from .cells import Cell
+from .measures import MEASURES, read_run
+from .outcome import Part
+from .play import Task
+
+KINDS = ("png", "svg", "pdf")
+AT_ONCE = 3  # panels side by side
+Played = list[tuple[Cell, list[Task]]]
+
+
+def save(picture: Any, folder: Path, name: str) -> str:
+    """Writes a picture in all forms and returns the name of the one for pages."""
+    undated = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}
+    for kind in KINDS:  # without a date: the same runs give the same file
+        picture.savefig(folder / f"{name}.{kind}", dpi=150, metadata=undated[kind])
+    return f"{name}.png"
+
+
+def finished(part: Part) -> Played:
+    """Cells that have at least one finished run, with those runs."""
+    found = [(cell, [t for t in tasks if t.finished]) for cell, tasks in part.cells]
+    return [(cell, tasks) for cell, tasks in found if tasks]
+
+
+def _looks(part: Part) -> dict[str, dict[str, Any]]:
+    """A row looks the same in every panel and whatever else is left out."""
+    return {row.name: look(i) for i, row in enumerate(part.experiment.rows)}
+
+
+def _title(part: Part) -> str:
+    mark = f" [{part.mark}]" if part.mark else ""
+    return f"{part.experiment.key}{mark}"
+
+
+def _panels(
+    part: Part, played: Played, height: float = 3.0
+) -> tuple[Any, Iterator[tuple[Any, Played]]]:
+    """A figure with a panel for each column of the experiment."""
+    columns = list(dict.fromkeys(cell.column for cell, _ in played))
+    across = min(AT_ONCE, len(columns))
+    down = -(-len(columns) // across)
+    picture = figure(3.6 * across + 1.4, height * down + 0.5)
+    grid = picture.subplots(down, across, squeeze=False)
+    picture.suptitle(_title(part), fontsize=10, parse_math=False)
+
+    def each() -> Iterator[tuple[Any, Played]]:
+        for panel, column in zip(grid.flat, columns, strict=False):
+            panel.set_title(column, fontsize=10, parse_math=False)
+            yield panel, [(cell, tasks) for cell, tasks in played if cell.column == column]
+            tidy(panel)
+        for panel in grid.flat[len(columns) :]:
+            panel.set_visible(False)
+        handles, labels = [], []
+        for panel in grid.flat:
+            for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
+                if label not in labels:
+                    handles.append(handle)
+                    labels.append(label)
+        if labels:
+            picture.legend(handles, labels, loc="outside right upper", frameon=False, fontsize=8)
+
+    return picture, each()
+
+
+def _band(panel: Any, x: Sequence[float], runs: Iterable[Sequence[float]], **style: Any) -> None:
+    """Mean over seeds as a line, their range as a band."""
+    values = np.array(list(runs), dtype=float)
+    panel.plot(x, values.mean(axis=0), **style)
+    if len(values) > 1:
+        low, high = values.min(axis=0), values.max(axis=0)
+        panel.fill_between(x, low, high, color=style["color"], alpha=0.12, lw=0)
+
+
+def _by_round(part: Part, folder: Path, key: str, across: str, name: str) -> list[str]:
+    """Accuracy against something of the history, a line per row."""
+    looks, played = _looks(part), finished(part)
+    picture, panels = _panels(part, played)
+    for panel, cells in panels:
+        for cell, tasks in cells:
+            runs = [[li for li in read_history(t.folder) if li.get(key)] for t in tasks]
+            if not runs[0]:
+                continue
+            place = [line["sent"] / 1e6 if across == "sent" else line["round"] for line in runs[0]]
+            scores = [[100 * line[key]["mean"] for line in run] for run in runs]
+            _band(panel, place, scores, label=cell.row, **looks[cell.row])
+            for line in runs[0]:
+                if "joined" in line and key == "pre_present":
+                    panel.axvline(line["round"], color="#7F7F7F", linewidth=0.9, linestyle=":")
+        panel.set_xlabel("MB up and down" if across == "sent" else "round")
+        panel.locator_params(axis="x", integer=across == "round", nbins=6)
+        panel.set_ylabel(part.experiment.y or "mean client accuracy (%)")
+    return [save(picture, folder, name)]
+
+
+def curves(part: Part, folder: Path) -> list[str]:
+    """Accuracy by round, a line per row, the range over seeds as a band."""
+    return _by_round(part, folder, "pre", "round", "curves")
+
+
+def sent(part: Part, folder: Path) -> list[str]:
+    """Accuracy against what was sent until then."""
+    return _by_round(part, folder, "pre", "sent", "bytes")
+
+
+def join(part: Part, folder: Path) -> list[str]:
+    """Accuracy of the clients that are there by round; a line marks those that come later."""
+    return _by_round(part, folder, "pre_present", "round", "join")
+
+
+def sweep(part: Part, folder: Path) -> list[str]:
+    """The metric by what is varied; the paper's values, where it prints them, as hollow marks."""
+    looks, played = _looks(part), finished(part)
+    picture = figure(6.0, 3.8)
+    axes = picture.add_subplot()
+    for row in dict.fromkeys(cell.row for cell, _ in played):
+        points = []
+        for cell, tasks in played:
+            measure = MEASURES[cell.metric]
+            values = [v.main for t in tasks if (v := measure.read(*read_run(t.folder)))]
+            if cell.row == row and cell.x is not None and values:
+                points.append((cell.x, np.mean(values), np.std(values), cell.published))
+        points.sort(key=lambda point: point[0])
+        if not points:
+            continue
+        x, mean, std, published = zip(*points, strict=True)
+        axes.errorbar(x, mean, yerr=std, label=row, marker="o", markersize=4, **looks[row])
+        known = [(a, p.mean) for a, p in zip(x, published, strict=True) if p]
+        if known:
+            at, value = zip(*known, strict=True)
+            colour = looks[row]["color"]
+            axes.scatter(
+                at, value, s=36, facecolors="none", edgecolors=colour, marker="s", zorder=3
+            )
+    axes.set_xlabel(part.experiment.x, parse_math=False)
+    axes.set_ylabel(part.experiment.y or MEASURES[part.experiment.metric].meaning, parse_math=False)
+    axes.set_title(_title(part), fontsize=10, parse_math=False)
+    tidy(axes)
+    picture.legend(loc="outside right upper", frameon=False, fontsize=8)
+    return [save(picture, folder, "sweep")]
+
+
+def spread(part: Part, folder: Path) -> list[str]:
+    """How the clients' accuracies are spread: a box per row, every client a dot."""
+    picture, panels = _panels(part, finished(part), 3.6)
+    for panel, cells in panels:
+        values = []
+        for _, tasks in cells:
+            each = [list(read_run(t.folder)[0]["per_client"].values()) for t in tasks]
+            mean = 100 * np.array(each, dtype=float).mean(axis=0)
+            values.append(mean[np.isfinite(mean)])
+        panel.boxplot(values, widths=0.55, showfliers=False, medianprops={"color": COLOURS[2]})
+        for number, found in enumerate(values, start=1):
+            aside = number + 0.2 * np.linspace(-1, 1, len(found))  # the same each time
+            panel.scatter(aside, found, s=8, color=COLOURS[1], alpha=0.5, linewidths=0, zorder=3)
+        names = [cell.row for cell, _ in cells]
+        panel.set_xticks(range(1, len(names) + 1), names, rotation=30, ha="right", fontsize=8)
+        panel.set_ylabel(part.experiment.y or "client accuracy (%)")
+    return [save(picture, folder, "spread")]

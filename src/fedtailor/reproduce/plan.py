@@ -1,0 +1,101 @@
+"""What is to be run for some experiments: checked before anything is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..errors import BadInput
+from .cells import Scale, make_cells
+from .choose import choose
+from .needs import lacking
+from .outcome import Part
+from .play import Task, make_task
+from .schema import Experiment
+
+
+@dataclass
+class Plan:
+    """Experiments with their runs; `tasks` has each run once, whoever needs it."""
+
+    parts: list[Part]
+    out: Path
+
+    @property
+    def tasks(self) -> list[Task]:
+        """Runs whose data are there."""
+        found: dict[str, Task] = {}
+        for part in self.parts:
+            for cell, tasks in part.cells:
+                if (cell.row, cell.column) not in part.missing:
+                    # one that keeps its models goes before one that does not
+                    found |= {t.key: t for t in tasks if t.keep or t.key not in found}
+        return list(found.values())
+
+    @property
+    def missing(self) -> list[str]:
+        """What is to be done about data that are not there."""
+        return list(
+            dict.fromkeys(reason for part in self.parts for reason in part.missing.values())
+        )
+
+
+def _check_place(out: Path, device: str) -> None:
+    """Looks before anything is run; a GPU is asked for, but not used: that is for the workers."""
+    if out.exists() and not out.is_dir():
+        raise BadInput(f"'{out}' is no folder: choose another --out")
+    kind, _, number = device.partition(":")
+    if device in ("auto", "cpu"):
+        return
+    if kind != "cuda" or not (number or "0").isdecimal():
+        raise BadInput(f"device '{device}' cannot be used: give cpu, cuda or cuda:N")
+    if int(number or 0) >= torch.cuda.device_count():
+        raise BadInput(f"device '{device}' is not here: try --device cpu")
+
+
+def make_plan(
+    experiments: Sequence[Experiment],
+    scale: Scale,
+    out: Path,
+    *,
+    only: Sequence[str] = (),
+    given: dict[str, Any] | None = None,
+    skip_missing: bool = False,
+    keep_models: bool = False,
+) -> Plan:
+    """Everything that is to be run.
+
+    Raises:
+      BadInput: a name, a setting or data are missing; nothing has been run or written then.
+    """
+    _check_place(out, str((given or {}).get("device", "auto")))
+    made = [(e, make_cells(e, scale, given)) for e in experiments]
+    chosen = choose(only, [cell for _, cells in made for cell in cells])
+    parts = []
+    for experiment, cells in made:
+        part = Part(experiment, scale.mark(experiment), [], {})
+        for cell in cells:
+            if not chosen.wants(cell):
+                continue
+            label = f"{experiment.key}: {cell.row}, {cell.column}"
+            needs = experiment.shows == "landscape"
+            tasks = [
+                make_task(c, out, f"{label}, seed {c.seed}", keep_models, needs)
+                for c in cell.configs
+            ]
+            part.cells.append((cell, tasks))
+            reason = lacking(cell.configs[0])
+            if reason:
+                part.missing[cell.row, cell.column] = reason
+        if part.cells:
+            parts.append(part)
+    plan = Plan(parts, out)
+    if plan.missing and not skip_missing:
+        raise BadInput(
+            f"{'; '.join(plan.missing)}; or say --skip-missing to leave out what needs them"
+        )
+    return plan

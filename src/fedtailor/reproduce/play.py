@@ -1,0 +1,113 @@
+"""One run of a reproduction: begun, gone on with, or already there."""
+
+from __future__ import annotations
+
+import shutil
+from collections import OrderedDict
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..assemble import World, assemble
+from ..checkpoint import LATEST
+from ..config import Config
+from ..errors import BadInput
+from ..folders import file_name
+from ..runs import Watcher, resume, start
+from .cells import run_key, world_key
+
+HEAVY = ("models", "checkpoint", "general")  # hundreds of runs would fill any disk
+WORLDS = 2  # in memory at a time
+
+
+@dataclass(frozen=True)
+class Task:
+    """A run and where it lies.
+
+    Attributes:
+      key: names the run.
+      config: what is run.
+      folder: of its own.
+      label: what people are told.
+      keep: whether models and checkpoint stay when it is finished.
+      needs_models: a picture looks at them: without them it is not finished.
+    """
+
+    key: str
+    config: Config
+    folder: Path
+    label: str
+    keep: bool = False
+    needs_models: bool = False
+
+    @property
+    def finished(self) -> bool:
+        """Its result is written last."""
+        there = (self.folder / "result.json").exists()
+        return there and (not self.needs_models or (self.folder / "models").exists())
+
+
+def make_task(
+    config: Config, out: Path, label: str, keep: bool = False, needs_models: bool = False
+) -> Task:
+    """A run with its folder: equal runs have the same."""
+    key = run_key(config)
+    name = file_name(f"{config.method.replace('+', '_')}-seed{config.seed}-{key}")
+    return Task(key, config, out / "runs" / name, label, keep or needs_models, needs_models)
+
+
+class Worlds:
+    """Data laid out by client, kept for the next run that has the same."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[str, World] = OrderedDict()
+
+    def of(self, config: Config) -> World:
+        """The world of a run."""
+        key = world_key(config)
+        if key not in self._kept:
+            while len(self._kept) >= WORLDS:
+                self._kept.popitem(last=False)
+            self._kept[key] = assemble(config)
+        self._kept.move_to_end(key)
+        return self._kept[key]
+
+    def forget(self) -> None:
+        """Frees them all."""
+        self._kept.clear()
+
+
+def tidy(task: Task) -> None:
+    """Removes what no table or report needs."""
+    if not task.keep:
+        # states on disk are in folders called tmp...: a process that was killed leaves them
+        for heavy in (*(task.folder / name for name in HEAVY), *task.folder.glob("tmp*/")):
+            shutil.rmtree(heavy, ignore_errors=True)
+        (task.folder / "general.safetensors").unlink(missing_ok=True)
+
+
+def _go_on(task: Task, watch: Watcher | None) -> bool:
+    """Resumes a half-done run; False where its checkpoint cannot be used any more."""
+    if not (task.folder / "checkpoint" / LATEST).exists():
+        return False
+    try:
+        resume(task.folder, watch=watch)
+    except BadInput:  # of another version, or of data that have changed: not the same run
+        return False
+    return True
+
+
+def play(task: Task, worlds: Worlds, watch: Watcher | None = None) -> None:
+    """Plays what is left of a run.
+
+    Raises:
+      BadInput: it cannot be run so.
+      Diverged: a client's training did.
+      Interrupted: somebody pressed Ctrl-C.
+    """
+    if not task.finished and not _go_on(task, watch):
+        world = worlds.of(task.config)  # before the folder: bad input leaves nothing behind
+        if task.folder.exists():
+            shutil.rmtree(task.folder)
+        task.folder.mkdir(parents=True)
+        start(task.config, task.folder, world=world, watch=watch)
+    tidy(task)

@@ -1,0 +1,55 @@
+"""A cell as a paper prints it: `97.93±0.05`, `97.93`, `64.79 (60.69/68.45)`, or `-`."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from ..errors import BadInput
+
+NONE = "-"
+_NUMBER = r"-?\d+(?:\.\d+)?"
+_FORM = re.compile(
+    rf"(?P<mean>{_NUMBER})"
+    rf"(?:\s*±\s*(?P<std>{_NUMBER}))?"
+    rf"(?:\s*\(\s*(?P<low>{_NUMBER})\s*/\s*(?P<high>{_NUMBER})\s*\))?"
+)
+
+
+class Published(NamedTuple):
+    """What a paper prints in a cell.
+
+    Attributes:
+      text: as printed.
+      mean: the main number.
+      std: over the paper's repetitions, if it says so.
+      low: mean of the lowest clients (5 %), if it says so.
+      high: mean of the highest clients (5 %), if it says so.
+    """
+
+    text: str
+    mean: float
+    std: float | None = None
+    low: float | None = None
+    high: float | None = None
+
+
+def read_published(text: str) -> Published | None:
+    """A paper's cell; None where the paper has none.
+
+    Example:
+      >>> read_published("97.93±0.05").std
+      0.05
+      >>> read_published("-") is None
+      True
+    """
+    plain = text.strip()
+    if plain == NONE:
+        return None
+    found = _FORM.fullmatch(plain)
+    if found is None:
+        raise BadInput(
+            f"paper cell '{text}': write '97.93±0.05', '97.93', '64.79 (60.69/68.45)' or '-'"
+        )
+    numbers = {k: None if v is None else float(v) for k, v in found.groupdict().items()}
+    return Published(plain, float(found["mean"]), *(numbers[k] for k in ("std", "low", "high")))

@@ -1,0 +1,88 @@
+"""Which run a worker takes next, and what became of the runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+
+from ..engine import Diverged
+from ..errors import BadInput
+from .cells import world_key
+from .play import Task
+
+
+class News(NamedTuple):
+    """What a worker has to tell.
+
+    Attributes:
+      kind: `begins`, `round`, `done`, `failed` or `again` (its process died, it is tried again).
+      job: number of the worker.
+      task: the run.
+      line: of its history (round).
+      reason: in one line (failed, again).
+    """
+
+    kind: str
+    job: int
+    task: Task
+    line: dict[str, Any] | None = None
+    reason: str = ""
+
+
+Tell = Callable[[News], None]
+
+
+@dataclass
+class Played:
+    """What became of the runs: reasons of those that failed, and whether somebody stopped it."""
+
+    failed: dict[str, str] = field(default_factory=dict)
+    stopped: bool = False
+
+
+def reason_of(error: Exception) -> str:
+    """Why a run failed, in one line."""
+    text = " ".join(str(error).split())
+    if isinstance(error, BadInput | Diverged):
+        return text
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return f"out of memory: use fewer --jobs or a larger machine ({text[:150]})"
+    return f"{type(error).__name__}: {text[:300]}"
+
+
+class Waiting:
+    """Runs that wait, those of the same world together.
+
+    Args:
+      tasks: in the order of the tables.
+    """
+
+    def __init__(self, tasks: Sequence[Task]) -> None:
+        self._of: dict[str, list[Task]] = {}
+        for task in tasks:
+            self._of.setdefault(world_key(task.config), []).append(task)
+
+    def __bool__(self) -> bool:
+        return bool(self._of)
+
+    def take(self, world: str = "", busy: Sequence[str] = ()) -> tuple[str, Task]:
+        """The next run, best of the world that the worker has laid out already.
+
+        Args:
+          world: what the worker played last.
+          busy: what other workers are at.
+        """
+        if world not in self._of:
+            free = [w for w in self._of if w not in busy]
+            world = free[0] if free else max(self._of, key=lambda w: len(self._of[w]))
+        task = self._of[world].pop(0)
+        if not self._of[world]:
+            del self._of[world]
+        return world, task
+
+    def put_back(self, task: Task) -> None:
+        """A run that has to be tried again."""
+        self._of.setdefault(world_key(task.config), []).insert(0, task)

@@ -1,0 +1,223 @@
+"""Loss surfaces: a model moved along directions in the space of its parameters, and its loss there.
+
+Random directions mean nothing by themselves, since a network with larger weights can be moved
+further before it notices. So each filter's direction is given the length of that filter (Li et al.,
+"Visualizing the Loss Landscape of Neural Nets", NeurIPS 2018): a step of 1 changes every filter by
+as much as there is of it, in any network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.func import vmap
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from . import rng, tree
+from .engine.bank import free_memory, nbytes
+from .engine.memory import is_out_of_memory
+from .rng import Key
+from .tree import Tree
+
+ROWS = 256  # examples at a time
+COPIES = 4  # of models and of the largest activation that a chunk of points may need
+SHARE = 0.25  # of the free memory
+MOST = {"cpu": 8, "cuda": 64}  # points at a time: a CPU's caches hold few
+
+Predict = Callable[[Any, Tensor], Tensor]
+Place = Callable[[Tensor], Tree]  # where on the surface -> the model there
+
+
+class Measured(NamedTuple):
+    """Mean loss and accuracy at each point."""
+
+    loss: Tensor
+    accuracy: Tensor
+
+
+# --- directions ---
+
+
+def _filter_norms(weight: Tensor) -> Tensor:
+    """The norm of each output filter, ready to be multiplied with them."""
+    norms: Tensor = torch.linalg.vector_norm(weight.flatten(1), dim=1)
+    return norms.reshape(-1, *[1] * (weight.ndim - 1))
+
+
+def direction(model: Tree, key: Key) -> Tree:
+    """A random direction whose filters are as long as the model's.
+
+    Biases, normalisation's scales and its statistics (all that has one axis) do not move.
+
+    Args:
+      model: a tree of parameters.
+      key: of the draws; the same ones for every model with the same names and shapes.
+    """
+    flat, found = tree.flatten(model), {}
+    for number, name in enumerate(sorted(flat)):
+        weight = flat[name]
+        if weight.ndim < 2 or not weight.is_floating_point():
+            found[name] = torch.zeros_like(weight)
+            continue
+        own = rng.fold(key.to(weight.device), number)
+        drawn = rng.normal(own, *weight.shape, dtype=weight.dtype)
+        found[name] = drawn * _filter_norms(weight) / (_filter_norms(drawn) + 1e-10)
+    return tree.unflatten(found)
+
+
+def plane(model: Tree, first: Tree, second: Tree) -> Place:
+    """(a, b) -> model + a · first + b · second."""
+
+    def at(steps: Tensor) -> Tree:
+        a, b = steps[0], steps[1]
+        return tree.map(
+            lambda w, p, q: w + a.to(w.dtype) * p + b.to(w.dtype) * q, model, first, second
+        )
+
+    return at
+
+
+def segment(start: Tree, end: Tree, statistics: Collection[str] = ()) -> Place:
+    """t -> start + t · (end − start), straight on beyond both.
+
+    Args:
+      start: the model at t = 0.
+      end: the model at t = 1.
+      statistics: names that do not go beyond: a variance could become negative.
+    """
+    fixed = set(statistics)
+
+    def at(where: Tensor) -> Tree:
+        t, kept = where[0], where[0].clamp(0, 1)
+        first, last = tree.flatten(start), tree.flatten(end)
+        return tree.unflatten(
+            {
+                k: torch.lerp(v, last[k], (kept if k.split("/")[-1] in fixed else t).to(v.dtype))
+                for k, v in first.items()
+            }
+        )
+
+    return at
+
+
+def grid(axis: Sequence[float] | Tensor) -> Tensor:
+    """All pairs of an axis' values, row by row: the first one is the slow one."""
+    values = torch.as_tensor(axis, dtype=torch.float64)
+    return torch.cartesian_prod(values, values)
+
+
+# --- measuring ---
+
+
+class _Largest(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes the bytes of the largest tensor that is made."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.bytes = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        if isinstance(made, Tensor):
+            self.bytes = max(self.bytes, made.numel() * made.element_size())
+        return made
+
+
+def choose_chunk(predict: Predict, model: Tree, x: Tensor) -> int:
+    """How many models can be looked at together."""
+    with _Largest() as largest, torch.no_grad():
+        predict(model, x[:ROWS])
+    each = COPIES * (nbytes(model) + largest.bytes)
+    return int(max(1, min(MOST[x.device.type], SHARE * free_memory(x.device) // max(each, 1))))
+
+
+def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
+    """Each row's loss."""
+    return F.cross_entropy(logits, y, reduction="none")
+
+
+def measure(
+    predict: Predict,
+    at: Place,
+    points: Tensor,
+    x: Tensor,
+    y: Tensor,
+    *,
+    chunk: int = 0,
+    loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy,
+    tell: Callable[[int], None] = lambda done: None,
+) -> Measured:
+    """Loss and accuracy over all rows, at every point: exact, many points at once.
+
+    Args:
+      predict: (model, examples) -> logits.
+      at: the model at a point.
+      points: one row each.
+      x: examples.
+      y: their labels.
+      chunk: points at a time; 0 takes as many as fit.
+      loss: (logits, labels) -> each row's loss.
+      tell: called with the number of points that were done since the last time.
+    """
+    chunk = chunk or choose_chunk(predict, at(points[0].to(x.device)), x)
+
+    def row(model: Tree, some: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        logits = predict(model, some)
+        right = (logits.argmax(-1) == labels).sum()
+        return loss(logits, labels).double().sum(), right.double()
+
+    def together(some: Tensor) -> Tensor:
+        models = vmap(at)(some.to(x.device))
+        total = torch.zeros(2, len(some), dtype=torch.float64, device=x.device)
+        for examples, labels in zip(torch.split(x, ROWS), torch.split(y, ROWS), strict=True):
+            total += torch.stack(vmap(row, in_dims=(0, None, None))(models, examples, labels))
+        return total.cpu()
+
+    found: list[Tensor] = []
+    left = points
+    with torch.no_grad():
+        while len(left):
+            try:
+                found.append(together(left[:chunk]))
+            except RuntimeError as error:
+                if not is_out_of_memory(error) or chunk == 1:
+                    raise
+                chunk //= 2
+                continue
+            tell(len(left[:chunk]))
+            left = left[chunk:]
+    losses, right = torch.cat(found, dim=1) / max(len(y), 1)
+    return Measured(losses, right)
+
+
+class Sharpness(NamedTuple):
+    """How fast the loss rises around a model.
+
+    Attributes:
+      centre: the loss of the model itself.
+      highest: the largest loss within the radius, less the centre's.
+      mean: the mean loss within the radius, less the centre's.
+    """
+
+    centre: float
+    highest: float
+    mean: float
+
+
+def sharpness(axis: Tensor, losses: Tensor, radius: float) -> Sharpness:
+    """How sharp a surface is around its centre.
+
+    Args:
+      axis: the grid's values, the same both ways, with 0 in the middle.
+      losses: one per pair of them.
+      radius: the disc that counts.
+    """
+    middle = len(axis) // 2
+    inside = axis[:, None] ** 2 + axis[None, :] ** 2 <= radius**2 * (1 + 1e-9)
+    centre = losses[middle, middle]
+    rise = losses[inside] - centre
+    return Sharpness(float(centre), float(rise.max()), float(rise.mean()))

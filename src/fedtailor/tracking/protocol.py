@@ -1,0 +1,80 @@
+"""What is asked of a tool, and what it is told of a round."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+Line = dict[str, Any]
+PARTS = {"pre": "accuracy", "post": "accuracy_after_training", "global": "accuracy_global"}
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The run that is tracked.
+
+    Attributes:
+      name: method and seed.
+      folder: of the run.
+      home: of the run, or of the comparison that it belongs to: files of tools go there.
+      settings: all that it depends on.
+    """
+
+    name: str
+    folder: Path
+    home: Path
+    settings: dict[str, Any]
+
+
+class Tracker(Protocol):
+    """One run in one tool.
+
+    Attributes:
+      id: by which the tool knows the run, so that a resumed one is continued.
+    """
+
+    id: str
+
+    def log(self, number: int, values: dict[str, float]) -> None:
+        """Notes numbers of a round."""
+
+    def end(self, number: int, values: dict[str, float], clients: Path) -> None:
+        """Notes what the run came to, and closes it.
+
+        Args:
+          number: the last round.
+          values: at the end.
+          clients: a table with a row per client, as csv.
+        """
+
+    def leave(self) -> None:
+        """Closes the tool without an end: the run may be resumed."""
+
+
+def round_values(line: Line) -> dict[str, float]:
+    """The numbers in a line of the history.
+
+    Example:
+      >>> round_values({"round": 1, "bytes": {"up": 5, "down": 7}, "pre": {"mean": 0.5, "loss": 2}})
+      {'bytes/up': 5.0, 'bytes/down': 7.0, 'accuracy/mean': 0.5, 'loss/test': 2.0}
+    """
+    found: dict[str, Any] = {f"bytes/{k}": v for k, v in line.get("bytes", {}).items()}
+    found |= {f"time/{k}": line.get(k) for k in ("train_seconds", "seconds")}
+    found["privacy/epsilon"] = line.get("epsilon", {}).get("max")
+    found["clients/left_out"] = len(line["skipped"]) if "skipped" in line else None
+    for part, name in PARTS.items():
+        scores = line.get(part) or {}
+        found |= {f"{name}/{k}": v for k, v in scores.items() if k != "loss"}
+        if part == "pre":
+            found["loss/test"] = scores.get("loss")
+    return {k: float(v) for k, v in found.items() if isinstance(v, (int, float))}
+
+
+def final_values(result: dict[str, Any]) -> dict[str, float]:
+    """The numbers of a result."""
+    found = {f"final/{k}": v for k, v in result["accuracy"].items()}
+    found |= {f"final/bytes_{k}": v for k, v in result["bytes"].items()}
+    found |= {f"final/{k}": result.get(k) for k in ("seconds", "train_seconds", "best_round")}
+    found["final/epsilon"] = (result.get("epsilon") or {}).get("max")
+    return {k: float(v) for k, v in found.items() if isinstance(v, (int, float))}

@@ -1,0 +1,199 @@
+"""The way of a client's model through rounds, on the plane that shows most of it.
+
+A run with `--keep-path` keeps models of some clients before and after training in a round. Their
+two principal components span a plane; the client's training loss is measured all over it. The
+picture is that of FedALA (Zhang et al., AAAI 2023, Figure 4): with FedAvg every round begins at the
+global model, with ALA where the client's own loss is low.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from . import __version__, tree
+from .checkpoint import write_atomically
+from .errors import BadInput, unknown
+from .keeping import path_clients, path_rounds, read_points
+from .landscape import Tell, as_lists
+from .measured import TRAJECTORY, Json
+from .principal import frame, model_plane
+from .reopening import Reopened, finished_runs, reopen
+from .report.pack import evenly
+from .surface import measure, plane
+from .tree import Tree
+
+ROUNDS = 60  # of each run: more arrows cannot be told apart
+
+
+class Stop(NamedTuple):
+    """A model on the way: of which run, in which round, before or after training."""
+
+    run: int
+    round: int
+    when: str
+    model: Tree
+
+
+def _followed(runs: Sequence[Reopened], client: str | None) -> str:
+    """The client whose way is shown: all runs must have kept it."""
+    kept: list[list[str]] = []
+    for run in runs:
+        rounds = path_rounds(run.folder)
+        if not rounds:
+            raise BadInput(
+                f"'{run.folder}' kept no path: run it again with --keep-path 1 (or more clients)"
+            )
+        kept.append(path_clients(run.folder, rounds[-1], run.clients))
+    common = [name for name in kept[0] if all(name in names for names in kept)]
+    if client is not None and client not in common:
+        raise unknown("client whose path was kept:", client, common)
+    if not common:
+        raise BadInput(
+            "the runs kept the paths of different clients: name runs of the same clients"
+        )
+    return client or common[0]
+
+
+def _stops(runs: Sequence[Reopened], client: str, window: tuple[int, int]) -> list[Stop]:
+    first, last = window
+    stops = []
+    for number, run in enumerate(runs):
+        rounds = [r for r in path_rounds(run.folder) if first <= r <= last]
+        for r in (rounds[i] for i in evenly(len(rounds), ROUNDS)):
+            for when, model in read_points(run.folder, r, client).items():
+                stops.append(Stop(number, r, when, model))
+    if len(stops) < 3:
+        raise BadInput(
+            f"only {len(stops)} models of {client} in rounds {first} to {last}: a plane needs three"
+        )
+    if len({json.dumps(_shapes(stop.model)) for stop in stops}) > 1:
+        raise BadInput(f"the runs have different networks for {client}: a plane needs the same")
+    return stops
+
+
+def _shapes(model: Tree) -> dict[str, list[int]]:
+    return {k: list(v.shape) for k, v in sorted(tree.flatten(model).items())}
+
+
+def _labels(runs: Sequence[Reopened]) -> list[str]:
+    methods = [str(run.result["method"]) for run in runs]
+    return [
+        m if methods.count(m) == 1 else f"{m} ({run.folder.resolve().name})"
+        for m, run in zip(methods, runs, strict=True)
+    ]
+
+
+def trajectory(
+    runs: Sequence[Reopened],
+    client: str | None = None,
+    *,
+    points: int = 31,
+    window: tuple[int, int] = (1, 10**9),
+    tell: Tell = lambda what, done, all: None,
+) -> Json:
+    """The ways of one client's model in some runs on one plane, as `trajectory.json` has them.
+
+    Args:
+      runs: which kept that client's models.
+      client: whose; the first one that all runs kept, if None.
+      points: of the plane, along each axis.
+      window: first and last round that count.
+      tell: called with progress.
+    """
+    if points < 3 or points > 201:
+        raise BadInput(f"points is {points}: give a number from 3 to 201")
+    name = _followed(runs, client)
+    stops = _stops(runs, name, window)
+    method, task = runs[0].player(name)
+    x, y = runs[0].rows("train", name)
+
+    def to(model: Tree) -> Tree:
+        return tree.map(lambda leaf: leaf.to(x.device), model)
+
+    seen = model_plane([stop.model for stop in stops], task.buffers)
+    at = plane(to(seen.origin), to(seen.first), to(seen.second))
+    found = seen.plane
+    across, up = frame(found.places, points)
+    every, done = points**2 + len(stops), 0
+
+    def add(count: int) -> None:
+        nonlocal done
+        done += count
+        tell(name, done, every)
+
+    where = torch.cartesian_prod(torch.from_numpy(up), torch.from_numpy(across)).flip(1)
+    losses = measure(method.predict, at, where, x, y, tell=add).loss.reshape(points, points)
+    # what the models themselves have: beside the plane lies more than on it
+    stacked = to(tree.stack([stop.model for stop in stops]))
+
+    def pick(k: Tensor) -> Tree:
+        return tree.map(lambda leaf: leaf.index_select(0, k)[0], stacked)
+
+    own = measure(method.predict, pick, torch.arange(len(stops))[:, None], x, y, tell=add)
+    return {
+        "version": __version__,
+        "client": name,
+        "x": as_lists(torch.from_numpy(across)),
+        "y": as_lists(torch.from_numpy(up)),
+        "shares": as_lists(torch.from_numpy(found.shares)),
+        "loss": as_lists(losses),
+        "runs": [
+            {
+                "label": label,
+                "folder": run.folder.resolve().name,
+                "stops": [
+                    {
+                        "round": stop.round,
+                        "when": stop.when,
+                        "x": as_lists(torch.tensor(place[0])),
+                        "y": as_lists(torch.tensor(place[1])),
+                        "loss": as_lists(loss),
+                    }
+                    for stop, place, loss in zip(stops, found.places, own.loss, strict=True)
+                    if stop.run == number
+                ],
+            }
+            for number, (label, run) in enumerate(zip(_labels(runs), runs, strict=True))
+        ],
+    }
+
+
+def write_trajectory(
+    folders: Sequence[str | Path],
+    client: str | None = None,
+    *,
+    points: int = 31,
+    window: tuple[int, int] = (1, 10**9),
+    device: str = "auto",
+    tell: Tell = lambda what, done, all: None,
+) -> Json:
+    """Measures the plane of some runs together and writes it into the folder of each.
+
+    Args:
+      folders: of runs or comparisons; runs that kept no path are an error.
+      client: whose way; the first one that all runs kept, if None.
+      points: of the plane, along each axis.
+      window: first and last round that count.
+      device: where to compute.
+      tell: called with (client, points done, points in all).
+
+    Raises:
+      BadInput: a folder cannot be used.
+    """
+    if not folders:
+        raise BadInput("no folders: name at least one run that was made with --keep-path")
+    places = finished_runs([Path(f) for f in folders])
+    runs = [reopen(place, device) for place in places]
+    for run in runs[1:]:
+        if run.world.digest() != runs[0].world.digest():
+            raise BadInput(f"'{run.folder}' has other data or clients than '{runs[0].folder}'")
+    found = trajectory(runs, client, points=points, window=window, tell=tell)
+    for place in places:
+        write_atomically(place / TRAJECTORY, json.dumps(found) + "\n")
+    return found

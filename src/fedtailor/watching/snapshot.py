@@ -1,0 +1,142 @@
+"""What a folder holds at this moment: how far its runs are, and the page about them."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ..comparison import MARK, run_folder
+from ..errors import BadInput
+from ..report.page import page_data, render
+from ..report.running import BEGUN, Standing, collect_so_far, standing
+from ..verdict import YARDSTICK
+
+TOLD = (BEGUN, "history.jsonl", "result.json")
+POLL = 2.0  # seconds between two questions of a browser
+SHARE = 20  # the page may take a twentieth of the time from a run in the same process
+
+
+def planned(folder: Path) -> list[Path]:
+    """The folders of all runs that a folder stands for, also of those that are not there yet.
+
+    Raises:
+      BadInput: it holds no run and no comparison.
+    """
+    if not folder.is_dir():
+        raise BadInput(f"'{folder}' is no folder: name a run or comparison")
+    if not (folder / MARK).exists():
+        if not (folder / "config.toml").exists():
+            raise BadInput(f"'{folder}' holds no run: name what fedtailor run or compare writes")
+        return [folder]
+    try:
+        kept = json.loads((folder / MARK).read_text(encoding="utf-8"))
+        methods = [YARDSTICK, *(str(m) for m in kept["methods"] if m != YARDSTICK)]
+        first = int(kept.get("settings", {}).get("seed", 0))
+        seeds = range(first, first + int(kept["seeds"]))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BadInput(f"'{folder / MARK}' is broken ({error}): start it anew") from None
+    return [run_folder(folder, method, seed) for seed in seeds for method in methods]
+
+
+def in_words(standings: Sequence[Standing]) -> str:
+    """How far everything is, in a line.
+
+    Example:
+      >>> in_words([Standing("local-seed0", 9, 9, True), Standing("fedala-seed0", 2, 9, False)])
+      '1 of 2 runs finished; fedala-seed0: round 2 of 9, running'
+    """
+    done = sum(one.finished for one in standings)
+    if done == len(standings):
+        return "finished"
+    if len(standings) == 1:
+        return standings[0].words
+    going = [f"{one.name}: {one.words}" for one in standings if one.rounds and not one.finished]
+    return "; ".join([f"{done} of {len(standings)} runs finished", *going])
+
+
+def _trace(places: Sequence[Path]) -> str:
+    """Changes whenever there is something new to show."""
+    found = []
+    for place in places:
+        for name in TOLD:
+            try:
+                kept = (place / name).stat()
+                found.append(f"{kept.st_mtime_ns:x}-{kept.st_size:x}")
+            except OSError:
+                found.append("")
+    return ".".join(found)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A page, and what it was made of."""
+
+    trace: str
+    page: str
+
+
+class Snapshots:
+    """The page about a folder, made anew when something has changed, and not too often.
+
+    Args:
+      folder: of a run or comparison.
+
+    Raises:
+      BadInput: it holds neither.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        planned(folder)
+        self.folder = folder
+        self._lock = threading.Lock()
+        self._shown: Shown | None = None
+        self._number = 0  # of the page: a browser asks for it again when it is another one
+        self._failed = ""
+        self._rest_until = 0.0
+
+    def state(self) -> dict[str, Any]:
+        """What a browser asks for every two seconds."""
+        standings = [standing(place) for place in planned(self.folder)]
+        self.refresh()
+        return {
+            "words": in_words(standings),
+            "finished": all(one.finished for one in standings) and not self._stale(),
+            "page": self._number,
+            "failed": self._failed,
+            "runs": [{"name": one.name, "words": one.words} for one in standings],
+            "poll": POLL,
+        }
+
+    def page(self) -> str | None:
+        """The page; None before any run has evaluated a round."""
+        return self._shown.page if self._shown else None
+
+    def _stale(self) -> bool:
+        trace = _trace(planned(self.folder))
+        return not self._failed and (self._shown is None or self._shown.trace != trace)
+
+    def refresh(self) -> None:
+        """Makes the page anew if something has changed since, and the last one is long enough ago
+        for what it cost. What cannot be read leaves the last page as it was."""
+        with self._lock:
+            places = planned(self.folder)
+            trace = _trace(places)
+            fresh = self._shown is not None and self._shown.trace == trace
+            if fresh or time.monotonic() < self._rest_until:
+                return
+            begun = time.monotonic()
+            try:
+                begun_any = any((place / "config.toml").exists() for place in places)
+                found = collect_so_far([self.folder]) if begun_any else None
+                if found is not None:
+                    self._shown = Shown(trace, render(page_data(found)))
+                    self._number += 1
+                self._failed = ""
+            except BadInput as error:
+                self._failed = str(error)
+            self._rest_until = time.monotonic() + SHARE * (time.monotonic() - begun)

@@ -1,0 +1,47 @@
+"""Pictures of landscapes and trajectories."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from fedtailor.errors import BadInput
+from fedtailor.figures import draw_figure
+from surfacelab import fake_landscape, fake_trajectory, play
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    folder = tmp_path_factory.mktemp("figures")
+    return [play(folder / name, name, rounds=1) for name in ("fedavg", "fedala")]
+
+
+def look_at(path: Path) -> None:
+    with Image.open(path) as picture:
+        picture.load()
+        darkest, lightest = picture.convert("L").getextrema()
+        assert lightest - darkest > 100, "an empty picture"
+
+
+def test_nothing_was_measured(runs: list[Path]) -> None:
+    with pytest.raises(BadInput, match="fedtailor landscape DIR first"):
+        draw_figure("landscape", runs, kind="png")
+    with pytest.raises(BadInput, match="--keep-path"):
+        draw_figure("trajectory", runs, kind="png")
+
+
+def test_pictures(runs: list[Path], tmp_path: Path) -> None:
+    fake_landscape(runs[0], ["client-1"], general=False)
+    fake_landscape(runs[1], ["client-1", "client-2"])
+    fake_trajectory(runs, ["fedavg", "fed$ala"], "client-0")
+    try:
+        for name in ("landscape", "trajectory"):
+            look_at(draw_figure(name, runs, out=tmp_path / f"{name}.png"))
+            assert draw_figure(name, runs, out=tmp_path / f"{name}.svg").stat().st_size > 5000
+        look_at(draw_figure("landscape", runs[1:], out=tmp_path / "pair.png"))
+    finally:
+        for folder in runs:
+            for name in ("landscape", "trajectory"):
+                (folder / f"{name}.json").unlink()

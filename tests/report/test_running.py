@@ -1,0 +1,117 @@
+"""Runs that still go on: what is known of them, and how far they are."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import synthetic
+
+import fedtailor
+from fedtailor.errors import BadInput
+from fedtailor.report.page import page_data, render
+from fedtailor.report.running import collect_so_far, run_so_far, standing
+
+
+@pytest.fixture
+def half(tmp_path: Path) -> Path:
+    return synthetic.unfinish(synthetic.make_run(tmp_path / "run", "fedala", rounds=9), 4)
+
+
+def lines(folder: Path) -> list[dict]:
+    return [json.loads(row) for row in (folder / "history.jsonl").read_text().splitlines()]
+
+
+def test_a_half_run_is_read_up_to_its_last_round(half: Path) -> None:
+    found = run_so_far(half)
+    assert found is not None
+    history = lines(half)
+    assert found.result["reached"] == 4
+    assert found.result["accuracy"] == history[-1]["pre"]
+    assert list(found.result["per_client"].values()) == history[-1]["pre_per_client"]
+    assert found.result["bytes"]["up"] == sum(line["bytes"]["up"] for line in history)
+    assert found.result["train_seconds"] == pytest.approx(2.0)
+
+
+def test_a_line_that_is_half_written_is_left_out(half: Path) -> None:
+    with (half / "history.jsonl").open("a") as file:
+        file.write('{"round": 5, "coh')
+    found = run_so_far(half)
+    assert found is not None
+    assert found.result["reached"] == 4
+    assert standing(half).words == "round 4 of 9, running"
+
+
+def test_a_broken_line_in_the_middle_is_told(half: Path) -> None:
+    with (half / "history.jsonl").open("a") as file:
+        file.write("{\n")
+    with pytest.raises(BadInput, match=r"history\.jsonl"):
+        run_so_far(half)
+
+
+def test_before_the_first_evaluated_round_there_is_nothing(half: Path) -> None:
+    (half / "history.jsonl").write_text("")
+    assert run_so_far(half) is None
+    assert collect_so_far([half]) is None
+    (half / "history.jsonl").unlink()
+    assert run_so_far(half) is None
+    assert standing(half).words == "round 0 of 9, running"
+    assert standing(half.parent / "later").words == "not begun"
+
+
+def test_a_run_without_news_is_doubted(half: Path) -> None:
+    before = (half / "history.jsonl").stat().st_mtime - 3 * 3600
+    os.utime(half / "history.jsonl", (before, before))
+    assert standing(half).words == "round 4 of 9, no news for 3 h: was it stopped?"
+
+
+def test_a_finished_run_is_finished(tmp_path: Path) -> None:
+    folder = synthetic.make_run(tmp_path / "run", "fedavg")
+    assert standing(folder).words == "finished"
+    found = run_so_far(folder)
+    assert found is not None
+    assert "reached" not in found.result
+
+
+def test_half_a_seed_is_not_averaged_with_whole_ones(tmp_path: Path) -> None:
+    folder = synthetic.make_comparison(tmp_path / "c", ("local", "fedavg", "fedala"), seeds=2)
+    synthetic.unfinish(folder / "runs" / "fedavg-seed1", 2)
+    for seed in (0, 1):
+        synthetic.unfinish(folder / "runs" / f"fedala-seed{seed}", 3)
+    found = collect_so_far([folder])
+    assert found is not None
+    assert {c.label: len(c.runs) for c in found.contenders} == {
+        "local": 2,
+        "fedavg": 1,
+        "fedala": 1,
+    }
+    assert found.running == ["fedala is at round 3 of 5"]
+    assert set(found.unfinished) == {"fedala-seed1", "fedavg-seed1"}
+
+
+def test_the_page_says_that_numbers_will_change(half: Path) -> None:
+    found = collect_so_far([half])
+    assert found is not None
+    page = render(page_data(found))
+    assert "Not finished, so its numbers will change: fedala is at round 4 of 9." in page
+    assert "after 4 rounds" in page
+
+
+def test_a_real_run_can_be_read_after_each_round(tmp_path: Path) -> None:
+    seen = []
+
+    def look(line: dict, rounds: int) -> None:
+        found = collect_so_far([tmp_path / "run"])
+        assert found is not None
+        data = page_data(found)
+        seen.append((standing(tmp_path / "run").words, data["methods"][0]["rounds"]))
+        assert data["class_counts"] is not None
+        assert sum(data["rows"]["train"]) > 0
+        assert data["methods"][0]["accuracy"]["mean"]["mean"] == line["pre"]["mean"]
+
+    settings = {"model": "mlp", "clients": 3, "rounds": 2, "engine": "sequential"}
+    fedtailor.run("fedavg", out=tmp_path / "run", watch=look, **settings)
+    assert seen == [("round 1 of 2, running", 1), ("round 2 of 2, running", 2)]
+    assert standing(tmp_path / "run").finished

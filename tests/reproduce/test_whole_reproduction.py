@@ -1,0 +1,130 @@
+"""Whole reproductions: interrupted, failed, without data, small."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedtailor.errors import BadInput
+from fedtailor.reproduce import play, reproduce
+from fedtailor.reproduce.cells import Scale
+from fedtailor.reproduce.plan import make_plan
+from fedtailor.reproduce.queue import News, Waiting
+
+PAPERS = Path(__file__).parent / "papers"
+
+
+def again(out: Path, *names: str, **more: Any) -> dict[str, dict[str, Any]]:
+    return reproduce(*names, papers=PAPERS, out=out, device="cpu", **more)
+
+
+def test_interrupted_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[tuple[str, str, int]] = []
+
+    def press(news: News) -> None:
+        """Ctrl-C after the first round of the second run."""
+        seen.append((news.kind, news.task.key, (news.line or {}).get("round", 0)))
+        if news.kind == "round" and len({key for _, key, _ in seen}) == 2:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        again(tmp_path, "tiny/fig1", tell=press)
+    first, half = dict.fromkeys(key for _, key, _ in seen)
+    results = {p: p.stat().st_mtime_ns for p in tmp_path.glob("runs/*/result.json")}
+    assert len(results) == 1
+    table = (tmp_path / "tiny/fig1/table.json").read_text()
+    assert '"not finished"' in table
+
+    later: list[tuple[str, str, int]] = []
+    started: list[Any] = []
+    monkeypatch.setattr(play, "start", lambda *a, **k: started.append(a))
+    found = again(
+        tmp_path,
+        "tiny/fig1",
+        tell=lambda n: later.append((n.kind, n.task.key, (n.line or {}).get("round", 0))),
+    )
+    # the half one only, from its second round, and from its checkpoint
+    assert later == [("begins", half, 0), ("round", half, 2), ("done", half, 0)]
+    assert started == []
+    assert all(p.stat().st_mtime_ns == at for p, at in results.items())
+    assert found["tiny/fig1"]["complete"]
+    assert first != half
+
+
+def test_a_failed_run_is_reported_and_the_others_go_on(tmp_path: Path) -> None:
+    found = again(tmp_path, "tiny/fails")["tiny/fails"]
+    bad, good = found["cells"]
+    assert bad["status"] == "failed"
+    assert "diverged" in bad["reason"]
+    assert bad["mean"] is None
+    assert good["status"] == "done"
+    assert not found["complete"]
+    assert "diverged" in (tmp_path / "tiny/fails/index.html").read_text()
+    assert r"\emph{failed}" in (tmp_path / "tiny/fails/table.tex").read_text()
+
+
+def test_missing_data_are_found_before_anything_is_run(tmp_path: Path) -> None:
+    out, empty = tmp_path / "out", tmp_path / "empty"
+    empty.mkdir()
+    with pytest.raises(BadInput, match=r"'cifar100' is not in .*--skip-missing"):
+        again(out, "tiny/needs", data_dir=str(empty))
+    assert not out.exists()
+    found = again(out, "tiny/needs", data_dir=str(empty), skip_missing=True)["tiny/needs"]
+    assert [c["status"] for c in found["cells"]] == ["done", "missing data"]
+
+
+def test_a_smaller_version_is_marked_everywhere(tmp_path: Path) -> None:
+    found = again(tmp_path, "tiny/table1", small=True, only=["FedAvg"])["tiny/table1"]
+    mark = "small scale, 1 rounds instead of 2, 1 of 2 seeds"
+    assert found["scale"] == mark
+    assert not found["as_in_paper"]
+    assert found["rows"] == ["FedAvg"]
+    folder = tmp_path / "tiny/table1"
+    for name in ("table.json", "table.csv", "table.tex", "index.html"):
+        assert mark in (folder / name).read_text(), name
+
+
+def test_sweeps_and_matrices_are_drawn(tmp_path: Path) -> None:
+    found = again(tmp_path, "tiny/fig2", "tiny/fig3", keep_models=True)
+    assert found["tiny/fig2"]["pictures"] == ["sweep.png"]
+    (name,) = found["tiny/fig3"]["pictures"]
+    assert name.startswith("matrix-FedFomo-iid-")
+    assert (tmp_path / "tiny/fig3" / name).stat().st_size > 5000
+    assert len(list(tmp_path.glob("runs/*/models"))) == 3  # as was asked for
+
+
+def test_a_picture_of_the_models_wants_them(tmp_path: Path, experiments: Any) -> None:
+    again(tmp_path, "tiny/fig2", only=["3 clients"])
+    plain = make_plan([experiments["fig2"]], Scale(), tmp_path, only=["3*"]).tasks[0]
+    shown = dataclasses.replace(experiments["fig2"], shows="landscape")
+    task = make_plan([shown], Scale(), tmp_path, only=["3*"]).tasks[0]
+    assert plain.folder == task.folder
+    assert plain.finished
+    assert not task.finished  # its models were dropped
+    play.play(task, play.Worlds())
+    assert task.finished
+    play.play(task, play.Worlds())
+    assert (task.folder / "models").is_dir()
+
+
+def test_counts_are_checked(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="jobs is 0: give at least 1"):
+        again(tmp_path, "tiny/fig1", jobs=0)
+
+
+def test_workers_keep_to_a_world(experiments: Any, tmp_path: Path) -> None:
+    tasks = make_plan([experiments["table1"]], Scale(), tmp_path).tasks
+    waiting = Waiting(tasks)
+    world, first = waiting.take()
+    other, second = waiting.take("", busy=[world])
+    assert world != other
+    assert first.config.partition != second.config.partition
+    order = []
+    while waiting:
+        world, task = waiting.take(world)
+        order.append(task.config.partition)
+    assert order == ["iid", "iid", "iid", "pathological:2"]

@@ -1,0 +1,110 @@
+"""Models that are kept: the global one, and those on the way, at no cost to the run itself."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import fedtailor
+from fedtailor.errors import BadInput
+from fedtailor.keeping import path_clients, path_rounds, read_general, read_points
+from fedtailor.runs import resume
+from surfacelab import SMALL, play
+
+TIMES = ("seconds", "train_seconds")
+
+
+def history(folder: Path) -> list[dict[str, Any]]:
+    lines = [json.loads(row) for row in (folder / "history.jsonl").read_text().splitlines()]
+    return [{k: v for k, v in line.items() if k not in TIMES} for line in lines]
+
+
+@pytest.fixture(scope="module")
+def followed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return play(tmp_path_factory.mktemp("kept") / "fedala", "fedala", keep_path=2)
+
+
+def test_keeping_a_path_changes_nothing_else(followed: Path, tmp_path: Path) -> None:
+    plain = play(tmp_path / "plain", "fedala")
+    assert not (plain / "path").exists()
+    assert history(plain) == history(followed)
+    for file in (plain / "models").iterdir():
+        assert file.read_bytes() == (followed / "models" / file.name).read_bytes()
+
+
+def test_points_are_the_models_before_and_after_training(tmp_path: Path) -> None:
+    folder = play(tmp_path / "run", "fedavg", clients=1, keep_path=1)
+    assert path_rounds(folder) == [1, 2, 3]
+    rounds = [read_points(folder, r, "client-0") for r in (1, 2, 3)]
+    for one, following in pairwise(rounds):
+        # a single client's model is the mean of all: where it ended is where it begins again
+        assert all(torch.allclose(one["after"][k], v) for k, v in following["before"].items())
+        assert any(not torch.allclose(one["before"][k], v) for k, v in one["after"].items())
+    last = load_file(folder / "models" / "client-0.safetensors")
+    assert all(torch.allclose(rounds[-1]["after"][k], v) for k, v in last.items())
+
+
+def test_only_the_first_clients_and_evaluated_rounds_are_kept(tmp_path: Path) -> None:
+    folder = play(tmp_path / "run", "fedavg", keep_path=2, eval_every=2, participation=0.25)
+    assert path_rounds(folder) == [2, 3]
+    assert path_clients(folder, 3, [f"client-{i}" for i in range(4)]) == ["client-0", "client-1"]
+    cohorts = {line["round"]: line["cohort"] for line in history(folder)}
+    for number in (2, 3):
+        for client in (0, 1):
+            found = read_points(folder, number, f"client-{client}")
+            assert ("after" in found) == (client in cohorts[number])
+            assert "before" in found
+
+
+def test_a_resumed_run_has_the_same_path(followed: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "broken"
+
+    def stop(line: dict[str, Any], rounds: int) -> None:
+        if line["round"] == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        play(folder, "fedala", watch=stop, checkpoint_every=1, keep_path=2)
+    shutil.rmtree(folder / "path")  # as if it had been killed before it wrote any of round 2
+    (folder / "path").mkdir()
+    shutil.copy(followed / "path" / "000001.safetensors", folder / "path")
+    resume(folder)
+    assert path_rounds(folder) == [1, 2, 3]
+    for file in (folder / "path").iterdir():
+        mine, whole = load_file(file), load_file(followed / "path" / file.name)
+        assert mine.keys() == whole.keys()
+        assert all(torch.equal(mine[k], whole[k]) for k in mine)
+
+
+def test_more_clients_than_train(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="keep-path is 4, but only 3 clients train"):
+        fedtailor.run("fedavg", out=tmp_path / "x", **SMALL | {"keep_path": 4, "held_out": 1})
+    assert not (tmp_path / "x").exists()
+
+
+def test_the_global_model_is_one_file(followed: Path) -> None:
+    kept = read_general(followed, "client-0")
+    assert kept is not None
+    assert kept.keys() == load_file(followed / "models" / "client-0.safetensors").keys()
+    assert not (followed / "general").exists()
+
+
+def test_a_method_without_a_global_model_keeps_none(tmp_path: Path) -> None:
+    folder = play(tmp_path / "run", "fedavg", rounds=1)
+    assert read_general(folder, "client-0") is None
+
+
+def test_global_models_with_parts_of_their_own_are_kept_for_each_client(tmp_path: Path) -> None:
+    folder = play(tmp_path / "run", "fedalt+mix", rounds=1)
+    assert not (folder / "general.safetensors").exists()
+    first, second = (read_general(folder, f"client-{i}") for i in range(2))
+    assert first is not None and second is not None
+    same = [k for k in first if torch.equal(first[k], second[k])]
+    assert 0 < len(same) < len(first)
