@@ -9,8 +9,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.func import vmap
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from fedtailor import rng
+from fedtailor.engine.tracing import can_compile
 from fedtailor.rng import Turn
 
 MASK = (1 << 64) - 1
@@ -204,3 +206,14 @@ def test_turns_of_many_clients_are_the_turns_of_each() -> None:
         assert int(many.key[client]) == int(
             a_turn().of(torch.tensor(client)).at_client().aside().key
         )
+
+
+@pytest.mark.skipif(not can_compile(torch.device("cpu")), reason="there is no compiler")
+def test_compiled_code_draws_the_same_numbers() -> None:
+    def draw(key: torch.Tensor) -> torch.Tensor:
+        return rng.bits(key, 33)
+
+    key = rng.key(3)
+    compiled = torch._inductor.compile(make_fx(draw)(key), [key])
+    found = compiled(key)
+    assert torch.equal(found[0] if isinstance(found, (list, tuple)) else found, draw(key))

@@ -35,12 +35,6 @@ def _shift(value: Tensor, bits: int) -> Tensor:
     return (value >> bits) & ((1 << (64 - bits)) - 1)
 
 
-def _times_gold(number: Tensor) -> Tensor:
-    """`number * _GOLD` for numbers below 2^31. In halves: compilers that reckon with positions in
-    symbols must not meet a product beyond 64 bits."""
-    return ((number * (_GOLD >> 32)) << 32) + number * (_GOLD & 0xFFFFFFFF)
-
-
 def _mix(z: Tensor) -> Tensor:
     z = (z ^ _shift(z, 30)) * _FIRST
     z = (z ^ _shift(z, 27)) * _SECOND
@@ -76,7 +70,9 @@ def split(key: Key, n: int = 2) -> list[Key]:
 def bits(key: Key, n: int) -> Tensor:
     """`n` random 63-bit integers. The i-th depends on key and i alone, not on `n`."""
     position = torch.arange(1, n + 1, device=key.device)
-    return _shift(_mix(key + _times_gold(position)), 1)
+    # key + position * _GOLD, written so that no compiler multiplies the position alone: they take
+    # positions for small numbers and reckon with 32 bits
+    return _shift(_mix((key + position) * _GOLD + (key - key * _GOLD)), 1)
 
 
 def uniform(key: Key, *shape: int, dtype: torch.dtype | None = None) -> Tensor:

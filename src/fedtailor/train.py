@@ -257,7 +257,9 @@ def descend(
         "loss": _zero(theta, turn),
     }
     kept = {"given": given or {}} | ({"rate": rate} if isinstance(rate, Tensor) else {})
-    done, notes = scan(step, begun, kept, steps, (data.x, data.y))
+    # noise for every parameter is so much code that compilers take minutes
+    compiles = not recipe.dp_clip
+    done, notes = scan(step, begun, kept, steps, (data.x, data.y), compiles=compiles)
     if recipe.dp_clip:
         # all rows at once are never a short batch
         kind = "steps" if recipe.steps or recipe.batch == 0 else recipe.last
