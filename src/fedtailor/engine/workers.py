@@ -41,24 +41,25 @@ class Workers:
 
     def run(self, loop: Loop, tensors: Sequence[Tensor], key: Any) -> Sequence[Tensor]:
         """All steps of all clients."""
-        out = [t.clone(memory_format=torch.contiguous_format) for t in tensors[: loop.carried]]
+        begun = tensors[: loop.carried]
+        out = [torch.empty_like(t, memory_format=torch.contiguous_format) for t in begun]
         rest = [t.contiguous() for t in tensors[loop.carried :]]  # as programs expect it
         active = loop.had(tensors)
         with one_thread():
             jobs = []
-            for low, high in self._blocks(loop, out, rest, key):
-                jobs.append(self._prepare(loop, out, rest, active, key, low, high))
+            for low, high in self._blocks(loop, begun, rest, key):
+                jobs.append(self._prepare(loop, begun, out, rest, active, key, low, high))
             for job in [self._pool.submit(job) for job in jobs]:
                 job.result()
         return out
 
     def _blocks(
-        self, loop: Loop, out: list[Tensor], rest: list[Tensor], key: Any
+        self, loop: Loop, begun: Sequence[Tensor], rest: list[Tensor], key: Any
     ) -> list[tuple[int, int]]:
-        clients = len(out[0])
+        clients = len(begun[0])
         if key not in self._alone:
-            self._alone[key] = self._has_convolutions(loop, out, rest)
-        size = sum(t.numel() * t.element_size() for t in out) // clients
+            self._alone[key] = self._has_convolutions(loop, begun, rest)
+        size = sum(t.numel() * t.element_size() for t in begun) // clients
         together = 1 if self._alone[key] else max(1, min(AT_MOST, CACHE // max(size, 1)))
         # enough blocks for all workers, but the same ones with any number of workers
         together = min(together, -(-clients // BLOCKS))
@@ -67,14 +68,15 @@ class Workers:
         edges = [clients * i // count for i in range(count + 1)]
         return list(pairwise(edges))
 
-    def _has_convolutions(self, loop: Loop, out: list[Tensor], rest: list[Tensor]) -> bool:
+    def _has_convolutions(self, loop: Loop, begun: Sequence[Tensor], rest: list[Tensor]) -> bool:
         with SeesConvolutions() as look:
-            loop.for_all(False, len(loop.axes) - 1)(*_slice(loop, [*out, *rest], 0, 1, 0))
+            loop.for_all(False, len(loop.axes) - 1)(*_slice(loop, [*begun, *rest], 0, 1, 0))
         return bool(look.seen)
 
     def _prepare(
         self,
         loop: Loop,
+        begun: Sequence[Tensor],
         out: list[Tensor],
         rest: list[Tensor],
         active: Tensor,
@@ -88,7 +90,7 @@ class Workers:
         # one program for the block, with a mask if ever one is needed: tracing takes its time
         masked = not bool(mine[:, need].all())
         levels = len(loop.axes) - (high - low == 1)
-        example = [t.contiguous() for t in _slice(loop, [*out, *rest], low, high, 0)]
+        example = [t.contiguous() for t in _slice(loop, [*begun, *rest], low, high, 0)]
 
         def make() -> Program:
             step, compiled = loop.for_all(masked, levels), self._compiled and loop.compiles
@@ -100,6 +102,8 @@ class Workers:
 
         @torch.no_grad()
         def work() -> None:
+            for new, old in zip(out, begun, strict=True):
+                new[low:high].copy_(old[low:high])
             fixed = _slice(loop, [*out, *rest], low, high, None)
             first = len(fixed) - 4
             moments = [
