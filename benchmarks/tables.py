@@ -216,6 +216,42 @@ def scale(name: str) -> str:
     return rows(header, body) + made_by(report)
 
 
+def parity(name: str) -> str:
+    report = read(name)
+    found = report["rows"]
+    worst = max(found, key=lambda r: r["apart"])
+    passed, methods = sum(r["passed"] for r in found), len({r["method"] for r in found})
+    ways, networks = ({r[k] for r in found} for k in ("way", "network"))
+    return (
+        f"{methods} methods on {len(networks)} networks in {len(ways)} ways "
+        f"({', '.join(sorted(ways))}), and FedAvg with DP-SGD: {passed} of {len(found)} cases "
+        f"within {report['limit']:g}; the largest difference is {worst['apart']:.1e} "
+        f"({worst['method']})." + made_by(report)
+    )
+
+
+def _cell(cell: dict[str, Any] | None) -> str:
+    if cell is None:
+        return "–"
+    paper = cell["paper"]["text"] if cell["paper"] else "–"
+    if cell["status"] != "done":
+        return f"not run / {paper}"
+    sign = {True: " ▲" if cell["difference"] > 0 else " ▼", False: " ≈", None: ""}
+    return f"{cell['mean']:.2f}±{cell['std']:.2f}{sign[cell['outside']]} / {paper}"
+
+
+def reproduction(name: str) -> str:
+    report = read(f"reproduction/{name}")
+    cells = {(c["row"], c["column"]): c for c in report["cells"]}
+    columns = list(dict.fromkeys(c["column"] for c in report["cells"]))
+    names = list(dict.fromkeys(c["row"] for c in report["cells"]))
+    body = [[row, *(_cell(cells.get((row, c))) for c in columns)] for row in names]
+    tau = "; ".join(f"{c} {v['tau']:.2f} ({v['rows']} rows)" for c, v in report["tau"].items())
+    scale = f" {report['scale']}." if report["scale"] else ""
+    table = rows([f"{report['experiment']}, ours / paper", *columns], body)
+    return f"{table}\n\nKendall's τ: {tau}.{scale}" + made_by(report)
+
+
 TABLES: dict[str, Callable[[str], str]] = {
     "comparison": comparison,
     "speed": speed,
@@ -224,6 +260,8 @@ TABLES: dict[str, Callable[[str], str]] = {
     "cifar": cifar,
     "claims": claims,
     "scale": scale,
+    "parity": parity,
+    "reproduction": reproduction,
 }
 MARK = re.compile(r"(<!-- table: (\w+) ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 

@@ -12,7 +12,10 @@ import fedtailor
 from fedtailor.cli import main
 
 SCRIPT = Path(sys.executable).with_name("fedtailor")
-COMMANDS = ("run", "compare", "resume", "list", "show", "partition", "check", "predict")
+COMMANDS = (
+    *("run", "compare", "resume", "list", "show", "partition", "check", "predict", "report"),
+    *("figure", "watch", "landscape", "trajectory", "reproduce", "federation"),
+)
 
 # Whatever imports torch fails at once: no clock is needed to see that nothing does.
 BLOCKED = """
