@@ -216,6 +216,28 @@ def scale(name: str) -> str:
     return rows(header, body) + made_by(report)
 
 
+def soak(name: str) -> str:
+    found = read(name)
+    memory = {
+        who: [m[who] for m in found["memory_bytes"] if who in m] for who in ("superlink", "app")
+    }
+    spread = ", ".join(
+        f"{megabytes(min(of))} to {megabytes(max(of))} MB ({label})"
+        for label, of in (("SuperLink", memory["superlink"]), ("app", memory["app"]))
+        if of
+    )
+    done = ", ".join(f"{kind} {count}" for kind, count in found["done_to_sites"].items())
+    body = [
+        ["rounds played, lost", f"{found['rounds_played']}, **{found['lost_rounds']}**"],
+        ["done to sites", done],
+        ["answers taken", f"{found['answers_taken']:,}"],
+        ["seconds a round", f"{found['round_seconds']['median']:.0f} (median)"],
+        ["resident memory", spread],
+        ["largest difference to a simulation", f"{found['distance_to_simulation']:.1e}"],
+    ]
+    return rows([f"{found['seconds'] / 60:.0f} minutes", found["task"]], body) + made_by(found)
+
+
 def parity(name: str) -> str:
     report = read(name)
     found = report["rows"]
@@ -260,6 +282,7 @@ TABLES: dict[str, Callable[[str], str]] = {
     "cifar": cifar,
     "claims": claims,
     "scale": scale,
+    "soak": soak,
     "parity": parity,
     "reproduction": reproduction,
 }
