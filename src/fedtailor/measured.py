@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,52 +32,55 @@ def _is_surface(value: Any, size: int) -> bool:
     )
 
 
+def _holds_landscape(found: Json) -> bool:
+    size = len(found["axis"])
+    return size > 2 and all(
+        _is_surface(one[which][rows], size)
+        for one in found["clients"].values()
+        for which in (PERSONAL, GLOBAL)
+        if which in one
+        for rows in (OWN, ALL)
+    )
+
+
+def _holds_trajectory(found: Json) -> bool:
+    width, height = len(found["x"]), len(found["y"])
+    stops = [stop for run in found["runs"] for stop in run["stops"]]
+    return (
+        len(found["loss"]) == height
+        and all(len(row) == width for row in found["loss"])
+        and all({"round", "when", "x", "y", "loss"} <= stop.keys() for stop in stops)
+        and all(stop["when"] in (BEFORE, AFTER) for stop in stops)
+    )
+
+
 def read_landscape(folder: Path) -> Json | None:
-    """What was measured of a run; None if nothing was.
+    """What `fedtailor landscape` measured of a run; None if nothing was.
 
     Raises:
       BadInput: the file is broken.
     """
-    path = folder / LANDSCAPE
-    if not path.exists():
-        return None
-    try:
-        found: Json = json.loads(path.read_text(encoding="utf-8"))
-        size = len(found["axis"])
-        usable = size > 2 and all(
-            _is_surface(one[which][rows], size)
-            for one in found["clients"].values()
-            for which in (PERSONAL, GLOBAL)
-            if which in one
-            for rows in (OWN, ALL)
-        )
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        usable = False
-    if not usable:
-        raise BadInput(f"'{path}' is broken: make it again with fedtailor landscape {folder}")
-    return found
+    return _read(folder / LANDSCAPE, _holds_landscape)
 
 
 def read_trajectory(folder: Path) -> Json | None:
-    """What was measured; None if nothing was.
+    """What `fedtailor trajectory` measured; None if nothing was.
 
     Raises:
       BadInput: the file is broken.
     """
-    path = folder / TRAJECTORY
+    return _read(folder / TRAJECTORY, _holds_trajectory)
+
+
+def _read(path: Path, usable: Callable[[Json], bool]) -> Json | None:
     if not path.exists():
         return None
     try:
         found: Json = json.loads(path.read_text(encoding="utf-8"))
-        width, height = len(found["x"]), len(found["y"])
-        usable = len(found["loss"]) == height and all(len(r) == width for r in found["loss"])
-        usable &= all(
-            {"round", "when", "x", "y", "loss"} <= stop.keys() and stop["when"] in (BEFORE, AFTER)
-            for run in found["runs"]
-            for stop in run["stops"]
-        )
+        whole = usable(found)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        usable = False
-    if not usable:
-        raise BadInput(f"'{path}' is broken: make it again with fedtailor trajectory {folder}")
+        whole = False
+    if not whole:
+        command = f"fedtailor {path.stem} {path.parent}"
+        raise BadInput(f"'{path}' is broken: make it again with {command}")
     return found

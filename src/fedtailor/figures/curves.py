@@ -59,33 +59,32 @@ def _lines(collection: Collection, wish: Wish, measure: str, against: str) -> An
     return picture, axes
 
 
+ACCURACY = "mean test accuracy (%)"
+
+
 def accuracy(collection: Collection, wish: Wish) -> Any:
     """Mean accuracy over clients by round, with the range over seeds as a band."""
-    picture, axes = _lines(collection, wish, "mean", "round")
-    axes.set_xlabel("round")
-    axes.set_ylabel("mean test accuracy (%)")
-    return picture
+    return _named(_lines(collection, wish, "mean", "round"), "round", ACCURACY)
 
 
 def loss(collection: Collection, wish: Wish) -> Any:
     """Test loss of personal models by round."""
-    picture, axes = _lines(collection, wish, "loss", "round")
-    axes.set_xlabel("round")
-    axes.set_ylabel("test loss")
-    return picture
+    return _named(_lines(collection, wish, "loss", "round"), "round", "test loss")
 
 
 def communication(collection: Collection, wish: Wish) -> Any:
     """Mean accuracy against bytes sent, up and down together."""
-    picture, axes = _lines(collection, wish, "mean", "sent")
-    axes.set_xlabel("sent, up and down together (MB)")
-    axes.set_ylabel("mean test accuracy (%)")
-    return picture
+    words = "sent, up and down together (MB)"
+    return _named(_lines(collection, wish, "mean", "sent"), words, ACCURACY)
 
 
 def time(collection: Collection, wish: Wish) -> Any:
     """Mean accuracy against the seconds that the run took."""
-    picture, axes = _lines(collection, wish, "mean", "seconds")
-    axes.set_xlabel("time (s)")
-    axes.set_ylabel("mean test accuracy (%)")
+    return _named(_lines(collection, wish, "mean", "seconds"), "time (s)", ACCURACY)
+
+
+def _named(drawn: tuple[Any, Any], x: str, y: str) -> Any:
+    picture, axes = drawn
+    axes.set_xlabel(x)
+    axes.set_ylabel(y)
     return picture
