@@ -25,7 +25,8 @@ from .packet import Limits, Packet, from_bytes, to_bytes
 
 START_SECONDS = 120.0
 STOP = "stop"
-LONGEST_SOCKET = 107
+LONGEST_SOCKET = 107  # bytes of a socket's path
+SOCKET_NAME = 30  # bytes of a socket's name, with its slash
 _LENGTH = 8
 
 
@@ -35,8 +36,11 @@ def private_folder() -> Path:
     Raises:
       BadInput: somebody else's lies in its place.
     """
+    name = f"fedtailor-{os.getuid()}"
     base = Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir())
-    folder = base / f"fedtailor-{os.getuid()}"
+    if len(os.fsencode(base / name)) + SOCKET_NAME > LONGEST_SOCKET:
+        base = Path("/tmp")  # some systems' own folders are too deep for sockets
+    folder = base / name
     try:
         folder.mkdir(mode=0o700, exist_ok=True)
         found = folder.lstat()
@@ -61,13 +65,7 @@ def socket_of(path: Path) -> Path:
         raise BadInput(f"site file '{path}' cannot be read: {error.strerror}") from None
     # another version or other settings need another process; the old one ends by itself
     mark = hashlib.sha256(f"{path}\0{__version__}\0".encode() + content).hexdigest()[:24]
-    where = private_folder() / f"{mark}.sock"
-    if len(os.fsencode(where)) > LONGEST_SOCKET:
-        raise BadInput(
-            f"socket '{where}' has a longer path than the {LONGEST_SOCKET} bytes that sockets may "
-            "have: set XDG_RUNTIME_DIR to a shorter folder"
-        )
-    return where
+    return private_folder() / f"{mark}.sock"
 
 
 def listen(listener: socket.socket, where: Path) -> None:
