@@ -65,6 +65,7 @@ def test_runs_of_one_method_are_told_apart_by_their_folders(runs: list[Path]) ->
     assert [run["label"] for run in found["runs"]] == ["fedavg (avg)", "fedavg (twin)"]
 
 
+@pytest.mark.slow
 def test_what_cannot_be_shown_is_told(runs: list[Path], tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="no folders"):
         write_trajectory([])

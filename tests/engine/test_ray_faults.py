@@ -29,6 +29,7 @@ def float64() -> Iterator[None]:
     torch.set_default_dtype(before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", mostly_slow(["ditto", "fedfomo", "fedavg"], ("ditto",)))
 def test_a_worker_lost_between_rounds(name: str, caplog: pytest.LogCaptureFixture) -> None:
     simulation = start(name, workers=2)

@@ -32,6 +32,7 @@ def test_nothing_was_measured(runs: list[Path]) -> None:
         draw_figure("trajectory", runs, kind="png")
 
 
+@pytest.mark.slow
 def test_pictures(runs: list[Path], tmp_path: Path) -> None:
     fake_landscape(runs[0], ["client-1"], general=False)
     fake_landscape(runs[1], ["client-1", "client-2"])

@@ -49,8 +49,9 @@ QUICK: dict[str, dict[str, Any]] = {
 }
 # In the suite these take over ten seconds on a busy machine, or are close kin of one that runs.
 SLOW = (
-    "fedavg-c", "fedprox-c", "pfedme", "partialfed", "mocha", "apfl", "perfedavg-fo", "fedper",
-    "lg-fedavg", "heurfedamp", "fedphp", "scaffold",
+    "fedavg-c", "fedprox-c", "pfedme", "partialfed", "apfl", "perfedavg-fo", "fedper",
+    "lg-fedavg", "heurfedamp", "fedphp", "scaffold", "fedsam", "fedavg-data", "fedamp",
+    "mocha", "fedbn",
 )  # fmt: skip
 
 

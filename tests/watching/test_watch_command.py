@@ -23,6 +23,8 @@ def test_ctrl_c_ends_it_cleanly(tmp_path: Path) -> None:
         [*FEDTAILOR, "watch", str(folder), "--port", "0", "--no-open"],
         stderr=subprocess.PIPE,
         text=True,
+        # whoever starts the tests in the background passes on that SIGINT is ignored
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert process.stderr is not None
     url = re.search(r"http://127\.0\.0\.1:\d+/", process.stderr.readline())
