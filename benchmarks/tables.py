@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from fedtailor.reproduce.writing import SIGNS, by_place, shown, verdict
+
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
 PAGES = ["README.md", *(str(p.relative_to(ROOT)) for p in sorted((ROOT / "docs").glob("*.md")))]
@@ -258,16 +260,13 @@ def _cell(cell: dict[str, Any] | None) -> str:
     paper = cell["paper"]["text"] if cell["paper"] else "–"
     if cell["status"] != "done":
         return f"not run / {paper}"
-    sign = {True: " ▲" if cell["difference"] > 0 else " ▼", False: " ≈", None: ""}
-    return f"{cell['mean']:.2f}±{cell['std']:.2f}{sign[cell['outside']]} / {paper}"
+    return f"{shown(cell)} {SIGNS[verdict(cell)]}".rstrip() + f" / {paper}"
 
 
 def reproduction(name: str) -> str:
     report = read(f"reproduction/{name}")
-    cells = {(c["row"], c["column"]): c for c in report["cells"]}
-    columns = list(dict.fromkeys(c["column"] for c in report["cells"]))
-    names = list(dict.fromkeys(c["row"] for c in report["cells"]))
-    body = [[row, *(_cell(cells.get((row, c))) for c in columns)] for row in names]
+    cells, columns = by_place(report), report["columns"]
+    body = [[row, *(_cell(cells.get((row, c))) for c in columns)] for row in report["rows"]]
     tau = "; ".join(f"{c} {v['tau']:.2f} ({v['rows']} rows)" for c, v in report["tau"].items())
     scale = f" {report['scale']}." if report["scale"] else ""
     table = rows([f"{report['experiment']}, ours / paper", *columns], body)

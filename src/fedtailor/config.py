@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
 Seed = Annotated[int, (0, 2**62)]
 WHO_WORKS = ("workers", "address", "worker_gpus")
+# where and how quickly a run is played, not what: its result is the same
+MERE_PLACE = frozenset(
+    {"data_dir", "engine", "device", "compile", "chunk", "states", "checkpoint_every", *WHO_WORKS}
+)
 
 
 def _says(default: Any, panel: str, meaning: str) -> Any:
@@ -251,6 +255,20 @@ def read_config(path: Path) -> tuple[str | None, dict[str, Any], dict[str, Any]]
     if method is not None and not isinstance(method, str):
         raise BadInput(f"config '{path}': method is {method!r}: give its name in quotes")
     return method, found, options
+
+
+def config_of(folder: Path, **changed: Any) -> Config:
+    """The configuration that a run's folder was made with.
+
+    Args:
+      folder: of the run.
+      changed: settings that are to be others.
+    """
+    path = folder / "config.toml"
+    method, given, options = read_config(path)
+    if method is None:
+        raise BadInput(f"'{path}' names no method: it was changed")
+    return make_config(method, given | changed, options)
 
 
 def _toml(value: Any) -> str:

@@ -29,6 +29,18 @@ LINE = tuple(k / 20 for k in range(-10, 31))  # 0: the global model, 1: the pers
 Tell = Callable[[str, int, int], None]  # (what, points done, points in all)
 
 
+def counting(tell: Tell, what: str, every: int) -> Callable[[int], None]:
+    """Adds up points as they are done, and tells of them."""
+    done = 0
+
+    def add(count: int) -> None:
+        nonlocal done
+        done += count
+        tell(what, done, every)
+
+    return add
+
+
 def default_clients(result: Json) -> list[str]:
     """The worst-off client, the one in the middle and the best-off one."""
     scored = {name: value for name, value in result["per_client"].items() if value is not None}
@@ -55,12 +67,6 @@ def _told(found: Measured, shape: tuple[int, ...]) -> Json:
 
 def _in_words(found: Sharpness) -> Json:
     return {k: as_lists(torch.tensor(v, dtype=torch.float64)) for k, v in found._asdict().items()}
-
-
-def _is_line(personal: Tree, general: Tree) -> bool:
-    """Whether there is a straight way from one to the other."""
-    shapes = [{k: v.shape for k, v in tree.flatten(m).items()} for m in (personal, general)]
-    return shapes[0] == shapes[1]
 
 
 class _Bench:
@@ -110,7 +116,8 @@ class _Bench:
             which: {rows: self.surface(name, which, model, rows) for rows in (OWN, ALL)}
             for which, model in models.items()
         }
-        if general is not None and _is_line(personal, general):
+        # else there is no straight way from one to the other
+        if general is not None and tree.shapes(personal) == tree.shapes(general):
             told["line"] = self.line(name, general, personal)
         return told
 
@@ -145,14 +152,7 @@ def landscape(
     every = sum(
         (4 if both else 2) * points**2 + (2 * len(LINE) if both else 0) for both in has_global
     )
-    done = 0
-
-    def add(count: int) -> None:
-        nonlocal done
-        done += count
-        tell(str(run.result["method"]), done, every)
-
-    bench = _Bench(run, points, reach, seed, add)
+    bench = _Bench(run, points, reach, seed, counting(tell, str(run.result["method"]), every))
     return {
         "version": __version__,
         "method": run.result["method"],

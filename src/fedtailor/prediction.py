@@ -11,7 +11,7 @@ import torch
 
 from .assemble import make_method, make_task
 from .checkpoint import load_tensors
-from .config import make_config, read_config
+from .config import config_of
 from .datasets import Encoder, read_examples
 from .errors import BadInput, unknown
 from .folders import file_name
@@ -64,10 +64,7 @@ def predict(folder: str | Path, client: str, files: Sequence[str | Path]) -> lis
     """
     folder = Path(folder)
     encoder = _encoder(folder)
-    method_name, given, options = read_config(folder / "config.toml")
-    if method_name is None:
-        raise BadInput(f"'{folder / 'config.toml'}' names no method: it was changed")
-    config = make_config(method_name, given | {"device": "cpu"}, options)
+    config = config_of(folder, device="cpu")
     models = folder / "models"
     result = _result(folder)
     if client not in result["per_client"]:

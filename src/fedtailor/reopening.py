@@ -10,7 +10,7 @@ from torch import Tensor
 from . import checkpoint, tree
 from .assemble import World, assemble, make_players
 from .checkpoint import load_tensors
-from .config import make_config, read_config
+from .config import config_of
 from .errors import BadInput, unknown
 from .folders import file_name
 from .keeping import read_general
@@ -63,19 +63,20 @@ class Reopened(NamedTuple):
             flat = flat[start : start + int(held.n[self.number(client)])]
         return fed.x[flat], fed.y[flat]
 
-    def _here(self, model: Tree) -> Tree:
+    def here(self, model: Tree) -> Tree:
+        """A model where the data are."""
         device = self.world.federation.x.device
         return tree.map(lambda leaf: leaf.to(device), model)
 
     def personal(self, client: str) -> Tree:
         """A client's personal model."""
         path = self.folder / "models" / f"{file_name(client)}.safetensors"
-        return self._here(tree.unflatten(load_tensors(path)))
+        return self.here(tree.unflatten(load_tensors(path)))
 
     def general(self, client: str) -> Tree | None:
         """The global model as a client has it; None where there is none beside personal ones."""
         found = read_general(self.folder, client)
-        return None if found is None else self._here(found)
+        return None if found is None else self.here(found)
 
 
 def finished_runs(folders: list[Path]) -> list[Path]:
@@ -104,11 +105,7 @@ def reopen(folder: Path, device: str = "auto") -> Reopened:
       BadInput: it is not finished, or its data are not what they were.
     """
     result = read_run(folder).result
-    method, given, options = read_config(folder / "config.toml")
-    if method is None:
-        raise BadInput(f"'{folder / 'config.toml'}' names no method: it was changed")
-    config = make_config(method, given | {"device": device}, options)
-    world = assemble(config)
+    world = assemble(config_of(folder, device=device))
     if (folder / "checkpoint" / checkpoint.LATEST).exists():
         kept = checkpoint.read_meta(folder / "checkpoint").get("data")
         if kept not in (None, world.digest()):

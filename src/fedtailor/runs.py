@@ -17,7 +17,7 @@ import torch
 from . import __version__, checkpoint, tree
 from .assemble import World, assemble, make_players, players_on
 from .checkpoint import save_tensors, write_atomically
-from .config import Config, make_config, read_config, write_config
+from .config import Config, config_of, make_config, write_config
 from .engine import Cluster, RoundReport, Scores, Simulation, draw_cohort
 from .engine.pace import Way, choose_way
 from .errors import BadInput
@@ -243,8 +243,6 @@ class Runner:
             folder.mkdir(exist_ok=True)
             save_tensors(folder / f"{number:06d}.safetensors", kept | {"ids": report.taken})
 
-    # --- results ---
-
     # --- files ---
 
     def _append(self, line: Line) -> None:
@@ -322,10 +320,7 @@ def resume(folder: Path, *, watch: Watcher | None = None) -> dict[str, Any]:
     """
     if not (folder / "config.toml").exists():
         raise BadInput(f"'{folder}' is no run: it has no config.toml")
-    method, given, options = read_config(folder / "config.toml")
-    if method is None:
-        raise BadInput(f"'{folder / 'config.toml'}' names no method: it was changed")
-    config = make_config(method, given, options)
+    config = config_of(folder)
     meta = checkpoint.read_meta(folder / "checkpoint")
     if meta.get("version") != __version__:
         raise BadInput(

@@ -20,7 +20,7 @@ from . import __version__, tree
 from .checkpoint import write_atomically
 from .errors import BadInput, unknown
 from .keeping import path_clients, path_rounds, read_points
-from .landscape import Tell, as_lists
+from .landscape import Tell, as_lists, counting
 from .measured import TRAJECTORY, Json
 from .principal import frame, model_plane
 from .reopening import Reopened, finished_runs, reopen
@@ -72,13 +72,9 @@ def _stops(runs: Sequence[Reopened], client: str, window: tuple[int, int]) -> li
         raise BadInput(
             f"only {len(stops)} models of {client} in rounds {first} to {last}: a plane needs three"
         )
-    if len({json.dumps(_shapes(stop.model)) for stop in stops}) > 1:
+    if any(tree.shapes(stop.model) != tree.shapes(stops[0].model) for stop in stops):
         raise BadInput(f"the runs have different networks for {client}: a plane needs the same")
     return stops
-
-
-def _shapes(model: Tree) -> dict[str, list[int]]:
-    return {k: list(v.shape) for k, v in sorted(tree.flatten(model).items())}
 
 
 def _labels(runs: Sequence[Reopened]) -> list[str]:
@@ -112,21 +108,12 @@ def trajectory(
     stops = _stops(runs, name, window)
     method, task = runs[0].player(name)
     x, y = runs[0].rows("train", name)
-
-    def to(model: Tree) -> Tree:
-        return tree.map(lambda leaf: leaf.to(x.device), model)
-
+    to = runs[0].here
     seen = model_plane([stop.model for stop in stops], task.buffers)
     at = plane(to(seen.origin), to(seen.first), to(seen.second))
     found = seen.plane
     across, up = frame(found.places, points)
-    every, done = points**2 + len(stops), 0
-
-    def add(count: int) -> None:
-        nonlocal done
-        done += count
-        tell(name, done, every)
-
+    add = counting(tell, name, points**2 + len(stops))
     where = torch.cartesian_prod(torch.from_numpy(up), torch.from_numpy(across)).flip(1)
     losses = measure(method.predict, at, where, x, y, tell=add).loss.reshape(points, points)
     # what the models themselves have: beside the plane lies more than on it
@@ -190,8 +177,9 @@ def write_trajectory(
         raise BadInput("no folders: name at least one run that was made with --keep-path")
     places = finished_runs([Path(f) for f in folders])
     runs = [reopen(place, device) for place in places]
+    first = runs[0].world.digest()
     for run in runs[1:]:
-        if run.world.digest() != runs[0].world.digest():
+        if run.world.digest() != first:
             raise BadInput(f"'{run.folder}' has other data or clients than '{runs[0].folder}'")
     found = trajectory(runs, client, points=points, window=window, tell=tell)
     for place in places:

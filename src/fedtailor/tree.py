@@ -69,6 +69,11 @@ def sq_norm(a: Tree) -> Tensor:
     return torch.stack(squares).sum() if squares else torch.zeros(())
 
 
+def shapes(a: Tree) -> dict[str, torch.Size]:
+    """The shape of each leaf by name."""
+    return {name: leaf.shape for name, leaf in flatten(a).items()}
+
+
 def finite(a: Tree) -> Tensor:
     """Whether all numbers are finite."""
     ends = [

@@ -10,20 +10,12 @@ from typing import Annotated, Any
 
 import typer
 
-from fedtailor.cli.settings import with_settings
+from fedtailor.cli.settings import whole, with_settings
 from fedtailor.config import settings
 from fedtailor.errors import BadInput
 
 KEPT = {"data_dir", "hub", "device", "compile", "precision", "chunk", "checkpoint_every"}
 OTHERS = tuple(name for name in settings() if name not in KEPT)
-
-
-def _whole(name: str, text: str | None) -> int | None:
-    if text is None:
-        return None
-    if not text.isdecimal() or int(text) < 1:
-        raise BadInput(f"--{name} is '{text}': give a whole number, at least 1")
-    return int(text)
 
 
 def _command(values: dict[str, Any]) -> str:
@@ -144,8 +136,11 @@ def reproduce(
         return
     if not experiments:
         raise BadInput("no experiment: name one (fedtailor reproduce --list shows them)")
-    count = {name: _whole(name, value) for name, value in (("rounds", rounds), ("seeds", seeds))}
-    workers = _whole("jobs", jobs) or 1
+    count = {
+        name: None if text is None else whole(name, text)
+        for name, text in (("rounds", rounds), ("seeds", seeds))
+    }
+    workers = whole("jobs", jobs)
 
     from fedtailor.cli.reproducing_view import View, show_outcome
     from fedtailor.cli.showing import out as console

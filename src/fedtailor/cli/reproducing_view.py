@@ -17,10 +17,9 @@ from rich.table import Table
 from fedtailor.cli.showing import err, per_cent
 from fedtailor.reproduce.play import Task
 from fedtailor.reproduce.queue import News
-from fedtailor.reproduce.writing import by_place, number, shown, signed
+from fedtailor.reproduce.writing import SIGNS, by_place, number, shown, signed, verdict
 
 Outcome = dict[str, Any]
-SIGNS = {"above": "▲", "below": "▼", "within": "≈", "": ""}
 COLOURS = {"above": "cyan", "below": "red", "within": "green", "": ""}
 
 
@@ -105,18 +104,10 @@ class View:
             sys.stderr.write(f"{news.task.label}: {self._note(news)}\n")
 
 
-def _kind(cell: dict[str, Any]) -> str:
-    if cell["outside"] is None:
-        return ""
-    if not cell["outside"]:
-        return "within"
-    return "above" if cell["difference"] > 0 else "below"
-
-
 def _ours(cell: dict[str, Any]) -> str:
     if cell["status"] != "done":
         return f"[yellow]{escape(cell['status'])}[/]"
-    kind = _kind(cell)
+    kind = verdict(cell)
     text = f"{shown(cell)} {SIGNS[kind]}".strip()
     return f"[{COLOURS[kind]}]{text}[/]" if kind else text
 

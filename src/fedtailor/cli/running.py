@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedtailor.cli.settings import CONFIG_HELP, SET_HELP, gather, read_pairs, with_settings
+from fedtailor.cli.settings import CONFIG_HELP, SET_HELP, gather, read_pairs, whole, with_settings
 from fedtailor.cli.watching import watched
 from fedtailor.config import read_config
 from fedtailor.errors import BadInput
@@ -207,7 +207,7 @@ def compare(
     from fedtailor.comparison import Plan, open_comparison
     from fedtailor.folders import free_folder
 
-    plan = Plan(methods, _whole(seeds), given, pairs)
+    plan = Plan(methods, whole("seeds", seeds), given, pairs)
     first = next(iter(plan.configs.values()))
     folder = out or free_folder(f"compare-{Path(first.data).name}")
     tracking = _tracking(track, folder)
@@ -216,12 +216,6 @@ def compare(
     if tracking:
         tracking.remember()
     _finish(plan, folder, json, watch, tracking)
-
-
-def _whole(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise BadInput(f"--seeds is '{text}': give a whole number, at least 1")
-    return int(text)
 
 
 def _finish(plan: Any, folder: Path, as_json: bool, watch: bool, tracking: Any) -> None:

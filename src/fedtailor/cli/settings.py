@@ -81,6 +81,13 @@ def with_settings(
     return decorate
 
 
+def whole(flag: str, text: str) -> int:
+    """A whole number from the command line, at least 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise BadInput(f"--{flag} is '{text}': give a whole number, at least 1")
+    return int(text)
+
+
 def read_pairs(pairs: list[str] | None) -> dict[str, str]:
     """`name=value` pairs as a dict."""
     out: dict[str, str] = {}

@@ -78,9 +78,14 @@ def _refuse_wishes(wishes: Wishes, name: str) -> None:
         )
 
 
+def data_folder(data_dir: Path | None) -> Path:
+    """Where known data sets are looked for."""
+    return data_dir or Path(os.environ.get(FOLDER_VARIABLE) or "data")
+
+
 def _load_known(name: str, data_dir: Path | None, image_size: int | None, hub: bool) -> Source:
     known = SETS[name]
-    root = data_dir or Path(os.environ.get(FOLDER_VARIABLE) or "data")
+    root = data_folder(data_dir)
     source = find(known, root, image_size)
     if source is not None:
         return source

@@ -3,7 +3,7 @@
 from .comparison import accuracy_curves, comparison_figures, gains, spread
 from .draw import draw, draw_figure
 from .registry import FIGURES
-from .style import COLOURS, PAPER, STYLES, curve, figure, legend, look, tidy
+from .style import COLOURS, PAPER, STYLES, curve, figure, file_of, legend, look, tidy
 from .wish import Picture, Wish
 
 __all__ = [
@@ -19,6 +19,7 @@ __all__ = [
     "draw",
     "draw_figure",
     "figure",
+    "file_of",
     "gains",
     "legend",
     "look",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,7 @@ from ..errors import BadInput, unknown
 from ..report.collect import Collection
 from ..report.running import collect_so_far
 from .registry import FIGURES
-from .style import PAPER
+from .style import PAPER, file_of
 from .wish import Wish
 
 KINDS = ("pdf", "svg", "png")
@@ -54,14 +53,6 @@ def draw(name: str, collection: Collection, wish: Wish = Wish(), title: str = ""
     elif title:
         picture.suptitle(title, fontsize=9)
     return picture
-
-
-def _saved(picture: Any, kind: str) -> bytes:
-    # without a date: the same input gives the same file
-    undated = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}[kind]
-    file = io.BytesIO()
-    picture.savefig(file, format=kind, dpi=DOTS, metadata=undated)
-    return file.getvalue()
 
 
 def _target(name: str, first: Path, kind: str | None, out: Path | None) -> tuple[Path, str]:
@@ -113,7 +104,7 @@ def draw_figure(
     if collection is None:
         raise BadInput(f"'{places[0]}' has no evaluated round yet: wait for one")
     with rc_context(PAPER):
-        made = _saved(draw(name, collection, wish, title), kind)
+        made = file_of(draw(name, collection, wish, title), kind, DOTS)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, made)

@@ -9,14 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..config import read_config
+from ..config import MERE_PLACE, read_config
 from ..errors import BadInput
 from .names import variant_labels
 
 Line = dict[str, Any]
-# settings that say where and how quickly, not what: runs that differ in them alone are the same
-MERE_PLACE = {"seed", "data", "data_dir", "engine", "device", "compile", "chunk", "states"}
-MERE_PLACE |= {"checkpoint_every", "keep_path", "workers", "address", "worker_gpus"}
+# runs that differ in these settings alone are the same: data are compared by what is in them
+NOT_TOLD = MERE_PLACE | {"seed", "data", "keep_path"}
 NEEDED = ("method", "accuracy", "per_client", "rounds", "bytes", "seconds", "seed")
 
 
@@ -164,7 +163,7 @@ def _variant(run: FinishedRun) -> tuple[str, str]:
     """The method, and all settings by which its result may differ, as JSON."""
     path = run.folder / "config.toml"
     settings = read_config(path)[1] if path.exists() else {}
-    told = {k: v for k, v in settings.items() if k not in MERE_PLACE}
+    told = {k: v for k, v in settings.items() if k not in NOT_TOLD}
     told |= {k: run.result.get(k) for k in ("model", "rounds", "participation")}
     told |= run.result.get("options", {})
     return str(run.result["method"]), json.dumps(told, sort_keys=True, default=str)

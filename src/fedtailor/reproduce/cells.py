@@ -9,16 +9,15 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any
 
-from ..config import WHO_WORKS, Config, make_config
+from ..config import MERE_PLACE, Config, make_config
 from ..config import settings as known_settings
 from ..describe import find, page
 from ..errors import BadInput, unknown
 from .published import Published
 from .schema import Column, Experiment, Row, Values
 
-# say where and how quickly, not what: a run that is finished elsewhere is finished
-MERE_PLACE = {"data_dir", "hub", "engine", "device", "compile", "chunk", "states"}
-MERE_PLACE |= {"checkpoint_every", *WHO_WORKS}
+# a run that is finished elsewhere, or on data that came from elsewhere, is finished
+ELSEWHERE = MERE_PLACE | {"hub"}
 
 
 @dataclass(frozen=True)
@@ -71,7 +70,7 @@ class Cell:
 
 def run_key(config: Config) -> str:
     """Names the run: equal runs of several tables are one, wherever they were played."""
-    defaults = {name: known_settings()[name][0].default for name in MERE_PLACE}
+    defaults = {name: known_settings()[name][0].default for name in ELSEWHERE}
     return replace(config, **defaults).fingerprint()[:20]
 
 

@@ -11,6 +11,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from ..config import MERE_PLACE
 from ..config import settings as known_settings
 from ..errors import BadInput, unknown
 from .fields import Fields
@@ -20,8 +21,7 @@ from .schema import Choice, Column, Experiment, Paper, Row, Small, Values
 
 SHOWS = ("table", "curves", "sweep", "spread", "matrix", "bytes", "landscape", "join")
 # said by an entry of their own, or by whoever runs the experiment
-NOT_SETTINGS = {"rounds", "seed", "data_dir", "hub", "device", "compile", "engine", "workers"}
-NOT_SETTINGS |= {"address", "worker_gpus", "chunk", "states", "checkpoint_every"}
+NOT_SETTINGS = MERE_PLACE | {"rounds", "seed", "hub"}
 PAPER = ("paper", "choices", "settings", "options", "experiments")
 
 

@@ -1,10 +1,9 @@
-"""Loss surfaces of an experiment's runs, where FedTailor can measure and draw them."""
+"""Loss surfaces of an experiment's runs."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from ..errors import BadInput
 from .outcome import Part
 from .pictures import KINDS, finished
 
@@ -15,12 +14,9 @@ def landscape(part: Part, folder: Path) -> list[str]:
     """Measures the first seed of every cell and draws a column of the experiment at a time.
 
     Raises:
-      BadInput: this FedTailor cannot, or a run has not kept its models.
+      BadInput: a run has not kept its models.
     """
-    from ..figures import FIGURES, draw_figure
-
-    if PICTURE not in FIGURES:
-        raise BadInput("this FedTailor draws no loss surfaces")
+    from ..figures import draw_figure
     from ..landscape import write_landscapes
     from ..measured import read_landscape
 

@@ -13,7 +13,7 @@ from ..report.learnt import Records
 from .cells import Cell
 from .measures import read_run
 from .outcome import Part
-from .pictures import finished, save
+from .pictures import finished, save, titled
 from .play import Task
 
 BLOCKS = 8  # rows of a picture at most
@@ -90,8 +90,7 @@ def _over_rounds(part: Part, cell: Cell, task: Task, records: Records, name: str
 
 
 def _title(part: Part, cell: Cell, name: str) -> str:
-    mark = f" [{part.mark}]" if part.mark else ""
-    return f"{part.experiment.key}: {cell.row}, {cell.column}, {name.partition('/')[2]}{mark}"
+    return titled(part, f": {cell.row}, {cell.column}, {name.partition('/')[2]}")
 
 
 def matrix(part: Part, folder: Path) -> list[str]:

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from ..config import Config
 from ..datasets import KNOWN, cifar, idx
 from ..datasets.images import visible
 from ..datasets.known import SETS, Known
-from ..datasets.load import FOLDER_VARIABLE
-
-
-def data_folder(data_dir: str) -> Path:
-    """Where known data sets are looked for."""
-    return Path(data_dir or os.environ.get(FOLDER_VARIABLE) or "data")
+from ..datasets.load import FOLDER_VARIABLE, data_folder
 
 
 def _holds(known: Known, folder: Path) -> bool:
@@ -39,7 +33,7 @@ def lacking(config: Config) -> str | None:
         return None
     if name not in KNOWN:
         return f"data set '{name}' has no loader: put it into a folder or table and run it as such"
-    folder = data_folder(config.data_dir)
+    folder = data_folder(Path(config.data_dir) if config.data_dir else None)
     if _holds(SETS[name], folder):
         return None
     return f"data set '{name}' is not in '{folder}': set --data-dir or ${FOLDER_VARIABLE}"

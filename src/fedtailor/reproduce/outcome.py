@@ -12,7 +12,7 @@ from scipy.stats import kendalltau
 
 from .. import __version__
 from ..config import settings as known_settings
-from .cells import MERE_PLACE, Cell
+from .cells import ELSEWHERE, Cell
 from .measures import MEASURES, Value, read_run
 from .play import Task
 from .schema import Experiment
@@ -86,7 +86,7 @@ def _settings(task: Task) -> dict[str, Any]:
     return {
         k: v
         for k, v in given.items()
-        if k in usual and k not in MERE_PLACE | {"seed"} and v != usual[k]
+        if k in usual and k not in ELSEWHERE | {"seed"} and v != usual[k]
     }
 
 

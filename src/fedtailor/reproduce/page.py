@@ -7,20 +7,11 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from .writing import by_place, number, shown, signed
+from .writing import SIGNS, by_place, number, shown, signed, verdict
 
 
 def _asset(package: str, name: str) -> str:
     return resources.files(package).joinpath("assets", name).read_text(encoding="utf-8")
-
-
-def _verdict(cell: dict[str, Any] | None) -> tuple[str, str]:
-    """(sign, class) of a cell: the sign says it where colour cannot."""
-    if cell is None or cell["outside"] is None:
-        return "", ""
-    if not cell["outside"]:
-        return "≈", "within"
-    return ("▲", "above") if cell["difference"] > 0 else ("▼", "below")
 
 
 def render(outcome: dict[str, Any], folder: Path, reports: dict[str, str]) -> str:
@@ -48,5 +39,5 @@ def render(outcome: dict[str, Any], folder: Path, reports: dict[str, str]) -> st
         number=number,
         shown=shown,
         signed=signed,
-        verdict=_verdict,
+        verdict=lambda cell: (SIGNS[verdict(cell)], verdict(cell)),
     )

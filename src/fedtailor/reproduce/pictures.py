@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ..figures import COLOURS, figure, look, tidy
+from ..checkpoint import write_atomically
+from ..figures import COLOURS, curve, figure, file_of, look, tidy
 from ..report.collect import read_history
 from .cells import Cell
 from .measures import MEASURES, read_run
@@ -16,15 +17,15 @@ from .outcome import Part
 from .play import Task
 
 KINDS = ("png", "svg", "pdf")
+DOTS = 150  # per inch
 AT_ONCE = 3  # panels side by side
 Played = list[tuple[Cell, list[Task]]]
 
 
 def save(picture: Any, folder: Path, name: str) -> str:
     """Writes a picture in all forms and returns the name of the one for pages."""
-    undated = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}
-    for kind in KINDS:  # without a date: the same runs give the same file
-        picture.savefig(folder / f"{name}.{kind}", dpi=150, metadata=undated[kind])
+    for kind in KINDS:
+        write_atomically(folder / f"{name}.{kind}", file_of(picture, kind, DOTS))
     return f"{name}.png"
 
 
@@ -34,14 +35,15 @@ def finished(part: Part) -> Played:
     return [(cell, tasks) for cell, tasks in found if tasks]
 
 
-def _looks(part: Part) -> dict[str, dict[str, Any]]:
-    """A row looks the same in every panel and whatever else is left out."""
-    return {row.name: look(i) for i, row in enumerate(part.experiment.rows)}
+def _places(part: Part) -> dict[str, int]:
+    """Numbers of rows: one looks the same in every panel and whatever else is left out."""
+    return {row.name: i for i, row in enumerate(part.experiment.rows)}
 
 
-def _title(part: Part) -> str:
+def titled(part: Part, more: str = "") -> str:
+    """What stands above a picture; it says what is not as in the paper."""
     mark = f" [{part.mark}]" if part.mark else ""
-    return f"{part.experiment.key}{mark}"
+    return f"{part.experiment.key}{more}{mark}"
 
 
 def _panels(
@@ -53,7 +55,7 @@ def _panels(
     down = -(-len(columns) // across)
     picture = figure(3.6 * across + 1.4, height * down + 0.5)
     grid = picture.subplots(down, across, squeeze=False)
-    picture.suptitle(_title(part), fontsize=10, parse_math=False)
+    picture.suptitle(titled(part), fontsize=10, parse_math=False)
 
     def each() -> Iterator[tuple[Any, Played]]:
         for panel, column in zip(grid.flat, columns, strict=False):
@@ -74,18 +76,9 @@ def _panels(
     return picture, each()
 
 
-def _band(panel: Any, x: Sequence[float], runs: Iterable[Sequence[float]], **style: Any) -> None:
-    """Mean over seeds as a line, their range as a band."""
-    values = np.array(list(runs), dtype=float)
-    panel.plot(x, values.mean(axis=0), **style)
-    if len(values) > 1:
-        low, high = values.min(axis=0), values.max(axis=0)
-        panel.fill_between(x, low, high, color=style["color"], alpha=0.12, lw=0)
-
-
 def _by_round(part: Part, folder: Path, key: str, across: str, name: str) -> list[str]:
     """Accuracy against something of the history, a line per row."""
-    looks, played = _looks(part), finished(part)
+    places, played = _places(part), finished(part)
     picture, panels = _panels(part, played)
     for panel, cells in panels:
         for cell, tasks in cells:
@@ -93,8 +86,9 @@ def _by_round(part: Part, folder: Path, key: str, across: str, name: str) -> lis
             if not runs[0]:
                 continue
             place = [line["sent"] / 1e6 if across == "sent" else line["round"] for line in runs[0]]
-            scores = [[100 * line[key]["mean"] for line in run] for run in runs]
-            _band(panel, place, scores, label=cell.row, **looks[cell.row])
+            scores = np.array([[100 * line[key]["mean"] for line in run] for run in runs])
+            band = (scores.min(axis=0), scores.max(axis=0)) if len(scores) > 1 else None
+            curve(panel, places[cell.row], cell.row, place, scores.mean(axis=0), band)
             for line in runs[0]:
                 if "joined" in line and key == "pre_present":
                     panel.axvline(line["round"], color="#7F7F7F", linewidth=0.9, linestyle=":")
@@ -121,31 +115,32 @@ def join(part: Part, folder: Path) -> list[str]:
 
 def sweep(part: Part, folder: Path) -> list[str]:
     """The metric by what is varied; the paper's values, where it prints them, as hollow marks."""
-    looks, played = _looks(part), finished(part)
+    played = finished(part)
     picture = figure(6.0, 3.8)
     axes = picture.add_subplot()
-    for row in dict.fromkeys(cell.row for cell, _ in played):
+    for row, number in _places(part).items():
         points = []
         for cell, tasks in played:
+            if cell.row != row or cell.x is None:
+                continue
             measure = MEASURES[cell.metric]
             values = [v.main for t in tasks if (v := measure.read(*read_run(t.folder)))]
-            if cell.row == row and cell.x is not None and values:
+            if values:
                 points.append((cell.x, np.mean(values), np.std(values), cell.published))
         points.sort(key=lambda point: point[0])
         if not points:
             continue
         x, mean, std, published = zip(*points, strict=True)
-        axes.errorbar(x, mean, yerr=std, label=row, marker="o", markersize=4, **looks[row])
+        drawn = look(number)
+        axes.errorbar(x, mean, yerr=std, label=row, marker="o", markersize=4, **drawn)
         known = [(a, p.mean) for a, p in zip(x, published, strict=True) if p]
         if known:
             at, value = zip(*known, strict=True)
-            colour = looks[row]["color"]
-            axes.scatter(
-                at, value, s=36, facecolors="none", edgecolors=colour, marker="s", zorder=3
-            )
+            ring = {"facecolors": "none", "edgecolors": drawn["color"], "marker": "s"}
+            axes.scatter(at, value, s=36, zorder=3, **ring)
     axes.set_xlabel(part.experiment.x, parse_math=False)
     axes.set_ylabel(part.experiment.y or MEASURES[part.experiment.metric].meaning, parse_math=False)
-    axes.set_title(_title(part), fontsize=10, parse_math=False)
+    axes.set_title(titled(part), fontsize=10, parse_math=False)
     tidy(axes)
     picture.legend(loc="outside right upper", frameon=False, fontsize=8)
     return [save(picture, folder, "sweep")]

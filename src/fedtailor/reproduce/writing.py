@@ -16,6 +16,7 @@ FIELDS = (
     "paper", "paper_mean", "paper_std", "paper_low", "paper_high",
     "difference", "outside", "scale", "reason",
 )  # fmt: skip
+SIGNS = {"above": "▲", "below": "▼", "within": "≈", "": ""}  # where colour cannot say it
 AT_ONCE = 3  # columns of a LaTeX table side by side: more do not fit on a page
 _LATEX = {
     "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
@@ -45,6 +46,15 @@ def shown(cell: dict[str, Any]) -> str:
 def signed(value: float | None) -> str:
     """A difference with its sign."""
     return "–" if value is None else f"{value:+.2f}"
+
+
+def verdict(cell: Cell | None) -> str:
+    """How a cell lies to the paper's: `above`, `below`, `within`, or nothing where that is open."""
+    if cell is None or cell["outside"] is None:
+        return ""
+    if not cell["outside"]:
+        return "within"
+    return "above" if cell["difference"] > 0 else "below"
 
 
 def by_place(outcome: Outcome) -> dict[tuple[str, str], Cell]:
