@@ -136,6 +136,12 @@ class Runner:
 
     def play(self, watch: Watcher | None = None) -> dict[str, Any]:
         """Plays the rounds that are left and returns the result."""
+        try:
+            return self._play(watch)
+        finally:  # also after an error: the next run needs the memory
+            self.simulation.close()
+
+    def _play(self, watch: Watcher | None) -> dict[str, Any]:
         begun = time.monotonic() - self.progress.seconds
         saved_at, cost = time.monotonic(), 0.0
         if self.folder and not (self.folder / "checkpoint" / checkpoint.LATEST).exists():
@@ -169,7 +175,6 @@ class Runner:
             result["seconds"] = round(time.monotonic() - begun, 3)
             if self.folder:
                 self._write(result)
-        self.simulation.close()
         return result
 
     def _round(self) -> Line:

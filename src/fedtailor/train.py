@@ -362,6 +362,9 @@ def fit(
     return {k: (done.theta if k in done.theta else done.carried)[k] for k in params}
 
 
+SCORED = 128  # rows of a client at a time
+
+
 class Score(NamedTuple):
     """Sums over one client's rows: how many were right, and their losses."""
 
@@ -370,7 +373,7 @@ class Score(NamedTuple):
 
 
 def score(
-    predict: Callable[[Any, Tensor], Tensor], model: Any, data: Data, size: int = 128
+    predict: Callable[[Any, Tensor], Tensor], model: Any, data: Data, size: int = SCORED
 ) -> Score:
     """How a model does on the rows of `data` (no augmentation, evaluation mode)."""
 

@@ -105,6 +105,22 @@ def test_free_memory_is_what_the_machine_has() -> None:
     assert 1 << 20 < free_memory(CPU) < 1 << 46
 
 
+def test_a_process_that_shares_a_gpu_has_its_part_of_the_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    free, share, own = 900, 1.0, 0
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, 1000))
+    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda device: share)
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: own)
+    assert free_memory(torch.device("cuda")) == 900
+    share, own = 0.5, 100
+    assert free_memory(torch.device("cuda")) == 400
+    free = 300  # others have taken more than theirs
+    assert free_memory(torch.device("cuda")) == 300
+    own = 600
+    assert free_memory(torch.device("cuda")) == 0
+
+
 @pytest.mark.parametrize(
     ("clients", "place"),
     [(1, "device"), (39, "device"), (40, "host"), (119, "host"), (120, "disk"), (9999, "disk")],

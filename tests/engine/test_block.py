@@ -150,6 +150,18 @@ def test_scores_and_models_do_with_smaller_chunks_too(
     assert simulation.chunk == 1
 
 
+def test_scoring_has_chunks_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    simulation = start()
+    simulation.step(torch.arange(9))
+    before = simulation.score().test.loss
+    simulation.players._scoring = 6
+    cramped = Cramped(3, ERRORS["gpu"])
+    monkeypatch.setitem(block.MAPPERS, "vectorised", cramped)
+    torch.testing.assert_close(simulation.score().test.loss, before, rtol=1e-12, atol=1e-12)
+    assert cramped.refused == 1 and simulation.players._scoring == 3
+    assert simulation.chunk == 8  # that training takes more at a time is no matter
+
+
 def test_noisy_gradients_of_a_failed_chunk_are_not_charged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

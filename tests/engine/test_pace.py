@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import sys
+import weakref
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -236,6 +238,20 @@ def test_buffers_grow_with_the_number_of_steps() -> None:
     kinds = [k for k in pace._programs.values() if isinstance(k, Captured)]
     assert max(k.capacity for k in kinds) == 5
     assert apart(sim.server["params"], plain.server["params"]) < 1e-12
+
+
+def test_what_was_captured_is_gone_after_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = classification(dense)
+    sim = Simulation(METHODS["fedavg"](task, recipe=Recipe(batch=8)), world(), task)
+    pace = sim.players.pace = Buffered("traced", CPU)  # type: ignore[attr-defined]
+    sim.step(torch.arange(4))
+    sim.score()
+    captured = [weakref.ref(k) for k in pace._programs.values()]
+    assert len(captured) > 1
+    asked: list[torch.device] = []
+    monkeypatch.setattr(paces, "give_back", lambda device: asked.append(device) or gc.collect())
+    sim.close()
+    assert asked == [CPU] and not any(ref() for ref in captured)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")

@@ -24,9 +24,14 @@ def nbytes(rows: Tree) -> int:
 
 
 def free_memory(device: torch.device) -> int:
-    """Bytes that can still be had on a device; for the CPU, of the machine's memory."""
+    """Bytes that can still be had on a device; for the CPU, of the machine's memory.
+
+    A process that shares a GPU may have been given a part of its memory only.
+    """
     if device.type == "cuda":
-        return int(torch.cuda.mem_get_info(device)[0])
+        free, total = torch.cuda.mem_get_info(device)
+        share = torch.cuda.get_per_process_memory_fraction(device)
+        return int(min(free, max(0, share * total - torch.cuda.memory_reserved(device))))
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
         return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable"))

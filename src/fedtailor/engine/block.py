@@ -84,6 +84,7 @@ class Block:
         self.recipe, self.device = recipe, federation.x.device
         self.pace = Pace(way if engine == "vectorised" else "plain", self.device)
         self.chunk = 1
+        self._scoring = 0  # clients that are scored at a time; 0: as many as train
 
     @property
     def place(self) -> Place:
@@ -100,29 +101,37 @@ class Block:
     ) -> None:
         """Makes room for states, and chooses how many clients share a call where `chunk` is 0."""
         mapped = self.pace.way == "plain"
-        fits = [
+        rooms = [
             group.prepare(server, self.federation, turn, place, folder, self.recipe, mapped)
             for group in self.groups
         ]
         if self.engine == "vectorised":  # one after another: a chunk is one client
             members = sum(len(group.members) for group in self.groups)
-            self.chunk = min(chunk or min(fits), members)
+            self.chunk = min(chunk or min(room.training for room in rooms), members)
+            if not chunk and self.device.type != "cpu":
+                self._scoring = min(room.scoring for room in rooms)
 
     # --- chunks ---
 
     def _chunks(
-        self, ids: Tensor, visit: Callable[[_Chunk], Found]
+        self, ids: Tensor, visit: Callable[[_Chunk], Found], scoring: bool = False
     ) -> Iterator[tuple[_Chunk, Found]]:
         """Visits clients in chunks of one group with about equally many rows, so that little is
         padding. A chunk that does not fit is halved, for good; it has changed nothing."""
+        scoring = scoring and self._scoring > 0
         for group in self.groups:
             mine = ids[torch.isin(ids, group.members)].sort().values
             left = mine[self.federation.train.n[mine].argsort(stable=True, descending=True)]
             while len(left):
-                chunk = _Chunk(group, left[: self.chunk], left[self.chunk :][: self.chunk])
+                size = self._scoring if scoring else self.chunk
+                chunk = _Chunk(group, left[:size], left[size:][:size])
                 found, problem = self._attempt(visit, chunk)
                 if found is None:
-                    self._halve(chunk, problem)
+                    half = self._half(chunk, problem)
+                    if scoring:
+                        self._scoring = half
+                    else:
+                        self.chunk = half
                     continue
                 left = left[len(chunk.ids) :]
                 yield chunk, found
@@ -139,11 +148,10 @@ class Block:
                 raise
             return None, str(error).splitlines()[0] if str(error) else type(error).__name__
 
-    def _halve(self, chunk: _Chunk, problem: str) -> None:
+    def _half(self, chunk: _Chunk, problem: str) -> int:
+        """Frees what can be freed; returns how many clients to go on with."""
         chunk.group.bank.expect(chunk.ids[:0])
         self.pace.forget()
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
         size = len(chunk.ids)
         if size == 1:
             parameters = sum(p.numel() for p in chunk.group.initial.values())
@@ -152,13 +160,13 @@ class Block:
                 f"on {self.device}, not even for one client at a time ({problem}): lower --batch, "
                 "choose a smaller --model, or another --device"
             )
-        self.chunk = size // 2
         log.warning(
             "out of memory on %s with %d clients at a time: going on with %d",
             self.device,
             size,
-            self.chunk,
+            size // 2,
         )
+        return size // 2
 
     def _map(
         self,
@@ -295,7 +303,7 @@ class Block:
             return found
 
         seen, found = [], []
-        for chunk, scores in self._chunks(ids, assess):
+        for chunk, scores in self._chunks(ids, assess, scoring=True):
             seen.append(chunk.ids)
             found.append(scores)
         ordered: Scores = join(found, torch.cat(seen).argsort())

@@ -42,12 +42,19 @@ class Captured:
       tensors: its tensors.
       compiled: compile the steps for large numbers of clients.
       capture: False runs the steps as they are: where there is no GPU, for tests.
+      pool: memory for what steps make on their way, of all loops: they never run at the same
+        time, and what has to last lies in buffers of its own.
     """
 
     def __init__(
-        self, loop: Loop, tensors: Sequence[Tensor], compiled: bool, capture: bool = True
+        self,
+        loop: Loop,
+        tensors: Sequence[Tensor],
+        compiled: bool,
+        capture: bool = True,
+        pool: Any = None,
     ) -> None:
-        self.loop, self._compiled, self._capture = loop, compiled, capture
+        self.loop, self._compiled, self._capture, self._pool = loop, compiled, capture, pool
         self.clients = len(tensors[0])
         self.capacity = 0
         first = len(tensors) - 4
@@ -57,7 +64,6 @@ class Captured:
         self._plan: list[Tensor] = []
         self._number = torch.zeros(1, dtype=torch.int64, device=tensors[0].device)
         self._steps: dict[tuple[int, bool], Callable[[], Any]] = {}
-        self._pool: Any = None
         self.seconds = 0.0
 
     def run(self, loop: Loop, tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -163,5 +169,4 @@ class Captured:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool, stream=stream):
             step()
-        self._pool = self._pool or graph.pool()
         return graph.replay

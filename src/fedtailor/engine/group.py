@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,12 +14,19 @@ from .. import rng, tree
 from ..method import Method, Model
 from ..rng import Turn
 from ..task import Task
-from ..train import Recipe, fit
+from ..train import SCORED, Recipe, fit
 from ..tree import Params, Tree
 from .bank import Bank, Place, choose_place, nbytes
 from .chunk import choose_chunk
 from .federation import Federation
 from .mapper import Visit
+
+
+class Room(NamedTuple):
+    """How many clients fit on the device at a time, when they train and when they are scored."""
+
+    training: int
+    scoring: int
 
 
 class Group:
@@ -44,17 +53,22 @@ class Group:
         folder: Path | None,
         recipe: Recipe,
         mapped: bool = True,
-    ) -> int:
-        """Makes room for the states; returns how many clients fit on the device at a time."""
+    ) -> Room:
+        """Makes room for the states; returns how much is left for clients."""
         first = self.members[0].to(federation.x.device)
         message = self.method.send(server, first, turn.of(first))
         like = self.method.start(message, self.initial, turn.of(first).at_start())
         device, count = federation.x.device, len(self.members)
         place = place or choose_place(nbytes(like), count, device)
         self.bank = Bank(count, like, device, place, folder)
-        return choose_chunk(
-            self.task, self.initial, federation, message, like, recipe, mapped=mapped
-        )
+        recipes = [recipe]
+        if device.type != "cpu":  # where memory is short; scoring takes more rows at a time
+            recipes.append(replace(recipe, batch=SCORED))
+        fits = [
+            choose_chunk(self.task, self.initial, federation, message, like, each, mapped=mapped)
+            for each in recipes
+        ]
+        return Room(fits[0], fits[-1])
 
     def rows(self, ids: Tensor) -> Tensor:
         """The members' places in the bank."""

@@ -17,6 +17,7 @@ from torch import Tensor
 from ..scan import RUNNER, Loop, plainly
 from .captured import Captured
 from .identity import ClosesOverClient, identity
+from .memory import give_back
 from .tracing import Program, can_compile, keep_compiled_code
 from .workers import Workers
 
@@ -67,6 +68,7 @@ class Pace:
         self._programs: dict[Hashable, Any] = {}
         self._held: dict[Hashable, list[Any]] = {}  # what programs are known by must stay alive
         self._warned = False
+        self._pool: Any = None  # memory that all captured steps share
         self._workers: Workers | None = None
         self._threads = threads or torch.get_num_threads()
         self.seconds = 0.0
@@ -104,8 +106,11 @@ class Pace:
     def _captured(self, loop: Loop, tensors: Sequence[Tensor], key: Hashable) -> Sequence[Tensor]:
         kind = key, len(tensors[0])
         if kind not in self._programs:
+            on_gpu = self.device.type == "cuda"
+            if on_gpu and self._pool is None:
+                self._pool = torch.cuda.graph_pool_handle()
             self._programs[kind] = Captured(
-                loop, tensors, self.way == "compiled", self.device.type == "cuda"
+                loop, tensors, self.way == "compiled", on_gpu, self._pool
             )
         captured: Captured = self._programs[kind]
         before = captured.seconds
@@ -153,6 +158,8 @@ class Pace:
         """Frees all programs and their buffers."""
         self._programs.clear()
         self._held.clear()
+        self._pool = None
+        give_back(self.device)
 
     def close(self) -> None:
         """Ends worker threads and frees everything."""

@@ -21,6 +21,7 @@ from .queue import News, Played, Tell, Waiting, reason_of
 
 OFTEN = 0.1  # seconds between two words of a worker
 TRIES = 2  # of a run whose process dies
+FOR_JOBS = 0.95  # of a GPU's memory: what CUDA itself needs is not counted in a process's share
 
 
 def play_all(tasks: Sequence[Task], jobs: int, tell: Tell) -> Played:
@@ -57,13 +58,21 @@ def _play_here(tasks: Sequence[Task], tell: Tell) -> Played:
 # --- in the worker's process ---
 
 
-def serve(line: Connection, threads: int) -> None:
-    """A worker's life: takes runs from the line until there is none."""
+def serve(line: Connection, threads: int, share: float) -> None:
+    """A worker's life: takes runs from the line until there is none.
+
+    Args:
+      line: to the parent.
+      threads: of the processor.
+      share: of a GPU's memory; without it the first would leave nothing for the others.
+    """
     import torch
 
     with suppress(OSError):
         os.setpgid(0, 0)  # Ctrl-C in the terminal is for the parent, which passes it on, once
     torch.set_num_threads(threads)
+    for number in range(torch.cuda.device_count()):
+        torch.cuda.set_per_process_memory_fraction(share, number)
     worlds = Worlds()
     line.send(("ready", None))
     with suppress(EOFError, BrokenPipeError, KeyboardInterrupt):
@@ -154,7 +163,8 @@ class Pool:
         context = multiprocessing.get_context("spawn")
         here, there = context.Pipe()
         threads = max(1, (os.cpu_count() or 1) // self._jobs)
-        process = context.Process(target=serve, args=(there, threads), name=f"job-{number}")
+        arguments = there, threads, FOR_JOBS / self._jobs
+        process = context.Process(target=serve, args=arguments, name=f"job-{number}")
         process.start()
         there.close()  # so that the end of the worker is the end of the line
         return _Worker(number, process, here)
