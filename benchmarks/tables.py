@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fedtailor.reproduce.writing import SIGNS, by_place, shown, verdict
+from fedtailor.reproduce.writing import SIGNS, by_place, has_number, order, ours, verdict
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -254,20 +254,21 @@ def parity(name: str) -> str:
     )
 
 
-def _cell(cell: dict[str, Any] | None) -> str:
+def _cell(cell: dict[str, Any] | None, wanted: int) -> str:
     if cell is None:
         return "–"
     paper = cell["paper"]["text"] if cell["paper"] else "–"
-    if cell["status"] != "done":
+    if not has_number(cell):
         return f"not run / {paper}"
-    return f"{shown(cell)} {SIGNS[verdict(cell)]}".rstrip() + f" / {paper}"
+    return f"{ours(cell, wanted)} {SIGNS[verdict(cell)]}".rstrip() + f" / {paper}"
 
 
 def reproduction(name: str) -> str:
     report = read(f"reproduction/{name}")
     cells, columns = by_place(report), report["columns"]
-    body = [[row, *(_cell(cells.get((row, c))) for c in columns)] for row in report["rows"]]
-    tau = "; ".join(f"{c} {v['tau']:.2f} ({v['rows']} rows)" for c, v in report["tau"].items())
+    wanted = report["seeds"]
+    body = [[row, *(_cell(cells.get((row, c)), wanted) for c in columns)] for row in report["rows"]]
+    tau = "; ".join(f"{c} {order(report, c)}" for c in report["tau"])
     scale = f" {report['scale']}." if report["scale"] else ""
     table = rows([f"{report['experiment']}, ours / paper", *columns], body)
     return f"{table}\n\nKendall's τ: {tau}.{scale}" + made_by(report)

@@ -15,11 +15,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from fedtailor.cli import main
-from fedtailor.cli.reproducing_view import outcome_table
-from fedtailor.config import make_config
-from fedtailor.form import Form
+from fedtailor.cli import main, reproducing_view
+from fedtailor.cli.reproducing_view import beginning, outcome_table
 from fedtailor.reproduce import estimate
+from fedtailor.reproduce.cells import Scale
+from fedtailor.reproduce.declare import read_papers
+from fedtailor.reproduce.plan import make_plan
 
 PAPERS = Path(__file__).parents[1] / "reproduce" / "papers"
 
@@ -28,6 +29,9 @@ PAPERS = Path(__file__).parents[1] / "reproduce" / "papers"
 def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Any:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("FEDTAILOR_DATA", raising=False)
+    # no measurement, and no trace in the user's cache
+    monkeypatch.setattr(estimate, "speed", lambda device: 1e9)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path.with_name(f"{tmp_path.name}-cache")))
 
     def run(*arguments: str, code: int = 0) -> tuple[str, str]:
         with pytest.raises(SystemExit) as end:
@@ -43,8 +47,7 @@ def cli(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureF
 TINY = ("--papers", str(PAPERS), "--device", "cpu")
 
 
-def test_list(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(estimate, "speed", lambda device: 1e9)
+def test_list(cli: Any) -> None:
     out, _ = cli("--list", "tiny", *TINY)
     assert "tiny/table1" in out
     assert "cifar100 (not here)" in out
@@ -55,20 +58,30 @@ def test_list(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     assert entries["tiny/table1"]["small"].startswith("2 runs, ~")
 
 
-def test_operations_by_hand() -> None:
-    # a linear layer a x b takes 2ab operations
-    mlp = estimate._count("mlp", Form("image", (1, 8, 8), 10))
-    assert mlp == pytest.approx(2 * (64 * 200 + 200 * 10))
-    given = {"model": "mlp", "clients": 10, "batch": 0, "rounds": 5, "test": 0.5, "val": 0.0}
-    config = make_config("fedavg", given, {})
-    rows = 1797 / 2
-    expected = mlp * 5 * (3 * 10 * round(rows / 10) + 2 * rows)
-    assert estimate.operations(config) == pytest.approx(expected)
+def test_a_run_begins_with_what_is_left_and_how_long(cli: Any) -> None:
+    first = ("tiny/table1", *TINY, "--only", "iid", "--json")
+    assert "2 runs, estimated time ~" in cli(*first, "--seeds", "1")[1].splitlines()[0]
+    _, err = cli(*first)
+    assert err.splitlines()[0].startswith("4 runs, 2 finished already, estimated time ~")
+    assert "done, ~" in err  # and how long the rest takes
+    assert cli(*first)[1].splitlines() == ["4 runs, all finished already"]
 
 
-def test_times_in_words() -> None:
-    told = [estimate.in_words(s) for s in (0.2, 90, 7200, 86400 * 1234, None)]
-    assert told == ["~1 s", "~1.5 min", "~2.0 h", "~1,200 d", "?"]
+def test_a_shared_gpu_is_not_measured_before_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = {e.name: e for e in read_papers(PAPERS)["tiny"].experiments}
+    tasks = make_plan([found["fig1"]], Scale(), tmp_path).tasks
+    known = False
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    monkeypatch.setattr(reproducing_view, "is_measured", lambda device: known)
+    monkeypatch.setattr(reproducing_view, "seconds", lambda configs, device: 60.0)
+    assert "time unknown" in beginning(tasks, "cuda", 2)
+    assert "~1.0 min" in beginning(tasks, "cuda", 1)
+    assert "~1.0 min one after another" in beginning(tasks, "cpu", 2)
+    assert "~1.0 min one after another" in beginning(tasks, "auto", 2)
+    known = True
+    assert "~1.0 min one after another" in beginning(tasks, "cuda", 2)
 
 
 @pytest.mark.parametrize(
@@ -122,7 +135,12 @@ def _start(folder: Path, *more: str) -> subprocess.Popen[str]:
     script = Path(sys.executable).with_name("fedtailor")
     words = [script, "reproduce", *TINY, "--jobs", "2", "--out", str(folder), *more]
     return subprocess.Popen(
-        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=folder.parent
+        words,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=folder.parent,
+        env=os.environ | {"XDG_CACHE_HOME": str(folder.parent / "cache")},
     )
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
 
 from fedtailor.errors import BadInput
 from fedtailor.figures import draw_figure
+from fedtailor.figures.landscape import told_apart
 from surfacelab import fake_landscape, fake_trajectory, play
 
 
@@ -46,3 +48,8 @@ def test_pictures(runs: list[Path], tmp_path: Path) -> None:
         for folder in runs:
             for name in ("landscape", "trajectory"):
                 (folder / f"{name}.json").unlink()
+
+
+def test_ticks_of_a_flat_surface_can_be_told_apart() -> None:
+    assert told_apart(np.array([1.0, 2.26, 5.0])) == ["1", "2.3", "5"]
+    assert told_apart(np.array([2.301, 2.352, 2.404])) == ["2.3", "2.35", "2.4"]

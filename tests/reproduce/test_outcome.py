@@ -5,14 +5,16 @@ from __future__ import annotations
 import csv
 import io
 import json
+from math import inf
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fedtailor.reproduce.latex import as_latex, latex
 from fedtailor.reproduce.measures import MEASURES, Value
 from fedtailor.reproduce.outcome import is_outside, over_seeds, tau
-from fedtailor.reproduce.writing import as_latex, latex, shown
+from fedtailor.reproduce.writing import shown
 
 Played = tuple[Path, dict[str, dict[str, Any]]]
 
@@ -36,6 +38,8 @@ def test_over_seeds_by_hand() -> None:
     found = over_seeds([Value(1.0, 0.0, 4.0), Value(3.0, 2.0, 6.0)])
     assert found == {"mean": 2.0, "std": pytest.approx(2**0.5), "low": 1.0, "high": 5.0}
     assert over_seeds([Value(1.0)])["std"] is None
+    endless = over_seeds([Value(inf), Value(inf)])
+    assert (endless["mean"], endless["std"]) == (inf, None)
 
 
 def test_measures_read_what_they_say() -> None:
@@ -62,6 +66,12 @@ def test_measures_read_what_they_say() -> None:
     for name, value in expected.items():
         found = MEASURES[name].read(result, history)
         assert found == (value and pytest.approx(value)), name
+
+
+def test_an_epsilon_without_noise_is_infinite_and_without_privacy_there_is_none() -> None:
+    read = MEASURES["epsilon"].read
+    assert read({"epsilon": {"max": None}}, []) == Value(inf)
+    assert read({"epsilon": None}, []) is None
 
 
 def test_the_table_is_that_of_the_runs(played: Played) -> None:

@@ -80,6 +80,24 @@ def test_printed_numbers_can_be_what_they_are_said_to_be(experiment: Experiment)
 
 
 @every_experiment
+def test_time_can_be_told_of_every_run(experiment: Experiment) -> None:
+    for small in (False, True):
+        for config in runs_of(experiment.key, small).values():
+            assert operations(config), (config.model, config.data)
+
+
+@every_experiment
+def test_a_small_version_says_how_else_it_divides_the_rows(experiment: Experiment) -> None:
+    def divisions(small: bool) -> set[str]:
+        found = [parse_partition(c.partition) for c in runs_of(experiment.key, small).values()]
+        return {f"{p.name}:{p.parameters[0]}" for p in found if p.parameters}
+
+    if not divisions(small=True) <= divisions(small=False):
+        _, _, said = experiment.note.partition("Small scale:")
+        assert "instead of" in said
+
+
+@every_experiment
 def test_small_version_is_a_small_part(experiment: Experiment) -> None:
     def cost(small: bool) -> float:
         found = [operations(config) for config in runs_of(experiment.key, small).values()]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedtailor.config import Config
-from fedtailor.reproduce.cells import Cell, Scale, make_cells, run_key
+from fedtailor.reproduce.cells import Cell, Scale, make_cells, run_key, world_key
 from fedtailor.reproduce.declare import read_papers
 from fedtailor.reproduce.estimate import operations
 from fedtailor.reproduce.schema import Experiment
@@ -20,9 +20,9 @@ CELLS = {
         "table1": 44,
         "table2": 55,
         "table3": 22,
-        "table4": 20,  # where there is no noise, ε is infinite: no cell
+        "table4": 24,
         "table5": 55,
-        "table6": 30,
+        "table6": 36,
         "fig1": 55,
         "fig2": 6,
         "fig3": 8,
@@ -84,6 +84,7 @@ def test_every_table_and_figure_is_there_with_all_its_cells(paper: str) -> None:
         ("fedfomo/table2", "Clustered FL", "4 distributions", "78.31±12.90"),
         ("fedfomo/table3", "pFedMe", "CIFAR-100", "25.41±2.33"),
         ("fedfomo/table4", "FedFomo, σ = 1", "CIFAR-10, ε", "6.89±0.13"),
+        ("fedfomo/table4", "FedAvg, σ = 0", "CIFAR-100, ε", "∞"),
         ("fedfomo/table5", "FedFomo (n=5)", "10 distributions", "44.29±1.22"),
         ("fedfomo/table6", "FedFomo (MA), σ = 2", "CIFAR-100, accuracy", "9.52±0.72"),
         ("pmixfed/table1", "FedAlt", "CIFAR-100, N = 10, C = 100%", "14.31"),
@@ -129,6 +130,19 @@ def test_only_other_peoples_targets_are_permuted() -> None:
     for e in read_papers()["fedfomo"].experiments:
         permuted = {c.permute_targets for cell in make_cells(e) for c in cell.configs}
         assert permuted == {e.name in ("table3", "fig4", "fig4-bottom", "fig6")}, e.name
+
+
+def test_all_seeds_share_one_shuffle_as_the_choice_says() -> None:
+    found = cells("fedfomo/table3")["FedAvg", "CIFAR-10"].configs
+    assert len(found) == 5
+    assert len({world_key(config) for config in found}) == 1
+    (choice,) = (c for c in experiment("fedfomo/table3").choices if c.name == "shuffle")
+    assert "the five seeds share one shuffle" in choice.reason
+
+
+def test_infinite_epsilons_need_no_runs_of_their_own() -> None:
+    both = [first("fedfomo/table4", "FedAvg, σ = 0", f"CIFAR-10, {m}") for m in ("ε", "accuracy")]
+    assert run_key(both[0]) == run_key(both[1])
 
 
 def test_privacy_rows_differ_in_noise_alone() -> None:

@@ -15,6 +15,7 @@ from fedtailor.reproduce.published import Published, read_published
         (" 97.93 ± 0.05 ", 97.93, 0.05, None, None),
         ("97", 97.0, None, None, None),
         ("-1.5", -1.5, None, None, None),
+        (" ∞ ", float("inf"), None, None, None),
         ("64.79 (60.69/68.45)", 64.79, None, 60.69, 68.45),
         ("64.79±0.1 (60.69/68.45)", 64.79, 0.1, 60.69, 68.45),
     ],
@@ -29,7 +30,7 @@ def test_a_dash_is_no_cell() -> None:
     assert read_published(" - ") is None
 
 
-@pytest.mark.parametrize("text", ["", "good", "97.9.3", "97±", "97 (1)", "97%"])
+@pytest.mark.parametrize("text", ["", "good", "97.9.3", "97±", "97 (1)", "97%", "∞±1", "-∞", "inf"])
 def test_anything_else_is_refused(text: str) -> None:
     with pytest.raises(BadInput, match=r"write '97\.93±0\.05'"):
         read_published(text)

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import io
+import json
 import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
+from fedtailor.cli.reproducing_view import show_outcome
 from fedtailor.errors import BadInput
-from fedtailor.reproduce import play, reproduce
+from fedtailor.reproduce import finish_all, play, reproduce
 from fedtailor.reproduce.cells import Scale
 from fedtailor.reproduce.plan import make_plan
-from fedtailor.reproduce.queue import News, Waiting
+from fedtailor.reproduce.queue import News, Played, Waiting
 
 PAPERS = Path(__file__).parent / "papers"
 
@@ -86,6 +90,43 @@ def test_a_smaller_version_is_marked_everywhere(tmp_path: Path) -> None:
     folder = tmp_path / "tiny/table1"
     for name in ("table.json", "table.csv", "table.tex", "index.html"):
         assert mark in (folder / name).read_text(), name
+
+
+def test_a_mean_over_some_seeds_is_shown_as_such(tmp_path: Path, experiments: Any) -> None:
+    first = again(tmp_path, "tiny/table1", seeds=1, only=["iid"])["tiny/table1"]
+    plan = make_plan([experiments["table1"]], Scale(), tmp_path, only=["iid"])
+    (found,) = finish_all(plan, Played(), "the command")
+    for one, some in zip(first["cells"], found["cells"], strict=True):
+        assert (some["status"], some["mean"]) == ("not finished", one["mean"])
+        assert (some["outside"], some["std"]) == (None, None)
+    assert found["tau"]["iid"]["rows"] == 2
+    mine = f"{first['cells'][0]['mean']:.2f} (1 of 2 seeds)"
+    page = (tmp_path / "tiny/table1/index.html").read_text()
+    for text in (mine, "Kendall&#39;s τ counts them", "2 of them with some seeds only"):
+        assert text in page or text.replace("&#39;", "'") in page
+    assert mine in (tmp_path / "tiny/table1/table.tex").read_text()
+    console = Console(width=120, file=io.StringIO())
+    show_outcome(found, console)
+    assert mine in console.file.getvalue()  # type: ignore[attr-defined]
+    assert "(2 rows, 2 of them with some seeds only)" in console.file.getvalue()  # type: ignore[attr-defined]
+
+
+def test_infinity_is_shown_and_json_stays_json(tmp_path: Path) -> None:
+    pytest.importorskip("dp_accounting")
+    endless, noisy = again(tmp_path, "tiny/privacy")["tiny/privacy"]["cells"]
+    assert (endless["status"], endless["mean"], endless["text"]) == ("done", None, "∞")
+    assert (endless["std"], endless["difference"], endless["outside"]) == (None, None, None)
+    assert endless["paper"] == {"text": "∞", "mean": None, "std": None, "low": None, "high": None}
+    assert [(s["main"], s["text"]) for s in endless["seeds"]] == [(None, "∞")] * 2
+    assert noisy["difference"] == pytest.approx(noisy["mean"] - 3)
+
+    def refuse(word: str) -> None:
+        raise AssertionError(f"{word} is no JSON")
+
+    text = (tmp_path / "tiny/privacy/table.json").read_text()
+    assert json.loads(text, parse_constant=refuse)["cells"][0] == endless
+    assert (tmp_path / "tiny/privacy/index.html").read_text().count(">∞</td>") == 2
+    assert r"$\infty$ & $\infty$" in (tmp_path / "tiny/privacy/table.tex").read_text()
 
 
 def test_sweeps_and_matrices_are_drawn(tmp_path: Path) -> None:

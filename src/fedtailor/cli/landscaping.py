@@ -20,7 +20,7 @@ SPEAK_EVERY = 10.0  # seconds, where there is no terminal
 
 
 @contextmanager
-def _progress() -> Iterator[Callable[[str, int, int], None]]:
+def points_shown() -> Iterator[Callable[[str, int, int], None]]:
     """A bar on stderr in a terminal, elsewhere a line now and then."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -36,6 +36,7 @@ def _progress() -> Iterator[Callable[[str, int, int], None]]:
         nonlocal spoken, task
         if err.is_terminal:
             if task is None:
+                bar.start()  # not before there is something to show
                 task = bar.add_task(what, total=every)
             bar.update(task, completed=done)
             task = None if done == every else task  # the next run has a bar of its own
@@ -43,8 +44,6 @@ def _progress() -> Iterator[Callable[[str, int, int], None]]:
             spoken = time.monotonic()
             sys.stderr.write(f"{what}: {done}/{every} points\n")
 
-    if err.is_terminal:
-        bar.start()
     try:
         yield tell
     finally:
@@ -119,7 +118,7 @@ def landscape(
     from fedtailor.landscape import write_landscapes
     from fedtailor.report import write_report
 
-    with _progress() as tell:
+    with points_shown() as tell:
         found = write_landscapes(
             folders,
             clients=_names(clients),
@@ -172,7 +171,7 @@ def trajectory(
     from fedtailor.report import write_report
     from fedtailor.trajectory import write_trajectory
 
-    with _progress() as tell:
+    with points_shown() as tell:
         found = write_trajectory(
             folders, client, points=points, window=window, device=device, tell=tell
         )

@@ -142,7 +142,8 @@ def reproduce(
     }
     workers = whole("jobs", jobs)
 
-    from fedtailor.cli.reproducing_view import View, show_outcome
+    from fedtailor.cli.landscaping import points_shown
+    from fedtailor.cli.reproducing_view import View, beginning, show_outcome
     from fedtailor.cli.showing import out as console
     from fedtailor.reproduce import finish_all
     from fedtailor.reproduce.cells import Scale
@@ -159,6 +160,7 @@ def reproduce(
         skip_missing=skip_missing,
         keep_models=keep_models,
     )
+    sys.stderr.write(beginning(plan.tasks, str(given.get("device", "auto")), workers) + "\n")
     with View(plan.tasks) as view:
         played = play_all(plan.tasks, workers, view.tell)
     command = _command(
@@ -167,7 +169,8 @@ def reproduce(
         | {"out": None if out == Path("reproduction") else out, "papers": papers}
         | given
     )
-    outcomes = finish_all(plan, played, command)
+    with points_shown() as tell:
+        outcomes = finish_all(plan, played, command, tell)
     if json:
         sys.stdout.write(to_json.dumps({o["experiment"]: o for o in outcomes}, indent=1) + "\n")
     else:

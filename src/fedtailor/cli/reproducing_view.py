@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from rich import box
@@ -15,12 +16,35 @@ from rich.progress import TimeRemainingColumn as Remaining
 from rich.table import Table
 
 from fedtailor.cli.showing import err, per_cent
+from fedtailor.reproduce.estimate import in_words, is_measured, real_device, seconds
 from fedtailor.reproduce.play import Task
 from fedtailor.reproduce.queue import News
-from fedtailor.reproduce.writing import SIGNS, by_place, number, shown, signed, verdict
+from fedtailor.reproduce.writing import SIGNS, by_place, order, ours, signed, verdict
 
 Outcome = dict[str, Any]
 COLOURS = {"above": "cyan", "below": "red", "within": "green", "": ""}
+
+
+def beginning(tasks: Sequence[Task], device: str, jobs: int) -> str:
+    """What is said before anything is run: how many runs, how many of them are left, how long."""
+    left = [task for task in tasks if not task.finished]
+    done = len(tasks) - len(left)
+    words = [f"{len(tasks)} run{'s' * (len(tasks) != 1)}"]
+    if done:
+        words.append(f"{done} finished already" if left else "all finished already")
+    if left:
+        words.append(f"estimated time {_estimate(left, device, jobs)}")
+    return ", ".join(words)
+
+
+def _estimate(left: Sequence[Task], device: str, jobs: int) -> str:
+    # a GPU that several processes are to share is not touched by this one
+    if jobs > 1 and real_device(device) != "cpu" and not is_measured(device):
+        return "unknown (fedtailor reproduce --list measures this machine)"
+    found = seconds([task.config for task in left], device)
+    if found is None:
+        return "unknown"
+    return in_words(found) + (" one after another" if jobs > 1 else "")
 
 
 class View:
@@ -34,7 +58,7 @@ class View:
         self._left = {t.key: t.config.rounds for t in tasks if not t.finished}
         self._all, self._done = len(tasks), len(tasks) - len(self._left)
         self._at: dict[str, int] = {}
-        self._spoken = 0.0
+        self._began, self._spoken = time.monotonic(), 0.0
         self._bar = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
@@ -52,8 +76,6 @@ class View:
                 "all runs", total=sum(self._left.values()) or 1, note=self._count()
             )
             self._bar.start()
-        elif self._done:
-            sys.stderr.write(f"{self._done} of {self._all} runs are finished already\n")
         return self
 
     def __exit__(self, *_: Any) -> None:
@@ -95,20 +117,27 @@ class View:
         assert self._whole is not None
         self._bar.update(self._whole, completed=sum(self._at.values()), note=self._count())
 
+    def _to_go(self) -> str:
+        """How long the rest will take, by the rounds so far."""
+        done = sum(self._at.values())
+        left = sum(self._left.values()) - done
+        took = (time.monotonic() - self._began) / max(done, 1)
+        return f", {in_words(took * left)} to go" if left > 0 else ""
+
     def _say(self, news: News) -> None:
         now = time.monotonic()
         if news.kind == "done":
-            sys.stderr.write(f"[{self._count()}] {news.task.label}: done\n")
+            sys.stderr.write(f"[{self._count()}] {news.task.label}: done{self._to_go()}\n")
         elif news.kind == "round" and now - self._spoken > 10:
             self._spoken = now
             sys.stderr.write(f"{news.task.label}: {self._note(news)}\n")
 
 
-def _ours(cell: dict[str, Any]) -> str:
+def _ours(cell: dict[str, Any], wanted: int) -> str:
     if cell["status"] != "done":
-        return f"[yellow]{escape(cell['status'])}[/]"
+        return f"[yellow]{escape(ours(cell, wanted))}[/]"
     kind = verdict(cell)
-    text = f"{shown(cell)} {SIGNS[kind]}".strip()
+    text = f"{ours(cell, wanted)} {SIGNS[kind]}".strip()
     return f"[{COLOURS[kind]}]{text}[/]" if kind else text
 
 
@@ -123,7 +152,7 @@ def _wide(outcome: Outcome) -> Table:
         for column in outcome["columns"]:
             cell = cells.get((row, column))
             paper = cell["paper"]["text"] if cell and cell["paper"] else "–"
-            shown_cells.append(f"{_ours(cell)}\n[dim]{paper}[/]" if cell else "")
+            shown_cells.append(f"{_ours(cell, outcome['seeds'])}\n[dim]{paper}[/]" if cell else "")
         table.add_row(escape(row), *shown_cells)
     return table
 
@@ -138,7 +167,8 @@ def _narrow(outcome: Outcome, column: str) -> Table:
         cell = cells.get((row, column))
         if cell:
             paper = cell["paper"]["text"] if cell["paper"] else "–"
-            table.add_row(escape(row), _ours(cell), paper, signed(cell["difference"]))
+            mine = _ours(cell, outcome["seeds"])
+            table.add_row(escape(row), mine, paper, signed(cell["difference"]))
     return table
 
 
@@ -163,8 +193,8 @@ def show_outcome(outcome: Outcome, console: Console) -> None:
         console.print("▲ ▼ more than two of the paper's standard deviations apart; ≈ within")
     for column, found in outcome["tau"].items():
         if found["tau"] is not None:
-            text = f"order of rows, {column}: Kendall's τ {number(found['tau'])}"
-            console.print(f"{text} ({found['rows']} rows)", markup=False)
+            text = f"order of rows, {column}: Kendall's τ {order(outcome, column)}"
+            console.print(text, markup=False)
     for cell in outcome["cells"]:
         if cell["reason"]:
             place = f"{cell['row']}, {cell['column']}"

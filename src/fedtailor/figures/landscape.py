@@ -44,10 +44,19 @@ def _filled(axes: Any, x: Any, y: Any, losses: Array, levels: Array, colours: st
     return made
 
 
+def told_apart(values: Array) -> list[str]:
+    """Numbers with two digits, or as many more as it takes that no two look the same."""
+    for digits in range(2, 7):
+        words = [f"{v:.{digits}g}" for v in values]
+        if len(set(words)) == len(words):
+            break
+    return words
+
+
 def _scale(picture: Any, made: Any, panels: Any, levels: Array) -> None:
     bar = picture.colorbar(made, ax=panels, pad=0.02, aspect=28, label="loss")
     at = levels[:: LEVELS // 5]
-    bar.set_ticks(at, labels=[f"{v:.2g}" for v in at])
+    bar.set_ticks(at, labels=told_apart(at))
     bar.minorticks_off()
 
 

@@ -9,17 +9,30 @@ from typing import TYPE_CHECKING, Any
 from ..errors import BadInput
 
 if TYPE_CHECKING:
+    from ..landscape import Tell as TellPoints
     from .plan import Plan
     from .queue import Played, Tell
 
 __all__ = ["reproduce"]
 
 
-def finish_all(plan: Plan, played: Played, command: str) -> list[dict[str, Any]]:
-    """Writes all experiments of a plan, as far as they got."""
+def finish_all(
+    plan: Plan,
+    played: Played,
+    command: str,
+    tell: TellPoints = lambda what, done, every: None,
+) -> list[dict[str, Any]]:
+    """Writes all experiments of a plan, as far as they got.
+
+    Args:
+      plan: what was to be run.
+      played: what became of it.
+      command: as shown in the results.
+      tell: called with (method, points done, points in all) while losses are measured.
+    """
     from .finish import finish
 
-    return [finish(part, plan.out, played.failed, command) for part in plan.parts]
+    return [finish(part, plan.out, played.failed, command, tell) for part in plan.parts]
 
 
 def reproduce(

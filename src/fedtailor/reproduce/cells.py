@@ -41,8 +41,10 @@ class Scale:
         }
         if rounds is not None and declared != {rounds}:
             words.append(f"{rounds} rounds instead of {' or '.join(map(str, sorted(declared)))}")
-        if seeds != experiment.seeds:
+        if seeds < experiment.seeds:
             words.append(f"{seeds} of {experiment.seeds} seeds")
+        elif seeds > experiment.seeds:
+            words.append(f"{seeds} seeds instead of {experiment.seeds}")
         return ", ".join(words)
 
     def rounds_of(self, experiment: Experiment) -> int | None:

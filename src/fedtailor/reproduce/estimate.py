@@ -17,10 +17,11 @@ from .. import __version__
 from ..assemble import DEFAULT_CLIENTS, DEFAULT_MODELS
 from ..checkpoint import write_atomically
 from ..config import Config
-from ..errors import BadInput
 from ..form import Form
+from ..interruption import Interrupted
 from ..partition import parse_partition
 
+COUNTED = 2  # examples: a normalisation without statistics of its own takes no single one
 TRAINING = 3  # a step costs about three times its forward pass
 # rows with the official test rows, the share of these, and the form: without reading the files
 SIZES: dict[str, tuple[int, float, Form]] = {
@@ -40,20 +41,23 @@ def _cache_file() -> Path:
     return Path(root) / "fedtailor" / "estimates.json"
 
 
+def _kept() -> dict[str, float]:
+    """Figures that were found earlier."""
+    with suppress(OSError, ValueError):
+        known = json.loads(_cache_file().read_text(encoding="utf-8"))
+        if isinstance(known, dict):
+            return {k: float(v) for k, v in known.items() if isinstance(v, int | float)}
+    return {}
+
+
 def _remembered(name: str, find: Callable[[], float]) -> float:
     """A figure that takes a while to find, kept for the next time."""
-    path = _cache_file()
-    known: dict[str, Any] = {}
-    with suppress(OSError, ValueError):
-        known = json.loads(path.read_text(encoding="utf-8"))
-    if isinstance(known, dict) and isinstance(known.get(name), int | float):
-        return float(known[name])
-    value = find()
+    if name in (known := _kept()):
+        return known[name]
+    value, path = find(), _cache_file()
     with suppress(OSError):  # no place to keep it: found again the next time
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(
-            path, json.dumps((known if isinstance(known, dict) else {}) | {name: value})
-        )
+        write_atomically(path, json.dumps(_kept() | {name: value}))
     return value
 
 
@@ -64,14 +68,12 @@ def _count(model: str, form: Form) -> float:
 
     with torch.device("meta"):
         network = build(model, form).eval()
-        if form.kind == "text":
-            example = torch.zeros(1, *form.shape, dtype=torch.long)
-        else:
-            example = torch.zeros(1, *form.shape)
+        kind = torch.long if form.kind == "text" else torch.float32
+        examples = torch.zeros(COUNTED, *form.shape, dtype=kind)
     counter = FlopCounterMode(display=False)
     with counter, torch.no_grad():
-        network(example)
-    return float(counter.get_total_flops())
+        network(examples)
+    return float(counter.get_total_flops()) / COUNTED
 
 
 @cache
@@ -93,20 +95,23 @@ def _measure(device: str) -> float:
         walls.append(line["train_seconds"])
         works.append(time.process_time())
 
-    run(
-        "fedavg",
-        watch=note,
-        image_size=32,
-        model="cnn",
-        clients=clients,
-        partition="iid",
-        steps=steps,
-        batch=batch,
-        rounds=4,
-        eval_every=4,
-        compile="never",
-        device=device,
-    )
+    try:
+        run(
+            "fedavg",
+            watch=note,
+            image_size=32,
+            model="cnn",
+            clients=clients,
+            partition="iid",
+            steps=steps,
+            batch=batch,
+            rounds=4,
+            eval_every=4,
+            compile="never",
+            device=device,
+        )
+    except Interrupted:  # there is nothing that could go on later
+        raise KeyboardInterrupt from None
     forward = forward_operations("cnn", Form("image", (1, 32, 32), 10))
     took = min(walls)
     if device == "cpu":  # the second and third round: neither preparing nor evaluating
@@ -114,14 +119,28 @@ def _measure(device: str) -> float:
     return TRAINING * forward * batch * steps * clients / max(took, 1e-6)
 
 
+def real_device(device: str) -> str:
+    """What `auto` stands for here."""
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    return device
+
+
+def _speed_name(device: str) -> str:
+    what = torch.cuda.get_device_name(device) if device.startswith("cuda") else "cpu"
+    return f"{__version__} speed {what} {torch.get_num_threads()} threads"
+
+
 @cache
 def speed(device: str = "auto") -> float:
     """Operations a second that this machine does in a small training run."""
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    what = torch.cuda.get_device_name(device) if device.startswith("cuda") else "cpu"
-    name = f"{__version__} speed {what} {torch.get_num_threads()} threads"
-    return _remembered(name, lambda: _measure(device))
+    device = real_device(device)
+    return _remembered(_speed_name(device), lambda: _measure(device))
+
+
+def is_measured(device: str) -> bool:
+    """Whether the speed is known already: to measure it would use the device."""
+    return _speed_name(real_device(device)) in _kept()
 
 
 def _form(config: Config) -> tuple[int, float, Form] | None:
@@ -149,7 +168,7 @@ def operations(config: Config) -> float | None:
     model = DEFAULT_MODELS[form.kind] if config.model == "auto" else config.model
     try:
         forward = forward_operations(model, form)
-    except (BadInput, RuntimeError):
+    except Exception:  # a network of somebody's own may do anything: an estimate stops no run
         return None
     clients = config.clients or DEFAULT_CLIENTS
     rows = _dealt(config, rows, clients)

@@ -11,13 +11,15 @@ from ..checkpoint import write_atomically
 from ..errors import BadInput
 from ..figures import PAPER
 from ..folders import file_name
+from ..landscape import Tell
 from ..report import write_report
 from . import pictures
-from .landscapes import landscape
+from .landscapes import landscape, measure
+from .latex import as_latex
 from .matrices import matrix
 from .outcome import Part, outcome
 from .page import render
-from .writing import as_csv, as_latex
+from .writing import as_csv
 
 DRAW: dict[str, Callable[[Part, Path], list[str]]] = {
     "table": lambda part, folder: [],
@@ -31,13 +33,15 @@ DRAW: dict[str, Callable[[Part, Path], list[str]]] = {
 }
 
 
-def _draw(part: Part, folder: Path) -> tuple[list[str], str]:
+def _draw(part: Part, folder: Path, tell: Tell) -> tuple[list[str], str]:
     """(pictures, why there are none)."""
     if not pictures.finished(part):
         return [], "no run is finished" if part.experiment.shows != "table" else ""
     from matplotlib import rc_context
 
     try:
+        if part.experiment.shows == "landscape":
+            measure(part, tell)
         with rc_context(PAPER):
             found = DRAW[part.experiment.shows](part, folder)
     except BadInput as error:
@@ -69,13 +73,15 @@ def folder_of(out: Path, part: Part) -> Path:
     return out / part.experiment.paper.key / part.experiment.name
 
 
-def finish(part: Part, out: Path, failed: dict[str, str], command: str) -> dict[str, Any]:
+def finish(
+    part: Part, out: Path, failed: dict[str, str], command: str, tell: Tell
+) -> dict[str, Any]:
     """Writes everything about an experiment and returns what `table.json` holds."""
     folder = folder_of(out, part)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         found = outcome(part, failed, command)
-        drawn, why = _draw(part, folder)
+        drawn, why = _draw(part, folder, tell)
         found |= {"pictures": drawn, "undrawn": why, "folder": str(folder)}
         write_atomically(folder / "table.json", json.dumps(found, indent=1) + "\n")
         write_atomically(folder / "table.csv", as_csv(found))

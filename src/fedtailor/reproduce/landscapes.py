@@ -2,31 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .outcome import Part
-from .pictures import KINDS, finished
+from .pictures import KINDS, finished, titled
+from .play import Task
+
+if TYPE_CHECKING:
+    from ..landscape import Tell
 
 PICTURE = "landscape"
 
 
-def landscape(part: Part, folder: Path) -> list[str]:
-    """Measures the first seed of every cell and draws a column of the experiment at a time.
+def _columns(part: Part) -> Iterator[tuple[str, list[Task]]]:
+    """The first seed of every cell, a column at a time."""
+    for column in dict.fromkeys(cell.column for cell, _ in finished(part)):
+        yield column, [tasks[0] for cell, tasks in finished(part) if cell.column == column]
+
+
+def measure(part: Part, tell: Tell) -> None:
+    """Measures the runs that have not been measured: with large networks it takes a while.
 
     Raises:
       BadInput: a run has not kept its models.
     """
-    from ..figures import draw_figure
     from ..landscape import write_landscapes
     from ..measured import read_landscape
 
-    out = []
-    for number, column in enumerate(dict.fromkeys(cell.column for cell, _ in finished(part))):
-        places = [tasks[0].folder for cell, tasks in finished(part) if cell.column == column]
-        left = [place for place in places if read_landscape(place) is None]
+    for _, tasks in _columns(part):
+        left = [task.folder for task in tasks if read_landscape(task.folder) is None]
         if left:
-            write_landscapes(left)
+            write_landscapes(left, device=tasks[0].config.device, tell=tell)
+
+
+def landscape(part: Part, folder: Path) -> list[str]:
+    """Draws what was measured, a column of the experiment at a time."""
+    from ..figures import draw_figure
+
+    out = []
+    for number, (column, tasks) in enumerate(_columns(part)):
+        places = [task.folder for task in tasks]
         for kind in KINDS:
-            draw_figure(PICTURE, places, out=folder / f"{PICTURE}-{number}.{kind}", kind=kind)
+            path = folder / f"{PICTURE}-{number}.{kind}"
+            draw_figure(PICTURE, places, out=path, kind=kind, title=titled(part, f": {column}"))
         out.append(f"{PICTURE}-{number}.png")
     return out

@@ -13,7 +13,7 @@ from ..report.learnt import Records
 from .cells import Cell
 from .measures import read_run
 from .outcome import Part
-from .pictures import finished, save, titled
+from .pictures import finished, headline, save, titled
 from .play import Task
 
 BLOCKS = 8  # rows of a picture at most
@@ -53,7 +53,7 @@ def _draw(part: Part, cell: Cell, task: Task, records: Records, name: str) -> An
                 panel.set_ylabel(block, fontsize=8, parse_math=False)
     if image is not None:
         picture.colorbar(image, ax=grid.ravel().tolist(), shrink=0.7)
-    picture.suptitle(_title(part, cell, name), fontsize=9, parse_math=False)
+    headline(picture, _title(part, cell, name), 9)
     return picture
 
 
@@ -85,7 +85,7 @@ def _over_rounds(part: Part, cell: Cell, task: Task, records: Records, name: str
         panel.set_ylabel(f"client\n{block}" if block else "client", fontsize=8, parse_math=False)
     grid[-1].set_xlabel("round", fontsize=8)
     picture.colorbar(image, ax=list(grid), shrink=0.7)
-    picture.suptitle(_title(part, cell, name), fontsize=9, parse_math=False)
+    headline(picture, _title(part, cell, name), 9)
     return picture
 
 

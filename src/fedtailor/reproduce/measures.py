@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -51,8 +52,11 @@ def _best_test(result: Result, history: History) -> Value | None:
 
 
 def _epsilon(result: Result, history: History) -> Value | None:
-    most = (result.get("epsilon") or {}).get("max")
-    return None if most is None else Value(most)
+    spent = result.get("epsilon")
+    if not spent:
+        return None  # no DP-SGD
+    # without noise there is no guarantee: a result has no word for infinity
+    return Value(inf if spent["max"] is None else spent["max"])
 
 
 def _gap(result: Result, history: History) -> Value | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from math import isnan
+from math import isfinite, isnan
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,9 @@ from ..config import settings as known_settings
 from .cells import ELSEWHERE, Cell
 from .measures import MEASURES, Value, read_run
 from .play import Task
+from .published import Published
 from .schema import Experiment
+from .writing import in_order, number, shown
 
 APART = 2.0  # standard deviations of the paper
 
@@ -45,12 +47,18 @@ def _mean(values: Sequence[float | None]) -> float | None:
 def over_seeds(values: Sequence[Value]) -> dict[str, float | None]:
     """Mean and standard deviation (of the sample; None for one seed), and the groups' means."""
     main = [v.main for v in values]
+    spread = len(main) > 1 and all(map(isfinite, main))
     return {
         "mean": _mean(main),
-        "std": float(np.std(main, ddof=1)) if len(main) > 1 else None,
+        "std": float(np.std(main, ddof=1)) if spread else None,
         "low": _mean([v.low for v in values]),
         "high": _mean([v.high for v in values]),
     }
+
+
+def for_json(values: dict[str, Any]) -> dict[str, Any]:
+    """JSON has no word for infinity: there is none, and a text beside it says so."""
+    return {k: None if isinstance(v, float) and not isfinite(v) else v for k, v in values.items()}
 
 
 def is_outside(difference: float | None, std: float | None) -> bool | None:
@@ -90,6 +98,23 @@ def _settings(task: Task) -> dict[str, Any]:
     }
 
 
+def _in_words(values: dict[str, Any]) -> dict[str, Any]:
+    """Settings for JSON: a limit may be infinite, for which it has no number."""
+    endless = {k: str(v) for k, v in values.items() if isinstance(v, float) and not isfinite(v)}
+    return values | endless
+
+
+def _seed(value: Value) -> dict[str, Any]:
+    return for_json(value._asdict()) | {"text": number(value.main)}
+
+
+def _apart(mean: float | None, paper: Published | None) -> float | None:
+    """Ours less the paper's, where both are numbers that can be subtracted."""
+    if mean is None or paper is None or not (isfinite(mean) and isfinite(paper.mean)):
+        return None
+    return mean - paper.mean
+
+
 def _cell(part: Part, cell: Cell, tasks: Sequence[Task], failed: dict[str, str]) -> dict[str, Any]:
     measure = MEASURES[cell.metric]
     status, reason = _status(part, cell, tasks, failed)
@@ -102,14 +127,16 @@ def _cell(part: Part, cell: Cell, tasks: Sequence[Task], failed: dict[str, str])
         devices.add(result["device"])
         versions.add(result["version"])
         entry = {"seed": task.config.seed, "run": task.folder.name, "seconds": result["seconds"]}
-        each.append(entry | (value._asdict() if value else {"main": None}))
+        each.append(entry | (_seed(value) if value else {"main": None}))
         if value:
             values.append(value)
     if status == "done" and len(values) < len(tasks):
         status, reason = "failed", f"the run has no '{cell.metric}': {measure.meaning}"
     ours = over_seeds(values)
     paper = cell.published
-    apart = ours["mean"] - paper.mean if paper and ours["mean"] is not None else None
+    apart = _apart(ours["mean"], paper)
+    # a verdict waits for all seeds
+    outside = is_outside(apart, paper.std if paper else None) if status == "done" else None
     return {
         "row": cell.row,
         "column": cell.column,
@@ -119,23 +146,23 @@ def _cell(part: Part, cell: Cell, tasks: Sequence[Task], failed: dict[str, str])
         "unit": measure.unit,
         "status": status,
         "reason": reason,
-        **ours,
+        **for_json(ours),
+        "text": shown(ours) if values else "",
         "seeds": each,
-        "paper": paper._asdict() if paper else None,
+        "paper": for_json(paper._asdict()) if paper else None,
         "difference": apart,
-        "outside": is_outside(apart, paper.std if paper else None),
+        "outside": outside,
         "devices": sorted(devices),
         "versions": sorted(versions),
-        "settings": _settings(tasks[0]),
-        "options": tasks[0].config.options,
+        "settings": _in_words(_settings(tasks[0])),
+        "options": _in_words(tasks[0].config.options),
     }
 
 
 def _taus(cells: Sequence[dict[str, Any]], columns: Sequence[str]) -> dict[str, Any]:
     found = {}
     for column in columns:
-        here = [c for c in cells if c["column"] == column and c["mean"] is not None and c["paper"]]
-        found[column] = tau([(c["mean"], c["paper"]["mean"]) for c in here])
+        found[column] = tau([(c["mean"], c["paper"]["mean"]) for c in in_order(cells, column)])
     return found
 
 

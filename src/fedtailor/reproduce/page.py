@@ -7,7 +7,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from .writing import SIGNS, by_place, number, shown, signed, verdict
+from .writing import SIGNS, by_place, is_partial, order, ours, signed, verdict
 
 
 def _asset(package: str, name: str) -> str:
@@ -30,14 +30,15 @@ def render(outcome: dict[str, Any], folder: Path, reports: dict[str, str]) -> st
         for name in outcome["pictures"]
     }
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    environment.tests["partial"] = is_partial
     return environment.from_string(_asset("fedtailor.reproduce", "index.html.j2")).render(
         o=outcome,
         cells=by_place(outcome),
         style=Markup(_asset("fedtailor.report", "page.css")),
         pictures=pictures,
         reports=reports,
-        number=number,
-        shown=shown,
+        order=lambda column: order(outcome, column),
+        ours=lambda cell: ours(cell, outcome["seeds"]),
         signed=signed,
         verdict=lambda cell: (SIGNS[verdict(cell)], verdict(cell)),
     )

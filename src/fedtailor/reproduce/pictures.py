@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import isfinite
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -19,6 +21,8 @@ from .play import Task
 KINDS = ("png", "svg", "pdf")
 DOTS = 150  # per inch
 AT_ONCE = 3  # panels side by side
+# in the middle: what stands above a narrow picture is as broad as it
+ASIDE: dict[str, Any] = {"loc": "outside right center", "frameon": False, "fontsize": 8}
 Played = list[tuple[Cell, list[Task]]]
 
 
@@ -46,6 +50,12 @@ def titled(part: Part, more: str = "") -> str:
     return f"{part.experiment.key}{more}{mark}"
 
 
+def headline(picture: Any, text: str, size: int = 10) -> None:
+    """Writes above a picture, in as many lines as it takes."""
+    letters = int(120 / size * picture.get_figwidth())
+    picture.suptitle(fill(text, letters), fontsize=size, parse_math=False)
+
+
 def _panels(
     part: Part, played: Played, height: float = 3.0
 ) -> tuple[Any, Iterator[tuple[Any, Played]]]:
@@ -55,7 +65,7 @@ def _panels(
     down = -(-len(columns) // across)
     picture = figure(3.6 * across + 1.4, height * down + 0.5)
     grid = picture.subplots(down, across, squeeze=False)
-    picture.suptitle(titled(part), fontsize=10, parse_math=False)
+    headline(picture, titled(part))
 
     def each() -> Iterator[tuple[Any, Played]]:
         for panel, column in zip(grid.flat, columns, strict=False):
@@ -71,9 +81,17 @@ def _panels(
                     handles.append(handle)
                     labels.append(label)
         if labels:
-            picture.legend(handles, labels, loc="outside right upper", frameon=False, fontsize=8)
+            picture.legend(handles, labels, **ASIDE)
 
     return picture, each()
+
+
+def _evaluated(folder: Path, key: str) -> list[tuple[dict[str, Any], float]]:
+    """(line of the history, accuracy in per cent) of the rounds that were evaluated."""
+    history = read_history(folder)
+    if not any(line.get(key) for line in history):
+        key = "pre"  # nobody comes later: all are there from the start
+    return [(line, 100 * line[key]["mean"]) for line in history if line.get(key)]
 
 
 def _by_round(part: Part, folder: Path, key: str, across: str, name: str) -> list[str]:
@@ -81,17 +99,20 @@ def _by_round(part: Part, folder: Path, key: str, across: str, name: str) -> lis
     places, played = _places(part), finished(part)
     picture, panels = _panels(part, played)
     for panel, cells in panels:
+        arrivals: set[int] = set()
         for cell, tasks in cells:
-            runs = [[li for li in read_history(t.folder) if li.get(key)] for t in tasks]
+            runs = [_evaluated(t.folder, key) for t in tasks]
             if not runs[0]:
                 continue
-            place = [line["sent"] / 1e6 if across == "sent" else line["round"] for line in runs[0]]
-            scores = np.array([[100 * line[key]["mean"] for line in run] for run in runs])
+            scale = 1e-6 if across == "sent" else 1
+            place = scale * np.mean([[line[across] for line, _ in run] for run in runs], axis=0)
+            scores = np.array([[score for _, score in run] for run in runs])
             band = (scores.min(axis=0), scores.max(axis=0)) if len(scores) > 1 else None
             curve(panel, places[cell.row], cell.row, place, scores.mean(axis=0), band)
-            for line in runs[0]:
-                if "joined" in line and key == "pre_present":
-                    panel.axvline(line["round"], color="#7F7F7F", linewidth=0.9, linestyle=":")
+            if key == "pre_present":
+                arrivals |= {x["round"] for x in read_history(tasks[0].folder) if "joined" in x}
+        for number in sorted(arrivals):
+            panel.axvline(number, color="#7F7F7F", linewidth=0.9, linestyle=":")
         panel.set_xlabel("MB up and down" if across == "sent" else "round")
         panel.locator_params(axis="x", integer=across == "round", nbins=6)
         panel.set_ylabel(part.experiment.y or "mean client accuracy (%)")
@@ -124,7 +145,8 @@ def sweep(part: Part, folder: Path) -> list[str]:
             if cell.row != row or cell.x is None:
                 continue
             measure = MEASURES[cell.metric]
-            values = [v.main for t in tasks if (v := measure.read(*read_run(t.folder)))]
+            found = [measure.read(*read_run(t.folder)) for t in tasks]
+            values = [v.main for v in found if v and isfinite(v.main)]
             if values:
                 points.append((cell.x, np.mean(values), np.std(values), cell.published))
         points.sort(key=lambda point: point[0])
@@ -133,16 +155,16 @@ def sweep(part: Part, folder: Path) -> list[str]:
         x, mean, std, published = zip(*points, strict=True)
         drawn = look(number)
         axes.errorbar(x, mean, yerr=std, label=row, marker="o", markersize=4, **drawn)
-        known = [(a, p.mean) for a, p in zip(x, published, strict=True) if p]
+        known = [(a, p.mean) for a, p in zip(x, published, strict=True) if p and isfinite(p.mean)]
         if known:
             at, value = zip(*known, strict=True)
             ring = {"facecolors": "none", "edgecolors": drawn["color"], "marker": "s"}
             axes.scatter(at, value, s=36, zorder=3, **ring)
     axes.set_xlabel(part.experiment.x, parse_math=False)
     axes.set_ylabel(part.experiment.y or MEASURES[part.experiment.metric].meaning, parse_math=False)
-    axes.set_title(titled(part), fontsize=10, parse_math=False)
+    headline(picture, titled(part))
     tidy(axes)
-    picture.legend(loc="outside right upper", frameon=False, fontsize=8)
+    picture.legend(**ASIDE)
     return [save(picture, folder, "sweep")]
 
 

@@ -1,0 +1,36 @@
+"""Tables of the docs show what the committed results say."""
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def tables() -> Any:
+    spec = importlib.util.spec_from_file_location("tables", ROOT / "benchmarks" / "tables.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def cell(status: str, mean: float | None, seeds: int) -> dict[str, Any]:
+    paper = {"text": "94.00±0.50", "mean": 94.0}
+    known = {"status": status, "mean": mean, "seeds": [{"main": mean}] * seeds, "paper": paper}
+    return known | {"difference": -0.8, "outside": False}
+
+
+def test_a_cell_says_how_many_of_its_seeds_there_are(tables: Any) -> None:
+    assert tables._cell(cell("done", 93.2, 3), 3) == "93.20 ≈ / 94.00±0.50"
+    assert tables._cell(cell("not finished", 93.2, 1), 3) == "93.20 (1 of 3 seeds) / 94.00±0.50"
+    assert tables._cell(cell("not finished", None, 0), 3) == "not run / 94.00±0.50"
+    assert tables._cell(None, 3) == "–"
+
+
+def test_the_docs_are_up_to_date(tables: Any) -> None:
+    for page in tables.PAGES:
+        text = (ROOT / page).read_text(encoding="utf-8")
+        assert tables.filled(text) == text, f"{page}: python benchmarks/tables.py"

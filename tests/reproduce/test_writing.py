@@ -1,0 +1,61 @@
+"""Numbers as text: means over some seeds say so, infinity has its sign, CSV has all of it."""
+
+from __future__ import annotations
+
+import csv
+import io
+from typing import Any
+
+import pytest
+from outcomelab import a_cell, an_outcome, half
+
+from fedtailor.reproduce.writing import as_csv, is_partial, order, ours, verdict
+
+ENDLESS = {"mean": None, "std": None, "text": "∞", "difference": None, "outside": None}
+
+
+@pytest.mark.parametrize(
+    ("cell", "text"),
+    [
+        (a_cell(), "93.20±0.05"),
+        (a_cell(low=60.0, high=99.0), "93.20±0.05 (60.00/99.00)"),
+        (half(), "93.20 (1 of 3 seeds)"),
+        (half(status="failed"), "93.20 (1 of 3 seeds, failed)"),
+        (half(mean=None, text="", seeds=[]), "not finished"),
+        (half(mean=None, text="", seeds=[], status="missing data"), "missing data"),
+        (a_cell(**ENDLESS), "∞"),
+        (half(mean=None, text="∞", seeds=[{"main": None, "text": "∞"}]), "∞ (1 of 3 seeds)"),
+        (half(seeds=[{"main": 93.2}, {"main": None}]), "93.20 (1 of 3 seeds)"),
+    ],
+)
+def test_what_a_cell_shows_of_ours(cell: dict[str, Any], text: str) -> None:
+    assert ours(cell, 3) == text
+
+
+def test_a_verdict_waits_for_all_seeds() -> None:
+    assert verdict(a_cell()) == "above"
+    assert verdict(half(outside=True)) == ""
+
+
+def test_an_order_says_how_many_of_its_rows_are_not_complete() -> None:
+    cells = [a_cell("A", mean=90.0), half("B", mean=95.0), half("C", mean=None, text="")]
+    assert order(an_outcome(cells), "MNIST") == "– (2 rows, 1 of them with some seeds only)"
+    assert order(an_outcome(cells[:1]), "MNIST") == "– (1 rows)"
+    assert is_partial(cells[1])
+    assert not is_partial(cells[2])
+
+
+def test_infinity_has_no_place_in_an_order() -> None:
+    paper = {"text": "∞", "mean": None, "std": None, "low": None, "high": None}
+    cells = [a_cell("A"), a_cell("B", **ENDLESS), a_cell("C", paper=paper)]
+    assert order(an_outcome(cells), "MNIST") == "– (1 rows)"
+
+
+def test_csv_has_the_seeds_and_infinity() -> None:
+    paper = {"text": "∞", "mean": None, "std": None, "low": None, "high": None}
+    text = as_csv(an_outcome([half(), a_cell("B", paper=paper, **ENDLESS)]))
+    some, endless = csv.DictReader(io.StringIO(text))
+    assert (some["mean"], some["seeds"], some["seeds_wanted"]) == ("93.2", "1", "3")
+    assert some["status"] == "not finished"
+    assert float(endless["mean"]) == float(endless["paper_mean"]) == float("inf")
+    assert (endless["paper"], endless["difference"]) == ("∞", "")
