@@ -95,8 +95,8 @@ CASES = (
         rounds=3,
     ),
     Case("cpu-cnn-20", "cpu", 1.6, clients=20),
-    Case("cpu-mlp-100", "cpu", 8, model="mlp", rounds=7),
-    Case("cpu-mlp-20", "cpu", 0, clients=20, model="mlp", rounds=7),
+    Case("cpu-mlp-100", "cpu", 8, model="mlp", rounds=15),
+    Case("cpu-mlp-20", "cpu", 0, clients=20, model="mlp", rounds=15),
 )
 GROWTH = 1.2  # at most: a round out of 10,000 clients against one out of 1,000
 

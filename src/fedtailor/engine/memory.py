@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
+from contextlib import suppress
 
 import torch
 
@@ -34,3 +36,20 @@ def give_back(device: torch.device) -> None:
     if device.type == "cuda":
         gc.collect()
         torch.cuda.empty_cache()
+
+
+# glibc's names for: return memory to the system from so many free bytes on; take blocks of so many
+# bytes from the system alone, which gets them back at once
+TRIM_THRESHOLD, MMAP_THRESHOLD, LARGE = -1, -3, 1 << 30
+
+
+def keep_freed_memory() -> None:
+    """Asks the C library to keep memory that was freed, where it can be asked.
+
+    Every round needs the same large blocks. Got from the system anew, each page of them costs a
+    fault and is filled with zeros first.
+    """
+    with suppress(OSError, AttributeError):  # another C library: nothing is lost but some time
+        library = ctypes.CDLL(None)
+        library.mallopt(MMAP_THRESHOLD, LARGE)
+        library.mallopt(TRIM_THRESHOLD, LARGE)

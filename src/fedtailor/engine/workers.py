@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ..scan import Loop
+from .memory import keep_freed_memory
 from .operators import ChannelsLast, MatmulConvolutions, SeesConvolutions
 from .tracing import Program, one_thread, trace
 
@@ -35,6 +36,7 @@ class Workers:
     """
 
     def __init__(self, compiled: bool, program: Callable[..., Program], threads: int) -> None:
+        keep_freed_memory()
         self._compiled, self._program = compiled, program
         self._pool = ThreadPoolExecutor(threads, "fedtailor", initializer=_quiet)
         self._alone: dict[Any, bool] = {}  # whether a step is best run for single clients
@@ -90,15 +92,16 @@ class Workers:
         # one program for the block, with a mask if ever one is needed: tracing takes its time
         masked = not bool(mine[:, need].all())
         levels = len(loop.axes) - (high - low == 1)
-        example = [t.contiguous() for t in _slice(loop, [*begun, *rest], low, high, 0)]
+        block = _slice(loop, [*begun, *rest], low, high, 0)
 
         def make() -> Program:
             step, compiled = loop.for_all(masked, levels), self._compiled and loop.compiles
+            example = [t.contiguous() for t in block]
             # what is still mapped (candidates of one client) has no order of axes to choose
             with MatmulConvolutions(sliced=compiled) if levels else ChannelsLast(compiled):
                 return trace(step, example, loop.carried, compiled=compiled)
 
-        program = self._program(loop, (key, masked, high - low), example, make)
+        program = self._program(loop, (key, masked, high - low), block, make)
 
         @torch.no_grad()
         def work() -> None:
