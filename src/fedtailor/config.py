@@ -73,7 +73,9 @@ class Config:
     participation: Share = _says(1.0, "Federation", "share of the clients that train in a round")
     rounds: Count = _says(30, "Federation", "number of rounds")
     join: str = _says(
-        "", "Federation", "clients that come later: ROUND:COUNT, several with commas, e.g. 10:5"
+        "",
+        "Federation",
+        "clients that come after a round: ROUND:COUNT, with commas, e.g. 10:5",
     )
     model: str = _says(
         "auto", "Model", "a known model or package.module:factory; auto fits the data"
