@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -183,3 +185,20 @@ def test_finite_looks_at_every_number_that_can_be_otherwise() -> None:
     assert bool(tree.finite(fine)) and bool(tree.finite({}))
     for bad in (torch.nan, torch.inf, -torch.inf):
         assert not bool(tree.finite(fine | {"c": {"d": torch.tensor([0.0, bad, 1.0])}}))
+
+
+def test_finite_rows_knows_which_row_is_not() -> None:
+    large = torch.full((4, 3), torch.finfo(torch.float32).max)  # finite, but its sum is not
+    fine = {
+        "a": large,
+        "one": torch.zeros(4),
+        "n": torch.zeros(4, dtype=torch.int64),
+        "e": torch.zeros(4, 0),
+    }
+    assert tree.finite_rows(fine).tolist() == [True] * 4
+    for bad in (math.inf, -math.inf, math.nan):
+        other = torch.zeros(4, 2, 2)
+        other[2, 1, 0] = bad
+        found = tree.finite_rows(fine | {"c": {"d": other}})
+        assert found.tolist() == [True, True, False, True]
+    assert tree.finite_rows({}).all()

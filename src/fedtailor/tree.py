@@ -84,6 +84,19 @@ def finite(a: Tree) -> Tensor:
     return torch.stack(ends).all() if ends else torch.ones((), dtype=torch.bool)
 
 
+def finite_rows(a: Tree) -> Tensor:
+    """For each row of the entries, which are stacks of as many, whether all numbers are finite."""
+    rows = [p.reshape(len(p), -1) for p in leaves(a) if p.is_floating_point() and p.numel()]
+    if not rows:
+        return torch.ones(1, dtype=torch.bool)
+    # a sum is finite only if its terms are, and looks at them once
+    found = torch.stack([p.sum(1).isfinite() for p in rows]).all(0)
+    if not bool(found.all()):  # or it is too large a number itself
+        ends = [p.amax(1).isfinite() & p.amin(1).isfinite() for p in rows]
+        found = torch.stack(ends).all(0)
+    return found
+
+
 def pick(params: Params, names: Iterable[str]) -> Params:
     """The entries called `names`, as far as they are there."""
     return {k: params[k] for k in names if k in params}

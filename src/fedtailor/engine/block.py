@@ -249,8 +249,7 @@ class Block:
             measured = Measured(
                 zero + wire.size(message),
                 zero + wire.size(up.mean) + wire.size(up.each),
-                tree.finite({"state": state, "mean": up.mean, "each": up.each}).to(zero.device)
-                & (zero == 0),
+                zero == 0,
                 _scores(method, model, visit) if post else Scores(blank, blank),
                 zero,
                 visit.fresh,
@@ -260,7 +259,11 @@ class Block:
         with keep_account() as entries:
             state, up, notes, measured = self._map(act, server, chunk, turn)
         sizes = self.federation.train.n[chunk.ids].tolist()
-        measured = measured._replace(noisy=torch.tensor([charged(entries, n) for n in sizes]))
+        finite = tree.finite_rows({"state": state, "mean": up.mean, "each": up.each})
+        measured = measured._replace(
+            finite=measured.finite & finite.to(measured.finite.device),
+            noisy=torch.tensor([charged(entries, n) for n in sizes]),
+        )
         ids, good = chunk.ids, measured.finite.cpu()
         if not bool(good.all()):
             keep, ids = good.nonzero()[:, 0].to(self.device), ids[good]
