@@ -152,6 +152,23 @@ def test_a_picture_of_the_models_wants_them(tmp_path: Path, experiments: Any) ->
     assert (task.folder / "models").is_dir()
 
 
+def test_what_is_finished_is_written_without_a_run(tmp_path: Path) -> None:
+    def never(news: News) -> None:
+        raise AssertionError(news)
+
+    empty = again(tmp_path / "a", "tiny/fig1", run=False, tell=never)["tiny/fig1"]
+    assert {cell["status"] for cell in empty["cells"]} == {"not finished"}
+    whole = again(tmp_path / "b", "tiny/fig1")["tiny/fig1"]
+    (tmp_path / "b" / "runs").rename(tmp_path / "a" / "runs")  # as if it came from elsewhere
+    found = again(tmp_path / "a", "tiny/fig1", run=False, tell=never)["tiny/fig1"]
+    assert found["cells"] == whole["cells"] and found["complete"]
+
+
+def test_finished_runs_need_no_data(tmp_path: Path) -> None:
+    found = again(tmp_path, "tiny/needs", data_dir=str(tmp_path), run=False)["tiny/needs"]
+    assert {cell["status"] for cell in found["cells"]} == {"not finished"}
+
+
 def test_counts_are_checked(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="jobs is 0: give at least 1"):
         again(tmp_path, "tiny/fig1", jobs=0)

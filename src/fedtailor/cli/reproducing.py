@@ -117,6 +117,9 @@ def reproduce(
         Path | None,
         typer.Option("--papers", metavar="DIR", help="Declarations of your own instead."),
     ] = None,
+    no_run: Annotated[
+        bool, typer.Option("--no-run", help="Write what is finished again; run nothing.")
+    ] = False,
     json: Annotated[
         bool, typer.Option("--json", help="Print the results as JSON on stdout, nothing else.")
     ] = False,
@@ -150,6 +153,7 @@ def reproduce(
     from fedtailor.reproduce.declare import find_experiments, read_papers
     from fedtailor.reproduce.jobs import play_all
     from fedtailor.reproduce.plan import make_plan
+    from fedtailor.reproduce.queue import Played
 
     plan = make_plan(
         find_experiments(experiments, read_papers(papers)),
@@ -159,10 +163,14 @@ def reproduce(
         given=given,
         skip_missing=skip_missing,
         keep_models=keep_models,
+        look_for_data=not no_run,
     )
-    sys.stderr.write(beginning(plan.tasks, str(given.get("device", "auto")), workers) + "\n")
-    with View(plan.tasks) as view:
-        played = play_all(plan.tasks, workers, view.tell)
+    if no_run:
+        played = Played()
+    else:
+        sys.stderr.write(beginning(plan.tasks, str(given.get("device", "auto")), workers) + "\n")
+        with View(plan.tasks) as view:
+            played = play_all(plan.tasks, workers, view.tell)
     command = _command(
         {"experiments": experiments, "only": only or [], "scale": scale, **count}
         | {"jobs": None if workers == 1 else workers, "skip_missing": skip_missing}

@@ -46,6 +46,7 @@ def reproduce(
     skip_missing: bool = False,
     keep_models: bool = False,
     papers: str | Path | None = None,
+    run: bool = True,
     tell: Tell | None = None,
     **settings: Any,
 ) -> dict[str, dict[str, Any]]:
@@ -64,6 +65,7 @@ def reproduce(
       skip_missing: leave out cells whose data are not there.
       keep_models: keep models and checkpoints of finished runs, too.
       papers: a folder with declarations of your own; else FedTailor's.
+      run: False writes what is finished, from wherever it came, and runs nothing.
       tell: called with what happens.
       settings: data_dir, device, compile, precision and the like.
 
@@ -75,6 +77,7 @@ def reproduce(
     from .declare import find_experiments, read_papers
     from .jobs import play_all
     from .plan import make_plan
+    from .queue import Played
 
     for name, value in (("rounds", rounds), ("seeds", seeds), ("jobs", jobs)):
         if value is not None and value < 1:
@@ -88,8 +91,9 @@ def reproduce(
         given=settings,
         skip_missing=skip_missing,
         keep_models=keep_models,
+        look_for_data=run,
     )
-    played = play_all(plan.tasks, jobs, tell or (lambda news: None))
+    played = play_all(plan.tasks, jobs, tell or (lambda news: None)) if run else Played()
     names = ", ".join(repr(e) for e in experiments)
     found = finish_all(plan, played, f"fedtailor.reproduce.reproduce({names}, ...)")
     if played.stopped:

@@ -66,8 +66,19 @@ def make_plan(
     given: dict[str, Any] | None = None,
     skip_missing: bool = False,
     keep_models: bool = False,
+    look_for_data: bool = True,
 ) -> Plan:
     """Everything that is to be run.
+
+    Args:
+      experiments: as declared.
+      scale: what is not as in the paper.
+      out: folder of runs and results.
+      only: names or globs of rows and columns.
+      given: settings of whoever runs it.
+      skip_missing: leave out cells whose data are not there.
+      keep_models: keep models of finished runs, too.
+      look_for_data: False for runs that are finished, and need none.
 
     Raises:
       BadInput: a name, a setting or data are missing; nothing has been run or written then.
@@ -88,7 +99,7 @@ def make_plan(
                 for c in cell.configs
             ]
             part.cells.append((cell, tasks))
-            reason = lacking(cell.configs[0])
+            reason = lacking(cell.configs[0]) if look_for_data else ""
             if reason:
                 part.missing[cell.row, cell.column] = reason
         if part.cells:
