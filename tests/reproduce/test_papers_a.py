@@ -9,7 +9,7 @@ import pytest
 from fedtailor.config import Config
 from fedtailor.describe import find, page
 from fedtailor.partition import parse_partition
-from fedtailor.reproduce.cells import Cell, Scale, make_cells, run_key
+from fedtailor.reproduce.cells import Cell, Scale, declared_rounds, make_cells, run_key
 from fedtailor.reproduce.declare import read_papers
 from fedtailor.reproduce.measures import MEASURES, Value
 from fedtailor.reproduce.schema import Experiment
@@ -246,3 +246,10 @@ def test_costs_are_counted_per_round(metric: str, value: float) -> None:
     }
     history = [{"cohort": [0, 1, 2, 3]}, {"cohort": [4, 5, 6, 7]}]
     assert MEASURES[metric].read(result, history) == Value(pytest.approx(value))
+
+
+def test_rounds_that_a_paper_has_are_those_of_the_cells_in_question() -> None:
+    table = experiment("pfedla/table1")
+    assert declared_rounds(table) == {600, 2500}
+    assert declared_rounds(table, {("FedAvg", "FMNIST 10"), ("pFedLA", "FMNIST 10")}) == {600}
+    assert declared_rounds(table, {("FedAvg", "FMNIST 100")}) == {2500}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from outcomelab import a_cell, an_outcome, half
 
-from fedtailor.reproduce.writing import as_csv, is_partial, order, ours, verdict
+from fedtailor.reproduce.writing import as_csv, is_partial, order, ours, troubles, verdict
 
 ENDLESS = {"mean": None, "std": None, "text": "∞", "difference": None, "outside": None}
 
@@ -59,3 +59,13 @@ def test_csv_has_the_seeds_and_infinity() -> None:
     assert some["status"] == "not finished"
     assert float(endless["mean"]) == float(endless["paper_mean"]) == float("inf")
     assert (endless["paper"], endless["difference"]) == ("∞", "")
+
+
+def test_cells_with_the_same_trouble_stand_together() -> None:
+    stopped = [half(row) for row in "ABCDE"]
+    lost = half("F", status="missing data", reason="there is no 'mnist'")
+    assert troubles(an_outcome([a_cell("G"), *stopped, lost])) == [
+        "A, MNIST; B, MNIST; C, MNIST and 2 more: not finished: stopped",
+        "F, MNIST: missing data: there is no 'mnist'",
+    ]
+    assert not troubles(an_outcome([a_cell()]))

@@ -19,7 +19,7 @@ from fedtailor.cli.showing import err, per_cent
 from fedtailor.reproduce.estimate import in_words, is_measured, real_device, seconds
 from fedtailor.reproduce.play import Task
 from fedtailor.reproduce.queue import News
-from fedtailor.reproduce.writing import SIGNS, by_place, order, ours, signed, verdict
+from fedtailor.reproduce.writing import SIGNS, by_place, order, ours, signed, troubles, verdict
 
 Outcome = dict[str, Any]
 COLOURS = {"above": "cyan", "below": "red", "within": "green", "": ""}
@@ -195,10 +195,8 @@ def show_outcome(outcome: Outcome, console: Console) -> None:
         if found["tau"] is not None:
             text = f"order of rows, {column}: Kendall's τ {order(outcome, column)}"
             console.print(text, markup=False)
-    for cell in outcome["cells"]:
-        if cell["reason"]:
-            place = f"{cell['row']}, {cell['column']}"
-            console.print(f"{place}: {cell['status']}: {cell['reason']}", markup=False)
+    for text in troubles(outcome):
+        console.print(text, markup=False)
     if outcome["undrawn"]:
         console.print(f"no picture: {outcome['undrawn']}", markup=False)
     console.print(f"Results: {outcome['folder']}/index.html", markup=False)

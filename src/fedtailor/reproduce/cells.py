@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any
@@ -18,6 +18,18 @@ from .schema import Column, Experiment, Row, Values
 
 # a run that is finished elsewhere, or on data that came from elsewhere, is finished
 ELSEWHERE = MERE_PLACE | {"hub"}
+
+
+def declared_rounds(
+    experiment: Experiment, places: Collection[tuple[str, str]] | None = None
+) -> set[int]:
+    """Numbers of rounds that a paper has, in all cells or in some (row, column)."""
+    return {
+        row.rounds or column.rounds or experiment.rounds
+        for row in experiment.rows
+        for column in experiment.columns
+        if places is None or (row.name, column.name) in places
+    }
 
 
 @dataclass(frozen=True)
@@ -34,11 +46,7 @@ class Scale:
         if self.small:
             words.append("small scale")
         rounds, seeds = self.rounds_of(experiment), self.seeds_of(experiment)
-        declared = {
-            row.rounds or column.rounds or experiment.rounds
-            for row in experiment.rows
-            for column in experiment.columns
-        }
+        declared = declared_rounds(experiment)
         if rounds is not None and declared != {rounds}:
             words.append(f"{rounds} rounds instead of {' or '.join(map(str, sorted(declared)))}")
         if seeds < experiment.seeds:

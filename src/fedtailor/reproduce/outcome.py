@@ -12,7 +12,7 @@ from scipy.stats import kendalltau
 
 from .. import __version__
 from ..config import settings as known_settings
-from .cells import ELSEWHERE, Cell
+from .cells import ELSEWHERE, Cell, declared_rounds
 from .measures import MEASURES, Value, read_run
 from .play import Task
 from .published import Published
@@ -190,7 +190,9 @@ def outcome(part: Part, failed: dict[str, str], command: str) -> dict[str, Any]:
         "as_in_paper": not part.mark,
         "rows_or_columns_left_out": left_out,
         "rounds": sorted({t.config.rounds for _, tasks in part.cells for t in tasks}),
-        "rounds_of_paper": experiment.rounds,
+        "rounds_of_paper": sorted(
+            declared_rounds(experiment, {(cell.row, cell.column) for cell, _ in part.cells})
+        ),
         "seeds": max((len(tasks) for _, tasks in part.cells), default=0),
         "seeds_of_paper": experiment.seeds,
         "devices": sorted({d for c in cells for d in c["devices"]}),

@@ -7,7 +7,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from .writing import SIGNS, by_place, is_partial, order, ours, signed, verdict
+from .writing import SIGNS, by_place, is_partial, order, ours, signed, troubles, verdict
 
 
 def _asset(package: str, name: str) -> str:
@@ -40,5 +40,6 @@ def render(outcome: dict[str, Any], folder: Path, reports: dict[str, str]) -> st
         order=lambda column: order(outcome, column),
         ours=lambda cell: ours(cell, outcome["seeds"]),
         signed=signed,
+        troubles=troubles(outcome),
         verdict=lambda cell: (SIGNS[verdict(cell)], verdict(cell)),
     )

@@ -19,6 +19,7 @@ FIELDS = (
     "paper", "paper_mean", "paper_std", "paper_low", "paper_high",
     "difference", "outside", "scale", "reason",
 )  # fmt: skip
+NAMED = 3  # cells with the same trouble; of others the number is enough
 SIGNS = {"above": "▲", "below": "▼", "within": "≈", "": ""}  # where colour cannot say it
 
 
@@ -124,3 +125,17 @@ def as_csv(outcome: Outcome) -> str:
         line |= {"paper": paper.get("text", "")}
         writer.writerow(line)
     return out.getvalue()
+
+
+def troubles(outcome: Outcome) -> list[str]:
+    """What is not complete and why, those with the same reason together."""
+    places: dict[tuple[str, str], list[str]] = {}
+    for cell in outcome["cells"]:
+        if cell["reason"]:
+            place = f"{cell['row']}, {cell['column']}"
+            places.setdefault((cell["status"], cell["reason"]), []).append(place)
+    found = []
+    for (status, reason), those in places.items():
+        more = f" and {len(those) - NAMED} more" if len(those) > NAMED else ""
+        found.append(f"{'; '.join(those[:NAMED])}{more}: {status}: {reason}")
+    return found
