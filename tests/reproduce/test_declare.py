@@ -68,3 +68,10 @@ def test_experiments_by_paper_or_name() -> None:
     assert [e.key for e in find_experiments(["tiny/fig1", "tiny/fig1"], papers)] == ["tiny/fig1"]
     with pytest.raises(BadInput, match="did you mean 'tiny/fig1'"):
         find_experiments(["tiny/fig11"], papers)
+
+
+def test_figures_that_are_no_experiments_say_so() -> None:
+    with pytest.raises(BadInput, match=r"^fedfomo/fig8 cannot be run: a drawing of how"):
+        find_experiments(["fedfomo/fig8"], read_papers())
+    for paper in read_papers().values():
+        assert not {e.name for e in paper.experiments} & paper.not_run.keys()

@@ -22,7 +22,7 @@ from .schema import Choice, Column, Experiment, Paper, Row, Small, Values
 SHOWS = ("table", "curves", "sweep", "spread", "matrix", "bytes", "landscape", "join")
 # said by an entry of their own, or by whoever runs the experiment
 NOT_SETTINGS = MERE_PLACE | {"rounds", "seed", "hub"}
-PAPER = ("paper", "choices", "settings", "options", "experiments")
+PAPER = ("paper", "choices", "settings", "options", "experiments", "not_run")
 
 
 def _entries(kind: Any, *without: str) -> list[str]:
@@ -174,6 +174,11 @@ def _experiment(found: Any, paper: Paper, where: str) -> Experiment:
     )
 
 
+def _not_run(found: dict[str, Any], where: str) -> dict[str, str]:
+    fields = Fields(found, f"{where}, not_run", list(found))
+    return {name: fields.need(name, str) for name in found}
+
+
 def read_paper(path: Path) -> Paper:
     """A paper's experiments from its TOML file.
 
@@ -201,6 +206,7 @@ def read_paper(path: Path) -> Paper:
         _settings(fields),
         _options(fields),
         {name: _choice(name, choice, where) for name, choice in choices.items()},
+        _not_run(fields.get("not_run", dict, {}), where),
     )
     experiments = [_experiment(e, paper, where) for e in fields.need("experiments", list)]
     _once([e.name for e in experiments], "experiment", where)
@@ -225,12 +231,15 @@ def read_papers(folder: Path | None = None) -> dict[str, Paper]:
 def find_experiments(names: Sequence[str], papers: dict[str, Paper]) -> list[Experiment]:
     """The experiments that `names` mean: PAPER/EXPERIMENT, or PAPER for all of it."""
     known = {e.key: e for paper in papers.values() for e in paper.experiments}
+    absent = {f"{p.key}/{k}": why for p in papers.values() for k, why in p.not_run.items()}
     found: dict[str, Experiment] = {}
     for name in names:
         if name in papers:
             found |= {e.key: e for e in papers[name].experiments}
         elif name in known:
             found[name] = known[name]
+        elif name in absent:
+            raise BadInput(f"{name} cannot be run: {absent[name]}")
         else:
             raise unknown("experiment", name, [*papers, *known])
     return list(found.values())

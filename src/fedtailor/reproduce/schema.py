@@ -83,6 +83,7 @@ class Paper:
     settings: Values = field(default_factory=dict)
     options: Values = field(default_factory=dict)
     choices: dict[str, Choice] = field(default_factory=dict)
+    not_run: dict[str, str] = field(default_factory=dict)  # figures without experiment, and why
     experiments: tuple[Experiment, ...] = ()
 
 
