@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 from outcomelab import a_cell, an_outcome, half
 
-from fedtailor.reproduce.writing import as_csv, is_partial, order, ours, troubles, verdict
+from fedtailor.reproduce.writing import (
+    as_csv,
+    in_order,
+    is_partial,
+    order,
+    ours,
+    troubles,
+    verdict,
+)
 
 ENDLESS = {"mean": None, "std": None, "text": "∞", "difference": None, "outside": None}
 
@@ -69,3 +77,10 @@ def test_cells_with_the_same_trouble_stand_together() -> None:
         "F, MNIST: missing data: there is no 'mnist'",
     ]
     assert not troubles(an_outcome([a_cell()]))
+
+
+def test_the_order_is_of_rows_with_one_unit() -> None:
+    rows = [a_cell("A"), a_cell("B", mean=90.0), a_cell("cost", unit="MB", mean=9.0)]
+    assert [c["row"] for c in in_order(rows, "MNIST")] == ["A", "B"]
+    mixed = an_outcome([rows[0], rows[2]])
+    assert mixed["tau"]["MNIST"] == {"tau": None, "rows": 1}

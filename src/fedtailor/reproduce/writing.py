@@ -73,9 +73,14 @@ def ours(cell: Cell, wanted: int) -> str:
 
 
 def in_order(cells: Iterable[Cell], column: str) -> list[Cell]:
-    """Cells of a column that Kendall's τ counts: two numbers, which infinity is not."""
+    """Cells of a column that Kendall's τ counts: two numbers, which infinity is not, and of one
+    unit, the first row's: an accuracy is neither more nor less than a cost."""
     here = [c for c in cells if c["column"] == column and c["paper"]]
-    return [c for c in here if c["mean"] is not None and c["paper"]["mean"] is not None]
+    return [
+        c
+        for c in here
+        if c["mean"] is not None and c["paper"]["mean"] is not None and c["unit"] == here[0]["unit"]
+    ]
 
 
 def order(outcome: Outcome, column: str) -> str:
