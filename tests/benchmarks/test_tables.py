@@ -1,4 +1,4 @@
-"""Tables of the docs show what the committed results say."""
+"""How committed results become tables of the docs."""
 
 import importlib.util
 from pathlib import Path
@@ -28,9 +28,3 @@ def test_a_cell_says_how_many_of_its_seeds_there_are(tables: Any) -> None:
     assert tables._cell(cell("not finished", 93.2, 1), 3) == "93.20 (1 of 3 seeds) / 94.00±0.50"
     assert tables._cell(cell("not finished", None, 0), 3) == "not run / 94.00±0.50"
     assert tables._cell(None, 3) == "–"
-
-
-def test_the_docs_are_up_to_date(tables: Any) -> None:
-    for page in tables.PAGES:
-        text = (ROOT / page).read_text(encoding="utf-8")
-        assert tables.filled(text) == text, f"{page}: python benchmarks/tables.py"

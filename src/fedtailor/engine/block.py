@@ -108,7 +108,7 @@ class Block:
         if self.engine == "vectorised":  # one after another: a chunk is one client
             members = sum(len(group.members) for group in self.groups)
             self.chunk = min(chunk or min(room.training for room in rooms), members)
-            if not chunk and self.device.type != "cpu":
+            if not chunk:
                 self._scoring = min(room.scoring for room in rooms)
 
     # --- chunks ---

@@ -23,10 +23,11 @@ from .mapper import Visit
 
 
 class Room(NamedTuple):
-    """How many clients fit on the device at a time, when they train and when they are scored."""
+    """How many clients fit on the device at a time, when they train and when they are scored (0: as
+    many as train)."""
 
     training: int
-    scoring: int
+    scoring: int = 0
 
 
 class Group:
@@ -61,14 +62,15 @@ class Group:
         device, count = federation.x.device, len(self.members)
         place = place or choose_place(nbytes(like), count, device)
         self.bank = Bank(count, like, device, place, folder)
-        recipes = [recipe]
-        if device.type != "cpu":  # where memory is short; scoring takes more rows at a time
-            recipes.append(replace(recipe, batch=SCORED))
-        fits = [
-            choose_chunk(self.task, self.initial, federation, message, like, each, mapped=mapped)
-            for each in recipes
-        ]
-        return Room(fits[0], fits[-1])
+
+        def fits(how: Recipe) -> int:
+            return choose_chunk(
+                self.task, self.initial, federation, message, like, how, mapped=mapped
+            )
+
+        if device.type == "cpu":  # memory is not short there
+            return Room(fits(recipe))
+        return Room(fits(recipe), fits(replace(recipe, batch=SCORED)))
 
     def rows(self, ids: Tensor) -> Tensor:
         """The members' places in the bank."""

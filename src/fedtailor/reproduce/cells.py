@@ -20,12 +20,16 @@ from .schema import Column, Experiment, Row, Values
 ELSEWHERE = MERE_PLACE | {"hub"}
 
 
+def _declared(experiment: Experiment, row: Row, column: Column) -> int:
+    return row.rounds or column.rounds or experiment.rounds
+
+
 def declared_rounds(
     experiment: Experiment, places: Collection[tuple[str, str]] | None = None
 ) -> set[int]:
     """Numbers of rounds that a paper has, in all cells or in some (row, column)."""
     return {
-        row.rounds or column.rounds or experiment.rounds
+        _declared(experiment, row, column)
         for row in experiment.rows
         for column in experiment.columns
         if places is None or (row.name, column.name) in places
@@ -174,8 +178,8 @@ def _settings(experiment: Experiment, column: Column, row: Row, scale: Scale) ->
     out |= experiment.settings | column.settings | row.settings
     if scale.small and experiment.small:
         out |= experiment.small.settings
-    declared = row.rounds or column.rounds or experiment.rounds
-    return out | {"rounds": scale.rounds_of(experiment) or declared}
+    rounds = scale.rounds_of(experiment) or _declared(experiment, row, column)
+    return out | {"rounds": rounds}
 
 
 def method_of(row: Row, column: Column) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from .. import __version__
-from ..assemble import DEFAULT_CLIENTS, DEFAULT_MODELS
+from ..assemble import DEFAULT_CLIENTS, DEFAULT_MODELS, choose_device
 from ..checkpoint import write_atomically
 from ..config import Config
 from ..form import Form
@@ -121,9 +121,7 @@ def _measure(device: str) -> float:
 
 def real_device(device: str) -> str:
     """What `auto` stands for here."""
-    if device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    return device
+    return str(choose_device(device)) if device == "auto" else device
 
 
 def _speed_name(device: str) -> str:
