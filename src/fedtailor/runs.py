@@ -19,7 +19,7 @@ from .assemble import World, assemble, make_players, players_on
 from .checkpoint import save_tensors, write_atomically
 from .config import Config, config_of, make_config, write_config
 from .engine import Cluster, RoundReport, Scores, Simulation, draw_cohort
-from .engine.pace import Way, choose_way
+from .engine.pace import Way, Work, choose_way
 from .errors import BadInput
 from .folders import file_name, open_folder
 from .interruption import Interrupted, ctrl_c
@@ -109,7 +109,10 @@ class Runner:
         """How loops over batches are run: by the work of the whole run, also when it is resumed."""
         config, train = self.config, self.world.federation.train
         each = [config.recipe().count(n) for n in train.n[self.world.trained].tolist()]
-        work = int(config.rounds * config.participation * sum(each))
+        work = Work(
+            int(config.rounds * config.participation * sum(each)),
+            config.rounds * max(each, default=0),
+        )
         device = torch.device(config.device)
         return (
             choose_way(work, device, config.compile) if config.engine != "sequential" else "plain"

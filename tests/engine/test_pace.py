@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from fedtailor.engine import Federation, Simulation
 from fedtailor.engine import pace as paces
 from fedtailor.engine.captured import Captured, sizes
-from fedtailor.engine.pace import Pace, choose_way
+from fedtailor.engine.pace import Pace, Work, choose_way
 from fedtailor.methods import METHODS
 from fedtailor.scan import Loop, plainly
 from fedtailor.task import Task, classification
@@ -198,24 +198,32 @@ def test_a_step_that_closes_over_a_client_is_run_as_it_is(
 
 def test_the_way_depends_on_the_work_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paces, "can_compile", lambda device: True)
-    assert [choose_way(n, CPU, "auto") for n in (10, 5_000, 10**6)] == [
+    few, some, many = Work(10, 1), Work(5_000, 250), Work(10**6, 10**4)
+    assert [choose_way(w, CPU, "auto") for w in (few, some, many)] == [
         "plain",
         "traced",
         "compiled",
     ]
-    assert [choose_way(n, CUDA, "auto") for n in (5_000, 10**5, 10**7)] == [
-        "plain", "traced", "compiled",
+    assert [choose_way(w, CUDA, "auto") for w in (few, some, many, Work(10**7, 10**5))] == [
+        "plain", "plain", "traced", "compiled",
     ]  # fmt: skip
-    assert choose_way(10**9, CPU, "never") == "traced"
-    assert choose_way(1, CPU, "always") == "compiled"
-    assert choose_way(10**9, torch.device("meta"), "auto") == "plain"
+    assert choose_way(Work(10**9, 1), CPU, "never") == "traced"
+    assert choose_way(few, CPU, "always") == "compiled"
+    assert choose_way(Work(10**9, 10**9), torch.device("meta"), "auto") == "plain"
+
+
+def test_on_a_gpu_few_clients_are_traced_as_soon_as_many() -> None:
+    """Launches take the time there, and a step of all has as many for ten as for a hundred."""
+    for clients in (1, 10, 100):
+        assert choose_way(Work(1_200 * clients, 1_200), CUDA, "never") == "traced"
+        assert choose_way(Work(500 * clients, 500), CUDA, "never") == "plain"
 
 
 def test_without_a_compiler_steps_are_traced(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(paces, "can_compile", lambda device: False)
-    assert choose_way(10**6, CPU, "always") == "traced"
+    assert choose_way(Work(10**6, 10**4), CPU, "always") == "traced"
     assert "compiles" in caplog.text
 
 

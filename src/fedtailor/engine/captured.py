@@ -8,7 +8,7 @@ those that have a step are the first ones, and steps that fewer clients have are
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,6 +34,23 @@ def sizes(clients: int) -> list[int]:
     return found
 
 
+class Workshop(NamedTuple):
+    """Where steps are captured.
+
+    What steps make on their way shares one pool of memory: they never run at the same time, and
+    what has to last lies in buffers of its own. All are captured on one stream: memory that was
+    freed on another would not be used again.
+    """
+
+    pool: Any
+    stream: Any
+
+    @classmethod
+    def open(cls) -> Workshop:
+        """An empty one, on the current GPU."""
+        return cls(torch.cuda.graph_pool_handle(), torch.cuda.Stream())  # type: ignore[no-untyped-call]
+
+
 class Captured:
     """The buffers of one kind of loop, and its captured steps.
 
@@ -41,9 +58,8 @@ class Captured:
       loop: the first such loop; later ones have the same structure and sizes.
       tensors: its tensors.
       compiled: compile the steps for large numbers of clients.
-      capture: False runs the steps as they are: where there is no GPU, for tests.
-      pool: memory for what steps make on their way, of all loops: they never run at the same
-        time, and what has to last lies in buffers of its own.
+      workshop: where steps are captured; None runs them as they are: where there is no GPU, for
+        tests.
     """
 
     def __init__(
@@ -51,10 +67,9 @@ class Captured:
         loop: Loop,
         tensors: Sequence[Tensor],
         compiled: bool,
-        capture: bool = True,
-        pool: Any = None,
+        workshop: Workshop | None = None,
     ) -> None:
-        self.loop, self._compiled, self._capture, self._pool = loop, compiled, capture, pool
+        self.loop, self._compiled, self._workshop = loop, compiled, workshop
         self.clients = len(tensors[0])
         self.capacity = 0
         first = len(tensors) - 4
@@ -152,21 +167,23 @@ class Captured:
             program(*self._views(size))
             self._number.add_(1)
 
-        ready = self._captured(step) if self._capture else step
+        ready = _capture(step, self._number, self._workshop) if self._workshop else step
         for buffer, before in zip(changed, saved, strict=True):
             buffer.copy_(before)
         return ready
 
-    def _captured(self, step: Callable[[], None]) -> Callable[[], Any]:
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(2):  # libraries set themselves up
-                self._number.zero_()
-                step()
-        torch.cuda.current_stream().wait_stream(stream)
-        self._number.zero_()
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, stream=stream):
+
+def _capture(step: Callable[[], None], number: Tensor, workshop: Workshop) -> Callable[[], Any]:
+    """A replay of a step, which counts its calls in `number`."""
+    stream = workshop.stream
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(2):  # libraries set themselves up
+            number.zero_()
             step()
-        return graph.replay
+    torch.cuda.current_stream().wait_stream(stream)
+    number.zero_()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, pool=workshop.pool, stream=stream):
+        step()
+    return graph.replay

@@ -9,13 +9,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..scan import RUNNER, Loop, plainly
-from .captured import Captured
+from .captured import Captured, Workshop
 from .identity import ClosesOverClient, identity
 from .memory import give_back
 from .tracing import Program, can_compile, keep_compiled_code
@@ -26,10 +26,21 @@ Way = Literal["plain", "traced", "compiled"]
 
 log = logging.getLogger("fedtailor")
 
-# client-steps from which preparing pays: measured on two cores and on one H200
-TRACE_FROM = {"cpu": 3_000, "cuda": 40_000}
+# from where preparing pays, measured on two cores and on one H200. Tracing on a GPU saves launches,
+# which ten clients that step together need as many of as a hundred do
+TRACE_FROM = {"cpu": 3_000}  # steps of all clients
+TRACE_FROM_IN_A_ROW = {"cuda": 1_000}
+COMPILE_FROM = {"cpu": 100_000, "cuda": 1_500_000}  # steps of all clients
 NOTABLE = 3.0  # seconds of preparing that people are told about
-COMPILE_FROM = {"cpu": 100_000, "cuda": 1_500_000}
+NEVER = 1 << 62
+
+
+class Work(NamedTuple):
+    """Of a whole run: steps of all clients, and how many these are in a row when the clients of a
+    round step together."""
+
+    steps: int
+    in_a_row: int
 
 
 def use_precision(precision: str) -> None:
@@ -38,20 +49,24 @@ def use_precision(precision: str) -> None:
     torch.backends.cudnn.allow_tf32 = precision != "fp32"
 
 
-def choose_way(work: int, device: torch.device, compile: Compile) -> Way:
+def choose_way(work: Work, device: torch.device, compile: Compile) -> Way:
     """The way for a run.
 
     Args:
-      work: steps of all clients in all rounds.
+      work: how much there is to do.
       device: where it runs.
       compile: what the user wants.
     """
     if compile == "always" and not can_compile(device):
         log.warning("nothing here compiles code for %s: steps are traced only", device)
     compiles = compile != "never" and can_compile(device)
-    if compiles and (compile == "always" or work >= COMPILE_FROM.get(device.type, 1 << 62)):
+    if compiles and (compile == "always" or work.steps >= COMPILE_FROM.get(device.type, NEVER)):
         return "compiled"
-    return "traced" if work >= TRACE_FROM.get(device.type, 1 << 62) else "plain"
+    pays = (
+        work.steps >= TRACE_FROM.get(device.type, NEVER)
+        or work.in_a_row >= TRACE_FROM_IN_A_ROW.get(device.type, NEVER)
+    )  # fmt: skip
+    return "traced" if pays else "plain"
 
 
 class Pace:
@@ -68,7 +83,7 @@ class Pace:
         self._programs: dict[Hashable, Any] = {}
         self._held: dict[Hashable, list[Any]] = {}  # what programs are known by must stay alive
         self._warned = False
-        self._pool: Any = None  # memory that all captured steps share
+        self._workshop: Workshop | None = None
         self._workers: Workers | None = None
         self._threads = threads or torch.get_num_threads()
         self.seconds = 0.0
@@ -106,12 +121,9 @@ class Pace:
     def _captured(self, loop: Loop, tensors: Sequence[Tensor], key: Hashable) -> Sequence[Tensor]:
         kind = key, len(tensors[0])
         if kind not in self._programs:
-            on_gpu = self.device.type == "cuda"
-            if on_gpu and self._pool is None:
-                self._pool = torch.cuda.graph_pool_handle()
-            self._programs[kind] = Captured(
-                loop, tensors, self.way == "compiled", on_gpu, self._pool
-            )
+            if self.device.type == "cuda" and self._workshop is None:
+                self._workshop = Workshop.open()
+            self._programs[kind] = Captured(loop, tensors, self.way == "compiled", self._workshop)
         captured: Captured = self._programs[kind]
         before = captured.seconds
         found = captured.run(loop, tensors)
@@ -158,7 +170,7 @@ class Pace:
         """Frees all programs and their buffers."""
         self._programs.clear()
         self._held.clear()
-        self._pool = None
+        self._workshop = None
         give_back(self.device)
 
     def close(self) -> None:
