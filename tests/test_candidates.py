@@ -11,6 +11,7 @@ from fedtailor.candidates import (
     choose,
     cluster_means,
     gains,
+    mean_losses,
     normalised,
     offered,
     strangers,
@@ -78,6 +79,15 @@ def test_what_is_offered() -> None:
     models, there = offered({"w": torch.tensor(1.0)}, message)
     assert models["w"].tolist() == [1, 2, 3, 4]
     assert there.tolist() == [True, True, False, True]
+
+
+@pytest.mark.parametrize("models", [2, 5, 40])
+def test_how_many_rows_at_a_time_changes_no_loss(models: int) -> None:
+    """(w - row)²/2 over 200 rows, which are two passes of two models and seven of forty."""
+    task, rows = one_number(), data_of(rows_of([[r / 100 for r in range(200)]]), 0)
+    w = torch.arange(models, dtype=torch.get_default_dtype()) / 40
+    expected = [sum((m / 40 - r / 100) ** 2 / 2 for r in range(200)) / 200 for m in range(models)]
+    assert mean_losses(task, {"w": w}, rows).tolist() == near(*expected)
 
 
 @pytest.mark.parametrize("norm", ["l2", "l1"])

@@ -13,7 +13,7 @@ from . import rng, tree, wire
 from .data import Data
 from .rng import Key
 from .task import Task
-from .train import mean_loss
+from .train import SCORED, mean_loss, score
 from .tree import Params, Tree
 
 Norm = Literal["l2", "l1"]
@@ -73,6 +73,18 @@ def offered(own: Params, message: Tree) -> tuple[Params, Tensor]:
     return models, torch.cat([sent.new_ones(1), sent])
 
 
+JUDGED = 512  # rows at a time, of all models together: else memory grows with their number
+FEWEST = 32  # rows of each: fewer would leave a device idle
+
+
+def mean_losses(task: Task, models: Params, rows: Data) -> Tensor:
+    """The mean loss of each of several models, stacked, over the same rows."""
+    count = len(tree.leaves(models)[0])
+    size = max(FEWEST, min(SCORED, JUDGED // count))
+    losses = vmap(lambda model: score(task.predict, model, rows, size).loss)(models)
+    return losses / rows.n.clamp(min=1)
+
+
 def gains(task: Task, rows: Data, base: Params, models: Params, norm: Norm) -> Tensor:
     """What each model gains on the rows for every unit of its distance from the base.
 
@@ -87,17 +99,16 @@ def gains(task: Task, rows: Data, base: Params, models: Params, norm: Norm) -> T
     """
     here = mean_loss(task, base, rows)
 
-    def gain(model: Params) -> Tensor:
+    def distance(model: Params) -> Tensor:
         apart = tree.drop(tree.sub(model, base), task.buffers)
         if norm == "l1":
-            far = torch.stack([p.abs().sum() for p in tree.leaves(apart)]).sum()
-        else:
-            far = tree.sq_norm(apart).sqrt()
-        # a model that is θ_base itself has nothing to give; 0/1e-12 would be rounding noise
-        slope = (here - mean_loss(task, model, rows)) / (far + 1e-12)
-        return torch.where(far > 0, slope, 0.0)
+            return torch.stack([p.abs().sum() for p in tree.leaves(apart)]).sum()
+        return tree.sq_norm(apart).sqrt()
 
-    return vmap(gain)(models)
+    far = vmap(distance)(models)
+    slope = (here - mean_losses(task, models, rows)) / (far + 1e-12)
+    # a model that is θ_base itself has nothing to give; 0/1e-12 would be rounding noise
+    return torch.where(far > 0, slope, 0.0)
 
 
 def normalised(weights: Tensor) -> tuple[Tensor, Tensor]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
-from torch.func import vmap
 
 from .. import tree, wire
-from ..candidates import normalised
+from ..candidates import mean_losses, normalised
 from ..data import Data
 from ..method import Clients, Method, Outcome, Upload
 from ..rng import Key, Turn
@@ -58,8 +57,7 @@ def fedfomo_ma(task: Task, *, recipe: Recipe = Recipe()) -> Method:
     def update(msg: Tree, data: Data) -> tuple[Params, Tensor]:
         mean, without, there = msg["mean"], wire.value(msg["without"]), wire.here(msg["without"])
         here = mean_loss(task, mean, data.val)
-        losses = vmap(lambda m: mean_loss(task, m, data.val))(without)
-        weights = torch.where(there, losses - here, 0.0)
+        weights = torch.where(there, mean_losses(task, without, data.val) - here, 0.0)
         share, _ = normalised(weights)
         reach = share * (there.sum() - 1)
         new = tree.map(
