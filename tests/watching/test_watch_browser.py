@@ -11,6 +11,9 @@ import pytest
 import synthetic
 from browser import CHROMIUM, PATIENCE, Browser
 
+from fedtailor.reproduce.asked import Asked
+from fedtailor.reproduce.cells import Scale
+from fedtailor.reproduce.play import Worlds, play
 from fedtailor.watching import Watching
 
 pytestmark = [
@@ -84,6 +87,26 @@ def test_it_goes_on_and_keeps_the_place(browser: Browser, tmp_path: Path) -> Non
         time.sleep(3)
         browser.evaluate("1")
         assert [u for u in browser.requests if u.endswith("state.json")] == asked, "it is finished"
+    assert browser.complaints == []
+
+
+def test_an_experiment_goes_on(browser: Browser, tmp_path: Path) -> None:
+    """Before any run, and with one of two seeds finished."""
+    papers = Path(__file__).parents[1] / "reproduce" / "papers"
+    asked = Asked(Scale(), given={"device": "cpu"}, papers=papers, command="again")
+    plan = asked.plan(["tiny/fig1"], tmp_path)
+    asked.keep(plan)
+    cell = f"{PAGE}.querySelector('tbody td').textContent"
+    with Watching(plan.folder(plan.parts[0]), 0) as watching:
+        browser.call("Page.navigate", url=watching.url)
+        wait_for(browser, "document.documentElement?.dataset.page || ''", "1")
+        assert words(browser) == "0 of 2 runs finished"
+        assert browser.evaluate(cell) == "waiting"
+        first = plan.tasks[0]
+        play(first, Worlds())
+        wait_for(browser, "document.documentElement.dataset.page > 1", True)
+        wait_for(browser, f"{cell}.endsWith('(1 of 2 seeds)')", True)
+        assert words(browser) == "1 of 2 runs finished"
     assert browser.complaints == []
 
 

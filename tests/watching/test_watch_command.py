@@ -47,3 +47,16 @@ def test_a_run_says_where_it_can_be_watched(
     assert end.value.code == 0
     assert "Watch it at http://127.0.0.1:" in capsys.readouterr().err
     assert (tmp_path / "run" / "report.html").exists()
+
+
+def test_a_reproduction_says_where_each_experiment_can_be_watched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
+    papers = Path(__file__).parents[1] / "reproduce" / "papers"
+    words = ["reproduce", "tiny/fig1", "--papers", str(papers), "--out", str(tmp_path / "again")]
+    with pytest.raises(SystemExit) as end:
+        main([*words, "--device", "cpu", "--watch"])
+    assert end.value.code == 0
+    assert "Watch tiny/fig1 at http://127.0.0.1:" in capsys.readouterr().err

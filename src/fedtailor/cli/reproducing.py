@@ -5,12 +5,15 @@ from __future__ import annotations
 import json as to_json
 import shlex
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from fedtailor.cli.running import Watch
 from fedtailor.cli.settings import whole, with_settings
+from fedtailor.cli.watching import watched
 from fedtailor.config import settings
 from fedtailor.errors import BadInput
 
@@ -120,6 +123,7 @@ def reproduce(
     no_run: Annotated[
         bool, typer.Option("--no-run", help="Write what is finished again; run nothing.")
     ] = False,
+    watch: Watch = False,
     json: Annotated[
         bool, typer.Option("--json", help="Print the results as JSON on stdout, nothing else.")
     ] = False,
@@ -149,34 +153,36 @@ def reproduce(
     from fedtailor.cli.reproducing_view import View, beginning, show_outcome
     from fedtailor.cli.showing import out as console
     from fedtailor.reproduce import finish_all
+    from fedtailor.reproduce.asked import Asked
     from fedtailor.reproduce.cells import Scale
-    from fedtailor.reproduce.declare import find_experiments, read_papers
     from fedtailor.reproduce.jobs import play_all
-    from fedtailor.reproduce.plan import make_plan
     from fedtailor.reproduce.queue import Played
 
-    plan = make_plan(
-        find_experiments(experiments, read_papers(papers)),
-        Scale(scale == "small", count["rounds"], count["seeds"]),
-        out,
-        only=only or (),
-        given=given,
-        skip_missing=skip_missing,
-        keep_models=keep_models,
-        look_for_data=not no_run,
-    )
-    if no_run:
-        played = Played()
-    else:
-        sys.stderr.write(beginning(plan.tasks, str(given.get("device", "auto")), workers) + "\n")
-        with View(plan.tasks) as view:
-            played = play_all(plan.tasks, workers, view.tell)
     command = _command(
         {"experiments": experiments, "only": only or [], "scale": scale, **count}
         | {"jobs": None if workers == 1 else workers, "skip_missing": skip_missing}
         | {"out": None if out == Path("reproduction") else out, "papers": papers}
         | given
     )
+    asked = Asked(
+        Scale(scale == "small", count["rounds"], count["seeds"]), only or [], given, papers, command
+    )
+    plan = asked.plan(
+        experiments,
+        out,
+        skip_missing=skip_missing,
+        keep_models=keep_models,
+        look_for_data=not no_run,
+    )
+    played = Played()
+    if not no_run:
+        asked.keep(plan)
+        sys.stderr.write(beginning(plan.tasks, str(given.get("device", "auto")), workers) + "\n")
+        with ExitStack() as stack:
+            for part in plan.parts:
+                stack.enter_context(watched(plan.folder(part), watch, part.experiment.key))
+            view = stack.enter_context(View(plan.tasks))
+            played = play_all(plan.tasks, workers, view.tell)
     with points_shown() as tell:
         outcomes = finish_all(plan, played, command, tell)
     if json:

@@ -12,28 +12,33 @@ from typing import Annotated
 import typer
 
 
-def _told(url: str) -> None:
-    sys.stderr.write(f"Watch it at {url}\n")
+def _told(url: str, what: str = "it") -> None:
+    sys.stderr.write(f"Watch {what} at {url}\n")
     sys.stderr.flush()
 
 
 @contextmanager
-def watched(folder: Path, asked: bool) -> Iterator[None]:
-    """Serves a run's page while it goes on, if that was asked for."""
+def watched(folder: Path, asked: bool, what: str = "it") -> Iterator[None]:
+    """Serves the page of a run, comparison or experiment while it goes on, if asked for."""
     if not asked:
         yield
         return
     from fedtailor.watching import Watching, open_browser
 
     with Watching(folder, 0) as watching:
-        _told(watching.url)
+        _told(watching.url, what)
         open_browser(watching.url)
         yield
         watching.linger()
 
 
 def watch(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run's or comparison's folder.")],
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DIR", help="A run's or comparison's folder, or an experiment's of a paper."
+        ),
+    ],
     port: Annotated[
         int, typer.Option("--port", metavar="N", help="Port on this machine; 0: any free one.")
     ] = 8640,
@@ -43,7 +48,7 @@ def watch(
 ) -> None:
     """Show a run's report in the browser while it goes on; only this machine can see it.
 
-    Example: fedtailor watch runs/fedala-digits-seed0
+    Examples: fedtailor watch runs/fedala-digits-seed0, fedtailor watch reproduction/fedala/table2
     """
     from fedtailor.watching import Watching, open_browser
 

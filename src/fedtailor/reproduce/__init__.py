@@ -32,7 +32,7 @@ def finish_all(
     """
     from .finish import finish
 
-    return [finish(part, plan.out, played.failed, command, tell) for part in plan.parts]
+    return [finish(part, plan.folder(part), played.failed, command, tell) for part in plan.parts]
 
 
 def reproduce(
@@ -73,29 +73,34 @@ def reproduce(
       BadInput: a name or data are missing.
       KeyboardInterrupt: somebody pressed Ctrl-C; what was done is kept and written.
     """
+    from .asked import Asked
     from .cells import Scale
-    from .declare import find_experiments, read_papers
     from .jobs import play_all
-    from .plan import make_plan
     from .queue import Played
 
     for name, value in (("rounds", rounds), ("seeds", seeds), ("jobs", jobs)):
         if value is not None and value < 1:
             raise BadInput(f"{name} is {value}: give at least 1")
-    known = read_papers(Path(papers) if papers else None)
-    plan = make_plan(
-        find_experiments(experiments, known),
+    names = ", ".join(repr(e) for e in experiments)
+    asked = Asked(
         Scale(small, rounds, seeds),
+        only,
+        settings,
+        Path(papers) if papers else None,
+        f"fedtailor.reproduce.reproduce({names}, ...)",
+    )
+    plan = asked.plan(
+        experiments,
         Path(out),
-        only=only,
-        given=settings,
         skip_missing=skip_missing,
         keep_models=keep_models,
         look_for_data=run,
     )
-    played = play_all(plan.tasks, jobs, tell or (lambda news: None)) if run else Played()
-    names = ", ".join(repr(e) for e in experiments)
-    found = finish_all(plan, played, f"fedtailor.reproduce.reproduce({names}, ...)")
+    played = Played()
+    if run:
+        asked.keep(plan)
+        played = play_all(plan.tasks, jobs, tell or (lambda news: None))
+    found = finish_all(plan, played, asked.command)
     if played.stopped:
         raise KeyboardInterrupt
     return {outcome["experiment"]: outcome for outcome in found}

@@ -68,16 +68,10 @@ def _reports(part: Part, folder: Path) -> dict[str, str]:
     return found
 
 
-def folder_of(out: Path, part: Part) -> Path:
-    """Where an experiment's files go."""
-    return out / part.experiment.paper.key / part.experiment.name
-
-
 def finish(
-    part: Part, out: Path, failed: dict[str, str], command: str, tell: Tell
+    part: Part, folder: Path, failed: dict[str, str], command: str, tell: Tell
 ) -> dict[str, Any]:
     """Writes everything about an experiment and returns what `table.json` holds."""
-    folder = folder_of(out, part)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         found = outcome(part, failed, command)

@@ -12,6 +12,7 @@ from scipy.stats import kendalltau
 
 from .. import __version__
 from ..config import settings as known_settings
+from ..report.running import standing
 from .cells import ELSEWHERE, Cell, declared_rounds
 from .measures import MEASURES, Value, read_run
 from .play import Task
@@ -74,8 +75,17 @@ def tau(pairs: Sequence[tuple[float, float]]) -> dict[str, Any]:
     return {"tau": None if isnan(found) else round(found, 6), "rows": len(pairs)}
 
 
+def _how_far(tasks: Sequence[Task]) -> str:
+    """In words, of those that have begun and are not finished."""
+    return ", ".join(
+        found.words
+        for found in (standing(task.folder) for task in tasks)
+        if found.rounds and not found.finished
+    )
+
+
 def _status(
-    part: Part, cell: Cell, tasks: Sequence[Task], failed: dict[str, str]
+    part: Part, cell: Cell, tasks: Sequence[Task], failed: dict[str, str], going: bool
 ) -> tuple[str, str]:
     reasons = [failed[task.key] for task in tasks if task.key in failed]
     if missing := part.missing.get((cell.row, cell.column)):
@@ -83,6 +93,9 @@ def _status(
     if reasons:
         return "failed", reasons[0]
     if not all(task.finished for task in tasks):
+        if going:
+            far = _how_far(tasks)
+            return ("running", far) if far else ("waiting", "")
         return "not finished", "stopped before: the same command goes on"
     return "done", ""
 
@@ -115,9 +128,11 @@ def _apart(mean: float | None, paper: Published | None) -> float | None:
     return mean - paper.mean
 
 
-def _cell(part: Part, cell: Cell, tasks: Sequence[Task], failed: dict[str, str]) -> dict[str, Any]:
+def _cell(
+    part: Part, cell: Cell, tasks: Sequence[Task], failed: dict[str, str], going: bool
+) -> dict[str, Any]:
     measure = MEASURES[cell.metric]
-    status, reason = _status(part, cell, tasks, failed)
+    status, reason = _status(part, cell, tasks, failed, going)
     each, values, devices, versions = [], [], set(), set()
     for task in tasks:
         if not task.finished or status == "missing data":
@@ -166,10 +181,19 @@ def _taus(cells: Sequence[dict[str, Any]], columns: Sequence[str]) -> dict[str, 
     return found
 
 
-def outcome(part: Part, failed: dict[str, str], command: str) -> dict[str, Any]:
-    """All that there is to say about an experiment, ready for JSON."""
+def outcome(
+    part: Part, failed: dict[str, str], command: str, going: bool = False
+) -> dict[str, Any]:
+    """All that there is to say about an experiment, ready for JSON.
+
+    Args:
+      part: the experiment and its runs.
+      failed: reasons of runs that failed, by their keys.
+      command: as shown in the results.
+      going: its runs may still go on; say how far they are.
+    """
     experiment, paper = part.experiment, part.experiment.paper
-    cells = [_cell(part, cell, tasks, failed) for cell, tasks in part.cells]
+    cells = [_cell(part, cell, tasks, failed, going) for cell, tasks in part.cells]
     shown = [c.name for c in experiment.columns if any(d["column"] == c.name for d in cells)]
     rows = [r.name for r in experiment.rows if any(d["row"] == r.name for d in cells)]
     left_out = len(experiment.rows) - len(rows) + len(experiment.columns) - len(shown)

@@ -14,13 +14,16 @@ def _asset(package: str, name: str) -> str:
     return resources.files(package).joinpath("assets", name).read_text(encoding="utf-8")
 
 
-def render(outcome: dict[str, Any], folder: Path, reports: dict[str, str]) -> str:
+def render(
+    outcome: dict[str, Any], folder: Path, reports: dict[str, str], going: bool = False
+) -> str:
     """The page as HTML that needs nothing else but the links.
 
     Args:
       outcome: of the experiment.
       folder: where its pictures lie.
       reports: pages about the runs, by column.
+      going: its runs go on, and the other files are still to be written.
     """
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
@@ -37,6 +40,7 @@ def render(outcome: dict[str, Any], folder: Path, reports: dict[str, str]) -> st
         style=Markup(_asset("fedtailor.report", "page.css")),
         pictures=pictures,
         reports=reports,
+        going=going,
         order=lambda column: order(outcome, column),
         ours=lambda cell: ours(cell, outcome["seeds"]),
         signed=signed,

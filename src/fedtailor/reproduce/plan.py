@@ -36,6 +36,10 @@ class Plan:
                     found |= {t.key: t for t in tasks if t.keep or t.key not in found}
         return list(found.values())
 
+    def folder(self, part: Part) -> Path:
+        """Where an experiment's files go."""
+        return self.out / part.experiment.paper.key / part.experiment.name
+
     @property
     def missing(self) -> list[str]:
         """What is to be done about data that are not there."""

@@ -67,7 +67,7 @@ def ours(cell: Cell, wanted: int) -> str:
     if cell["status"] == "done":
         return shown(cell)
     if not has_number(cell):
-        return str(cell["status"])
+        return str(cell["reason"] if cell["status"] == "running" else cell["status"])
     failed = ", failed" if cell["status"] == "failed" else ""
     return f"{shown(cell)} ({counted(cell)} of {wanted} seeds{failed})"
 
@@ -136,7 +136,7 @@ def troubles(outcome: Outcome) -> list[str]:
     """What is not complete and why, those with the same reason together."""
     places: dict[tuple[str, str], list[str]] = {}
     for cell in outcome["cells"]:
-        if cell["reason"]:
+        if cell["reason"] and cell["status"] != "running":  # that is no trouble
             place = f"{cell['row']}, {cell['column']}"
             places.setdefault((cell["status"], cell["reason"]), []).append(place)
     found = []

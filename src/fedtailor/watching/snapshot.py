@@ -8,12 +8,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from ..comparison import MARK, run_folder
 from ..errors import BadInput
 from ..report.page import page_data, render
 from ..report.running import BEGUN, Standing, collect_so_far, standing
+from ..reproduce.asked import ASKED
 from ..verdict import YARDSTICK
 
 TOLD = (BEGUN, "history.jsonl", "result.json")
@@ -31,7 +32,10 @@ def planned(folder: Path) -> list[Path]:
         raise BadInput(f"'{folder}' is no folder: name a run or comparison")
     if not (folder / MARK).exists():
         if not (folder / "config.toml").exists():
-            raise BadInput(f"'{folder}' holds no run: name what fedtailor run or compare writes")
+            raise BadInput(
+                f"'{folder}' holds no run: name what fedtailor run or compare writes, or an "
+                "experiment of reproduce (reproduction/fedala/table2)"
+            )
         return [folder]
     try:
         kept = json.loads((folder / MARK).read_text(encoding="utf-8"))
@@ -41,6 +45,50 @@ def planned(folder: Path) -> list[Path]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadInput(f"'{folder / MARK}' is broken ({error}): start it anew") from None
     return [run_folder(folder, method, seed) for seed in seeds for method in methods]
+
+
+class _Runs:
+    """A run or comparison."""
+
+    def __init__(self, folder: Path) -> None:
+        planned(folder)
+        self._folder = folder
+
+    def places(self) -> list[Path]:
+        return planned(self._folder)
+
+    def standings(self) -> list[Standing]:
+        return [standing(place) for place in self.places()]
+
+    def page(self) -> str | None:
+        if not any((place / "config.toml").exists() for place in self.places()):
+            return None
+        found = collect_so_far([self._folder])
+        return None if found is None else render(page_data(found))
+
+
+class Source(Protocol):
+    """What can be watched."""
+
+    def places(self) -> list[Path]:
+        """The folders of its runs, also of those that are not there yet."""
+        ...
+
+    def standings(self) -> list[Standing]:
+        """How far each of them is."""
+        ...
+
+    def page(self) -> str | None:
+        """The page as it is now; None before there is anything to show."""
+        ...
+
+
+def _source(folder: Path) -> Source:
+    if (folder / ASKED).exists():
+        from ..reproduce.live import LiveExperiment
+
+        return LiveExperiment(folder)
+    return _Runs(folder)
 
 
 def in_words(standings: Sequence[Standing]) -> str:
@@ -84,15 +132,14 @@ class Snapshots:
     """The page about a folder, made anew when something has changed, and not too often.
 
     Args:
-      folder: of a run or comparison.
+      folder: of a run, a comparison or a paper's experiment.
 
     Raises:
-      BadInput: it holds neither.
+      BadInput: it holds none of them.
     """
 
     def __init__(self, folder: Path) -> None:
-        planned(folder)
-        self.folder = folder
+        self._source = _source(folder)
         self._lock = threading.Lock()
         self._shown: Shown | None = None
         self._number = 0  # of the page: a browser asks for it again when it is another one
@@ -101,7 +148,7 @@ class Snapshots:
 
     def state(self) -> dict[str, Any]:
         """What a browser asks for every two seconds."""
-        standings = [standing(place) for place in planned(self.folder)]
+        standings = self._source.standings()
         self.refresh()
         return {
             "words": in_words(standings),
@@ -117,24 +164,22 @@ class Snapshots:
         return self._shown.page if self._shown else None
 
     def _stale(self) -> bool:
-        trace = _trace(planned(self.folder))
+        trace = _trace(self._source.places())
         return not self._failed and (self._shown is None or self._shown.trace != trace)
 
     def refresh(self) -> None:
         """Makes the page anew if something has changed since, and the last one is long enough ago
         for what it cost. What cannot be read leaves the last page as it was."""
         with self._lock:
-            places = planned(self.folder)
-            trace = _trace(places)
+            trace = _trace(self._source.places())
             fresh = self._shown is not None and self._shown.trace == trace
             if fresh or time.monotonic() < self._rest_until:
                 return
             begun = time.monotonic()
             try:
-                begun_any = any((place / "config.toml").exists() for place in places)
-                found = collect_so_far([self.folder]) if begun_any else None
-                if found is not None:
-                    self._shown = Shown(trace, render(page_data(found)))
+                page = self._source.page()
+                if page is not None:
+                    self._shown = Shown(trace, page)
                     self._number += 1
                 self._failed = ""
             except BadInput as error:

@@ -1,0 +1,87 @@
+"""What somebody asked for, kept beside an experiment's results while its runs go on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from ..checkpoint import write_atomically
+from ..errors import BadInput
+from .cells import Scale
+from .declare import find_experiments, read_papers
+from .outcome import Part
+from .plan import Plan, make_plan
+
+ASKED = "asked.json"
+
+
+@dataclass
+class Asked:
+    """As on the command line.
+
+    Attributes:
+      scale: what is not as in the paper.
+      only: names or globs of rows and columns.
+      given: settings of whoever runs it.
+      papers: folder of other declarations than FedTailor's.
+      command: as it would be typed again.
+    """
+
+    scale: Scale
+    only: Sequence[str] = ()
+    given: dict[str, Any] = field(default_factory=dict)
+    papers: Path | None = None
+    command: str = ""
+
+    def plan(self, names: Sequence[str], out: Path, **how: Any) -> Plan:
+        """What is to be run for some experiments; `how` is for `make_plan`."""
+        experiments = find_experiments(names, read_papers(self.papers))
+        return make_plan(experiments, self.scale, out, only=self.only, given=self.given, **how)
+
+    def keep(self, plan: Plan) -> None:
+        """Writes it down where `fedtailor watch` finds it."""
+        kept = asdict(self) | {"papers": str(self.papers.resolve()) if self.papers else None}
+        for part in plan.parts:
+            folder = plan.folder(part)
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                write_atomically(folder / ASKED, json.dumps(kept, indent=1) + "\n")
+            except OSError as error:
+                raise BadInput(
+                    f"folder '{folder}' cannot be written to ({error.strerror}): choose another "
+                    "--out"
+                ) from None
+
+
+def read_asked(folder: Path) -> Asked:
+    """What was asked for last in an experiment's folder.
+
+    Raises:
+      BadInput: the file is broken.
+    """
+    try:
+        kept = json.loads((folder / ASKED).read_text(encoding="utf-8"))
+        scale = {f.name: kept["scale"][f.name] for f in fields(Scale)}
+        only, papers = [str(name) for name in kept["only"]], kept["papers"]
+        found = Asked(Scale(**scale), only, dict(kept["given"]), None, str(kept["command"]))
+        if papers is not None:
+            found.papers = Path(str(papers))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BadInput(f"'{folder / ASKED}' is broken ({error}): reproduce it anew") from None
+    return found
+
+
+def part_of(folder: Path) -> tuple[Part, str]:
+    """The experiment that a folder is for, as it was last asked for, and the command.
+
+    Raises:
+      BadInput: something of it is broken, or declared no longer.
+    """
+    asked = read_asked(folder)
+    whole = folder.resolve()
+    name = f"{whole.parent.name}/{whole.name}"
+    (part,) = asked.plan([name], whole.parent.parent, look_for_data=False).parts
+    return part, asked.command

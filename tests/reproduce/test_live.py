@@ -1,0 +1,116 @@
+"""An experiment's page while its runs go on, and what it is made from."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from fedtailor.errors import BadInput
+from fedtailor.reproduce import reproduce
+from fedtailor.reproduce.asked import ASKED, Asked, part_of, read_asked
+from fedtailor.reproduce.cells import Scale
+from fedtailor.reproduce.live import LiveExperiment
+from fedtailor.reproduce.queue import News
+from fedtailor.watching.snapshot import Snapshots
+
+PAPERS = Path(__file__).parent / "papers"
+
+
+@pytest.fixture(scope="module")
+def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One run is finished, one was stopped after its first round."""
+    out = tmp_path_factory.mktemp("reproduction")
+    seen = set()
+
+    def press(news: News) -> None:
+        seen.add(news.task.key)
+        if news.kind == "round" and len(seen) == 2:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        reproduce("tiny/fig1", papers=PAPERS, out=out, device="cpu", tell=press)
+    return out / "tiny" / "fig1"
+
+
+def test_how_far_runs_are(stopped: Path) -> None:
+    done, half = LiveExperiment(stopped).standings()
+    assert done.finished and not half.finished
+    assert (half.round, half.rounds) == (1, 2)
+    assert half.name == "FedAvg again, iid, seed 1"  # for people, not a folder's
+
+
+def test_a_page_shows_how_far_its_cells_are(stopped: Path) -> None:
+    page = LiveExperiment(stopped).page()
+    assert "round 1 of 2, running" in page
+    assert "the same command goes on" not in page  # it does go on
+    assert "(1 of 2 seeds)" in page
+    assert "table.csv" not in page  # it is still to be written
+
+
+def test_a_browser_is_told(stopped: Path) -> None:
+    snapshots = Snapshots(stopped)
+    state = snapshots.state()
+    assert state["words"].startswith("1 of 2 runs finished; ")
+    assert not state["finished"]
+    assert state["page"] == 1
+    assert snapshots.page() == LiveExperiment(stopped).page()
+
+
+def test_cells_that_wait_say_so(stopped: Path, tmp_path: Path) -> None:
+    """Of the same experiment, but no run has begun in this place."""
+    folder = tmp_path / "tiny" / "fig1"
+    folder.mkdir(parents=True)
+    (folder / ASKED).write_text((stopped / ASKED).read_text())
+    live = LiveExperiment(folder)
+    assert [one.words for one in live.standings()] == ["not begun"] * 2
+    assert ">waiting<" in live.page()
+
+
+def test_what_was_asked_for_is_kept(tmp_path: Path) -> None:
+    asked = Asked(Scale(rounds=1, seeds=1), ["*"], {"device": "cpu"}, PAPERS, "the command")
+    plan = asked.plan(["tiny/fig1"], tmp_path)
+    asked.keep(plan)
+    folder = plan.folder(plan.parts[0])
+    assert read_asked(folder) == Asked(
+        Scale(rounds=1, seeds=1), ["*"], {"device": "cpu"}, PAPERS.resolve(), "the command"
+    )
+    part, command = part_of(folder)
+    assert command == "the command"
+    found = [task.folder.resolve() for _, tasks in part.cells for task in tasks]
+    assert found == [t.folder.resolve() for _, tasks in plan.parts[0].cells for t in tasks]
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        "no JSON",
+        "[]",
+        "{}",
+        '{"scale": 3}',
+        '{"scale": {}, "only": 1, "given": {}, "papers": null}',
+    ],
+)
+def test_a_broken_file_is_named(tmp_path: Path, broken: str) -> None:
+    (tmp_path / ASKED).write_text(broken)
+    with pytest.raises(BadInput, match=r"asked\.json' is broken .*: reproduce it anew"):
+        LiveExperiment(tmp_path)
+
+
+def test_an_experiment_that_is_not_there_any_more(stopped: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "tiny" / "table99"
+    folder.mkdir(parents=True)
+    (folder / ASKED).write_text((stopped / ASKED).read_text())
+    with pytest.raises(BadInput, match="table99"):
+        LiveExperiment(folder)
+
+
+def test_settings_of_strangers_are_refused(stopped: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "tiny" / "fig1"
+    folder.mkdir(parents=True)
+    kept = json.loads((stopped / ASKED).read_text()) | {"given": {"nonsense": 1}}
+    (folder / ASKED).write_text(json.dumps(kept))
+    with pytest.raises(BadInput, match="nonsense"):
+        LiveExperiment(folder)
