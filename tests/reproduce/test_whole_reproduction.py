@@ -186,3 +186,13 @@ def test_workers_keep_to_a_world(experiments: Any, tmp_path: Path) -> None:
         world, task = waiting.take(world)
         order.append(task.config.partition)
     assert order == ["iid", "iid", "iid", "pathological:2"]
+
+
+def test_what_another_compiles_comes_later(experiments: Any, tmp_path: Path) -> None:
+    """Where there is something else to do in the same world."""
+    tasks = make_plan([experiments["table1"]], Scale(), tmp_path).tasks
+    method = tasks[0].config.method
+    _, first = Waiting(tasks).take("", others=[tasks[0]])
+    assert first.config.method != method
+    same = [task for task in tasks if task.config.method == method]
+    assert Waiting(same).take("", others=[same[0]])[1] is same[0]

@@ -53,6 +53,11 @@ def reason_of(error: Exception) -> str:
     return f"{type(error).__name__}: {text[:300]}"
 
 
+def _code(task: Task) -> tuple[str, str]:
+    """Runs that differ in this have hardly any code in common."""
+    return task.config.method, task.config.model
+
+
 class Waiting:
     """Runs that wait, those of the same world together.
 
@@ -68,17 +73,25 @@ class Waiting:
     def __bool__(self) -> bool:
         return bool(self._of)
 
-    def take(self, world: str = "", busy: Sequence[str] = ()) -> tuple[str, Task]:
+    def take(
+        self, world: str = "", busy: Sequence[str] = (), others: Sequence[Task] = ()
+    ) -> tuple[str, Task]:
         """The next run, best of the world that the worker has laid out already.
+
+        And best of a method that no other worker is at: two that compile the same code at the same
+        time do it twice; one after the other finds it done.
 
         Args:
           world: what the worker played last.
-          busy: what other workers are at.
+          busy: worlds that other workers are at.
+          others: runs that they are at.
         """
         if world not in self._of:
             free = [w for w in self._of if w not in busy]
             world = free[0] if free else max(self._of, key=lambda w: len(self._of[w]))
-        task = self._of[world].pop(0)
+        there, taken = self._of[world], {_code(task) for task in others}
+        task = next((t for t in there if _code(t) not in taken), there[0])
+        there.remove(task)
         if not self._of[world]:
             del self._of[world]
         return world, task
