@@ -67,7 +67,9 @@ def four_digits(value: Any) -> Any:
 
 def where(cells: list[dict[str, Any]], gpu: str) -> str:
     """The devices, and the cells that were not played on the GPU."""
-    elsewhere = [f"{c['row']}, {c['column']}" for c in cells if c["devices"] == ["cpu"]]
+    elsewhere = [
+        f"{c['row']}, {c['column']}" for c in cells if {d[:3] for d in c["devices"]} == {"cpu"}
+    ]
     return f"{gpu}; on two CPU cores: {'; '.join(elsewhere)}" if elsewhere else gpu
 
 

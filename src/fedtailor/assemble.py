@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import platform
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -95,6 +96,13 @@ def choose_device(name: str) -> torch.device:
         reason = str(error).splitlines()[0]
         raise BadInput(f"device '{name}' cannot be used ({reason}): try --device cpu") from None
     return device
+
+
+def hardware(device: torch.device) -> str:
+    """What a device is, for whoever reads the results elsewhere."""
+    if device.type == "cuda":
+        return torch.cuda.get_device_name(device)
+    return platform.processor() or platform.machine()
 
 
 def find_source(config: Config) -> Source:

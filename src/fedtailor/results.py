@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from . import __version__
+from .assemble import hardware
 from .describe import find, page
 from .metrics import accuracies, best_round, summarise
 from .privacy import epsilons
@@ -57,6 +58,7 @@ def facts_of(run: Runner) -> dict[str, Any]:
         "engine": config.engine,
         "precision": config.precision,
         "device": config.device if config.engine == "ray" else str(sim.device),
+        "hardware": None if config.engine == "ray" else hardware(sim.device),
         "seed": config.seed,
         "version": __version__,
     }

@@ -16,6 +16,7 @@ from fedtailor.report.collect import collect
 from fedtailor.report.learnt import binned, map_size
 from fedtailor.report.mixes import likeness_order
 from fedtailor.report.names import block_names, variant_labels
+from fedtailor.report.numbers import played_on
 from fedtailor.report.pack import pack_counts, pack_scaled
 from fedtailor.report.page import page_data
 
@@ -232,3 +233,8 @@ def test_clients_without_test_rows_have_no_accuracy(tmp_path: Path) -> None:
     assert data["methods"][1]["per_client"][3] is None
     assert data["methods"][1]["gain"][3] is None
     assert "7 clients" in " ".join(data["verdict"])
+
+
+def test_the_hardware_is_named_where_it_is_known() -> None:
+    assert played_on({"device": "cuda:0", "hardware": "NVIDIA H200"}) == "cuda:0 (NVIDIA H200)"
+    assert played_on({"device": "cuda:0"}) == "cuda:0"

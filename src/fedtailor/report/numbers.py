@@ -115,11 +115,17 @@ def _row(contender: Contender, each: Array, alone: Array | None) -> dict[str, An
         "options": results[0].get("options", {}),
         "rounds": results[0].get("reached", results[0]["rounds"]),
         "model": results[0].get("model"),
-        "device": results[0].get("device"),
+        "device": played_on(results[0]),
         "epsilon": (results[0].get("epsilon") or {}).get("max"),
         "skipped": sum(len(s) for r in results for s in r.get("skipped", {}).values()),
         "leaks_test": any(r.get("leaks_test") for r in results),
     }
+
+
+def played_on(result: dict[str, Any]) -> str:
+    """The device of a run, and what that is; older results do not name the hardware."""
+    device, what = result.get("device", ""), result.get("hardware")
+    return f"{device} ({what})" if what else str(device)
 
 
 def yardstick(collection: Collection) -> int | None:

@@ -12,6 +12,7 @@ from scipy.stats import kendalltau
 
 from .. import __version__
 from ..config import settings as known_settings
+from ..report.numbers import played_on
 from ..report.running import standing
 from .cells import ELSEWHERE, Cell, declared_rounds
 from .measures import MEASURES, Value, read_run
@@ -139,7 +140,7 @@ def _cell(
             continue
         result, history = read_run(task.folder)
         value = measure.read(result, history)
-        devices.add(result["device"])
+        devices.add(played_on(result))
         versions.add(result["version"])
         entry = {"seed": task.config.seed, "run": task.folder.name, "seconds": result["seconds"]}
         each.append(entry | (_seed(value) if value else {"main": None}))
