@@ -68,8 +68,8 @@ def _show_list(names: list[str], given: dict[str, Any], papers: Path | None, as_
         )
     out.print(table)
     out.print(
-        "time: a rough estimate for this machine, by the operations of training against a speed "
-        "measured once; methods that train twice take longer. small: the same for --scale small.",
+        "time: a rough estimate for this machine, by the operations of training and testing "
+        "against a speed measured once. small: the same for --scale small.",
         markup=False,
     )
 

@@ -1,4 +1,4 @@
-"""How long runs will take, roughly: operations of training against a speed measured once."""
+"""How long runs will take, roughly: operations against a speed measured once."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from ..config import Config
 from ..form import Form
 from ..interruption import Interrupted
 from ..partition import parse_partition
+from .effort import effort
 
 COUNTED = 2  # examples: a normalisation without statistics of its own takes no single one
 TRAINING = 3  # a step costs about three times its forward pass
@@ -180,7 +181,8 @@ def operations(config: Config) -> float | None:
     evaluated = (
         config.rounds / config.eval_every * (tested + validated) * (1 + config.participation)
     )
-    return forward * (trained + evaluated)
+    own = effort(config)
+    return forward * (trained * own.training + evaluated * own.testing)
 
 
 def seconds(configs: Iterable[Config], device: str = "auto") -> float | None:

@@ -1,0 +1,45 @@
+"""Counts what the methods of all declared experiments compute beside FedAvg, for estimates of time.
+
+    python benchmarks/efforts.py            writes src/fedtailor/reproduce/efforts.json
+
+Takes a minute or two. Counts depend on the methods alone, not on the machine.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from fedtailor.reproduce.cells import Scale, make_cells
+from fedtailor.reproduce.declare import find_experiments, read_papers
+from fedtailor.reproduce.effort import Effort, effort_name, effort_of
+
+FILE = Path(__file__).resolve().parent.parent / "src/fedtailor/reproduce/efforts.json"
+
+
+def main() -> None:
+    papers = read_papers(None)
+    configs = {
+        effort_name(config): config
+        for experiment in find_experiments(list(papers), papers)
+        for scale in (Scale(), Scale(small=True))
+        if experiment.small or not scale.small
+        for cell in make_cells(experiment, scale, {})
+        for config in cell.configs
+    }
+    found: dict[str, list[float]] = {}
+    for number, (name, config) in enumerate(sorted(configs.items()), 1):
+        sys.stderr.write(f"\r{number} of {len(configs)} ")
+        try:
+            counted = effort_of(config.method, config.options, config.recipe())
+        except Exception as error:
+            sys.stderr.write(f"\n{name}: {error}\n")
+            counted = Effort()
+        found[name] = [round(value, 2) for value in counted]
+    lines = (f"{json.dumps(name)}: {json.dumps(value)}" for name, value in found.items())
+    FILE.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
