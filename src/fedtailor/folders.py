@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import re
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from .errors import BadInput
@@ -17,6 +19,18 @@ def file_name(client: str) -> str:
     if safe and safe == client:
         return safe
     return f"{safe or 'client'}-{hashlib.sha256(client.encode()).hexdigest()[:10]}"
+
+
+@contextmanager
+def written_to(folder: Path) -> Iterator[None]:
+    """Makes a folder if need be; what cannot be written there is bad input, not an error of ours."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
+    except OSError as error:
+        raise BadInput(
+            f"folder '{folder}' cannot be written to ({error.strerror}): choose another --out"
+        ) from None
 
 
 def _is_ours(mark: Path) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 
 from ..checkpoint import write_atomically
 from ..errors import BadInput
+from ..folders import written_to
 from .cells import Scale
 from .declare import find_experiments, read_papers
 from .outcome import Part
@@ -45,15 +46,8 @@ class Asked:
         """Writes it down where `fedtailor watch` finds it."""
         kept = asdict(self) | {"papers": str(self.papers.resolve()) if self.papers else None}
         for part in plan.parts:
-            folder = plan.folder(part)
-            try:
-                folder.mkdir(parents=True, exist_ok=True)
+            with written_to(folder := plan.folder(part)):
                 write_atomically(folder / ASKED, json.dumps(kept, indent=1) + "\n")
-            except OSError as error:
-                raise BadInput(
-                    f"folder '{folder}' cannot be written to ({error.strerror}): choose another "
-                    "--out"
-                ) from None
 
 
 def read_asked(folder: Path) -> Asked:

@@ -10,7 +10,7 @@ from typing import Any
 from ..checkpoint import write_atomically
 from ..errors import BadInput
 from ..figures import PAPER
-from ..folders import file_name
+from ..folders import file_name, written_to
 from ..landscape import Tell
 from ..report import write_report
 from . import pictures
@@ -72,8 +72,7 @@ def finish(
     part: Part, folder: Path, failed: dict[str, str], command: str, tell: Tell
 ) -> dict[str, Any]:
     """Writes everything about an experiment and returns what `table.json` holds."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
+    with written_to(folder):
         found = outcome(part, failed, command)
         drawn, why = _draw(part, folder, tell)
         found |= {"pictures": drawn, "undrawn": why, "folder": str(folder)}
@@ -81,8 +80,4 @@ def finish(
         write_atomically(folder / "table.csv", as_csv(found))
         write_atomically(folder / "table.tex", as_latex(found))
         write_atomically(folder / "index.html", render(found, folder, _reports(part, folder)))
-    except OSError as error:
-        raise BadInput(
-            f"folder '{folder}' cannot be written to ({error.strerror}): choose another --out"
-        ) from None
     return found
