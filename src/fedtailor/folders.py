@@ -23,7 +23,7 @@ def file_name(client: str) -> str:
 
 @contextmanager
 def written_to(folder: Path) -> Iterator[None]:
-    """Makes a folder if need be; what cannot be written there is bad input, not an error of ours."""
+    """Makes a folder if need be; what cannot be written there is bad input, no error of ours."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         yield

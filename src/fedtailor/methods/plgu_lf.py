@@ -59,7 +59,9 @@ def plgu_lf(
     explodes). Scores are normalised explicitly (dividing by dim does not make them sum to 1), to
     mean 1, since with sum 1 the radius would be ρ/L. "Freeze" means not overwritten by the
     download. The upload is w_i itself, of which the server takes the mean: the same as adding the
-    mean of w_i − w.
+    mean of w_i − w. Algorithm 1 is kept although its global model hardly learns: w follows
+    gradients at θ, which vanish when θ fits its client, wherever w is (CIFAR-10, 20 rounds: 12 %
+    at `theta`, 26 % at `w`).
 
     Reference: Qu et al., "How to Prevent the Poor Performance Clients for Personalized Federated
     Learning?" (PLGU), CVPR 2023
