@@ -80,10 +80,15 @@ def _counted(name: str, options: dict[str, Any], recipe: Recipe) -> Effort:
     return Effort(float(training.get_total_flops()), float(testing.get_total_flops()))
 
 
+@cache
+def _usual(recipe: Recipe) -> Effort:
+    return _counted("fedavg", {}, recipe)
+
+
 def effort_of(method: str, options: dict[str, Any], recipe: Recipe) -> Effort:
     """What a method computes beside FedAvg with the same recipe."""
     small = replace(recipe, batch=BATCH, steps=0, dp_clip=0.0, dp_noise=0.0)
-    own, usual = _counted(method, options, small), _counted("fedavg", {}, small)
+    own, usual = _counted(method, options, small), _usual(small)
     return Effort(own.training / usual.training, own.testing / usual.testing)
 
 
