@@ -63,8 +63,15 @@ def outcome(folder: Path) -> tuple[dict[str, bytes], dict[str, Any], list[Any]]:
     return models, result, history
 
 
-@pytest.mark.parametrize("engine", ["sequential", "vectorised"])
-@pytest.mark.parametrize("method", ["fedala", "fedfomo"])
+@pytest.mark.parametrize(
+    ("method", "engine"),
+    [
+        ("fedala", "sequential"),
+        ("fedala", "vectorised"),
+        pytest.param("fedfomo", "sequential", marks=pytest.mark.slow),
+        ("fedfomo", "vectorised"),
+    ],
+)
 def test_kill_9(method: str, engine: str, tmp_path: Path) -> None:
     settings = SETTINGS | {"engine": engine} | ({} if method == "fedala" else QUICKER)
     folder = tmp_path / "killed"
