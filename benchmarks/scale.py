@@ -16,7 +16,6 @@ os.environ["OMP_NUM_THREADS"] = "1"  # for workers too; to be said before torch 
 
 import argparse
 import json
-import platform
 import resource
 import statistics
 import sys
@@ -29,6 +28,7 @@ import numpy as np
 import torch
 
 import fedtailor
+from fedtailor.assemble import hardware
 from fedtailor.engine import Cluster, Federation, Simulation, draw_cohort
 from fedtailor.form import Form
 from fedtailor.methods import METHODS
@@ -133,9 +133,7 @@ def main() -> None:
             print(json.dumps(row), flush=True)
             rows.append(row)
     with_efficiency(rows)
-    name = platform.processor() or platform.machine()
-    if arguments.device.startswith("cuda"):
-        name = torch.cuda.get_device_name()
+    name = hardware(torch.device(arguments.device))
     report = {
         "command": f"python {' '.join(sys.argv)}",
         "commit": arguments.commit or commit(),

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import platform
 import statistics
 import subprocess
 import sys
@@ -31,6 +30,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import fedtailor
 from fedtailor import rng
+from fedtailor.assemble import hardware
 from fedtailor.engine import Federation, Simulation
 from fedtailor.engine.pace import use_precision
 from fedtailor.form import Form
@@ -359,9 +359,7 @@ def main() -> None:
     arguments = parser.parse_args()
     device = arguments.device
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    name = platform.processor() or platform.machine()
-    if device == "cuda":
-        name = torch.cuda.get_device_name()
+    name = hardware(torch.device(device))
     report: dict[str, Any] = {
         "command": f"python {' '.join(sys.argv)}",
         "commit": arguments.commit or commit(),

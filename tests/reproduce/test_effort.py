@@ -46,7 +46,7 @@ def test_what_is_declared_was_counted_before() -> None:
         for cell in make_cells(experiment, scale, {})
         for config in cell.configs
     }
-    assert names <= set(efforts._shipped()), "run python benchmarks/efforts.py"
+    assert names <= set(efforts._known()), "run python benchmarks/efforts.py"
 
 
 def test_what_was_counted_before_still_holds() -> None:
@@ -57,7 +57,7 @@ def test_what_was_counted_before_still_holds() -> None:
         ("fedrep", {"head_epochs": 1}),
     ):
         config = make_config(method, {"epochs": 1}, options)
-        shipped = efforts._shipped()[effort_name(config)]
+        shipped = efforts._known()[effort_name(config)]
         assert [round(v, 2) for v in effort_of(method, config.options, config.recipe())] == shipped
 
 
@@ -67,7 +67,7 @@ def test_a_method_that_cannot_be_counted_counts_as_usual(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(efforts, "effort_of", broken)
     seen: dict[str, list[float]] = {}
-    monkeypatch.setattr(efforts, "_shipped", lambda: seen)
+    monkeypatch.setattr(efforts, "_known", lambda: seen)
     assert effort(make_config("ditto", {}, {})) == (1, 1)
 
 

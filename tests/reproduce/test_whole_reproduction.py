@@ -15,7 +15,7 @@ from rich.console import Console
 from fedtailor.cli.reproducing_view import show_outcome
 from fedtailor.errors import BadInput
 from fedtailor.reproduce import finish_all, play, reproduce
-from fedtailor.reproduce.cells import Scale
+from fedtailor.reproduce.cells import Scale, world_key
 from fedtailor.reproduce.plan import make_plan
 from fedtailor.reproduce.queue import News, Played, Waiting
 
@@ -178,7 +178,7 @@ def test_workers_keep_to_a_world(experiments: Any, tmp_path: Path) -> None:
     tasks = make_plan([experiments["table1"]], Scale(), tmp_path).tasks
     waiting = Waiting(tasks)
     world, first = waiting.take()
-    other, second = waiting.take("", busy=[world])
+    other, second = waiting.take("", others=[first])
     assert world != other
     assert first.config.partition != second.config.partition
     order = []
@@ -191,8 +191,8 @@ def test_workers_keep_to_a_world(experiments: Any, tmp_path: Path) -> None:
 def test_what_another_compiles_comes_later(experiments: Any, tmp_path: Path) -> None:
     """Where there is something else to do in the same world."""
     tasks = make_plan([experiments["table1"]], Scale(), tmp_path).tasks
-    method = tasks[0].config.method
-    _, first = Waiting(tasks).take("", others=[tasks[0]])
+    method, world = tasks[0].config.method, world_key(tasks[0].config)
+    _, first = Waiting(tasks).take(world, others=[tasks[0]])
     assert first.config.method != method
     same = [task for task in tasks if task.config.method == method]
-    assert Waiting(same).take("", others=[same[0]])[1] is same[0]
+    assert Waiting(same).take(world, others=[same[0]])[1] is same[0]

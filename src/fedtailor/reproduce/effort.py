@@ -100,8 +100,8 @@ def effort_name(config: Config) -> str:
 
 
 @cache
-def _shipped() -> dict[str, list[float]]:
-    """Counted before, by benchmarks/efforts.py: it takes half a second for each."""
+def _known() -> dict[str, list[float]]:
+    """What was counted before, by benchmarks/efforts.py: it takes half a second for each."""
     text = resources.files(__package__).joinpath("efforts.json").read_text(encoding="utf-8")
     found: dict[str, list[float]] = json.loads(text)
     return found
@@ -109,10 +109,10 @@ def _shipped() -> dict[str, list[float]]:
 
 def effort(config: Config) -> Effort:
     """What the method of a run computes; 1 where it cannot be counted."""
-    name = effort_name(config)
-    if name not in _shipped():
+    name, known = effort_name(config), _known()
+    if name not in known:
         try:
-            _shipped()[name] = list(effort_of(config.method, config.options, config.recipe()))
+            known[name] = list(effort_of(config.method, config.options, config.recipe()))
         except Exception:  # a method of somebody's own may do anything: an estimate stops no run
-            _shipped()[name] = list(Effort())
-    return Effort(*_shipped()[name])
+            known[name] = list(Effort())
+    return Effort(*known[name])

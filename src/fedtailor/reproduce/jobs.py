@@ -177,10 +177,8 @@ class Pool:
                 self._workers[number] = self._start(number)
             worker = self._workers[number]
             if worker.task is None:
-                others = [(w.world, w.task) for w in self._workers.values() if w.task]
-                worker.world, worker.task = self._waiting.take(
-                    worker.world, [world for world, _ in others], [task for _, task in others]
-                )
+                others = [w.task for w in self._workers.values() if w.task]
+                worker.world, worker.task = self._waiting.take(worker.world, others)
                 self._tell(News("begins", number, worker.task))
                 with suppress(OSError):  # it died: that is heard on the line
                     worker.line.send(worker.task)

@@ -73,9 +73,7 @@ class Waiting:
     def __bool__(self) -> bool:
         return bool(self._of)
 
-    def take(
-        self, world: str = "", busy: Sequence[str] = (), others: Sequence[Task] = ()
-    ) -> tuple[str, Task]:
+    def take(self, world: str = "", others: Sequence[Task] = ()) -> tuple[str, Task]:
         """The next run, best of the world that the worker has laid out already.
 
         And best of a method that no other worker is at: two that compile the same code at the same
@@ -83,10 +81,10 @@ class Waiting:
 
         Args:
           world: what the worker played last.
-          busy: worlds that other workers are at.
-          others: runs that they are at.
+          others: runs that other workers are at.
         """
         if world not in self._of:
+            busy = {world_key(task.config) for task in others}
             free = [w for w in self._of if w not in busy]
             world = free[0] if free else max(self._of, key=lambda w: len(self._of[w]))
         there, taken = self._of[world], {_code(task) for task in others}
