@@ -217,3 +217,15 @@ def test_compiled_code_draws_the_same_numbers() -> None:
     compiled = torch._inductor.compile(make_fx(draw)(key), [key])
     found = compiled(key)
     assert torch.equal(found[0] if isinstance(found, (list, tuple)) else found, draw(key))
+
+
+@pytest.mark.parametrize("shape", [(5, 6), (7,), (8,), (0,), ()])
+def test_uniform_numbers_made_in_parts_are_the_same(
+    monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...]
+) -> None:
+    key = rng.key(3)
+    at_once = rng.uniform(key, *shape)
+    monkeypatch.setattr(rng, "AT_A_TIME", 7)
+    in_parts = rng.uniform(key, *shape)
+    assert in_parts.shape == shape
+    assert torch.equal(in_parts, at_once)

@@ -29,6 +29,8 @@ _SECOND = _signed(0x94D049BB133111EB)
 # What a key is for. Distinct numbers, so that no two purposes ever share their draws.
 INITIAL, SERVER, COHORT, TURN, SCORE, POOL, LANDSCAPE = range(7)
 
+AT_A_TIME = 1 << 26  # numbers: each takes 8 bytes several times while it is being made
+
 
 def _shift(value: Tensor, bits: int) -> Tensor:
     """An unsigned shift to the right (int64 would drag its sign along)."""
@@ -67,9 +69,15 @@ def split(key: Key, n: int = 2) -> list[Key]:
     return [fold(key, i) for i in range(n)]
 
 
-def bits(key: Key, n: int) -> Tensor:
-    """`n` random 63-bit integers. The i-th depends on key and i alone, not on `n`."""
-    position = torch.arange(1, n + 1, device=key.device)
+def bits(key: Key, n: int, first: int = 0) -> Tensor:
+    """`n` random 63-bit integers. The i-th depends on key and i alone, not on `n`.
+
+    Args:
+      key: what they are drawn with.
+      n: how many.
+      first: number of the first one.
+    """
+    position = torch.arange(first + 1, first + n + 1, device=key.device)
     # key + position * _GOLD, written so that no compiler multiplies the position alone: they take
     # positions for small numbers and reckon with 32 bits
     return _shift(_mix((key + position) * _GOLD + (key - key * _GOLD)), 1)
@@ -77,8 +85,13 @@ def bits(key: Key, n: int) -> Tensor:
 
 def uniform(key: Key, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
     """Numbers in [0, 1), multiples of 2^-24, so the same ones in float32 and float64."""
-    whole = bits(key, math.prod(shape)) >> 39
-    return (whole.to(dtype or torch.get_default_dtype()) / (1 << 24)).reshape(shape)
+    n = math.prod(shape)
+    parts = [
+        (bits(key, min(AT_A_TIME, n - i), i) >> 39).to(dtype or torch.get_default_dtype())
+        for i in range(0, max(n, 1), AT_A_TIME)
+    ]
+    whole = parts[0] if len(parts) == 1 else torch.cat(parts)
+    return (whole / (1 << 24)).reshape(shape)
 
 
 def normal(key: Key, *shape: int, dtype: torch.dtype | None = None) -> Tensor:

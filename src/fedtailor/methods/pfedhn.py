@@ -108,8 +108,12 @@ def pfedhn(
     def receive(server: Tree, ids: Tensor, up: Upload, turn: Turn) -> Tree:
         write = vmap(writer.write, (None, 0))
         pull = vjp(lambda net: write(net, ids), server["net"])[1]
-        (grads,) = pull(tree.scale(up.each["moved"], 1 / len(ids)))
-        step, memory = optimiser.update(clip_norm(grads, clip), server["memory"], server["net"])
+        # no name for the gradients: the network is large, and a name would keep them
+        step, memory = optimiser.update(
+            clip_norm(pull(tree.scale(up.each["moved"], 1 / len(ids)))[0], clip),
+            server["memory"],
+            server["net"],
+        )
         return {"net": tree.add(server["net"], step), "memory": memory}
 
     def personal(msg: Tree, state: Tree, data: Data, turn: Turn) -> Params:
