@@ -1,8 +1,9 @@
 """Counts what the methods of all declared experiments compute beside FedAvg, for estimates of time.
 
     python benchmarks/efforts.py            writes src/fedtailor/reproduce/efforts.json
+    python benchmarks/efforts.py --all      counts all of it anew: after a method has changed
 
-Takes a minute or two. Counts depend on the methods alone, not on the machine.
+Takes some seconds per method and options. Counts depend on the methods alone, not on the machine.
 """
 
 from __future__ import annotations
@@ -28,9 +29,13 @@ def main() -> None:
         for cell in make_cells(experiment, scale, {})
         for config in cell.configs
     }
+    known = {} if "--all" in sys.argv[1:] else json.loads(FILE.read_text(encoding="utf-8"))
     found: dict[str, list[float]] = {}
     for number, (name, config) in enumerate(sorted(configs.items()), 1):
         sys.stderr.write(f"\r{number} of {len(configs)} ")
+        if name in known:
+            found[name] = known[name]
+            continue
         try:
             counted = effort_of(config.method, config.options, config.recipe())
         except Exception as error:

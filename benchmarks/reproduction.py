@@ -34,16 +34,24 @@ class Table(NamedTuple):
 
 
 FEDALA = ["MNIST pat", "Cifar10 pat", "Cifar10"]
+PFEDLA = ["FMNIST 10", "CIFAR10 10"]
 PUBLISHED = {
     "fedfomo-table1": Table("fedfomo/table1"),
     "fedfomo-table3": Table("fedfomo/table3", ["CIFAR-10"]),
     "fedala-table2": Table("fedala/table2", FEDALA, Scale(rounds=50, seeds=1)),
+    # sixteen epochs a round instead of one
+    "fedala-table2-c": Table("fedala/table2", ["Fed*-C", *FEDALA], Scale(rounds=10, seeds=1)),
     "plgu-table1": Table("plgu/table1", ["CIFAR10 C=10"], Scale(rounds=30)),
     "plgu-table2": Table("plgu/table2", ["CIFAR10 C=10"], Scale(rounds=30)),
+    "pmixfed-table2-all": Table("pmixfed/table2", ["CIFAR-10? N*C = 100%"], Scale(rounds=10)),
+    "pmixfed-table2-some": Table("pmixfed/table2", ["CIFAR-10? N*C = 10%"], Scale(rounds=50)),
     "pmixfed-table2-mnist": Table("pmixfed/table2", ["MNIST*"], Scale(rounds=20)),
+    "pmixfed-table3": Table("pmixfed/table3", ["CIFAR-10"], Scale(rounds=10)),
+    "pmixfed-table4": Table("pmixfed/table4", ["CIFAR-10? *"], Scale(rounds=10)),
     "pmixfed-table4-mnist": Table("pmixfed/table4", ["MNIST*"], Scale(rounds=20)),
-    "pfedla-table1": Table("pfedla/table1", ["FMNIST 10"], Scale(rounds=30, seeds=1)),
-    "pfedla-table2": Table("pfedla/table2", ["FMNIST 10"], Scale(rounds=30, seeds=1)),
+    "pfedla-table1": Table("pfedla/table1", PFEDLA, Scale(rounds=30, seeds=1)),
+    "pfedla-table2": Table("pfedla/table2", PFEDLA, Scale(rounds=30, seeds=1)),
+    "pfedla-table3": Table("pfedla/table3", ["CIFAR10 k=*"], Scale(rounds=30, seeds=1)),
 }
 
 

@@ -268,7 +268,7 @@ def reproduction(name: str) -> str:
     cells, columns = by_place(report), report["columns"]
     wanted = report["seeds"]
     body = [[row, *(_cell(cells.get((row, c)), wanted) for c in columns)] for row in report["rows"]]
-    tau = "; ".join(f"{c} {order(report, c)}" for c in report["tau"])
+    tau = "; ".join(f"{name} {order(report, name)}" for name in report["tau"])
     scale = f" {report['scale']}." if report["scale"] else ""
     table = rows([f"{report['experiment']}, ours / paper", *columns], body)
     return f"{table}\n\nKendall's τ: {tau}.{scale}" + made_by(report)

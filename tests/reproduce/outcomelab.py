@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fedtailor.reproduce.outcome import tau
+from fedtailor.reproduce.outcome import taus
 from fedtailor.reproduce.schema import Experiment
-from fedtailor.reproduce.writing import in_order
 
 SEED = {"seed": 0, "main": 93.2}
 
@@ -32,11 +31,13 @@ def half(row: str = "FedAvg", column: str = "MNIST", **changed: Any) -> dict[str
 def an_outcome(cells: Sequence[dict[str, Any]], **changed: Any) -> dict[str, Any]:
     """An experiment that came to these cells, of three seeds each."""
     columns = list(dict.fromkeys(c["column"] for c in cells))
-    found = {c: tau([(d["mean"], d["paper"]["mean"]) for d in in_order(cells, c)]) for c in columns}
+    rows = list(dict.fromkeys(c["row"] for c in cells))
+    ranks = changed.get("ranks", "rows")
+    found = taus(cells, rows if ranks == "columns" else columns, ranks)
     return {
         "version": "0", "command": "fedtailor reproduce a/b", "experiment": "a/b", "title": "A",
         "paper": {"name": "P", "venue": "V"}, "scale": "", "seeds": 3, "tau": found,
-        "columns": columns, "rows": list(dict.fromkeys(c["row"] for c in cells)),
+        "ranks": ranks, "columns": columns, "rows": rows,
         "cells": list(cells), "meaning": "accuracy", "undrawn": "", "folder": "f",
     } | changed  # fmt: skip
 

@@ -44,6 +44,7 @@ SLIPS = [
     ('paper = ["40.00", "-"]', 'paper = [40.0, "-"]', "paper holds 40.0: give text in quotes"),
     ('columns = ["iid"]', 'columns = ["idd"]', "small: unknown column 'idd': did you mean 'iid'"),
     ('shows = "curves"', 'shows = "curve"', "did you mean 'curves'"),
+    ('shows = "curves"', 'shows = "curves"\nranks = "cols"', "did you mean 'columns'"),
     ("x = 3\n", "", "column '3 clients': x is missing"),
     ('x = "clients"', "", "experiment 'fig2': x is missing"),
     ("[paper]", "[paper", "is not valid TOML"),

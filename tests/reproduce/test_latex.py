@@ -82,3 +82,16 @@ def test_latex_sets_them_within_the_page(tmp_path: Path) -> None:
     log = (tmp_path / "all.log").read_text(encoding="latin-1")
     assert done.returncode == 0, log[-2000:]
     assert not re.findall(r"Overfull|Float too large|not set up", log)
+
+
+def test_the_order_of_columns_is_told_below_one_row_and_above_several() -> None:
+    row = [a_cell("A", name, mean=mean) for name, mean in (("x", 90.0), ("y", 91.0))]
+    for cell, mean in zip(row, (1.0, 2.0), strict=True):
+        cell["paper"] = cell["paper"] | {"mean": mean}
+    one = as_latex(an_outcome(row, ranks="columns"))
+    assert r"Kendall's $\tau$ & \multicolumn{2}{c}{1.00 (2 rows)}" in one  # it stands upright
+    other = [cell | {"row": "B", "mean": -cell["mean"]} for cell in row]
+    several = as_latex(an_outcome([*row, *other], ranks="columns"))
+    caption = next(line for line in several.splitlines() if line.startswith(r"\caption"))
+    assert "columns' order: A 1.00 (2 columns); B " in caption
+    assert r"Kendall's $\tau$ &" not in several

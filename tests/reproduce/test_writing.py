@@ -79,6 +79,24 @@ def test_cells_with_the_same_trouble_stand_together() -> None:
     assert not troubles(an_outcome([a_cell()]))
 
 
+def paper_of(mean: float) -> dict[str, Any]:
+    return {"text": f"{mean}", "mean": mean, "std": None, "low": None, "high": None}
+
+
+def test_the_order_of_columns_is_that_of_each_row() -> None:
+    # by hand: of the three pairs of columns two are in the paper's order, one is not: τ = 1/3
+    means, papers = (60.0, 70.0, 65.0), (1.0, 2.0, 3.0)
+    row = [
+        a_cell("A", f"k={i}", mean=m, paper=paper_of(p))
+        for i, (m, p) in enumerate(zip(means, papers, strict=True))
+    ]
+    found = an_outcome([*row, a_cell("cost", "k=0", unit="MB", mean=9.0)], ranks="columns")
+    assert list(found["tau"]) == ["A", "cost"]
+    assert found["tau"]["A"] == {"tau": pytest.approx(1 / 3, abs=1e-6), "columns": 3}
+    assert order(found, "A") == "0.33 (3 columns)"
+    assert order(found, "cost") == "– (1 columns)"
+
+
 def test_the_order_is_of_rows_with_one_unit() -> None:
     rows = [a_cell("A"), a_cell("B", mean=90.0), a_cell("cost", unit="MB", mean=9.0)]
     assert [c["row"] for c in in_order(rows, "MNIST")] == ["A", "B"]

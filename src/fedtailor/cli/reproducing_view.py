@@ -19,7 +19,16 @@ from fedtailor.cli.showing import err, per_cent
 from fedtailor.reproduce.estimate import in_words, is_measured, real_device, seconds
 from fedtailor.reproduce.play import Task
 from fedtailor.reproduce.queue import News
-from fedtailor.reproduce.writing import SIGNS, by_place, order, ours, signed, troubles, verdict
+from fedtailor.reproduce.writing import (
+    SIGNS,
+    by_place,
+    order,
+    ours,
+    ranks_of,
+    signed,
+    troubles,
+    verdict,
+)
 
 Outcome = dict[str, Any]
 COLOURS = {"above": "cyan", "below": "red", "within": "green", "": ""}
@@ -191,9 +200,9 @@ def show_outcome(outcome: Outcome, console: Console) -> None:
     console.print(outcome_table(outcome, console))
     if any(cell["outside"] is not None for cell in outcome["cells"]):
         console.print("▲ ▼ more than two of the paper's standard deviations apart; ≈ within")
-    for column, found in outcome["tau"].items():
+    for name, found in outcome["tau"].items():
         if found["tau"] is not None:
-            text = f"order of rows, {column}: Kendall's τ {order(outcome, column)}"
+            text = f"order of {ranks_of(outcome)}, {name}: Kendall's τ {order(outcome, name)}"
             console.print(text, markup=False)
     for text in troubles(outcome):
         console.print(text, markup=False)

@@ -27,7 +27,7 @@ def heurpfedla(
 
     Args:
       k: blocks that are retained; 0 is pFedLA, all of them is training alone.
-      hn_lr: learning rate of the hypernetworks.
+      hn_lr: learning rate of pFedLA's hypernetworks; see there on 0.005.
       embed: size of an embedding.
       hidden: width of a hypernetwork's layers.
       depth: how many layers it has.

@@ -20,6 +20,7 @@ from .published import read_published
 from .schema import Choice, Column, Experiment, Paper, Row, Small, Values
 
 SHOWS = ("table", "curves", "sweep", "spread", "matrix", "bytes", "landscape", "join")
+RANKS = ("rows", "columns")
 # said by an entry of their own, or by whoever runs the experiment
 NOT_SETTINGS = MERE_PLACE | {"rounds", "seed", "hub"}
 PAPER = ("paper", "choices", "settings", "options", "experiments", "not_run")
@@ -135,6 +136,9 @@ def _experiment(found: Any, paper: Paper, where: str) -> Experiment:
     shows = fields.get("shows", str, "table")
     if shows not in SHOWS:
         raise BadInput(f"{where}: {unknown('kind of picture (shows)', shows, SHOWS)}")
+    ranks = fields.get("ranks", str, "rows")
+    if ranks not in RANKS:
+        raise BadInput(f"{where}: {unknown('order (ranks)', ranks, RANKS)}")
     columns = [_column(c, where, shows == "sweep") for c in fields.need("columns", list)]
     rows = [_row(r, where, len(columns)) for r in fields.need("rows", list)]
     _once([c.name for c in columns], "column", where)
@@ -171,6 +175,7 @@ def _experiment(found: Any, paper: Paper, where: str) -> Experiment:
         fields.counts("at"),
         fields.get("record", str, ""),
         fields.get("skip_missing", bool, True),
+        ranks,
     )
 
 

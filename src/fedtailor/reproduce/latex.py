@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from .writing import Cell, Outcome, by_place, is_partial, number, ours
+from .writing import Cell, Outcome, by_place, is_partial, number, ours, ranks_of
 
 # the page of LaTeX's article class at 10 pt, which is the narrowest that is usual
 WIDTH = 345.0  # points
@@ -68,9 +68,16 @@ def _paper(cell: Cell | None) -> str:
     return cell["paper"]["text"] if cell and cell["paper"] else "–"
 
 
-def _order(outcome: Outcome, column: str) -> str:
-    found = outcome["tau"][column]
-    return f"{number(found['tau'])} ({found['rows']} rows)"
+def _order(outcome: Outcome, name: str) -> str:
+    found, ranks = outcome["tau"][name], ranks_of(outcome)
+    return f"{number(found['tau'])} ({found[ranks]} {ranks})"
+
+
+def _orders(outcome: Outcome, columns: Sequence[str]) -> list[str]:
+    """What stands below columns: nothing where there is no order of rows."""
+    if ranks_of(outcome) != "rows" or all(outcome["tau"][c]["tau"] is None for c in columns):
+        return []
+    return [_order(outcome, c) for c in columns]
 
 
 def _breadth(outcome: Outcome, column: str) -> float:
@@ -80,8 +87,8 @@ def _breadth(outcome: Outcome, column: str) -> float:
     mine = max(len(_plain(cell, wanted)) for cell in here)
     printed = max(len(_paper(cell)) for cell in here)
     pair = LETTER * (max(mine, len("ours")) + max(printed, len("paper"))) + GAP
-    above = LETTER * max(len(column), len(_order(outcome, column)))
-    return max(pair, above) + GAP
+    around = LETTER * max(map(len, [column, *_orders(outcome, [column])]))
+    return max(pair, around) + GAP
 
 
 def _packed(
@@ -122,8 +129,8 @@ def _tabular(outcome: Outcome, columns: Sequence[str]) -> list[str]:
         here = [cells.get((row, c)) for c in columns]
         pairs = [f"{_ours(cell, wanted)} & {_numbers(_paper(cell))}" for cell in here]
         lines.append(rf"{latex(row)} & {' & '.join(pairs)} \\")
-    if any(outcome["tau"][c]["tau"] is not None for c in columns):
-        each = [rf"\multicolumn{{2}}{{c}}{{{_numbers(_order(outcome, c))}}}" for c in columns]
+    if orders := _orders(outcome, columns):
+        each = [rf"\multicolumn{{2}}{{c}}{{{_numbers(text)}}}" for text in orders]
         lines += [r"\midrule", rf"Kendall's $\tau$ & {' & '.join(each)} \\"]
     return [*lines, r"\bottomrule", r"\end{tabular}"]
 
@@ -141,6 +148,10 @@ def caption(outcome: Outcome, more: str = "") -> str:
         )
     if any(cell["outside"] for cell in cells):
         words.append(r"$\dagger$: more than two of the paper's standard deviations apart")
+    if ranks_of(outcome) == "columns":
+        ranked = [n for n, found in outcome["tau"].items() if found["tau"] is not None]
+        each = "; ".join(f"{latex(n)} {_numbers(_order(outcome, n))}" for n in ranked)
+        words += [rf"Kendall's $\tau$ of the columns' order: {each}"] if each else []
     return ". ".join(words) + "."
 
 
@@ -150,7 +161,11 @@ def _upright(outcome: Outcome) -> Outcome:
         return outcome
     cells = [c | {"row": c["column"], "column": c["row"]} for c in outcome["cells"]]
     turned = {"rows": outcome["columns"], "columns": outcome["rows"], "cells": cells}
-    return outcome | turned | {"tau": {row: {"tau": None, "rows": 1} for row in outcome["rows"]}}
+    known = outcome["tau"] if ranks_of(outcome) == "columns" else {}
+    nothing = {"tau": None, "columns": 1}
+    found = {row: known.get(row, nothing) for row in outcome["rows"]}
+    as_rows = {row: {"tau": t["tau"], "rows": t["columns"]} for row, t in found.items()}
+    return outcome | turned | {"ranks": "rows", "tau": as_rows}
 
 
 def _floats(outcome: Outcome) -> list[list[list[str]]]:

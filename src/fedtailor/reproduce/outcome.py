@@ -70,10 +70,24 @@ def is_outside(difference: float | None, std: float | None) -> bool | None:
     return bool(abs(difference) > APART * std)
 
 
-def tau(pairs: Sequence[tuple[float, float]]) -> dict[str, Any]:
+def tau(pairs: Sequence[tuple[float, float]], ranks: str = "rows") -> dict[str, Any]:
     """How alike two orders are: Kendall's tau-b of (ours, the paper's), and of how many rows."""
     found = float(kendalltau(*zip(*pairs, strict=True)).statistic) if len(pairs) > 1 else np.nan
-    return {"tau": None if isnan(found) else round(found, 6), "rows": len(pairs)}
+    return {"tau": None if isnan(found) else round(found, 6), ranks: len(pairs)}
+
+
+def taus(cells: Sequence[dict[str, Any]], names: Sequence[str], ranks: str) -> dict[str, Any]:
+    """Kendall's τ of each column's rows, or of each row's columns.
+
+    Args:
+      cells: of an experiment.
+      names: of its columns, or rows.
+      ranks: whose order it is: `rows` or `columns`.
+    """
+    return {
+        name: tau([(c["mean"], c["paper"]["mean"]) for c in in_order(cells, name, ranks)], ranks)
+        for name in names
+    }
 
 
 def _how_far(tasks: Sequence[Task]) -> str:
@@ -175,13 +189,6 @@ def _cell(
     }
 
 
-def _taus(cells: Sequence[dict[str, Any]], columns: Sequence[str]) -> dict[str, Any]:
-    found = {}
-    for column in columns:
-        found[column] = tau([(c["mean"], c["paper"]["mean"]) for c in in_order(cells, column)])
-    return found
-
-
 def outcome(
     part: Part, failed: dict[str, str], command: str, going: bool = False
 ) -> dict[str, Any]:
@@ -229,7 +236,8 @@ def outcome(
         "columns": shown,
         "rows": rows,
         "cells": cells,
-        "tau": _taus(cells, shown),
+        "ranks": experiment.ranks,
+        "tau": taus(cells, rows if experiment.ranks == "columns" else shown, experiment.ranks),
         "outside": sum(c["outside"] is True for c in cells),
         "complete": all(c["status"] == "done" for c in cells),
     }

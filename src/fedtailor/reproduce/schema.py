@@ -101,6 +101,8 @@ class Experiment:
       at: rounds that a `matrix` is shown at; by default first, middle and last.
       record: the record that a `matrix` shows; by default every one that is client × client.
       skip_missing: a cell that the paper leaves out is not run.
+      ranks: whose order is compared with the paper's: `rows` within a column (methods), or
+        `columns` within a row (values of a setting).
     """
 
     paper: Paper
@@ -123,3 +125,4 @@ class Experiment:
     at: tuple[int, ...] = ()
     record: str = ""
     skip_missing: bool = True
+    ranks: str = "rows"

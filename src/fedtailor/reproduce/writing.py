@@ -72,10 +72,17 @@ def ours(cell: Cell, wanted: int) -> str:
     return f"{shown(cell)} ({counted(cell)} of {wanted} seeds{failed})"
 
 
-def in_order(cells: Iterable[Cell], column: str) -> list[Cell]:
-    """Cells of a column that Kendall's τ counts: two numbers, which infinity is not, and of one
-    unit, the first row's: an accuracy is neither more nor less than a cost."""
-    here = [c for c in cells if c["column"] == column and c["paper"]]
+def ranks_of(outcome: Outcome) -> str:
+    """Whose order is compared with the paper's; results of earlier versions do not say: rows."""
+    return str(outcome.get("ranks", "rows"))
+
+
+def in_order(cells: Iterable[Cell], name: str, ranks: str = "rows") -> list[Cell]:
+    """Cells of a column (or of a row, where columns are ranked) that Kendall's τ counts: two
+    numbers, which infinity is not, and of one unit, the first one's: an accuracy is neither more
+    nor less than a cost."""
+    side = "column" if ranks == "rows" else "row"
+    here = [c for c in cells if c[side] == name and c["paper"]]
     return [
         c
         for c in here
@@ -83,12 +90,13 @@ def in_order(cells: Iterable[Cell], column: str) -> list[Cell]:
     ]
 
 
-def order(outcome: Outcome, column: str) -> str:
-    """Kendall's τ of a column, over how many rows, and how many of these wait for more seeds."""
-    found = outcome["tau"][column]
-    some = sum(map(is_partial, in_order(outcome["cells"], column)))
+def order(outcome: Outcome, name: str) -> str:
+    """Kendall's τ of a column, over how many rows, and how many of these wait for more seeds; where
+    columns are ranked, that of a row."""
+    found, ranks = outcome["tau"][name], ranks_of(outcome)
+    some = sum(map(is_partial, in_order(outcome["cells"], name, ranks)))
     waiting = f", {some} of them with some seeds only" if some else ""
-    return f"{number(found['tau'])} ({found['rows']} rows{waiting})"
+    return f"{number(found['tau'])} ({found[ranks]} {ranks}{waiting})"
 
 
 def signed(value: float | None) -> str:
