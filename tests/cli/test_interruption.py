@@ -66,7 +66,7 @@ def outcome(folder: Path) -> tuple[dict[str, bytes], dict[str, Any], list[Any]]:
 @pytest.mark.parametrize(
     ("method", "engine"),
     [
-        ("fedala", "sequential"),
+        pytest.param("fedala", "sequential", marks=pytest.mark.slow),
         ("fedala", "vectorised"),
         pytest.param("fedfomo", "sequential", marks=pytest.mark.slow),
         ("fedfomo", "vectorised"),

@@ -1,7 +1,7 @@
 """The conformance suite on the baselines, and what concerns all of them: bytes, who is absent,
 a hundred clients, and ALA as a part of those that can take it.
 
-The suites that take longest run with --slow.
+The suite itself runs with --slow.
 """
 
 from typing import Any
@@ -47,21 +47,14 @@ QUICK: dict[str, dict[str, Any]] = {
     "fedbabu": {"F": 1},
     "pfedme": {"R": 2, "K": 2},
 }
-# In the suite these take over ten seconds on a busy machine, or are close kin of one that runs.
-SLOW = (
-    "fedavg-c", "fedprox-c", "pfedme", "partialfed", "apfl", "perfedavg-fo", "fedper",
-    "lg-fedavg", "heurfedamp", "fedphp", "scaffold", "fedsam", "fedavg-data", "fedamp",
-    "mocha", "fedbn",
-)  # fmt: skip
 
 
 def quick(name: str, task: Any, recipe: Recipe = Recipe()) -> Any:
     return make(name, task, recipe, **QUICK.get(name, {}))
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in BASELINES]
-)
+@pytest.mark.slow  # in daily use `test_check.py` has all methods, in a smaller world
+@pytest.mark.parametrize("name", BASELINES)
 def test_conforms(name: str) -> None:
     broken = [f for f in check_method(find_method(name)) if not f.passed]
     assert not broken, "\n".join(f"{f.check}: {f.detail}" for f in broken)
