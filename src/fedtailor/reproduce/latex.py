@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from .outcome import taus
 from .writing import Cell, Outcome, by_place, is_partial, number, ours, ranks_of
 
 # the page of LaTeX's article class at 10 pt, which is the narrowest that is usual
@@ -161,11 +162,8 @@ def _upright(outcome: Outcome) -> Outcome:
         return outcome
     cells = [c | {"row": c["column"], "column": c["row"]} for c in outcome["cells"]]
     turned = {"rows": outcome["columns"], "columns": outcome["rows"], "cells": cells}
-    known = outcome["tau"] if ranks_of(outcome) == "columns" else {}
-    nothing = {"tau": None, "columns": 1}
-    found = {row: known.get(row, nothing) for row in outcome["rows"]}
-    as_rows = {row: {"tau": t["tau"], "rows": t["columns"]} for row, t in found.items()}
-    return outcome | turned | {"ranks": "rows", "tau": as_rows}
+    ranked = cells if ranks_of(outcome) == "columns" else []
+    return outcome | turned | {"ranks": "rows", "tau": taus(ranked, outcome["rows"], "rows")}
 
 
 def _floats(outcome: Outcome) -> list[list[list[str]]]:
