@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from .errors import BadInput
+from .occupied import check_free
 
 
 def file_name(client: str) -> str:
@@ -61,6 +62,7 @@ def open_folder(
                     f"'{path}' holds an earlier run: resume it (fedtailor resume {path}), choose "
                     "another --out, or say --overwrite"
                 )
+            check_free(path)
             shutil.rmtree(path)
         path.mkdir(parents=True, exist_ok=True)
         probe = path / ".probe"

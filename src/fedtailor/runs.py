@@ -21,9 +21,11 @@ from .config import Config, config_of, make_config, write_config
 from .engine import Cluster, RoundReport, Scores, Simulation, draw_cohort
 from .engine.pace import Way, Work, choose_way
 from .errors import BadInput
+from .failures import noted
 from .folders import file_name, open_folder
 from .interruption import Interrupted, ctrl_c
 from .keeping import Points, keep_general
+from .occupied import occupy
 from .privacy import epsilons
 from .report import Confusion, write_report
 from .report.running import BEGUN
@@ -140,7 +142,10 @@ class Runner:
     def play(self, watch: Watcher | None = None) -> dict[str, Any]:
         """Plays the rounds that are left and returns the result."""
         try:
-            return self._play(watch)
+            if self.folder is None:
+                return self._play(watch)
+            with occupy(self.folder), noted(self.folder):
+                return self._play(watch)
         finally:  # also after an error: the next run needs the memory
             self.simulation.close()
 
@@ -324,10 +329,18 @@ def resume(folder: Path, *, watch: Watcher | None = None) -> dict[str, Any]:
     """Goes on with a run where its last checkpoint left it.
 
     Raises:
-      BadInput: there is nothing to resume, or the run is not what it was.
+      BadInput: there is nothing to resume, the run is not what it was, or another process is at it.
     """
     if not (folder / "config.toml").exists():
         raise BadInput(f"'{folder}' is no run: it has no config.toml")
+    with occupy(folder):
+        result = _go_on(folder).play(watch)
+    write_report([folder])
+    return result
+
+
+def _go_on(folder: Path) -> Runner:
+    """A run as its last checkpoint has it; what its history has of later rounds is removed."""
     config = config_of(folder)
     meta = checkpoint.read_meta(folder / "checkpoint")
     if meta.get("version") != __version__:
@@ -350,9 +363,7 @@ def resume(folder: Path, *, watch: Watcher | None = None) -> dict[str, Any]:
         int(meta["down"]),
         list(meta["noisy"]),
     )
-    result = runner.play(watch)
-    write_report([folder])
-    return result
+    return runner
 
 
 def _kept_history(path: Path, rounds: int) -> list[Line]:

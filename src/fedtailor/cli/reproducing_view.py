@@ -67,6 +67,7 @@ class View:
         self._left = {t.key: t.config.rounds for t in tasks if not t.finished}
         self._all, self._done = len(tasks), len(tasks) - len(self._left)
         self._at: dict[str, int] = {}
+        self._elsewhere: set[str] = set()
         self._began, self._spoken = time.monotonic(), 0.0
         self._bar = Progress(
             TextColumn("{task.description}", markup=False),
@@ -104,6 +105,9 @@ class View:
             self._done += news.kind == "done"
         if news.kind in ("failed", "again"):
             err.print(f"{task.label}: {news.reason}", markup=False, style="yellow")
+        if news.kind == "elsewhere" and task.key not in self._elsewhere:  # once
+            self._elsewhere.add(task.key)
+            err.print(f"{task.label}: {news.reason} is at it: waits for that", markup=False)
         if err.is_terminal:
             self._show(news)
         else:

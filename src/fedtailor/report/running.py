@@ -1,7 +1,8 @@
 """Runs that still go on: how far they are, and what they have come to so far.
 
 A run writes `begun.json` (what is known before the first round) and `clients.csv` when it begins,
-a line of `history.jsonl` with each round, and `result.json` at its end.
+a line of `history.jsonl` with each round, and `result.json` at its end; or `failed.json`, if it
+cannot go on.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import BadInput
+from ..failures import failure
 from .collect import (
     Collection,
     FinishedRun,
@@ -39,6 +41,7 @@ class Standing:
       rounds: how many there will be; 0 if it has not begun.
       finished: whether its results are there.
       silent: seconds without news, if these are many for such a run; else 0.
+      failed: why it cannot go on; empty if it can.
     """
 
     name: str
@@ -46,6 +49,7 @@ class Standing:
     rounds: int
     finished: bool
     silent: float = 0.0
+    failed: str = ""
 
     @property
     def words(self) -> str:
@@ -54,16 +58,18 @@ class Standing:
             return "finished"
         if not self.rounds:
             return "not begun"
+        if self.failed:
+            return f"failed in round {self.round + 1} of {self.rounds}: {self.failed}"
         minutes = self.silent / 60
         told = f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.0f} h"
         how = f"no news for {told}: was it stopped?" if self.silent else "running"
         return f"round {self.round} of {self.rounds}, {how}"
 
 
-def _read_begun(folder: Path) -> dict[str, Any]:
-    """What a run said of itself before its first round; empty if it has not said it yet."""
+def _read(path: Path) -> dict[str, Any]:
+    """What a run said of itself; empty if it has not said it."""
     try:
-        found = json.loads((folder / BEGUN).read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
@@ -92,7 +98,7 @@ def _silence(folder: Path, seconds_per_round: float) -> float:
 
 def standing(folder: Path) -> Standing:
     """How far the run in a folder is; a folder that is not there yet has not begun."""
-    planned, last = _read_begun(folder).get("rounds"), _last_line(folder)
+    planned, last = _read(folder / BEGUN).get("rounds"), _last_line(folder)
     number, seconds = last.get("round"), last.get("seconds")
     done = number if isinstance(number, int) else 0
     pace = seconds / done if done and isinstance(seconds, (int, float)) else 0.0
@@ -102,6 +108,7 @@ def standing(folder: Path) -> Standing:
         planned if isinstance(planned, int) else 0,
         (folder / "result.json").exists(),
         _silence(folder, pace),
+        failure(folder).get("reason", ""),
     )
 
 
@@ -113,7 +120,7 @@ def run_so_far(folder: Path) -> FinishedRun | None:
     """
     if (folder / "result.json").exists():
         return read_run(folder)
-    begun = _read_begun(folder)
+    begun = _read(folder / BEGUN)
     if not begun or not (folder / "history.jsonl").exists():
         return None
     history = read_history(folder, growing=True)

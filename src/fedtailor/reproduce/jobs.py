@@ -13,11 +13,15 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
+import torch
+
 from ..engine import Diverged
 from ..errors import BadInput
+from ..failures import reason_of
 from ..interruption import Interrupted, ctrl_c
+from ..occupied import Occupied
 from .play import Task, Worlds, play
-from .queue import News, Played, Tell, Waiting, reason_of
+from .queue import News, Played, Tell, Waiting
 
 OFTEN = 0.1  # seconds between two words of a worker
 TRIES = 2  # of a run whose process dies
@@ -25,13 +29,22 @@ FOR_JOBS = 0.95  # of a GPU's memory: what CUDA itself needs is not counted in a
 
 
 def play_all(tasks: Sequence[Task], jobs: int, tell: Tell) -> Played:
-    """Plays all runs that are left; one that fails is noted, and the others go on."""
-    left = [task for task in tasks if not task.finished]
-    if not left:
-        return Played()
-    if jobs == 1:
-        return _play_here(left, tell)
-    return Pool(left, min(jobs, len(left)), tell).run()
+    """Plays all runs that are left; one that fails is noted, and the others go on.
+
+    One that diverged before would do so again, and is not played."""
+    known = {t.key: t.diverged for t in tasks if not t.finished and t.diverged}
+    for task in tasks:
+        if task.key in known:
+            hint = f"{known[task.key]} (found before; remove {task.folder} to try again)"
+            tell(News("failed", 0, task, reason=hint))
+    left = [task for task in tasks if not task.finished and task.key not in known]
+    played = Played()
+    if left and jobs == 1:
+        played = _play_here(left, tell)
+    elif left:
+        played = Pool(left, min(jobs, len(left)), tell).run()
+    played.failed |= known
+    return played
 
 
 def _play_here(tasks: Sequence[Task], tell: Tell) -> Played:
@@ -39,10 +52,16 @@ def _play_here(tasks: Sequence[Task], tell: Tell) -> Played:
     world = ""
     try:
         while waiting:
+            if not waiting.ready:
+                time.sleep(0.2)
+                continue
             world, task = waiting.take(world)
             tell(News("begins", 0, task))
             try:
                 play(task, worlds, lambda line, _, task=task: tell(News("round", 0, task, line)))  # type: ignore[misc]
+            except Occupied as error:
+                tell(News("elsewhere", 0, task, reason=str(error.who)))
+                waiting.put_off(task)
             except Exception as error:
                 if isinstance(error, Interrupted):
                     raise
@@ -66,8 +85,6 @@ def serve(line: Connection, threads: int, share: float) -> None:
       threads: of the processor.
       share: of a GPU's memory; without it the first would leave nothing for the others.
     """
-    import torch
-
     with suppress(OSError):
         os.setpgid(0, 0)  # Ctrl-C in the terminal is for the parent, which passes it on, once
     torch.set_num_threads(threads)
@@ -84,15 +101,19 @@ def serve(line: Connection, threads: int, share: float) -> None:
 
 
 def _try(task: Task, worlds: Worlds, line: Connection) -> tuple[str, str, bool]:
-    """(done, failed or stopped; the reason; whether this process had better end)."""
+    """(done, failed, memory, elsewhere or stopped; the reason; whether this process had better
+    end)."""
     try:
         play(task, worlds, _speaker(line))
+    except Occupied as error:
+        return "elsewhere", error.who, False
     except (BadInput, Diverged) as error:
         return "failed", reason_of(error), False
     except (Interrupted, KeyboardInterrupt):
         return "stopped", "", False
     except Exception as error:  # after an error on the device nothing works there any more
-        return "failed", reason_of(error), True
+        short = isinstance(error, torch.OutOfMemoryError | MemoryError)
+        return "memory" if short else "failed", reason_of(error), True
     return "done", "", False
 
 
@@ -142,6 +163,7 @@ class Pool:
         self._waiting, self._jobs, self._tell = Waiting(tasks), jobs, tell
         self._workers: dict[int, _Worker] = {}
         self._died: dict[str, int] = {}
+        self._alone: list[Task] = []  # that found no memory beside the others
         self._played = Played()
 
     def run(self) -> Played:
@@ -149,14 +171,23 @@ class Pool:
         try:
             with ctrl_c() as interrupted:
                 self._hand_out()
-                while any(w.task for w in self._workers.values()):
+                while self._waits or any(w.task for w in self._workers.values()):
                     if interrupted() and not self._played.stopped:
                         self._stop()
                     self._listen()
                     self._hand_out()
         finally:
             self._close()
+        if self._alone and not self._played.stopped:
+            last = Pool(self._alone, 1, self._tell).run()
+            self._played.failed |= last.failed
+            self._played.stopped = last.stopped
         return self._played
+
+    @property
+    def _waits(self) -> bool:
+        """Whether there are runs to hand out, now or later."""
+        return bool(self._waiting) and not self._played.stopped
 
     def _start(self, number: int) -> _Worker:
         # a forked process could not use the GPU
@@ -171,7 +202,7 @@ class Pool:
 
     def _hand_out(self) -> None:
         for number in range(self._jobs):
-            if self._played.stopped or not self._waiting:
+            if not (self._waits and self._waiting.ready):
                 return
             if number not in self._workers:
                 self._workers[number] = self._start(number)
@@ -204,7 +235,14 @@ class Pool:
             self._tell(News("round", worker.number, task, what))
             return
         worker.task = None
-        if word == "failed":
+        if word == "elsewhere":
+            self._tell(News("elsewhere", worker.number, task, reason=what))
+            self._waiting.put_off(task)
+        elif word == "memory" and self._jobs > 1:
+            reason = "no memory beside the other runs: tried again alone, at the end"
+            self._tell(News("again", worker.number, task, reason=reason))
+            self._alone.append(task)
+        elif word in ("failed", "memory"):
             self._played.failed[task.key] = what
             self._tell(News("failed", worker.number, task, reason=what))
         elif word == "done":

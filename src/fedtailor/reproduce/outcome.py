@@ -12,6 +12,7 @@ from scipy.stats import kendalltau
 
 from .. import __version__
 from ..config import settings as known_settings
+from ..failures import failure
 from ..report.numbers import played_on
 from ..report.running import standing
 from .cells import ELSEWHERE, Cell, declared_rounds
@@ -95,14 +96,14 @@ def _how_far(tasks: Sequence[Task]) -> str:
     return ", ".join(
         found.words
         for found in (standing(task.folder) for task in tasks)
-        if found.rounds and not found.finished
+        if found.rounds and not found.finished and not found.failed
     )
 
 
 def _status(
     part: Part, cell: Cell, tasks: Sequence[Task], failed: dict[str, str], going: bool
 ) -> tuple[str, str]:
-    reasons = [failed[task.key] for task in tasks if task.key in failed]
+    reasons = [r for t in tasks if (r := failed.get(t.key) or failure(t.folder).get("reason"))]
     if missing := part.missing.get((cell.row, cell.column)):
         return "missing data", missing
     if reasons:

@@ -7,11 +7,15 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
 
+from .. import __version__
 from ..assemble import World, assemble
 from ..checkpoint import LATEST
 from ..config import Config
+from ..engine import Diverged
 from ..errors import BadInput
+from ..failures import failure
 from ..folders import file_name
+from ..occupied import LOCK, occupy
 from ..runs import Watcher, resume, start
 from .cells import run_key, world_key
 
@@ -44,6 +48,13 @@ class Task:
         """Its result is written last."""
         there = (self.folder / "result.json").exists()
         return there and (not self.needs_models or (self.folder / "models").exists())
+
+    @property
+    def diverged(self) -> str:
+        """Why it would be no use to play it again with this version; empty where it may be."""
+        found = failure(self.folder)
+        same = found.get("kind") == Diverged.__name__ and found.get("version") == __version__
+        return str(found["reason"]) if same else ""
 
 
 def make_task(
@@ -96,18 +107,31 @@ def _go_on(task: Task, watch: Watcher | None) -> bool:
     return True
 
 
+def _clear(folder: Path) -> None:
+    """Removes what an earlier try left."""
+    for path in folder.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name != LOCK:
+            path.unlink()
+
+
 def play(task: Task, worlds: Worlds, watch: Watcher | None = None) -> None:
     """Plays what is left of a run.
 
     Raises:
       BadInput: it cannot be run so.
+      Occupied: another process plays it.
       Diverged: a client's training did.
       Interrupted: somebody pressed Ctrl-C.
     """
-    if not task.finished and not _go_on(task, watch):
-        world = worlds.of(task.config)  # before the folder: bad input leaves nothing behind
-        if task.folder.exists():
-            shutil.rmtree(task.folder)
-        task.folder.mkdir(parents=True)
-        start(task.config, task.folder, world=world, watch=watch)
-    tidy(task)
+    with occupy(task.folder):
+        try:
+            if not task.finished and not _go_on(task, watch):
+                world = worlds.of(task.config)  # before anything is lost: it may be bad input
+                _clear(task.folder)
+                start(task.config, task.folder, world=world, watch=watch)
+        except Diverged:
+            tidy(task)
+            raise
+        tidy(task)

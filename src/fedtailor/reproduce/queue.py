@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from time import monotonic
 from typing import Any, NamedTuple
 
-import torch
-
-from ..engine import Diverged
-from ..errors import BadInput
 from .cells import world_key
 from .play import Task
+
+LATER = 5.0  # seconds until a run that another process plays is looked at again
 
 
 class News(NamedTuple):
     """What a worker has to tell.
 
     Attributes:
-      kind: `begins`, `round`, `done`, `failed` or `again` (its process died, it is tried again).
+      kind: `begins`, `round`, `done`, `failed`, `again` (its process died or found no memory: it is
+        tried again) or `elsewhere` (another process plays it).
       job: number of the worker.
       task: the run.
       line: of its history (round).
-      reason: in one line (failed, again).
+      reason: in one line (failed, again, elsewhere).
     """
 
     kind: str
@@ -43,16 +43,6 @@ class Played:
     stopped: bool = False
 
 
-def reason_of(error: Exception) -> str:
-    """Why a run failed, in one line."""
-    text = " ".join(str(error).split())
-    if isinstance(error, BadInput | Diverged):
-        return text
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return f"out of memory: use fewer --jobs or a larger machine ({text[:150]})"
-    return f"{type(error).__name__}: {text[:300]}"
-
-
 def _code(task: Task) -> tuple[str, str]:
     """Runs that differ in this have hardly any code in common."""
     return task.config.method, task.config.model
@@ -63,14 +53,30 @@ class Waiting:
 
     Args:
       tasks: in the order of the tables.
+      clock: seconds.
     """
 
-    def __init__(self, tasks: Sequence[Task]) -> None:
+    def __init__(self, tasks: Sequence[Task], clock: Callable[[], float] = monotonic) -> None:
         self._of: dict[str, list[Task]] = {}
+        self._later: list[tuple[float, Task]] = []
+        self._clock = clock
         for task in tasks:
-            self._of.setdefault(world_key(task.config), []).append(task)
+            self._add(task)
+
+    def _add(self, task: Task) -> None:
+        self._of.setdefault(world_key(task.config), []).append(task)
 
     def __bool__(self) -> bool:
+        return bool(self._of or self._later)
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is a run to take now, not only ones that were put off."""
+        now, later = self._clock(), self._later
+        self._later = [(at, task) for at, task in later if at > now]
+        for at, task in later:
+            if at <= now:
+                self._add(task)
         return bool(self._of)
 
     def take(self, world: str = "", others: Sequence[Task] = ()) -> tuple[str, Task]:
@@ -97,3 +103,7 @@ class Waiting:
     def put_back(self, task: Task) -> None:
         """A run that has to be tried again."""
         self._of.setdefault(world_key(task.config), []).insert(0, task)
+
+    def put_off(self, task: Task) -> None:
+        """A run that another process plays: whether it ended well is seen later."""
+        self._later.append((self._clock() + LATER, task))

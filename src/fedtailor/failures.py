@@ -1,0 +1,55 @@
+"""Why a run could not go on, kept in its folder for whoever looks at it later."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from . import __version__
+from .checkpoint import write_atomically
+from .engine import Diverged
+from .errors import BadInput
+from .interruption import Interrupted
+
+FAILED = "failed.json"
+
+
+def reason_of(error: Exception) -> str:
+    """Why a run failed, in one line."""
+    text = " ".join(str(error).split())
+    if isinstance(error, BadInput | Diverged):
+        return text
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return f"out of memory: use fewer --jobs or a larger machine ({text[:150]})"
+    return f"{type(error).__name__}: {text[:300]}"
+
+
+@contextmanager
+def noted(folder: Path) -> Iterator[None]:
+    """Writes down what ends a run in a folder; an earlier note goes, since it is tried again."""
+    note = folder / FAILED
+    note.unlink(missing_ok=True)
+    try:
+        yield
+    except Interrupted:
+        raise  # it can go on
+    except Exception as error:
+        kept = {"reason": reason_of(error), "kind": type(error).__name__, "version": __version__}
+        with suppress(OSError):  # a full disk may be what ended it
+            write_atomically(note, json.dumps(kept, indent=1) + "\n")
+        raise
+
+
+def failure(folder: Path) -> dict[str, Any]:
+    """`reason`, `kind` (of error) and `version` of a run that could not go on; empty for others."""
+    try:
+        found = json.loads((folder / FAILED).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    whole = isinstance(found, dict) and isinstance(found.get("reason"), str)
+    return found if whole and not (folder / "result.json").exists() else {}

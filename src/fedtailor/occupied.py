@@ -1,0 +1,103 @@
+"""A run's folder belongs to one process at a time: two would mix their rounds in one history."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from .errors import BadInput
+
+LOCK = "playing.lock"
+_ours: set[Path] = set()  # folders that this process holds
+
+
+class Occupied(BadInput):
+    """Another process plays the run in a folder."""
+
+    def __init__(self, folder: Path, who: str) -> None:
+        self.folder, self.who = folder, who
+        super().__init__(f"'{folder}' is being played by {who}: wait until it ends, or stop it")
+
+
+def _lock(file: int) -> bool:
+    """Whether a file could be locked; the lock goes when its process ends, however that is."""
+    if sys.platform == "win32":  # has no such locks
+        return True
+    import fcntl
+
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks: nothing can be known there
+        return True
+    return True
+
+
+def _try(path: Path) -> int | None:
+    """The locked file; None if another process has it."""
+    while True:
+        file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        if not _lock(file):
+            os.close(file)
+            return None
+        try:
+            if os.path.samestat(os.fstat(file), path.stat()):
+                return file
+        except FileNotFoundError:
+            pass
+        os.close(file)  # its last owner has removed it meanwhile: not the one others will see
+
+
+def _owner(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace").strip()[:100] or "another process"
+    except OSError:
+        return "another process"
+
+
+@contextmanager
+def occupy(folder: Path) -> Iterator[None]:
+    """Holds a run's folder, which is made if need be. Within it, the same process may do so again.
+
+    Raises:
+      Occupied: another process holds it.
+    """
+    place = folder.resolve()
+    if place in _ours:
+        yield
+        return
+    folder.mkdir(parents=True, exist_ok=True)
+    path = place / LOCK
+    file = _try(path)
+    if file is None:
+        raise Occupied(folder, _owner(path))
+    _ours.add(place)
+    try:
+        os.lseek(file, 0, os.SEEK_SET)
+        os.ftruncate(file, 0)
+        os.write(file, f"process {os.getpid()} on {socket.gethostname()}\n".encode())
+        yield
+    finally:
+        _ours.discard(place)
+        path.unlink(missing_ok=True)  # while it is locked: whoever waits for it looks again
+        os.close(file)
+        if not any(place.iterdir()):
+            place.rmdir()  # nothing came of it
+
+
+def check_free(folder: Path) -> None:
+    """Looks whether a folder, or one inside it, is another process's.
+
+    Raises:
+      Occupied: one is.
+    """
+    for path in folder.rglob(LOCK):
+        file = _try(path)
+        if file is None:
+            raise Occupied(path.parent, _owner(path))
+        os.close(file)

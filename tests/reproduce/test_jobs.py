@@ -1,0 +1,187 @@
+"""Runs side by side: what others play, what finds no memory, what is known to fail."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import subprocess
+import sys
+import threading
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from fedtailor.occupied import Occupied
+from fedtailor.reproduce import jobs, queue, reproduce
+from fedtailor.reproduce.cells import Scale
+from fedtailor.reproduce.plan import make_plan
+from fedtailor.reproduce.play import Task, Worlds
+from fedtailor.reproduce.queue import News, Waiting
+
+PAPERS = Path(__file__).parent / "papers"
+HOLD = """
+import sys
+from pathlib import Path
+from fedtailor.occupied import occupy
+with occupy(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def tasks(experiments: Any, tmp_path: Path) -> list[Task]:
+    return make_plan([experiments["table1"]], Scale(), tmp_path).tasks
+
+
+def test_a_run_that_another_process_plays_is_waited_for(
+    tmp_path: Path, experiments: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The others are played meanwhile; then it is looked whether it is finished."""
+    monkeypatch.setattr(queue, "LATER", 0.2)
+    only = ["iid", "FedAvg"]
+    first, second = make_plan([experiments["table1"]], Scale(), tmp_path, only=only).tasks
+    command = [sys.executable, "-c", HOLD, str(first.folder)]
+    seen: list[tuple[str, str]] = []
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as other:
+        assert other.stdin is not None and other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        hold = other.stdin
+
+        def tell(news: News) -> None:
+            seen.append((news.kind, news.task.key))
+            if news.kind == "elsewhere":
+                assert f"process {other.pid}" in news.reason
+            if seen.count(("elsewhere", first.key)) == 2 and not hold.closed:
+                hold.close()  # the other process ends
+
+        found = reproduce(
+            "tiny/table1", only=only, papers=PAPERS, out=tmp_path, device="cpu", tell=tell
+        )
+    assert found["tiny/table1"]["complete"]
+    done = [key for kind, key in seen if kind == "done"]
+    assert done == [second.key, first.key]
+    rows = (first.folder / "history.jsonl").read_text().splitlines()
+    assert len(rows) == first.config.rounds
+
+
+def test_workers_say_what_became_of_a_run(
+    tasks: list[Task], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, _ = multiprocessing.Pipe()
+    for error, word, ends in (
+        (Occupied(Path("a"), "process 7 on b"), "elsewhere", False),
+        (torch.OutOfMemoryError("40 GiB"), "memory", True),
+        (ZeroDivisionError("x"), "failed", True),
+    ):
+
+        def fail(*args: Any, error: Exception = error) -> None:
+            raise error
+
+        monkeypatch.setattr(jobs, "play", fail)
+        said, reason, fatal = jobs._try(tasks[0], Worlds(), here)
+        assert (said, fatal) == (word, ends)
+        assert reason
+
+
+class _Thread:
+    """Stands for a worker's process: its runs find memory only where they are alone."""
+
+    exitcode, pid = 0, None
+
+    def __init__(self, target: Any, args: tuple[Connection, int, float], name: str) -> None:
+        self._line = Connection(os.dup(args[0].fileno()))
+        self._share = args[2]
+        self._thread = threading.Thread(target=self._serve)
+        self.start, self.join, self.is_alive = (
+            self._thread.start,
+            self._thread.join,
+            self._thread.is_alive,
+        )
+
+    def _serve(self) -> None:
+        self._line.send(("ready", None))
+        while self._line.recv() is not None:
+            alone = self._share == jobs.FOR_JOBS
+            self._line.send(("done", "") if alone else ("memory", "out of memory: 40 GiB"))
+        self._line.close()
+
+
+class _Threads:
+    Pipe = staticmethod(multiprocessing.Pipe)
+    Process = _Thread
+
+
+def test_a_run_without_memory_is_tried_again_alone(
+    tasks: list[Task], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(jobs.multiprocessing, "get_context", lambda kind: _Threads)
+    seen: list[tuple[str, str]] = []
+    played = jobs.Pool(tasks[:3], 2, lambda n: seen.append((n.kind, n.task.key))).run()
+    assert not played.failed
+    again = [key for kind, key in seen if kind == "again"]
+    assert set(again) == {t.key for t in tasks[:3]}
+    assert [key for kind, key in seen if kind == "done"] == again
+    last = max(i for i, (kind, _) in enumerate(seen) if kind == "again")
+    assert last < min(i for i, (kind, _) in enumerate(seen) if kind == "done")
+
+
+def test_alone_it_fails(tasks: list[Task], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs.multiprocessing, "get_context", lambda kind: _Threads)
+    monkeypatch.setattr(jobs, "FOR_JOBS", 0.5)  # what _Thread has never seen
+
+    def never(self: _Thread) -> None:
+        self._line.send(("ready", None))
+        self._line.recv()
+        self._line.send(("memory", "out of memory: 40 GiB"))
+        self._line.close()
+
+    monkeypatch.setattr(_Thread, "_serve", never)
+    played = jobs.Pool(tasks[:1], 1, lambda news: None).run()
+    assert played.failed == {tasks[0].key: "out of memory: 40 GiB"}
+
+
+def test_what_diverged_is_not_played_again(tmp_path: Path) -> None:
+    def go(**more: Any) -> tuple[list[str], dict[str, Any]]:
+        seen: list[str] = []
+        found = reproduce(
+            "tiny/fails",
+            papers=PAPERS,
+            out=tmp_path,
+            device="cpu",
+            tell=lambda n: seen.append(n.kind),
+            **more,
+        )
+        return seen, found["tiny/fails"]
+
+    first, found = go()
+    assert "begins" in first
+    again, same = go()
+    assert again == ["failed"]
+    assert same["cells"] == found["cells"]
+    # also whoever only looks is told
+    assert go(run=False) == ([], found | {"command": same["command"]})
+    (bad,) = (p for p in tmp_path.glob("runs/*") if not (p / "result.json").exists())
+    assert not (bad / "checkpoint").exists()
+    for file in bad.iterdir():
+        file.unlink()
+    assert go()[0] == first[:2]  # tried again: begins, failed
+
+
+def test_runs_put_off_come_back(tasks: list[Task]) -> None:
+    now = 0.0
+    waiting = Waiting(tasks[:2], lambda: now)
+    _, first = waiting.take()
+    waiting.put_off(first)
+    _, second = waiting.take()
+    assert second is not first
+    assert waiting and not waiting.ready
+    now = queue.LATER
+    assert waiting.ready
+    assert waiting.take()[1] is first
+    assert not waiting

@@ -1,0 +1,88 @@
+"""One process at a time in a run's folder."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fedtailor.errors import BadInput
+from fedtailor.folders import open_folder
+from fedtailor.occupied import LOCK, Occupied, check_free, occupy
+
+HOLD = """
+import sys
+from pathlib import Path
+from fedtailor.occupied import occupy
+with occupy(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process that holds `tmp_path / "run"`."""
+    command = [sys.executable, "-c", HOLD, str(tmp_path / "run")]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        yield process
+        process.kill()
+
+
+def test_who_comes_second_is_told_who_is_there(
+    other: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    said = rf"is being played by process {other.pid} on .*: wait"
+    with pytest.raises(Occupied, match=said), occupy(tmp_path / "run"):
+        raise AssertionError("never reached")
+    with pytest.raises(Occupied):
+        check_free(tmp_path)  # also one further down
+
+
+def test_a_killed_process_holds_nothing(other: subprocess.Popen[str], tmp_path: Path) -> None:
+    other.kill()
+    other.wait()
+    assert (tmp_path / "run" / LOCK).exists()  # it had no time to remove it
+    check_free(tmp_path / "run")
+    with occupy(tmp_path / "run"):
+        (tmp_path / "run" / "file").touch()
+    assert [p.name for p in (tmp_path / "run").iterdir()] == ["file"]
+
+
+def test_an_ended_process_leaves_nothing(other: subprocess.Popen[str], tmp_path: Path) -> None:
+    assert other.stdin is not None
+    other.stdin.close()
+    assert other.wait(60) == 0
+    assert not (tmp_path / "run").exists()  # made for nothing
+
+
+def test_a_run_that_goes_on_is_not_overwritten(
+    other: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    (tmp_path / "run" / "config.toml").write_text("# FedTailor\n")
+    with pytest.raises(BadInput, match="is being played by process"):
+        open_folder(tmp_path / "run", overwrite=True)
+    assert (tmp_path / "run" / "config.toml").exists()
+
+
+def test_the_same_process_may_enter_again(tmp_path: Path) -> None:
+    with occupy(tmp_path):
+        with occupy(tmp_path):
+            pass
+        assert (tmp_path / LOCK).exists()  # the outer one still holds it
+        (tmp_path / "file").touch()
+    assert not (tmp_path / LOCK).exists()
+
+
+def test_it_is_free_again_after_an_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    for _ in range(2):
+        with pytest.raises(ZeroDivisionError), occupy(tmp_path):
+            raise ZeroDivisionError
