@@ -259,7 +259,8 @@ def _cell(cell: dict[str, Any] | None, wanted: int) -> str:
         return "–"
     paper = cell["paper"]["text"] if cell["paper"] else "–"
     if not has_number(cell):
-        return f"not run / {paper}"
+        failed = "diverged" if "diverged" in cell.get("reason", "") else "failed"
+        return f"{failed if cell['status'] == 'failed' else 'not run'} / {paper}"
     return f"{ours(cell, wanted)} {SIGNS[verdict(cell)]}".rstrip() + f" / {paper}"
 
 
