@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 import fedtailor
 from fedtailor.errors import BadInput
 from fedtailor.keeping import path_clients, path_rounds, read_general, read_points
-from fedtailor.runs import resume
+from fedtailor.resuming import resume
 from surfacelab import SMALL, play
 
 TIMES = ("seconds", "train_seconds")

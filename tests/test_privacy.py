@@ -23,7 +23,7 @@ from fedtailor.describe import find as find_method
 from fedtailor.form import Form
 from fedtailor.methods import METHODS, ditto, fedavg, fedrep, local
 from fedtailor.privacy import charged, epsilon, epsilons, keep_account, require_accountant
-from fedtailor.runs import resume
+from fedtailor.resuming import resume
 from fedtailor.task import Batch, Task
 from fedtailor.train import Recipe, descend, fit, plain, private
 from methods.worlds import data_of, gap, models, play, ragged, rows_of, simulate, task_of, turn_of

@@ -34,7 +34,7 @@ _WHERE = {
     "fit": "train",
     "predict": "prediction",
     "read_records": "records",
-    "resume": "runs",
+    "resume": "resuming",
     "run": "runs",
 }
 

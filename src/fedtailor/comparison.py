@@ -20,7 +20,8 @@ from .folders import open_folder
 from .methods import METHODS
 from .partition.picture import draw
 from .report import write_report
-from .runs import Line, Watcher, resume, start
+from .resuming import resume
+from .runs import Line, Watcher, start
 from .verdict import verdict
 
 YARDSTICK = "local"

@@ -66,14 +66,18 @@ def occupy(folder: Path) -> Iterator[None]:
 
     Raises:
       Occupied: another process holds it.
+      BadInput: it cannot be written to.
     """
     place = folder.resolve()
     if place in _ours:
         yield
         return
-    folder.mkdir(parents=True, exist_ok=True)
     path = place / LOCK
-    file = _try(path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        file = _try(path)
+    except OSError as error:
+        raise BadInput(f"folder '{folder}' cannot be written to: {error.strerror}") from None
     if file is None:
         raise Occupied(folder, _owner(path))
     _ours.add(place)

@@ -250,7 +250,7 @@ def resume(
     from fedtailor.comparison import MARK, Plan
     from fedtailor.engine import Diverged
     from fedtailor.interruption import Interrupted
-    from fedtailor.runs import resume as go_on
+    from fedtailor.resuming import resume as go_on
 
     if not folder.is_dir():
         raise BadInput(f"'{folder}' is no folder: name a run's folder")

@@ -16,7 +16,8 @@ from ..errors import BadInput
 from ..failures import failure
 from ..folders import file_name
 from ..occupied import LOCK, occupy
-from ..runs import Watcher, resume, start
+from ..resuming import resume
+from ..runs import Watcher, start
 from .cells import run_key, world_key
 
 HEAVY = ("models", "checkpoint", "general")  # hundreds of runs would fill any disk

@@ -1,0 +1,72 @@
+"""A run that was interrupted goes on where its last checkpoint left it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from . import __version__, checkpoint
+from .checkpoint import write_atomically
+from .config import config_of
+from .errors import BadInput
+from .occupied import occupy
+from .report import write_report
+from .runs import Line, Progress, Runner, Watcher
+
+
+def resume(folder: Path, *, watch: Watcher | None = None) -> dict[str, Any]:
+    """Goes on with a run where its last checkpoint left it.
+
+    Raises:
+      BadInput: there is nothing to resume, the run is not what it was, or another process is at it.
+    """
+    if not (folder / "config.toml").exists():
+        raise BadInput(f"'{folder}' is no run: it has no config.toml")
+    with occupy(folder):
+        result = _go_on(folder).play(watch)
+    write_report([folder])
+    return result
+
+
+def _go_on(folder: Path) -> Runner:
+    """A run as its last checkpoint has it; what its history has of later rounds is removed."""
+    config = config_of(folder)
+    meta = checkpoint.read_meta(folder / "checkpoint")
+    if meta.get("version") != __version__:
+        raise BadInput(
+            f"'{folder}' was made by FedTailor {meta.get('version')}, this is {__version__}: "
+            "install that version to resume it"
+        )
+    if meta.get("config") != config.fingerprint():
+        raise BadInput(
+            f"'{folder / 'config.toml'}' was changed since the run began: undo that, or start anew"
+        )
+    runner = Runner(config, None, folder)
+    if meta.get("data") != runner.digest:
+        raise BadInput(f"the data of '{folder}' have changed since the run began: start anew")
+    checkpoint.restore(folder / "checkpoint", runner.simulation)
+    runner.progress = Progress(
+        _kept_history(folder / "history.jsonl", runner.simulation.round),
+        float(meta["seconds"]),
+        int(meta["up"]),
+        int(meta["down"]),
+        list(meta["noisy"]),
+    )
+    return runner
+
+
+def _kept_history(path: Path, rounds: int) -> list[Line]:
+    """The history up to the checkpoint; later lines, of rounds to be played again, are removed."""
+    kept: list[Line] = []
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    for row in text.splitlines():
+        try:
+            line = json.loads(row)
+        except json.JSONDecodeError:
+            break  # cut off in the middle of a write
+        if line["round"] > rounds:
+            break
+        kept.append(line)
+    write_atomically(path, "".join(json.dumps(line) + "\n" for line in kept))
+    return kept

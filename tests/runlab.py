@@ -1,0 +1,40 @@
+"""Small runs, and what their folders hold."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+SMALL: dict[str, Any] = {"model": "mlp", "clients": 4, "rounds": 3, "batch": 50, "lr": 0.1}
+TIMES = ("seconds", "train_seconds", "peak_memory_bytes")  # what two equal runs may differ in
+
+
+def models(folder: Path) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in sorted((folder / "models").iterdir())}
+
+
+def result(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "result.json").read_text())
+
+
+def history(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(row) for row in (folder / "history.jsonl").read_text().splitlines()]
+
+
+def timeless(found: dict[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in found.items() if k not in TIMES}
+
+
+def table(path: Path, sizes: dict[str, int], huge: str = "", seed: int = 0) -> Path:
+    """A csv with a client column; two classes that two features tell apart."""
+    draw = np.random.default_rng(seed)
+    rows = ["client,a,b,label"]
+    for client, size in sizes.items():
+        for i in range(size):
+            a, b = (draw.normal(size=2) + 2 * (i % 2)) * (1e30 if client == huge else 1)
+            rows.append(f"{client},{a:.5g},{b:.5g},{('no', 'yes')[i % 2]}")
+    path.write_text("\n".join(rows) + "\n")
+    return path
