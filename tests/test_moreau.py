@@ -56,6 +56,23 @@ def test_with_many_steps_it_is_the_gradient_of_the_envelope() -> None:
             assert float(changed["theta"]["w"]) == pytest.approx(nearest, abs=1e-5)
 
 
+@pytest.mark.parametrize(("curvature", "settles"), [(7.0, True), (7.5, False)])
+def test_steps_overshoot_where_the_loss_curves_too_much(curvature: float, settles: bool) -> None:
+    """F(θ) = h/2 θ²: each step multiplies θ's distance to θ* by 1 − η_p (λ + h), which for the
+    published λ = 15 and η_p = 0.09 is below −1 from h = 2/0.09 − 15 = 7.2 on."""
+
+    def steep(theta: Tree, batch: Batch, given: Tree, carried: Tree) -> tuple[Tree, Any, Tree]:
+        return {"w": curvature * theta["w"]}, curvature * theta["w"].square() / 2, {}
+
+    def away(steps: int) -> float:
+        at = envelope(15.0, steps, 0.09)(steep)
+        theta = at({"w": torch.tensor(1.0)}, batch(), {}, carried())[2]["theta"]["w"]
+        return abs(float(theta) - 15 / (15 + curvature))  # θ* = λ w / (λ + h)
+
+    assert (away(25) < away(5)) is settles
+    assert away(25) == pytest.approx(away(5) * abs(1 - 0.09 * (15 + curvature)) ** 20, rel=1e-3)
+
+
 def test_a_warm_start_goes_on_from_where_it_was() -> None:
     """θ* = 1 for w = 0 and λ = 1: from there no step moves."""
     at = envelope(1.0, 3, 0.25, warm_start=True)(bowl)

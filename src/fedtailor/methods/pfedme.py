@@ -45,7 +45,8 @@ def pfedme(
       lam: strength λ of the envelope.
       K: inner steps per mini-batch.
       eta: learning rate η of w_k.
-      eta_p: learning rate η_p of θ.
+      eta_p: learning rate η_p of θ. Steps overshoot where the loss curves by more than 2/η_p − λ:
+        0.09, for MNIST, leaves 7.2, too little for convolutions on CIFAR-10 (0.03: 52).
       beta: how far the server moves to the mean.
       R: mini-batches per round; 0 trains for the recipe's epochs. (The official "local_epochs"
         counts mini-batches.)
