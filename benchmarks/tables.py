@@ -275,6 +275,23 @@ def reproduction(name: str) -> str:
     return f"{table}\n\nKendall's τ: {tau}.{scale}" + made_by(report)
 
 
+def overshoot(name: str) -> str:
+    report = read(name)
+    settings = list(dict.fromkeys(run["setting"] for run in report["runs"]))
+    batches = [m["batches"] for m in report["runs"][0]["moments"]]
+    body = []
+    for setting in settings:
+        runs = [run["moments"] for run in report["runs"] if run["setting"] == setting]
+        cells = []
+        for i in range(len(batches)):
+            each = [[run[i][who]["accuracy"] for run in runs] for who in ("w", "theta")]
+            cells.append(" / ".join(f"{per_cent(min(v))}–{per_cent(max(v))}" for v in each))
+        sharp = [moment["curvature"] for run in runs for moment in run]
+        body.append([setting, *cells, f"{min(sharp):.0f}–{max(sharp):.0f}"])
+    header = ["w / θ, accuracy %", *(f"{b:,} batches" for b in batches), "largest curvature"]
+    return rows(header, body) + made_by(report)
+
+
 TABLES: dict[str, Callable[[str], str]] = {
     "comparison": comparison,
     "speed": speed,
@@ -286,6 +303,7 @@ TABLES: dict[str, Callable[[str], str]] = {
     "soak": soak,
     "parity": parity,
     "reproduction": reproduction,
+    "overshoot": overshoot,
 }
 MARK = re.compile(r"(<!-- table: (\w+) ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 

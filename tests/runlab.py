@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -38,3 +42,28 @@ def table(path: Path, sizes: dict[str, int], huge: str = "", seed: int = 0) -> P
             rows.append(f"{client},{a:.5g},{b:.5g},{('no', 'yes')[i % 2]}")
     path.write_text("\n".join(rows) + "\n")
     return path
+
+
+HOLD = """
+import sys
+from pathlib import Path
+from fedtailor.occupied import occupy
+with occupy(Path(sys.argv[1])):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[subprocess.Popen[str]]:
+    """Another process that holds a run's folder until its standard input is closed."""
+    command = [sys.executable, "-c", HOLD, str(folder)]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        try:
+            yield process
+        finally:
+            process.kill()

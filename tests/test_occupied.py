@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,28 +11,13 @@ import pytest
 from fedtailor.errors import BadInput
 from fedtailor.folders import open_folder
 from fedtailor.occupied import LOCK, Occupied, check_free, occupy
-
-HOLD = """
-import sys
-from pathlib import Path
-from fedtailor.occupied import occupy
-with occupy(Path(sys.argv[1])):
-    print("held", flush=True)
-    sys.stdin.read()
-"""
+from runlab import held
 
 
 @pytest.fixture
 def other(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """Another process that holds `tmp_path / "run"`."""
-    command = [sys.executable, "-c", HOLD, str(tmp_path / "run")]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "held\n"
+    with held(tmp_path / "run") as process:
         yield process
-        process.kill()
 
 
 def test_who_comes_second_is_told_who_is_there(

@@ -13,6 +13,7 @@ import synthetic
 
 from fedtailor.cli import main
 from fedtailor.errors import BadInput
+from fedtailor.failures import FAILED
 from fedtailor.report import write_report
 from fedtailor.report.page import as_script
 
@@ -143,6 +144,9 @@ def test_unfinished_runs_are_left_out_and_named(tmp_path: Path) -> None:
     (folder / "runs" / "fedala-seed0" / "result.json").unlink()
     page = write_report([folder]).read_text()
     assert "Left out, since not finished: fedala-seed0." in page
+    (folder / "runs" / "fedala-seed0" / FAILED).write_text('{"reason": "b <diverged>"}')
+    page = write_report([folder]).read_text()
+    assert "Left out, since not finished: fedala-seed0 (failed: b &lt;diverged&gt;)." in page
 
 
 def _broken(what: str, tmp_path: Path) -> list[Path]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import multiprocessing
 import os
-import subprocess
-import sys
 import threading
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -20,16 +18,9 @@ from fedtailor.reproduce.cells import Scale
 from fedtailor.reproduce.plan import make_plan
 from fedtailor.reproduce.play import Task, Worlds
 from fedtailor.reproduce.queue import News, Waiting
+from runlab import held
 
 PAPERS = Path(__file__).parent / "papers"
-HOLD = """
-import sys
-from pathlib import Path
-from fedtailor.occupied import occupy
-with occupy(Path(sys.argv[1])):
-    print("held", flush=True)
-    sys.stdin.read()
-"""
 
 
 @pytest.fixture
@@ -44,13 +35,9 @@ def test_a_run_that_another_process_plays_is_waited_for(
     monkeypatch.setattr(queue, "LATER", 0.2)
     only = ["iid", "FedAvg"]
     first, second = make_plan([experiments["table1"]], Scale(), tmp_path, only=only).tasks
-    command = [sys.executable, "-c", HOLD, str(first.folder)]
     seen: list[tuple[str, str]] = []
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as other:
-        assert other.stdin is not None and other.stdout is not None
-        assert other.stdout.readline() == "held\n"
+    with held(first.folder) as other:
+        assert other.stdin is not None
         hold = other.stdin
 
         def tell(news: News) -> None:

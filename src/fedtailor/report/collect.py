@@ -11,6 +11,7 @@ from typing import Any
 
 from ..config import MERE_PLACE, read_config
 from ..errors import BadInput
+from ..failures import failure
 from .names import variant_labels
 
 Line = dict[str, Any]
@@ -57,7 +58,7 @@ class Collection:
     Attributes:
       contenders: the methods, in the order in which they were run.
       clients: names, the same for all runs.
-      unfinished: names of runs that were left out since they are not finished.
+      unfinished: names of runs that were left out since they are not finished, with reasons.
       running: what is to be said of runs that are shown although they still go on.
     """
 
@@ -219,6 +220,12 @@ def in_order(folders: Sequence[Path], runs: Sequence[FinishedRun]) -> list[Conte
     return group(sorted(runs, key=lambda run: ranks.get(run.result["method"], len(order))))
 
 
+def _why(folder: Path) -> str:
+    """Why a run is not finished, if that is known, behind its name."""
+    reason = failure(folder).get("reason", "")
+    return f" (failed: {reason})" if reason else ""
+
+
 def collect(folders: Sequence[Path]) -> Collection:
     """Reads everything that lies in some folders.
 
@@ -230,7 +237,7 @@ def collect(folders: Sequence[Path]) -> Collection:
     """
     places = places_of(folders)
     finished = [p for p in places if (p / "result.json").exists()]
-    left_out = [p.name for p in places if p not in finished]
+    left_out = [f"{p.name}{_why(p)}" for p in places if p not in finished]
     if not finished:
         raise BadInput(f"'{folders[0]}' is not finished: go on with fedtailor resume {folders[0]}")
     contenders = in_order(folders, [read_run(place) for place in finished])
