@@ -109,6 +109,10 @@ def test_a_failure_ends_with_code_1(cli: Any) -> None:
     out, err = cli("tiny/fails", *TINY, code=1)
     assert "Diverges, huge: failed" in out
     assert "1 runs failed" in err
+    out, err = cli("tiny/fails", *TINY, code=1)
+    assert "2 runs, 1 finished already, 1 diverged before\n" in err
+    assert "found before; remove" in " ".join(err.split())
+    assert "Diverges, huge: failed" in out
 
 
 def test_a_narrow_terminal_shows_a_column_at_a_time(cli: Any) -> None:

@@ -36,11 +36,14 @@ COLOURS = {"above": "cyan", "below": "red", "within": "green", "": ""}
 
 def beginning(tasks: Sequence[Task], device: str, jobs: int) -> str:
     """What is said before anything is run: how many runs, how many of them are left, how long."""
-    left = [task for task in tasks if not task.finished]
-    done = len(tasks) - len(left)
+    waiting = [task for task in tasks if not task.finished]
+    left = [task for task in waiting if not task.diverged]
+    done = len(tasks) - len(waiting)
     words = [f"{len(tasks)} run{'s' * (len(tasks) != 1)}"]
     if done:
-        words.append(f"{done} finished already" if left else "all finished already")
+        words.append(f"{done} finished already" if waiting else "all finished already")
+    if len(left) < len(waiting):
+        words.append(f"{len(waiting) - len(left)} diverged before")
     if left:
         words.append(f"estimated time {_estimate(left, device, jobs)}")
     return ", ".join(words)
@@ -64,8 +67,8 @@ class View:
     """
 
     def __init__(self, tasks: list[Task]) -> None:
-        self._left = {t.key: t.config.rounds for t in tasks if not t.finished}
-        self._all, self._done = len(tasks), len(tasks) - len(self._left)
+        self._left = {t.key: t.config.rounds for t in tasks if not (t.finished or t.diverged)}
+        self._all, self._done = len(tasks), sum(t.finished for t in tasks)
         self._at: dict[str, int] = {}
         self._elsewhere: set[str] = set()
         self._began, self._spoken = time.monotonic(), 0.0
@@ -100,7 +103,7 @@ class View:
         task = news.task
         if news.kind == "round" and news.line:
             self._at[task.key] = news.line["round"]
-        elif news.kind in ("done", "failed"):
+        elif news.kind in ("done", "failed") and task.key in self._left:
             self._at[task.key] = task.config.rounds
             self._done += news.kind == "done"
         if news.kind in ("failed", "again"):
