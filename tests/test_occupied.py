@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -70,3 +71,15 @@ def test_it_is_free_again_after_an_error(tmp_path: Path) -> None:
     for _ in range(2):
         with pytest.raises(ZeroDivisionError), occupy(tmp_path):
             raise ZeroDivisionError
+
+
+def test_a_folder_that_is_removed_meanwhile_is_no_error(tmp_path: Path) -> None:
+    with occupy(tmp_path / "run"):
+        shutil.rmtree(tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_where_nothing_can_be_written_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(BadInput, match="cannot be written to"), occupy(tmp_path / "file" / "run"):
+        raise AssertionError("never reached")

@@ -6,7 +6,7 @@ import os
 import socket
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from .errors import BadInput
@@ -88,10 +88,10 @@ def occupy(folder: Path) -> Iterator[None]:
         yield
     finally:
         _ours.discard(place)
-        path.unlink(missing_ok=True)  # while it is locked: whoever waits for it looks again
+        with suppress(OSError):  # somebody may have removed the folder
+            path.unlink()  # while it is locked: whoever waits for it looks again
+            place.rmdir()  # only if nothing came of it: any file keeps it
         os.close(file)
-        if not any(place.iterdir()):
-            place.rmdir()  # nothing came of it
 
 
 def check_free(folder: Path) -> None:
