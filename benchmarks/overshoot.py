@@ -3,7 +3,7 @@
     python benchmarks/overshoot.py --data-dir DATA --out benchmarks/results/overshoot.json
 
 One client with two classes trains alone, on the network of FedFomo's experiments, with nothing of
-FedTailor but the reading of data: by SGD, and by pFedMe's two loops as they are printed. An inner
+FedTailor's: by SGD, and by pFedMe's two loops as they are printed. An inner
 step multiplies what is left to go by 1 − η_p (λ + h) in a direction where the loss curves by h, so
 it overshoots where h is above 2/η_p − λ; the largest h on the way is measured, too.
 """
@@ -14,7 +14,6 @@ import argparse
 import json
 import platform
 import shlex
-import subprocess
 import sys
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
@@ -66,8 +65,8 @@ def rows_of(data_dir: Path) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     with np.load(data_dir / "cifar10.npz", allow_pickle=False) as file:
         found = {k: file[k] for k in ("x_train", "y_train", "x_test", "y_test")}
     chosen: list[Tensor] = []
-    for part, most in (("train", ROWS), ("test", ROWS)):
-        keep = np.isin(found[f"y_{part}"], CLASSES).nonzero()[0][:most]
+    for part in ("train", "test"):
+        keep = np.isin(found[f"y_{part}"], CLASSES).nonzero()[0][:ROWS]
         images = torch.tensor(found[f"x_{part}"][keep]).float().permute(0, 3, 1, 2) / 255
         chosen += [images, torch.tensor(found[f"y_{part}"][keep]).long()]
     mean, std = (f(chosen[0], dim=(0, 2, 3), keepdim=True) for f in (torch.mean, torch.std))
@@ -128,6 +127,8 @@ def train(setting: Setting, seed: int, data_dir: str) -> dict[str, Any]:
 
 
 def main() -> None:
+    from speed import commit
+
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -145,13 +146,10 @@ def main() -> None:
             found.append(job.result())
             last = found[-1]["moments"][-1]
             print(found[-1]["setting"], found[-1]["seed"], last, file=sys.stderr, flush=True)
-    commit = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True
-    ).stdout.strip()
     words = ["python", "benchmarks/overshoot.py", "--data-dir", "DATA", "--seeds", str(args.seeds)]
     report = {
         "command": shlex.join(words),
-        "commit": commit,
+        "commit": commit(),
         "device": f"cpu ({platform.machine()}, 2 processes of one thread)",
         "classes": CLASSES,
         "rows": ROWS,

@@ -8,11 +8,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from . import __version__
 from .checkpoint import write_atomically
 from .engine import Diverged
+from .engine.memory import is_out_of_memory
 from .errors import BadInput
 from .interruption import Interrupted
 
@@ -24,7 +23,7 @@ def reason_of(error: Exception) -> str:
     text = " ".join(str(error).split())
     if isinstance(error, BadInput | Diverged):
         return text
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+    if is_out_of_memory(error):
         return f"out of memory: use fewer --jobs or a larger machine ({text[:150]})"
     return f"{type(error).__name__}: {text[:300]}"
 
@@ -45,11 +44,17 @@ def noted(folder: Path) -> Iterator[None]:
         raise
 
 
-def failure(folder: Path) -> dict[str, Any]:
-    """`reason`, `kind` (of error) and `version` of a run that could not go on; empty for others."""
+def read_note(path: Path) -> dict[str, Any]:
+    """What a run said of itself in a file; empty if it has not said it."""
     try:
-        found = json.loads((folder / FAILED).read_text(encoding="utf-8"))
+        found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    whole = isinstance(found, dict) and isinstance(found.get("reason"), str)
+    return found if isinstance(found, dict) else {}
+
+
+def failure(folder: Path) -> dict[str, Any]:
+    """`reason`, `kind` (of error) and `version` of a run that could not go on; empty for others."""
+    found = read_note(folder / FAILED)
+    whole = isinstance(found.get("reason"), str)
     return found if whole and not (folder / "result.json").exists() else {}

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import BadInput
-from ..failures import failure
+from ..failures import failure, read_note
 from .collect import (
     Collection,
     FinishedRun,
@@ -66,15 +66,6 @@ class Standing:
         return f"round {self.round} of {self.rounds}, {how}"
 
 
-def _read(path: Path) -> dict[str, Any]:
-    """What a run said of itself; empty if it has not said it."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
 def _last_line(folder: Path) -> dict[str, Any]:
     """The last whole line of a history; empty before the first round."""
     try:
@@ -98,7 +89,7 @@ def _silence(folder: Path, seconds_per_round: float) -> float:
 
 def standing(folder: Path) -> Standing:
     """How far the run in a folder is; a folder that is not there yet has not begun."""
-    planned, last = _read(folder / BEGUN).get("rounds"), _last_line(folder)
+    planned, last = read_note(folder / BEGUN).get("rounds"), _last_line(folder)
     number, seconds = last.get("round"), last.get("seconds")
     done = number if isinstance(number, int) else 0
     pace = seconds / done if done and isinstance(seconds, (int, float)) else 0.0
@@ -120,7 +111,7 @@ def run_so_far(folder: Path) -> FinishedRun | None:
     """
     if (folder / "result.json").exists():
         return read_run(folder)
-    begun = _read(folder / BEGUN)
+    begun = read_note(folder / BEGUN)
     if not begun or not (folder / "history.jsonl").exists():
         return None
     history = read_history(folder, growing=True)

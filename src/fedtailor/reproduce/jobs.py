@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from ..engine import Diverged
+from ..engine.memory import is_out_of_memory
 from ..errors import BadInput
 from ..failures import reason_of
 from ..interruption import Interrupted, ctrl_c
@@ -32,7 +33,7 @@ def play_all(tasks: Sequence[Task], jobs: int, tell: Tell) -> Played:
     """Plays all runs that are left; one that fails is noted, and the others go on.
 
     One that diverged before would do so again, and is not played."""
-    known = {t.key: t.diverged for t in tasks if not t.finished and t.diverged}
+    known = {t.key: why for t in tasks if not t.finished and (why := t.diverged)}
     for task in tasks:
         if task.key in known:
             hint = f"{known[task.key]} (found before; remove {task.folder} to try again)"
@@ -112,8 +113,7 @@ def _try(task: Task, worlds: Worlds, line: Connection) -> tuple[str, str, bool]:
     except (Interrupted, KeyboardInterrupt):
         return "stopped", "", False
     except Exception as error:  # after an error on the device nothing works there any more
-        short = isinstance(error, torch.OutOfMemoryError | MemoryError)
-        return "memory" if short else "failed", reason_of(error), True
+        return "memory" if is_out_of_memory(error) else "failed", reason_of(error), True
     return "done", "", False
 
 
