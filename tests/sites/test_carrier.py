@@ -2,6 +2,7 @@
 
 import threading
 import time
+from itertools import count
 
 import pytest
 
@@ -10,10 +11,11 @@ pytest.importorskip("flwr", reason="needs flwr: pip install 'fedtailor[flower]'"
 import numpy as np
 from flwr.app import Error, Message
 
+from fedtailor.sites import carrier
 from fedtailor.sites.app import make_client_app
 from fedtailor.sites.carrier import FlowerPost
 from fedtailor.sites.local_grid import LocalGrid
-from fedtailor.sites.packet import Limits, Packet
+from fedtailor.sites.packet import Limits, Packet, from_records
 
 REQUEST = Packet({"kind": "train", "round": 0}, {"a": np.ones(3)})
 
@@ -96,6 +98,21 @@ def test_a_message_that_cannot_be_sent_is_named():
 def test_a_huge_answer_is_named():
     found, _ = ask(Odd(), limits=Limits(8))
     assert all("at most 8 are allowed" in a.failure for a in found.values())
+
+
+def test_an_answer_that_cannot_be_read_is_named(monkeypatch, caplog):
+    def read(records, limits):
+        if next(answers) == 1:
+            raise MemoryError("too deep")
+        return from_records(records, limits)
+
+    answers = count()
+    monkeypatch.setattr(carrier, "from_records", read)
+    found, _ = ask(Odd())
+    (failed,) = [a for a in found.values() if a.packet is None]
+    assert failed.failure == "its answer cannot be read (MemoryError: too deep)"
+    assert failed.down > 0 and len(found) == 3
+    assert f"place {failed.place}" in caplog.text and "Traceback" in caplog.text
 
 
 def test_a_node_without_a_site_file_says_so():

@@ -1,12 +1,14 @@
 """Every method through Flower's own records, in this process, against the simulation."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 pytest.importorskip("flwr", reason="needs flwr: pip install 'fedtailor[flower]'")
 
-from flwr.app import Context, RecordDict
+from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
 from trial import Trial, distance
 
 from fedtailor.checkpoint import load_tensors
@@ -14,7 +16,9 @@ from fedtailor.methods import METHODS
 from fedtailor.prediction import predict
 from fedtailor.sites.app import make_client_app, server_app
 from fedtailor.sites.book import Book
+from fedtailor.sites.follow import rounds_of
 from fedtailor.sites.local_grid import LocalGrid
+from fedtailor.sites.packet import from_records, to_records
 from fedtailor.sites.settings import read_settings
 from fedtailor.sites.site import Site
 
@@ -76,6 +80,32 @@ def test_bytes_card_and_prediction(tmp_path, float64):
         assert sum(card["class_mix"].values()) == card["rows"]["train"]
         found = predict(site, f"site-{i}", [tmp_path / "data" / f"site-{i}" / "rows.npz"])
         assert len(found) == sum(card["rows"].values())
+
+
+def test_an_array_that_does_not_parse_fails_its_site_alone(tmp_path):
+    trial, sites, bad = Trial(tmp_path, "fedavg"), {}, 101
+    app = ClientApp()
+
+    def handle(message, context):
+        path = context.node_config["site"]
+        if path not in sites:
+            sites[path] = Site(read_settings(Path(path)))
+        records = to_records(sites[path].answer(from_records(message.content)))
+        if context.node_id == bad and message.metadata.message_type == "train":
+            header = b"{'descr': '<f4', 'shape': (1,".ljust(117) + b"\n"
+            raw = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header
+            array = Array("<f4", (1,), "numpy.ndarray", raw)
+            records["arrays"] = ArrayRecord({"mean/x": array})
+        return Message(records, reply_to=message)
+
+    for kind in (app.query, app.train, app.evaluate):
+        kind()(handle)
+    grid = LocalGrid(app, {100 + i: {"site": str(path)} for i, path in enumerate(trial.sites)})
+    config = {"federation": str(trial.federation)}
+    server_app(grid, Context(1, 1, {}, RecordDict(), config))
+    rounds = rounds_of(tmp_path / "coordinator" / "trial")
+    assert [line["taken"] for line in rounds] == [[0, 2]] * 2
+    assert all("'mean/x' is no array" in line["failed"]["site-1"] for line in rounds)
 
 
 def test_a_method_that_gives_rows_away_is_refused(tmp_path, float64):

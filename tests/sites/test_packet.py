@@ -134,6 +134,41 @@ def test_arrays_that_lie_are_refused():
         from_records(RecordDict({}))
 
 
+def npy_with(header, body=b""):
+    """An array in numpy's form, with any header."""
+    header = header.ljust(117) + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + body
+
+
+def header_of(shape):
+    return str({"descr": "<f4", "fortran_order": False, "shape": shape}).encode()
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        npy_with(b"{'descr': '<f4', 'shape': (1,"),
+        npy_with(b"'''abc"),
+        npy_with(header_of((1,) * 65), b"\0" * 4),
+        npy_with(header_of((0, 2**63, 2**63))),
+        npy_with(b"-" * 8000 + b"1"),
+        npy_with(b"-" * 900 + b"1"),
+        npy_with(b"\0"),
+        npy_with(b"\xff"),
+        npy_with(header_of((1,)), b"\0" * 4)[:50],
+    ],
+    ids=["bracket", "string", "dimensions", "side", "long", "deep", "null", "letter", "cut"],
+)
+def test_malformed_arrays_are_refused(raw):
+    pytest.importorskip("flwr", reason="needs flwr: pip install 'fedtailor[flower]'")
+    from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+
+    arrays = ArrayRecord({"mean/x": Array("<f4", (1,), "numpy.ndarray", raw)})
+    with pytest.raises(BadInput, match="message: 'mean/x' is no array") as told:
+        from_records(RecordDict({"arrays": arrays, "header": ConfigRecord({})}))
+    assert "\n" not in str(told.value) and len(str(told.value)) < 300
+
+
 @pytest.mark.parametrize("raw", [b"", b"\0" * 8, b"\xff" * 30, to_bytes(Packet({}, {}))[:-3]])
 def test_broken_bytes_are_refused(raw):
     with pytest.raises(BadInput, match="packet"):

@@ -7,6 +7,7 @@ a single message runs in a thread of its own, and whoever is stuck is left behin
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -19,6 +20,8 @@ from flwr.serverapp import Grid
 from ..errors import BadInput
 from .packet import Limits, Packet, envelope, from_records, to_records
 from .post import Answer
+
+log = logging.getLogger("fedtailor.coordinator")
 
 POLL = 0.5  # seconds between two looks for the same answer, and as much more
 PER_MESSAGE = 0.1  # for each message under way: every look costs the SuperLink work
@@ -126,11 +129,15 @@ class FlowerPost:
             done.put(_Done(place, error))
 
     def _read(self, place: int, reply: Message, flight: _Flight) -> Answer:
-        if reply.has_error():
-            reason = f"Flower: {reply.error.reason} (code {reply.error.code})"
-            return Answer(place, None, " ".join(reason.split())[:300], flight.down)
         try:
+            if reply.has_error():
+                reason = f"Flower: {reply.error.reason} (code {reply.error.code})"
+                return Answer(place, None, " ".join(reason.split())[:300], flight.down)
             packet = from_records(reply.content, self.limits)
+            return Answer(place, packet, "", flight.down, envelope(reply.content, packet))
         except BadInput as error:
             return Answer(place, None, str(error), flight.down)
-        return Answer(place, packet, "", flight.down, envelope(reply.content, packet))
+        except Exception as error:  # whatever one node sends must not end the others' round
+            log.exception("the answer of place %d cannot be read", place)
+            reason = f"its answer cannot be read ({type(error).__name__}: {error})"
+            return Answer(place, None, " ".join(reason.split())[:300], flight.down)

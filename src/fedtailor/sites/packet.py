@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -30,6 +31,7 @@ Arrays: TypeAlias = dict[str, np.ndarray[Any, Any]]
 _HEADER, _ARRAYS = "header", "arrays"
 _KINDS = {np.dtype(k) for k in ("f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", "bool")}
 _LONGEST_NAME = 1024
+_LONGEST_ARRAY_HEADER = 1024  # ours have 118 bytes; a long one could exhaust Python's parser
 _STYPE = "numpy.ndarray"
 
 
@@ -189,27 +191,28 @@ def from_records(records: RecordDict, limits: Limits = Limits()) -> Packet:
 
 def _read_array(data: bytes, name: str) -> np.ndarray[Any, Any]:
     """An array in numpy's own form, whose header may lie about what follows."""
-    stream = io.BytesIO(data)
     try:
-        version = np.lib.format.read_magic(stream)
-        read = {
-            (1, 0): np.lib.format.read_array_header_1_0,
-            (2, 0): np.lib.format.read_array_header_2_0,
-        }[version]
-        shape, fortran, kind = read(stream)
-    except (ValueError, KeyError, TypeError, SyntaxError, EOFError) as error:
-        raise BadInput(f"message: '{name}' is no array ({error})") from None
+        return _decoded(data)
+    except BadInput as error:
+        raise BadInput(f"message: '{name}' {error}") from None
+    except Exception as error:  # the header is read as Python is: any of its errors may come
+        said = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        raise BadInput(f"message: '{name}' is no array ({said})") from None
+
+
+def _decoded(data: bytes) -> np.ndarray[Any, Any]:
+    stream = io.BytesIO(data)
+    read = {
+        (1, 0): np.lib.format.read_array_header_1_0,
+        (2, 0): np.lib.format.read_array_header_2_0,
+    }[np.lib.format.read_magic(stream)]
+    shape, fortran, kind = read(stream, max_header_size=_LONGEST_ARRAY_HEADER)
     if kind not in _KINDS:
-        raise BadInput(f"message: '{name}' holds {kind}, expected plain numbers")
-    count = 1
-    for side in shape:
-        count *= int(side)
-    if min(shape, default=0) < 0 or count * kind.itemsize != len(data) - stream.tell():
-        raise BadInput(
-            f"message: '{name}' says {tuple(shape)} {kind} but holds "
-            f"{len(data) - stream.tell():,} bytes"
-        )
-    flat = np.frombuffer(data, dtype=kind, offset=stream.tell())
+        raise BadInput(f"holds {kind}, expected plain numbers")
+    begin = stream.tell()
+    if min(shape, default=0) < 0 or prod(shape) * kind.itemsize != len(data) - begin:
+        raise BadInput(f"says {tuple(shape)} {kind} but holds {len(data) - begin:,} bytes")
+    flat = np.frombuffer(data, dtype=kind, offset=begin)
     return flat.reshape(shape, order="F" if fortran else "C")
 
 
