@@ -248,6 +248,38 @@ def test_coordinator_killed_and_restarted(trial, when):
     assert all((place, when[2]) not in trains for place in range(10, 11 + when[0]))
 
 
+def test_killed_while_scores_are_asked_for(trial):
+    def kill(packet, site):
+        raise KeyboardInterrupt
+
+    rules, post = RULES._replace(score_every=1), FakePost(trial)
+    post.on(0, "score", 2, kill)
+    with pytest.raises(KeyboardInterrupt):
+        coordinator(trial, post, rules).run()
+    post.restart()
+    lines = coordinator(trial, post, rules).run()
+    assert [line["round"] for line in lines if "taken" in line] == [1, 2, 3]
+    scores = {line["round"]: line["scores"] for line in lines if "scores" in line}
+    assert list(scores) == [1, 2]  # after the last round they are what sites say at the end
+    assert all(set(said) == {"site-0", "site-1", "site-2"} for said in scores.values())
+
+
+def test_a_second_site_of_the_same_name_is_not_admitted(trial):
+    trial.write_site(1, name="ward")
+    trial.write_site(2, name="ward")
+    post = FakePost(trial)
+    one = coordinator(trial, post)
+    lines = one.run()
+    assert lines[0]["taken"] == [0, 1] and set(lines[0]["sites"]) == {"site-0", "ward"}
+    assert (
+        "place 12 not admitted client 2 has the name 'ward' of client 1: give it another one in "
+        "its site file"
+    ) in said(one)
+    trial.write_site(2, name="ward 2")
+    post.restart()
+    assert set(coordinator(trial, post).run()[-1]["finished"]) == {"site-0", "ward", "ward 2"}
+
+
 def test_round_with_too_few_sites_is_played_again(trial):
     post = FakePost(trial)
     post.on(0, "train", 1, lambda packet, site: [])

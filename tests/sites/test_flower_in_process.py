@@ -15,7 +15,7 @@ from fedtailor.checkpoint import load_tensors
 from fedtailor.methods import METHODS
 from fedtailor.prediction import predict
 from fedtailor.sites.app import make_client_app, server_app
-from fedtailor.sites.book import Book
+from fedtailor.sites.book import Book, read_lines
 from fedtailor.sites.follow import rounds_of
 from fedtailor.sites.local_grid import LocalGrid
 from fedtailor.sites.packet import from_records, to_records
@@ -62,6 +62,8 @@ def test_bytes_card_and_prediction(tmp_path, float64):
     trial = Trial(tmp_path, "fedala")
     folder = play(trial)
     lines = [json.loads(row) for row in (folder / "history.jsonl").read_text().splitlines()]
+    end = read_lines(folder / "events.jsonl")[-1]
+    assert (end["event"], end["run"]) == ("finished", "1")  # Flower's id: whose end it is
     import torch
 
     sim = trial.simulate(0)

@@ -57,14 +57,15 @@ def test_tells_what_is_new_and_how_it_ended(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "LOOK", 0.01)
     book, told = Book(tmp_path, "a", "p"), []
     book.note(line(1))
-    book.event(1, "all", "stopped", "of an earlier run")
+    book.ended("5", 1, "stopped", "of an earlier run")
 
     def play():
         with book.played():
             book.event(2, "site-1", "joined")
             book.note(line(2))
             book.note(line(3))
-            book.event(3, "all", "finished")
+            book.ended("6", 3, "failed", "it gave up: this one plays")
+            book.ended("7", 3, "finished")
 
     timer = threading.Timer(0.1, play)
     timer.start()
@@ -88,5 +89,5 @@ def test_where_it_stands(tmp_path):
     assert round_now(book.folder) == 0 and not is_over(book.folder, 2)
     (book.folder / "latest.json").write_text(json.dumps({"round": 2}))
     assert round_now(book.folder) == 2 and not is_over(book.folder, 2)
-    book.event(2, "all", "finished")
+    book.ended("7", 2, "finished")
     assert is_over(book.folder, 2)

@@ -67,6 +67,7 @@ def make_server_app() -> ServerApp:
         serve(
             grid,
             _file(config.get(FEDERATION), f"run config '{FEDERATION}'"),
+            str(context.run_id),
             int(config.get("min-sites", 0)),
             float(config.get("deadline", 0.0)),
         )

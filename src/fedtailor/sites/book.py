@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -154,16 +155,36 @@ class Book:
 
     def event(self, round: int, site: str, what: str, detail: str = "") -> None:
         """Says what happened to whom; rounds count from 1."""
-        said = {"time": round_time(), "round": round, "site": site, "event": what}
-        self._append(EVENTS, said | ({"detail": detail[:2000]} if detail else {}))
+        self._append(EVENTS, _happened(round, site, what, detail))
+
+    def ended(self, run: str, round: int, how: str, detail: str = "") -> None:
+        """Says how a run ended, one of `ENDS`.
+
+        Args:
+          run: Flower's id of it: whoever follows another run of this federation is not meant.
+          round: how many rounds are done.
+          how: it ended.
+          detail: why.
+        """
+        self._append(EVENTS, _happened(round, "all", how, detail) | {"run": run})
 
     def events(self) -> list[Line]:
         """Everything that happened so far."""
         return read_lines(self.folder / EVENTS)
 
     def _append(self, name: str, line: Line) -> None:
-        with (self.folder / name).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(line) + "\n")
+        row = json.dumps(line) + "\n"
+        with (self.folder / name).open("a+b") as file:
+            if file.seek(0, os.SEEK_END):
+                file.seek(-1, os.SEEK_END)
+                if file.read(1) != b"\n":  # the last write was cut off: this one must not be lost
+                    row = "\n" + row
+            file.write(row.encode())
+
+
+def _happened(round: int, site: str, what: str, detail: str) -> Line:
+    said: Line = {"time": round_time(), "round": round, "site": site, "event": what}
+    return said | ({"detail": detail[:2000]} if detail else {})
 
 
 def round_time() -> float:
@@ -196,9 +217,11 @@ def read_lines(path: Path) -> list[Line]:
     if not path.exists():
         return []
     found = []
-    for row in path.read_text(encoding="utf-8").splitlines():
+    for row in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
-            found.append(json.loads(row))
-        except json.JSONDecodeError:
-            break  # cut off in the middle of a write
+            line = json.loads(row)
+        except ValueError:
+            continue  # cut off in the middle of a write; others may have followed
+        if isinstance(line, dict):
+            found.append(line)
     return found

@@ -88,6 +88,7 @@ class Coordinator:
         with in_dtype(self.play.plan.dtype):
             self._begin()
             while self.now.round < self.play.plan.rounds:
+                self._score()
                 if self.book.stop_asked:
                     raise Stopped(f"stopped after round {self.now.round}: a stop file was found")
                 self.roll.welcome()
@@ -212,11 +213,21 @@ class Coordinator:
             "sites": {self.roll.name(i): _metrics(p) for i, p in sorted(came.packets.items())},
             "seconds": round(time.monotonic() - begun, 3),
         }
-        every = self.rules.score_every
-        if every and self.now.round % every == 0 and self.now.round < self.play.plan.rounds:
-            line["scores"] = self._everyone(SCORE)
         self.book.note(line)
         return line
+
+    def _score(self) -> None:
+        """Asks for scores where they are due after the latest round. They are a line of their own:
+        whoever is killed here has noted the round, and asks again when it goes on."""
+        now, every = self.now.round, self.rules.score_every
+        if not now or not every or now % every:
+            return
+        if any(line.get("round") == now and "scores" in line for line in self.book.history()):
+            return
+        line: Line = {"round": now, "scores": self._everyone(SCORE)}
+        self.book.note(line)
+        if self.watch:
+            self.watch(line)
 
     def _everyone(self, kind: str) -> dict[str, Any]:
         """What all sites say of the model that they would use now."""

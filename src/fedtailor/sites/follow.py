@@ -73,7 +73,9 @@ def follow(
         for event in read_lines(folder / EVENTS)[told_events:]:
             told_events += 1
             if event.get("site") == "all" and event.get("event") in ENDS:
-                return Ending(str(event["event"]), str(event.get("detail", "")))
+                if event.get("run") == run:
+                    return Ending(str(event["event"]), str(event.get("detail", "")))
+                continue  # of a run that was started while this one played, and gave up
             tell(event)
         for line in rounds_of(folder)[told_rounds:]:
             told_rounds += 1

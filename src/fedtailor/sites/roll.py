@@ -112,7 +112,15 @@ class Roll:
         old = self.place.get(client)
         if old is not None and old in self.post.places() and client not in self._suspect:
             raise BadInput(f"says it is client {client}, which place {old} is already")
-        self.names[client] = packet.text("name")[:80]
+        name = packet.text("name")[:80]
+        # whoever reads the history knows sites by their names alone
+        for other in range(self.plan.clients):
+            if other != client and self.name(other) == name:
+                raise BadInput(
+                    f"client {client} has the name '{name}' of client {other}: give it another "
+                    "one in its site file"
+                )
+        self.names[client] = name
         self.place[client] = answer.place
         self._suspect.discard(client)
         self._refused.pop(answer.place, None)

@@ -24,6 +24,9 @@ def _say(line: Line) -> None:
     if "finished" in line:
         log.info("finished: %s", line["finished"])
         return
+    if "scores" in line:
+        log.info("scores after round %d: %s", line["round"], line["scores"])
+        return
     log.info(
         "round %d: %d of %d sites, %.1f s%s",
         line["round"],
@@ -49,13 +52,14 @@ def _for_this_run(rules: Rules, min_sites: int, deadline: float) -> Rules:
     )
 
 
-def serve(grid: Grid, path: Path, min_sites: int = 0, deadline: float = 0.0) -> None:
+def serve(grid: Grid, path: Path, run: str, min_sites: int = 0, deadline: float = 0.0) -> None:
     """Plays the federation of a coordinator's file; a new Flower run goes on where the last one
     ended.
 
     Args:
       grid: Flower's, to all sites.
       path: of the file.
+      run: Flower's id of this run.
       min_sites: for this run; 0: as the file says.
       deadline: seconds for a round in this run; 0: as the file says.
     """
@@ -70,12 +74,12 @@ def serve(grid: Grid, path: Path, min_sites: int = 0, deadline: float = 0.0) -> 
                 coordinator.run()
             finally:
                 done = coordinator.now.round
-            book.event(done, "all", FINISHED)
+            book.ended(run, done, FINISHED)
     except Stopped as reason:
         # not a fault: everything is in the folder, and the next run goes on
         log.warning("%s", reason)
-        book.event(done, "all", STOPPED, str(reason))
+        book.ended(run, done, STOPPED, str(reason))
     except Exception as error:
         # Flower's own log may not show it
-        book.event(done, "all", FAILED, str(error) if isinstance(error, BadInput) else f"{error!r}")
+        book.ended(run, done, FAILED, str(error) if isinstance(error, BadInput) else f"{error!r}")
         raise

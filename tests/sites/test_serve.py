@@ -1,0 +1,45 @@
+"""The coordinator's side of a Flower run: two of them do not get into each other's way."""
+
+import threading
+
+import pytest
+
+pytest.importorskip("flwr", reason="needs flwr: pip install 'fedtailor[flower]'")
+
+from trial import Trial
+
+from fedtailor.errors import BadInput
+from fedtailor.sites import follow as follow_module
+from fedtailor.sites import serve as module
+from fedtailor.sites.book import Book
+from fedtailor.sites.federation_file import read_federation
+from fedtailor.sites.follow import Ending, folder_of, follow
+from fedtailor.sites.serve import serve
+
+
+class Running:
+    def status(self, run):
+        return "running"
+
+
+def test_a_second_run_that_gives_up_does_not_end_the_first(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "PATIENCE", 0.1)
+    monkeypatch.setattr(follow_module, "LOOK", 0.01)
+    trial = Trial(tmp_path, "fedavg")
+    found = read_federation(trial.federation)
+    book, told, endings = Book(found.folder, found.id, found.plan.fingerprint()), [], {}
+
+    def watch(run):
+        endings[run] = follow(folder_of(found), Running(), run, 0, told.append)
+
+    watchers = [threading.Thread(target=watch, args=(run,)) for run in ("1", "2")]
+    with book.played():  # the first is well
+        for watcher in watchers:
+            watcher.start()
+        with pytest.raises(BadInput, match="another run plays federation 'trial'"):
+            serve(None, trial.federation, "2")
+        watchers[1].join(10)
+        assert list(endings) == ["2"] and endings["2"].kind == "failed"
+        book.ended("1", 2, "finished")
+        watchers[0].join(10)
+    assert endings["1"] == Ending("finished", "") and told == []
