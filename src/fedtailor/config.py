@@ -273,7 +273,8 @@ def config_of(folder: Path, **changed: Any) -> Config:
     return make_config(method, given | changed, options)
 
 
-def _toml(value: Any) -> str:
+def as_toml(value: Any) -> str:
+    """A setting's value as TOML."""
     # JSON's words for text, numbers and truth are TOML's too, but for infinity
     if isinstance(value, float) and value in (inf, -inf):
         return "inf" if value > 0 else "-inf"
@@ -286,9 +287,9 @@ def write_config(config: Config, version: str) -> str:
     options = values.pop("options")
     lines = [
         f"# FedTailor {version}. Run it again: fedtailor run --config config.toml",
-        *(f"{name} = {_toml(value)}" for name, value in values.items()),
+        *(f"{name} = {as_toml(value)}" for name, value in values.items()),
         "",
         "[options]",
-        *(f"{name} = {_toml(value)}" for name, value in options.items()),
+        *(f"{name} = {as_toml(value)}" for name, value in options.items()),
     ]
     return "\n".join(lines) + "\n"

@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 import tomllib
+from math import inf
 from pathlib import Path
 
 import numpy as np
@@ -71,6 +72,43 @@ def test_the_certificate_holds_for_the_host(here: Path) -> None:
         names.append([str(n.value) for n in san])
     assert "hub.example.org" in names[0] and "192.0.2.7" in names[1]
     assert all("127.0.0.1" in found for found in names)
+
+
+@pytest.mark.parametrize(
+    ("host", "listen"), [("::1", "::1"), ("2001:db8::7", "::"), ("127.0.0.1", "127.0.0.1")]
+)
+def test_ipv6_has_brackets_and_its_own_loopback(here: Path, host: str, listen: str) -> None:
+    yaml = pytest.importorskip("yaml")
+    from cryptography import x509
+
+    assert call("init", "p", *TRIAL, "--host", host, "--port", "8123") == 0
+    ipv6 = ":" in host
+    project = read_project(here / "p", insecure=False)
+    assert (project.host, project.listen) == (host, listen)
+    assert project.link().address == ("[::1]:8123" if ipv6 else "127.0.0.1:8123")
+    script = (here / "p" / "sites" / "site-0" / "start.sh").read_text()
+    assert f'"${{COORDINATOR:-{f"[{host}]" if ipv6 else host}:8123}}"' in script
+    path = here / "p" / "coordinator" / "certificates" / "server.pem"
+    made = x509.load_pem_x509_certificate(path.read_bytes())
+    san = made.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert {host, "127.0.0.1", "::1"} <= {str(name.value) for name in san}
+    services = yaml.safe_load((here / "p" / "compose.yaml").read_text())["services"]
+    # between containers it is IPv4, whatever the sites' way to it
+    contact = ["--contact", "127.0.0.1"] if ipv6 else []
+    assert services["coordinator"]["command"][2:] == ["--listen", "0.0.0.0", *contact]
+
+
+def test_infinity_is_written_as_toml_has_it(here: Path) -> None:
+    assert call("init", "p", *TRIAL, "--method", "fedavg", "--dp-clip", "inf") == 0
+    assert read_federation(here / "p" / "federation.toml").plan.settings["dp_clip"] == inf
+
+
+def test_a_label_may_have_any_letter(here: Path) -> None:
+    lines = ["age,\U0001f600", "31.25,ill", "47.75,well", "62.5,well"]
+    Path("example.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    assert call("init", "p", "--like", "example.csv", "--label", "\U0001f600", "--sites", "2") == 0
+    site = read_settings(here / "p" / "sites" / "site-0" / "site.toml")
+    assert site.data["label"] == "\U0001f600"
 
 
 def test_scripts_units_and_containers_are_sound(here: Path) -> None:
@@ -143,6 +181,7 @@ def test_images_need_their_size_and_classes_alone(here: Path) -> None:
         (["init", "p", "--host", "a b"], "host 'a b'"),
         (["init", "p", "--id", "a/b"], "federation id 'a/b'"),
         (["init", "p", "--port", "x"], "--port is 'x'"),
+        (["init", "p", "--port", "99999"], "--port is 99999: give a whole number from 1 to 65535"),
         (["init", "p", "--deadline", "0"], "--deadline is 0"),
         (["init", "p", "--data", "rows.csv"], "--like"),
         (["init", "p", "--like", "no/such.csv"], "does not exist"),
@@ -240,6 +279,21 @@ def test_status_and_stop_without_a_coordinator(
     assert "Nothing is being played; 2 of 3" in capsys.readouterr().out
     assert call("run", "trial") == 2
     assert "coordinator/start.sh" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("broken", [b'{"rou', b"[]", b"{}", b'{"round": null}', b"\xff"])
+@pytest.mark.parametrize("command", ["status", "stop"])
+def test_a_broken_checkpoint_is_one_line(
+    here: Path, capsys: pytest.CaptureFixture[str], command: str, broken: bytes
+) -> None:
+    assert call("init", "trial", *TRIAL, "--port", "1") == 0
+    played(here / "trial")
+    (here / "trial" / "coordinator" / "state" / "trial" / "latest.json").write_bytes(broken)
+    capsys.readouterr()
+    assert call(command, "trial") == 2
+    told = capsys.readouterr()
+    assert "latest.json' cannot be read" in told.err and "put back a copy" in told.err
+    assert told.err.count("\n") == 1 and told.out == ""
 
 
 @pytest.mark.parametrize("command", ["init", "demo", "run", "status", "stop"])

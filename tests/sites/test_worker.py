@@ -98,6 +98,19 @@ def test_a_folder_that_others_can_enter_is_refused(monkeypatch):
             call.private_folder()
 
 
+@pytest.mark.parametrize("folder", ["with space", "it's $HOME \\n", "long" * 40])
+def test_the_shim_starts_python_wherever_it_lies(tmp_path, monkeypatch, folder):
+    python = tmp_path / folder / "python3"
+    python.parent.mkdir()
+    python.symlink_to(sys.executable)
+    monkeypatch.setattr(sys, "executable", str(python))
+    shim = write_shim(tmp_path / folder / "shim")
+    done = subprocess.run(
+        [shim / COMMAND, "x"], env={"PATH": "/nowhere"}, capture_output=True, text=True
+    )
+    assert done.stderr == f"{COMMAND} is not installed\n" and done.returncode == 1
+
+
 def test_without_a_nursery_flowers_own_command_runs(tmp_path):
     shim, real = write_shim(tmp_path / "shim"), tmp_path / "real"
     real.mkdir()

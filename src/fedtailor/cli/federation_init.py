@@ -83,6 +83,7 @@ def init(
     from fedtailor.config import make_config
     from fedtailor.datasets import KNOWN
     from fedtailor.sites.likeness import model_for, preprocessing_like
+    from fedtailor.sites.project import LAST_PORT
     from fedtailor.sites.project_files import Wanted, write_project
 
     if site and sites is not None:
@@ -114,7 +115,7 @@ def init(
         config.options,
         {"min_sites": min(2, len(names))} | rules_of(min_sites, deadline),
         host,
-        number("--port", port, int, 1),
+        number("--port", port, int, 1, LAST_PORT),
         insecure=insecure,
         preprocessing=agreed,
     )

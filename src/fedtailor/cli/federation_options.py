@@ -25,7 +25,9 @@ Deadline = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, nothing else there.")]
 
 
-def number(flag: str, text: str | None, kind: type[Any], least: float) -> Any:
+def number(
+    flag: str, text: str | None, kind: type[Any], least: float, most: float | None = None
+) -> Any:
     """A number from the command line; None where none was given."""
     if text is None:
         return None
@@ -34,6 +36,8 @@ def number(flag: str, text: str | None, kind: type[Any], least: float) -> Any:
         value = kind(text)
     except ValueError:
         raise BadInput(f"{flag} is '{text}': give {what}") from None
+    if most is not None and not least <= value <= most:
+        raise BadInput(f"{flag} is {text}: give {what} from {least} to {most}")
     if not least <= value < 1e9:
         raise BadInput(f"{flag} is {text}: give {what}, at least {least:g}")
     return value

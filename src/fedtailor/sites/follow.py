@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -182,14 +183,18 @@ def traffic_of(folder: Path) -> dict[str, int]:
 
 
 def round_now(folder: Path) -> int:
-    """How many rounds are done, as the checkpoint says."""
+    """How many rounds are done, as the checkpoint says.
+
+    Raises:
+      BadInput: it is broken.
+    """
     path = folder / LATEST
     if not path.exists():
         return 0
-    from json import loads
-
-    found: Line = loads(path.read_text(encoding="utf-8"))
-    return int(found["round"])
+    try:
+        return int(json.loads(path.read_text(encoding="utf-8"))["round"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BadInput(f"checkpoint '{path}' cannot be read ({error}): put back a copy") from None
 
 
 def is_over(folder: Path, rounds: int) -> bool:

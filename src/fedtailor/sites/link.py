@@ -63,7 +63,7 @@ class Link:
 
     Args:
       home: Flower's folder for this connection.
-      address: of the SuperLink, `HOST:PORT`.
+      address: of the SuperLink, `HOST:PORT` or `[IPv6]:PORT`.
       authority: certificate that its own is checked against; None: without TLS.
     """
 
@@ -81,7 +81,7 @@ class Link:
         """Whether somebody answers at the address."""
         host, _, port = self.address.rpartition(":")
         try:
-            with socket.create_connection((host, int(port)), timeout=1.0):
+            with socket.create_connection((host.strip("[]"), int(port)), timeout=1.0):
                 return True
         except OSError:
             return False

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import socket
 import stat
@@ -24,9 +25,13 @@ COMMAND = "flwr-clientapp"
 SOCKET_VARIABLE = "FEDTAILOR_NURSERY"
 _MOST = 1 << 16
 
-# -S and -E: nothing but Python itself is loaded, which takes milliseconds
-SHIM = '''\
-#!{python} -SE
+# -S and -E: nothing but Python itself is loaded, which takes milliseconds. The first line does not
+# name Python, since the system takes no spaces and no long paths there.
+SHIM = """\
+#!/bin/sh
+exec {python} -SE {script} "$@"
+"""
+SCRIPT = '''\
 """Hands Flower's command over to a process that has loaded Flower already."""
 import array, json, os, socket, sys
 
@@ -57,8 +62,10 @@ link.recv(1)
 def write_shim(folder: Path) -> Path:
     """Puts the command into a folder of its own, which must come first on PATH."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / COMMAND
-    text = SHIM.format(python=sys.executable, command=COMMAND, variable=SOCKET_VARIABLE)
+    script, path = folder / f"{COMMAND}.py", folder / COMMAND
+    script.write_text(SCRIPT.format(command=COMMAND, variable=SOCKET_VARIABLE), encoding="utf-8")
+    python = shlex.quote(sys.executable)
+    text = SHIM.format(python=python, script=shlex.quote(str(script.resolve())))
     path.write_text(text, encoding="utf-8")
     path.chmod(stat.S_IRWXU)
     return folder

@@ -22,6 +22,7 @@ from .settings import read_toml, whole_number
 FILE = "federation.toml"
 STATE, HOME = "coordinator/state", "coordinator/flower"
 PORT, NODE_PORT = 8000, 9094  # Flower's own; each node of one machine needs another than 9094
+LAST_PORT = 65535
 _WORDS = {
     "host": "127.0.0.1",
     "listen": "127.0.0.1",
@@ -32,6 +33,11 @@ _WORDS = {
     "keys": "coordinator/keys",
 }
 _TLS = ("authority", "certificate", "key")
+
+
+def address_of(host: str, port: int) -> str:
+    """`HOST:PORT`, with the brackets that an IPv6 address needs."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 class Project(NamedTuple):
@@ -58,7 +64,7 @@ class Project(NamedTuple):
     def link(self) -> Link:
         """The way to the coordinator's SuperLink."""
         authority = self.certificates.authority if self.certificates else None
-        return Link(self.folder / HOME, f"{self.contact}:{self.port}", authority)
+        return Link(self.folder / HOME, address_of(self.contact, self.port), authority)
 
 
 def read_project(folder: Path, *, insecure: bool) -> Project:
@@ -88,8 +94,8 @@ def read_project(folder: Path, *, insecure: bool) -> Project:
         if not isinstance(words[name], str):
             raise BadInput(f"{where}: {name} is {words[name]!r}: give text in quotes")
     port = whole_number(found, "port", PORT, 1, where)
-    if port > 65535:
-        raise BadInput(f"{where}: port is {port}: give a number up to 65535")
+    if port > LAST_PORT:
+        raise BadInput(f"{where}: port is {port}: give a number up to {LAST_PORT}")
     return Project(
         folder,
         path,

@@ -15,16 +15,18 @@ from string import Template
 from typing import Any
 
 from .. import __version__
+from ..config import as_toml
 from ..errors import BadInput
 from . import templates
 from .federation_file import read_federation
 from .keys import make_certificates, make_node_key
-from .project import FILE, NODE_PORT, PORT, STATE
+from .project import FILE, LAST_PORT, NODE_PORT, PORT, STATE, address_of
 from .settings import OF_DATA, read_settings
 from .state import checked_id
 
 MARK = "FedTailor"  # in the first line of federation.toml: what may be overwritten
 _SITE = re.compile(r"[a-z0-9]([a-z0-9_-]{0,46}[a-z0-9])?")
+_LOOPBACKS = ("127.0.0.1", "::1")
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 
 
@@ -82,8 +84,12 @@ def check_names(sites: Sequence[str], host: str) -> None:
             ) from None
 
 
+def _is_ipv6(host: str) -> bool:
+    return ":" in host
+
+
 def _toml(values: Mapping[str, Any]) -> str:
-    return "".join(f"{name} = {json.dumps(value)}\n" for name, value in values.items())
+    return "".join(f"{name} = {as_toml(value)}\n" for name, value in values.items())
 
 
 def _filled(text: str, **values: Any) -> str:
@@ -96,13 +102,14 @@ def _federation_toml(wanted: Wanted) -> str:
     table = {"id": wanted.id, "sites": len(wanted.sites), "folder": STATE}
     if not trial:
         table |= {"preprocessing": "preprocessing.json"}
-    loopback = wanted.host in ("127.0.0.1", "localhost")
-    # trial certificates hold for 127.0.0.1 too, where this machine's own commands find it
+    loopback = wanted.host in (*_LOOPBACKS, "localhost")
+    # who listens at IPv6 addresses is not found at 127.0.0.1
+    everywhere, contact = ("::", "::1") if _is_ipv6(wanted.host) else ("0.0.0.0", "127.0.0.1")
     where: dict[str, Any] = {
         "host": wanted.host,
         "port": wanted.port,
-        "listen": wanted.host if loopback else "0.0.0.0",
-        "contact": "127.0.0.1",
+        "listen": wanted.host if loopback else everywhere,
+        "contact": contact,
     }
     if not wanted.insecure:
         names = {"authority": "ca.crt", "certificate": "server.pem", "key": "server.key"}
@@ -136,7 +143,7 @@ def _site_toml(wanted: Wanted, number: int) -> str:
         "are relative to\n# this file. Nothing here leaves the site but its name.\n"
         + note
         + _toml(said)
-        + f"allow = {json.dumps([wanted.method])}  # methods that it takes part in\n"
+        + f"allow = {as_toml([wanted.method])}  # methods that it takes part in\n"
         + "# share = []        # leave out test scores and the Local baseline\n"
         + "# max_rounds = 100  # refuse after so many\n"
     )
@@ -164,7 +171,8 @@ def _write_coordinator(root: Path, wanted: Wanted) -> None:
     here = root / "coordinator"
     here.mkdir()
     if not wanted.insecure:
-        hosts = [wanted.host, "127.0.0.1", "localhost", "coordinator"]
+        # for loopback too, where this machine's own commands find it
+        hosts = [wanted.host, *_LOOPBACKS, "localhost", "coordinator"]
         make_certificates(here / "certificates", list(dict.fromkeys(hosts)))
         (here / "keys").mkdir()
     insecure = " --insecure" if wanted.insecure else ""
@@ -190,7 +198,7 @@ def _write_site(root: Path, wanted: Wanted, number: int) -> None:
         templates.SITE_SH,
         site=name,
         federation=wanted.id,
-        address=f"{wanted.host}:{wanted.port}",
+        address=address_of(wanted.host, wanted.port),
         trust=templates.SITE_INSECURE if wanted.insecure else templates.SITE_TRUST,
         port=ports[number],
     )
@@ -216,6 +224,7 @@ def _write_all(root: Path, wanted: Wanted) -> None:
         federation=wanted.id,
         version=__version__,
         preprocessing=mounted,
+        contact=', "--contact", "127.0.0.1"' if _is_ipv6(wanted.host) else "",
         port=wanted.port,
         sites=services,
     )
@@ -263,6 +272,8 @@ def write_project(folder: Path, wanted: Wanted, *, overwrite: bool = False) -> P
     folder = folder.expanduser().absolute()
     checked_id(wanted.id)
     check_names(wanted.sites, wanted.host)
+    if not 1 <= wanted.port <= LAST_PORT:
+        raise BadInput(f"port is {wanted.port}: give a number from 1 to {LAST_PORT}")
     taken = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
     if taken and not _is_project(folder):
         raise BadInput(f"'{folder}' is not empty and no earlier project: choose another folder")

@@ -1,6 +1,6 @@
 """Runs a project's SuperLink and lets it know the sites' keys:
 
-    python -m fedtailor.sites.superlink DIR [--insecure] [--listen ADDRESS]
+    python -m fedtailor.sites.superlink DIR [--insecure] [--listen ADDRESS] [--contact ADDRESS]
 
 Public keys that are put into the project's folder of keys later are taken in without a restart.
 """
@@ -21,7 +21,7 @@ from ..errors import BadInput
 from .link import Link
 from .node import environment
 from .processes import superlink_command, wait_until_it_listens
-from .project import HOME, Project, read_project
+from .project import HOME, Project, address_of, read_project
 
 log = logging.getLogger("fedtailor.coordinator")
 
@@ -59,7 +59,7 @@ def serve(project: Project) -> int:
         if not wait_until_it_listens(link, process):
             log.error("the SuperLink did not start at %s", link.address)
             return process.poll() or 1
-        log.info("the coordinator listens at %s:%d", project.listen, project.port)
+        log.info("the coordinator listens at %s", address_of(project.listen, project.port))
         while process.poll() is None and not ended.is_set():
             if project.certificates:
                 register_keys(link, project.keys)
@@ -83,11 +83,13 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("folder", type=Path, help="of the project")
     parser.add_argument("--insecure", action="store_true", help="without TLS and node keys")
     parser.add_argument("--listen", default="", help="address, in place of the project's")
+    parser.add_argument("--contact", default="", help="where it is found here, likewise")
     said = parser.parse_args(list(arguments))
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(message)s")
     try:
         project = read_project(said.folder, insecure=said.insecure)
-        return serve(project._replace(listen=said.listen or project.listen))
+        listen, contact = said.listen or project.listen, said.contact or project.contact
+        return serve(project._replace(listen=listen, contact=contact))
     except FileNotFoundError:
         sys.stderr.write("fedtailor: Flower is not installed: pip install 'fedtailor[flower]'\n")
         return 2

@@ -79,7 +79,7 @@ x-shared: &shared
 services:
   coordinator:
     <<: *shared
-    command: ["sh", "/project/coordinator/start.sh", "--listen", "0.0.0.0"]
+    command: ["sh", "/project/coordinator/start.sh", "--listen", "0.0.0.0"$contact]
     volumes:
       - ./federation.toml:/project/federation.toml:ro
 $preprocessing      - ./coordinator:/project/coordinator
