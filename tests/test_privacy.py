@@ -10,7 +10,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -22,10 +21,10 @@ from fedtailor.config import make_config
 from fedtailor.describe import find as find_method
 from fedtailor.form import Form
 from fedtailor.methods import METHODS, ditto, fedavg, fedrep, local
-from fedtailor.privacy import charged, epsilon, epsilons, keep_account, require_accountant
+from fedtailor.privacy import Spent, charged, epsilon, epsilons, keep_account, require_accountant
 from fedtailor.resuming import resume
 from fedtailor.task import Batch, Task
-from fedtailor.train import Recipe, descend, fit, plain, private
+from fedtailor.train import Entry, Recipe, descend, fit, plain, private
 from methods.worlds import data_of, gap, models, play, ragged, rows_of, simulate, task_of, turn_of
 
 INF = math.inf
@@ -155,7 +154,7 @@ def test_without_clip_and_noise_a_run_is_plain(name: str, engine: str) -> None:
         sim = simulate(find_method(name)(task, recipe=recipe), world, task, engine=engine)
         reports = play(sim, [[0, 1, 2, 3], [1, 2, 5], [0, 3, 4]])
         found.append({"server": sim.server, "models": models(sim)})
-        assert all(bool((r.noisy > 0).all()) == (clip > 0) for r in reports)
+        assert all(bool((r.noisy[:, 0] > 0).all()) == (clip > 0) for r in reports)
     assert gap(*found) < 1e-12
 
 
@@ -235,6 +234,61 @@ def test_noise_of_dittos_two_paths_is_independent() -> None:
     assert abs(correlation(own, general)) < 0.3
 
 
+@pytest.mark.parametrize("noise", [0.0, 1.0])
+def test_descents_of_a_turn_draw_batches_of_their_own(noise: float) -> None:
+    """Ditto's two paths, FedRep's two phases: the accountant takes them for new samples, and on the
+    same batches they would cost more. Without noise nothing is accounted for, and all is as it is
+    without DP-SGD."""
+    task, data, seen = task_of(), data_of(ragged([40]), 0), []
+
+    def watched(at: Any) -> Any:
+        def slope(theta: Any, batch: Batch, *rest: Any) -> Any:
+            seen.append(batch.x.clone())
+            return at(theta, batch, *rest)
+
+        return slope
+
+    recipe = Recipe(batch=10, lr=0.01, dp_clip=1.0, dp_noise=noise)
+    with keep_account() as entries:
+        for _ in range(2):
+            fit(task, task.init(rng.key(0)), data, turn_of(), recipe, gradient=watched)
+    assert entries == 2 * [Entry(i, 10, "pad") for i in range(4)]
+    first, second = torch.stack(seen[:4]), torch.stack(seen[4:])
+    assert torch.equal(first, second) == (noise == 0)
+    assert torch.equal(first.flatten().sort().values, second.flatten().sort().values)
+
+
+def test_noise_of_the_gradients_on_one_batch_is_independent() -> None:
+    """Per-FedAvg's Hessian part is the difference of two gradients on the same rows with the same
+    key (for dropout); with the same noise in both there would be none in it."""
+    task, data = silent(), data_of(rows_of([[1.0] * 6]), 0)
+    drawn: list[Tensor] = []
+
+    def both(at: Any) -> Any:
+        def slope(theta: Any, batch: Batch, given: Any, carried: Any) -> Any:
+            ahead, loss, changed = at(theta, batch, given, carried)
+            behind = at(theta, batch, given, carried)[0]
+            drawn.extend([ahead["a"], behind["a"]])
+            return ahead, loss, changed
+
+        return slope
+
+    recipe = Recipe(steps=1, batch=2, lr=1.0, dp_clip=1.0, dp_noise=1.0)
+    fit(task, task.init(rng.key(0)), data, turn_of(), recipe, gradient=both)
+    assert abs(correlation(*drawn)) < 0.3
+
+
+def test_per_fedavgs_adaptation_is_as_noisy_as_training() -> None:
+    task, world = silent(), rows_of([[1.0] * 4])
+    found = []
+    for noise in (0.0, 2.0):
+        recipe = Recipe(batch=2, lr=1.0, dp_clip=1.0, dp_noise=noise)
+        sim = simulate(METHODS["perfedavg-fo"](task, alpha=0.5, recipe=recipe), world, task)
+        found.append(models(sim)["0"]["a"])
+    assert float(found[0].abs().max()) == 0
+    assert float(found[1].std()) == pytest.approx(0.5 * 2.0 / 2, rel=0.3)  # α σ C / B
+
+
 def test_noise_of_fedreps_two_phases_is_independent() -> None:
     task, world = silent(), rows_of([[1.0]])
     recipe = Recipe(batch=0, lr=1.0, dp_clip=1.0, dp_noise=1.0)
@@ -263,15 +317,19 @@ def test_engines_and_chunks_agree_with_noise(name: str) -> None:
 
 
 def test_charged_by_hand() -> None:
-    """Batches of 10 in a pass that has four of them; each entry is one noisy gradient."""
-    passes = lambda last: [(number, 10, last) for number in range(4)]
+    """Batches of 10 in a pass that has four of them, one noisy gradient on each."""
+    passes = lambda last: [Entry(number, 10, last) for number in range(4)]
     for rows, pad, drop in ((0, 0, 0), (1, 1, 0), (10, 1, 1), (25, 3, 2), (40, 4, 4), (99, 4, 4)):
-        assert charged(passes("pad"), rows) == pad
-        assert charged(passes("wrap"), rows) == pad
-        assert charged(passes("drop"), rows) == drop
-        assert charged(passes("steps"), rows) == 4
-    assert charged([], 7) == 0
-    assert charged(passes("pad") * 3, 25) == 9
+        assert charged(passes("pad"), rows).batches == pad
+        assert charged(passes("wrap"), rows).batches == pad
+        assert charged(passes("drop"), rows).batches == drop
+        assert charged(passes("steps"), rows) == Spent(4, 1)
+    assert charged([], 7) == Spent(0, 0)
+    assert charged(passes("pad") * 3, 25) == Spent(9, 1)
+    twice = [Entry(0, 10, "pad", 2), Entry(1, 10, "pad", 3)]
+    assert charged(twice, 20) == Spent(2, 3)
+    assert charged(twice, 10) == Spent(1, 2)  # who has no second batch does not pay for it
+    assert Spent(4, 1).and_then(Spent(2, 3)) == Spent(6, 3)
 
 
 def test_account_is_kept_only_while_asked_for_and_only_with_dp() -> None:
@@ -282,10 +340,10 @@ def test_account_is_kept_only_while_asked_for_and_only_with_dp() -> None:
         train()
         assert entries == []
         train(dp_clip=1.0)
-        assert entries == [(i, 10, "pad") for i in range(4)]
+        assert entries == [Entry(i, 10, "pad") for i in range(4)]
         with keep_account() as inner:
             train(dp_clip=1.0, steps=2)
-        assert inner == [(0, 10, "steps")] * 2
+        assert inner == [Entry(0, 10, "steps")] * 2
         assert len(entries) == 4
     train(dp_clip=1.0)
     assert len(entries) == 4
@@ -306,15 +364,15 @@ def test_a_round_is_charged_by_client(last: str, options: dict[str, Any]) -> Non
     recipe = Recipe(epochs=3, batch=8, last=last, dp_clip=1.0)
     sim = simulate(fedavg(task, recipe=recipe), ragged(SIZES), task, **options)
     (report,) = play(sim)
-    assert report.noisy.tolist() == [3 * b for b in batches(8, last)]
+    assert report.noisy[:, 0].tolist() == [3 * b for b in batches(8, last)]
     (report,) = play(sim, [[4, 1]])
-    assert report.noisy.tolist() == [3 * batches(8, last)[i] for i in (1, 4)]
+    assert report.noisy[:, 0].tolist() == [3 * batches(8, last)[i] for i in (1, 4)]
     steps = replace(recipe, steps=5)
     sim = simulate(fedavg(task, recipe=steps), ragged(SIZES), task, **options)
-    assert play(sim)[0].noisy.tolist() == [5] * 6
+    assert play(sim)[0].noisy.tolist() == [[5, 1]] * 6
     free = replace(recipe, dp_clip=0.0)
     sim = simulate(fedavg(task, recipe=free), ragged(SIZES), task, **options)
-    assert play(sim)[0].noisy.tolist() == [0] * 6
+    assert play(sim)[0].noisy.tolist() == [[0, 0]] * 6
 
 
 @pytest.mark.parametrize(
@@ -330,43 +388,64 @@ def test_all_rows_at_once_are_one_gradient_for_everybody(engine: str, last: str)
     task = task_of()
     recipe = Recipe(batch=0, last=last, dp_clip=1.0)
     sim = simulate(fedavg(task, recipe=recipe), ragged(SIZES), task, engine=engine)
-    assert play(sim)[0].noisy.tolist() == [1] * 6
+    assert play(sim)[0].noisy.tolist() == [[1, 1]] * 6
 
 
 @pytest.mark.parametrize("engine", ["sequential", "vectorised"])
 @pytest.mark.parametrize(
-    ("name", "options", "passes"),
+    ("name", "options", "passes", "gradients"),
     [
-        ("local", {}, 1),
-        ("fedavg", {}, 1),
-        ("fedprox", {}, 1),
-        ("ditto", {}, 2),
-        ("fedrep", {"head_epochs": 3}, 4),
-        ("fedalt", {"personal_epochs": 2}, 3),
-        ("fedsim", {}, 1),
-        ("fedfomo", {"M": 2}, 1),
-        ("fedfomo-ma", {}, 1),
-        ("pmixfed", {}, 1),
-        ("pfedhn", {"hidden": 4, "depth": 1}, 1),
-        ("pfedla", {"hidden": 4, "embed": 3, "depth": 1}, 1),
-        ("heurpfedla", {"hidden": 4, "embed": 3, "depth": 1}, 1),
+        ("local", {}, 1, 1),
+        ("fedavg", {}, 1, 1),
+        ("fedprox", {}, 1, 1),
+        ("fedavg-c", {"F": 2}, 3, 1),
+        ("ditto", {}, 2, 1),
+        ("fedrep", {"head_epochs": 3}, 4, 1),
+        ("fedalt", {"personal_epochs": 2}, 3, 1),
+        ("fedsim", {}, 1, 1),
+        ("fedfomo", {"M": 2}, 1, 1),
+        ("fedfomo-ma", {}, 1, 1),
+        ("pmixfed", {}, 1, 1),
+        ("apple", {}, 1, 1),
+        ("partialfed", {}, 2, 1),
+        ("scaffold", {}, 1, 1),
+        ("pfedhn", {"hidden": 4, "depth": 1}, 1, 1),
+        ("pfedla", {"hidden": 4, "embed": 3, "depth": 1}, 1, 1),
+        ("heurpfedla", {"hidden": 4, "embed": 3, "depth": 1}, 1, 1),
         # sharpness-aware: two gradients a step, or three
-        ("plgu-lf", {}, 2),
-        ("plgu-lf", {"eval_point": "w"}, 3),
-        ("plgu-grep", {"head_epochs": 2}, 2 + 3),
-        ("plgu-grep", {"head_epochs": 0, "reuse_grad": True}, 2),
-        ("plgu-ghn", {"hidden": 4, "depth": 1}, 2),
+        ("fedsam", {}, 1, 2),
+        ("plgu-lf", {}, 1, 2),
+        ("plgu-lf", {"eval_point": "w"}, 1, 3),
+        ("plgu-grep", {"head_epochs": 2}, 2 + 1, 3),
+        ("plgu-grep", {"head_epochs": 0, "reuse_grad": True}, 1, 2),
+        ("plgu-ghn", {"hidden": 4, "depth": 1}, 1, 2),
+        # an inner loop on the batch, and two models on it
+        ("pfedme", {"K": 4, "R": 0}, 1, 4),
+        ("apfl", {"adaptive": False}, 1, 2),
     ],
 )
 def test_methods_are_charged_for_every_gradient(
-    name: str, options: dict[str, Any], passes: int, engine: str
+    name: str, options: dict[str, Any], passes: int, gradients: int, engine: str
 ) -> None:
     task = task_of()
     recipe = Recipe(batch=8, dp_clip=1.0, dp_noise=1.0, lr=0.01)
     method = METHODS[name](task, recipe=recipe, **options)
     sim = simulate(method, ragged(SIZES), task, engine=engine)
     for report in play(sim, 2):
-        assert report.noisy.tolist() == [passes * b for b in batches(8, "pad")]
+        assert report.noisy.tolist() == [[passes * b, gradients] for b in batches(8, "pad")]
+
+
+@pytest.mark.parametrize(("name", "parts", "gradients"), [("fo", 2, 1), ("hf", 3, 2)])
+def test_per_fedavg_is_charged_by_parts_of_a_batch(name: str, parts: int, gradients: int) -> None:
+    """No example is in two parts; the Hessian's takes the gradient twice on the last one."""
+    task = task_of()
+    recipe = Recipe(batch=4, dp_clip=1.0, dp_noise=1.0, lr=0.01)
+    sim = simulate(METHODS[f"perfedavg-{name}"](task, recipe=recipe), ragged(SIZES), task)
+    (report,) = play(sim)
+    whole = batches(4 * parts, "pad")
+    assert report.noisy.tolist() == [[parts * b, gradients] for b in whole]
+    # the model that a client uses is adapted by one noisy step more
+    assert sim.score().noisy.tolist() == [[1, 1]] * 6
 
 
 # --------------------------------------------------------------------------------------------- ε
@@ -375,7 +454,7 @@ def test_methods_are_charged_for_every_gradient(
 def test_epsilon_of_the_reference() -> None:
     """A5-15: q = 50/2667, σ = 1, δ = 1e-5, 88 epochs of 54 steps: about 9.2 (9.32 with whole
     orders only, which is a valid bound too)."""
-    assert epsilon(88 * 54, 50 / 2667, 1.0, 1e-5) == pytest.approx(9.2, abs=0.2)
+    assert epsilon(Spent(88 * 54, 1), 50 / 2667, 1.0, 1e-5) == pytest.approx(9.2, abs=0.2)
 
 
 @pytest.mark.parametrize(
@@ -391,7 +470,7 @@ def test_epsilon_against_an_accountant_of_its_own(steps: int, rate: float, noise
     event = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(noise))
     accountant.compose(event, steps)
     theirs = accountant.get_epsilon(1e-5)
-    ours = epsilon(steps, rate, noise, 1e-5)
+    ours = epsilon(Spent(steps, 1), rate, noise, 1e-5)
     assert theirs * (1 - 1e-9) <= ours <= 1.05 * theirs
 
 
@@ -402,30 +481,54 @@ def test_epsilon_of_full_batches_by_hand() -> None:
         steps * a / (2 * noise**2) + math.log1p(-1 / a) - (math.log(delta) + math.log(a)) / (a - 1)
         for a in range(2, 64)
     )
-    assert epsilon(steps, 1.0, noise, delta) == pytest.approx(found, rel=1e-6)
+    assert epsilon(Spent(steps, 1), 1.0, noise, delta) == pytest.approx(found, rel=1e-6)
+
+
+def test_gradients_on_one_batch_by_hand() -> None:
+    """With all rows in every batch it does not matter whether K gradients are taken on one batch or
+    on K: the divergence is K T α/(2σ²) either way."""
+    together = epsilon(Spent(10, 4), 1.0, 8.0, 1e-5)
+    assert together == pytest.approx(epsilon(Spent(40, 1), 1.0, 8.0, 1e-5), rel=1e-9)
+
+
+@pytest.mark.parametrize(("gradients", "noise"), [(2, 1.0), (5, 2.0)])
+def test_gradients_on_one_batch_are_not_cheaper_than_they_are(gradients: int, noise: float) -> None:
+    """Against an accountant of another kind (privacy loss distributions), which is nearly tight;
+    and as gradients on batches of their own they would be too cheap."""
+    import dp_accounting
+    from dp_accounting.pld import PLDAccountant
+
+    accountant = PLDAccountant(value_discretization_interval=1e-3)
+    alone = dp_accounting.GaussianDpEvent(noise / math.sqrt(gradients))
+    accountant.compose(dp_accounting.PoissonSampledDpEvent(0.1, alone), 100)
+    tight = accountant.get_epsilon(1e-5)
+    assert tight <= epsilon(Spent(100, gradients), 0.1, noise, 1e-5) <= 1.35 * tight
+    assert epsilon(Spent(100 * gradients, 1), 0.1, noise, 1e-5) < tight
 
 
 def test_epsilon_grows_with_steps_and_falls_with_noise() -> None:
     """D-F6. Strictly; infinite without noise, 0 for nothing."""
-    by_steps = [epsilon(t, 0.05, 1.0, 1e-5) for t in (0, 1, 10, 100, 1000)]
+    by_steps = [epsilon(Spent(t, 1), 0.05, 1.0, 1e-5) for t in (0, 1, 10, 100, 1000)]
     assert by_steps[0] == 0
     assert by_steps == sorted(set(by_steps))
-    by_noise = [epsilon(100, 0.05, s, 1e-5) for s in (0.0, 0.5, 1.0, 2.0, 8.0)]
+    by_noise = [epsilon(Spent(100, 1), 0.05, s, 1e-5) for s in (0.0, 0.5, 1.0, 2.0, 8.0)]
     assert by_noise[0] == INF
     assert by_noise == sorted(set(by_noise), reverse=True)
-    by_rate = [epsilon(100, q, 1.0, 1e-5) for q in (0.01, 0.1, 0.5, 1.0)]
+    by_rate = [epsilon(Spent(100, 1), q, 1.0, 1e-5) for q in (0.01, 0.1, 0.5, 1.0)]
     assert by_rate == sorted(set(by_rate))
-    by_delta = [epsilon(100, 0.05, 1.0, d) for d in (1e-7, 1e-5, 1e-3)]
+    by_delta = [epsilon(Spent(100, 1), 0.05, 1.0, d) for d in (1e-7, 1e-5, 1e-3)]
     assert by_delta == sorted(set(by_delta), reverse=True)
+    by_gradients = [epsilon(Spent(100, k), 0.05, 2.0, 1e-5) for k in (1, 2, 5)]
+    assert by_gradients == sorted(set(by_gradients))
 
 
 def test_everyones_epsilon() -> None:
     """The rate is batch over rows, at most 1; batch 0 takes all rows."""
-    steps, rows = np.array([5, 5, 0, 5]), np.array([100, 10, 50, 4])
-    found = epsilons(steps, rows, 10, 1.0, 1e-5)
-    one = lambda rate: epsilon(5, rate, 1.0, 1e-5)
+    spent, rows = [Spent(5, 1), Spent(5, 1), Spent(), Spent(5, 1)], [100, 10, 50, 4]
+    found = epsilons(spent, rows, 10, 1.0, 1e-5)
+    one = lambda rate: epsilon(Spent(5, 1), rate, 1.0, 1e-5)
     assert found == [one(0.1), one(1.0), 0.0, one(1.0)]
-    assert epsilons(steps, rows, 0, 1.0, 1e-5) == [one(1.0), one(1.0), 0.0, one(1.0)]
+    assert epsilons(spent, rows, 0, 1.0, 1e-5) == [one(1.0), one(1.0), 0.0, one(1.0)]
 
 
 # --------------------------------------------------------------------------------------------- runs
@@ -455,13 +558,13 @@ def test_a_run_says_its_epsilon(finished: Path) -> None:
     """Per client, over all its rounds; a client that was not drawn spends nothing."""
     lines = history(finished)
     result = json.loads((finished / "result.json").read_text())
-    assert result["epsilon"] == lines[-1]["epsilon"]
+    assert result["epsilon"] == lines[-1]["epsilon"]  # FedAvg trains no more before the test
     rows = [int(row.split(",")[1]) for row in (finished / "clients.csv").read_text().split()[1:]]
     taken = [0] * 4
     for line in lines:
         for i in line["cohort"]:
             taken[i] += -(-rows[i] // 50)
-        expected = epsilons(np.array(taken), np.array(rows), 50, 1.0, 1e-5)
+        expected = epsilons([Spent(n, min(n, 1)) for n in taken], rows, 50, 1.0, 1e-5)
         assert line["epsilon"]["each"] == pytest.approx(expected, abs=1e-6)
         assert line["epsilon"]["max"] == pytest.approx(max(expected), abs=1e-6)
         assert line["epsilon"]["delta"] == 1e-5
@@ -486,7 +589,7 @@ def resumed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert len(history(folder)) == 3
     saved = json.loads((folder / "checkpoint" / "latest.json").read_text())
     assert saved["round"] == 2
-    assert sum(saved["noisy"]) > 0
+    assert sum(batches for batches, _ in saved["noisy"]) > 0
     resume(folder)
     return folder
 
@@ -530,12 +633,26 @@ def test_fine_tuning_is_charged() -> None:
     assert two == pytest.approx(three, abs=1e-5)  # two epochs more, either way
 
 
+def test_what_a_method_trains_before_the_test_is_charged() -> None:
+    """FedBABU's F epochs are those of fine-tuning; each is on the whole network."""
+    runs = [
+        fedtailor.run("fedbabu", options={"F": own}, **PRIVATE | {"rounds": 1, "finetune": tune})
+        for own, tune in ((0, 0), (3, 0), (0, 3), (1, 2))
+    ]
+    none, *same = (run["epsilon"]["max"] for run in runs)
+    assert none < same[0]
+    assert same == pytest.approx([same[0]] * 3, abs=1e-9)
+
+
 @pytest.mark.parametrize("engine", ["sequential", "vectorised"])
 def test_epsilon_does_not_depend_on_the_engine(engine: str) -> None:
     found = fedtailor.run("plgu-lf", engine=engine, chunk=3, **PRIVATE | {"rounds": 1})["epsilon"]
-    once = fedtailor.run("fedavg", epochs=2, **PRIVATE | {"rounds": 1})["epsilon"]
-    # two gradients a step cost as much as two epochs
+    less = PRIVATE | {"rounds": 1, "dp_noise": math.sqrt(0.5)}
+    once = fedtailor.run("fedavg", **less)["epsilon"]
+    # two gradients on a batch cost as much as one with 1/√2 of the noise
     assert found["each"] == pytest.approx(once["each"])
+    twice = fedtailor.run("fedavg", epochs=2, **PRIVATE | {"rounds": 1})["epsilon"]
+    assert found["max"] > twice["max"]
 
 
 # ---------------------------------------------------------------------------------- what is refused
@@ -577,6 +694,13 @@ def test_ala_is_refused_wherever_it_stands(method: str) -> None:
     refused(method, rounds=1)
 
 
+def test_rows_that_are_given_away_are_refused() -> None:
+    message = refused("fedavg-data")
+    assert "fedavg-data" in message
+    assert "give rows away" in message
+    fedtailor.run("fedavg-data", options={"beta": 0.0}, **PRIVATE | {"rounds": 1})
+
+
 def test_the_accountant_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     """None in sys.modules makes the import fail, as if it were not installed."""
     monkeypatch.setitem(sys.modules, "dp_accounting", None)
@@ -608,4 +732,4 @@ def test_descend_is_charged_wherever_it_is_called() -> None:
     with keep_account() as entries:
         recipe = Recipe(batch=2, dp_clip=1.0)
         descend(objective, {"w": torch.tensor(0.0)}, data, turn_of(), recipe)
-    assert entries == [(0, 2, "pad"), (1, 2, "pad")]
+    assert entries == [Entry(0, 2, "pad"), Entry(1, 2, "pad")]

@@ -287,7 +287,13 @@ def make_method(config: Config, task: Task, whole: Task | None = None) -> Method
         several = {"whole": whole or task}
     if "participation" in known and "participation" not in config.options:
         several["participation"] = config.participation
-    return factory(task, recipe=config.recipe(), **config.options, **several)
+    method = factory(task, recipe=config.recipe(), **config.options, **several)
+    if config.dp_clip and method.donate:
+        raise BadInput(
+            f"DP-SGD with '{config.method}': clients give rows away as they are, so there is no "
+            "guarantee: choose another method (with beta=0 it is FedAvg)"
+        )
+    return method
 
 
 def make_players(config: Config, form: Form, clients: int) -> list[tuple[Method, Task, Tensor]]:

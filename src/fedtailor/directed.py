@@ -97,7 +97,7 @@ def learn(
       data: the client's rows.
       turn: round and random key.
       recipe: how to train, with plain SGD; its learning rate is that of the core.
-      rate: learning rate of the weights.
+      rate: learning rate of the weights; it decays as the recipe's does.
     """
     ratio = rate / recipe.lr if recipe.lr else 0.0
 
@@ -110,7 +110,9 @@ def learn(
     def two_rates(at: Slope) -> Slope:
         def slope(theta: Tree, batch: Batch, given: Tree, rest: Tree) -> tuple[Tree, Tensor, Tree]:
             grads, loss, changed = at(theta, batch, given, rest)
-            return {"core": grads["core"], "weights": ratio * grads["weights"]}, loss, changed
+            # the optimiser will add weight decay to both, but it is for the core alone
+            weights = ratio * grads["weights"] - recipe.weight_decay * theta["weights"]
+            return {"core": grads["core"], "weights": weights}, loss, changed
 
         return slope
 

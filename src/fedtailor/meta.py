@@ -79,7 +79,14 @@ def meta_learnt(
         return begin(task, blocks, recipe)
 
     method = host(task, weighting=weighting, recipe=meta, gradient=gradient, begin=own_batches)
-    step = Recipe(steps=1, batch=recipe.batch, lr=alpha)
+    # the model that a client uses is as private as those that it sends
+    step = Recipe(
+        steps=1,
+        batch=recipe.batch,
+        lr=alpha,
+        dp_clip=recipe.dp_clip,
+        dp_noise=recipe.dp_noise,
+    )
 
     def personal(msg: Tree, state: Tree, data: Data, turn: Turn) -> Params:
         return fit(task, method.personal(msg, state, data, turn), data, turn, step)

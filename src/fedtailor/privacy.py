@@ -7,12 +7,11 @@ the choice of the best round) are outside of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from math import inf
-
-import numpy as np
+from math import inf, sqrt
+from typing import NamedTuple
 
 from .errors import BadInput
 from .train import LEDGER, Account, Entry
@@ -40,24 +39,45 @@ def keep_account() -> Iterator[list[Entry]]:
         LEDGER.reset(token)
 
 
-def charged(entries: list[Entry], rows: int) -> int:
-    """How many of the noisy gradients used a client with so many training rows."""
-    count = 0
-    for number, size, last in entries:
+class Spent(NamedTuple):
+    """What noisy gradients were taken on a client's rows.
+
+    Attributes:
+      batches: on how many batches, each drawn anew.
+      gradients: the most on one of them.
+    """
+
+    batches: int = 0
+    gradients: int = 0
+
+    def and_then(self, more: Spent) -> Spent:
+        """Both, one after the other."""
+        return Spent(self.batches + more.batches, max(self.gradients, more.gradients))
+
+
+def charged(entries: list[Entry], rows: int) -> Spent:
+    """What of the entries a client with so many training rows has to account for."""
+    spent = Spent()
+    for number, size, last, gradients in entries:
         begun, whole = number * size < rows, (number + 1) * size <= rows
-        count += last == "steps" or (whole if last == "drop" else begun)
-    return count
+        if last == "steps" or (whole if last == "drop" else begun):
+            spent = spent.and_then(Spent(1, gradients))
+    return spent
 
 
 @lru_cache(maxsize=4096)
-def epsilon(steps: int, rate: float, noise: float, delta: float) -> float:
-    """ε after so many noisy gradients, each on a `rate` of the rows (Rényi accountant).
+def epsilon(spent: Spent, rate: float, noise: float, delta: float) -> float:
+    """ε of what was spent, each batch being a `rate` of the rows (Rényi accountant).
+
+    K noisy gradients on one batch move by up to √K clips together when an example comes or goes:
+    they count as one gradient with 1/√K of the noise, not as gradients on K batches, which would
+    be cheaper. Where batches differ in K, all are charged for the largest.
 
     Example:
-      >>> epsilon(0, 0.1, 1.0, 1e-5), epsilon(10, 0.1, 0.0, 1e-5)
+      >>> epsilon(Spent(), 0.1, 1.0, 1e-5), epsilon(Spent(10, 1), 0.1, 0.0, 1e-5)
       (0.0, inf)
     """
-    if steps == 0:
+    if spent.batches == 0:
         return 0.0
     if noise == 0:
         return inf
@@ -65,16 +85,16 @@ def epsilon(steps: int, rate: float, noise: float, delta: float) -> float:
     from dp_accounting.rdp import RdpAccountant
 
     accountant = RdpAccountant(orders=ORDERS)
-    event = dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(noise))
-    accountant.compose(event, steps)
+    gaussian = dp_accounting.GaussianDpEvent(noise / sqrt(spent.gradients))
+    accountant.compose(dp_accounting.PoissonSampledDpEvent(rate, gaussian), spent.batches)
     return float(accountant.get_epsilon(delta))
 
 
 def epsilons(
-    steps: np.ndarray, rows: np.ndarray, batch: int, noise: float, delta: float
+    spent: Sequence[Spent], rows: Sequence[int], batch: int, noise: float, delta: float
 ) -> list[float]:
     """Each client's ε so far."""
     return [
-        epsilon(int(s), min(1.0, (batch or int(n)) / max(int(n), 1)), noise, delta)
-        for s, n in zip(steps, rows, strict=True)
+        epsilon(one, min(1.0, (batch or n) / max(n, 1)), noise, delta)
+        for one, n in zip(spent, rows, strict=True)
     ]

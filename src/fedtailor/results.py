@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from . import __version__
 from .assemble import hardware
 from .describe import find, page
 from .metrics import accuracies, best_round, summarise
-from .privacy import epsilons
+from .privacy import Spent
 from .report import block_names
 from .train import Score
 
@@ -23,13 +24,13 @@ if TYPE_CHECKING:
     from .runs import Runner
 
 
-def per_client(score: Score, n: torch.Tensor) -> list[float | None]:
+def per_client(score: Score, n: Tensor) -> list[float | None]:
     """Each client's accuracy; None where it has no rows."""
     found = accuracies(score.correct.double().numpy(), n.numpy())
     return [None if math.isnan(a) else round(float(a), 6) for a in found]
 
 
-def summary(score: Score, n: torch.Tensor) -> dict[str, float]:
+def summary(score: Score, n: Tensor) -> dict[str, float]:
     """Accuracy over clients, and the mean loss over rows."""
     found = summarise(score.correct.double().numpy(), n.double().numpy())
     if found:
@@ -81,9 +82,9 @@ def result_of(run: Runner) -> dict[str, Any]:
     posts = [line["post"] for line in scored if "post" in line]
     seen = accuracies(final.test.correct.double().numpy(), n.numpy())
     held, trained = run.world.held_out.numpy(), run.world.trained.numpy()
-    train_mean = np.nanmean(
-        accuracies(on_train.correct.double().numpy(), fed.train.n.numpy())[trained]
-    )
+    # a method may train on other rows than the partition gave (a pool)
+    rows = sim.federation.train.n.numpy()
+    train_mean = np.nanmean(accuracies(on_train.correct.double().numpy(), rows)[trained])
     test_mean = np.nanmean(accuracies(last.test.correct.double().numpy(), n.numpy())[trained])
     return facts_of(run) | {
         "accuracy": summary(final.test, n),
@@ -96,7 +97,7 @@ def result_of(run: Runner) -> dict[str, Any]:
         "best": at_best["pre"] if at_best else {},
         "best_chosen_on": "validation" if best else "nothing: no validation rows",
         "global": history[-1].get("global", {}) if history else {},
-        "epsilon": final_epsilon(run),
+        "epsilon": final_epsilon(run, final.noisy),
         "participation_gap": float(np.nanmean(seen[trained]) - np.nanmean(seen[held]))
         if len(held)
         else None,
@@ -117,20 +118,14 @@ def result_of(run: Runner) -> dict[str, Any]:
     }
 
 
-def final_epsilon(run: Runner) -> dict[str, Any] | None:
-    """The last round's ε; fine-tuning, which trains once more, is charged too."""
+def final_epsilon(run: Runner, noisy: Tensor) -> dict[str, Any] | None:
+    """ε of all rounds and of making the final models, for which some methods train once more."""
     if not run.config.dp_clip:
         return None
-    last = run.progress.history[-1]["epsilon"]
-    if not run.config.finetune:
-        return dict(last)
-    size, rows = run.config.batch, run.world.federation.train.n
-    passes = -(-rows // size) if size else torch.ones_like(rows)
-    spent = np.array(run.progress.noisy) + run.config.finetune * passes.numpy()
-    noise, delta = run.config.dp_noise, run.config.dp_delta
-    each = epsilons(spent, rows.numpy(), size, noise, delta)
-    most = None if noise == 0 else max(each)
-    return {"delta": delta, "max": most, "each": [None if noise == 0 else e for e in each]}
+    made = (Spent(*more) for more in noisy.tolist())
+    return run.epsilon(
+        [spent.and_then(more) for spent, more in zip(run.progress.noisy, made, strict=True)]
+    )
 
 
 def client_table(run: Runner, result: dict[str, Any] | None = None) -> str:

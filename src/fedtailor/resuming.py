@@ -11,6 +11,7 @@ from .checkpoint import write_atomically
 from .config import config_of
 from .errors import BadInput
 from .occupied import occupy
+from .privacy import Spent
 from .report import write_report
 from .runs import Line, Progress, Runner, Watcher
 
@@ -51,7 +52,7 @@ def _go_on(folder: Path) -> Runner:
         float(meta["seconds"]),
         int(meta["up"]),
         int(meta["down"]),
-        list(meta["noisy"]),
+        [Spent(*spent) for spent in meta["noisy"]],
     )
     return runner
 

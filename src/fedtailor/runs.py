@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from . import __version__, checkpoint, tree
@@ -26,7 +25,7 @@ from .folders import file_name, open_folder
 from .interruption import Interrupted, ctrl_c
 from .keeping import Points, keep_general
 from .occupied import occupy
-from .privacy import epsilons
+from .privacy import Spent, epsilons
 from .report import Confusion, write_report
 from .report.running import BEGUN
 from .results import client_table, facts_of, per_client, result_of, summary
@@ -49,7 +48,7 @@ class Progress:
     seconds: float = 0.0
     up: int = 0
     down: int = 0
-    noisy: list[int] = field(default_factory=list)  # noisy gradients taken, per client
+    noisy: list[Spent] = field(default_factory=list)  # noisy gradients taken, per client
 
 
 class Runner:
@@ -96,6 +95,7 @@ class Runner:
             folder=folder,
             recipe=config.recipe(),
             others=others,
+            held_out=self.world.held_out,
             way=self._way(),
             cluster=self._cluster() if engine == "ray" else None,
         )
@@ -216,7 +216,7 @@ class Runner:
         if evaluate:
             pre = self.latest = sim.score()
             line["pre"] = summary(pre.test, fed.test.n)
-            line["pre_val"] = summary(pre.val, fed.val.n)
+            line["pre_val"] = summary(pre.val, sim.federation.val.n)
             line["pre_per_client"] = per_client(pre.test, fed.test.n)
             if report.post is not None:
                 line["post"] = summary(report.post.test, fed.test.n[report.ids])
@@ -235,16 +235,19 @@ class Runner:
 
     def _spend(self, report: RoundReport) -> dict[str, Any]:
         """Charges clients for noisy gradients; returns everyone's ε over all rounds so far."""
-        rows, config = self.world.federation.train.n, self.config
         if not self.progress.noisy:
-            self.progress.noisy = [0] * self.world.federation.clients
-        for i, count in zip(report.ids.tolist(), report.noisy.tolist(), strict=True):
-            self.progress.noisy[i] += count
-        spent = np.array(self.progress.noisy)
-        found = epsilons(spent, rows.numpy(), config.batch, config.dp_noise, config.dp_delta)
+            self.progress.noisy = [Spent()] * self.world.federation.clients
+        for i, more in zip(report.ids.tolist(), report.noisy.tolist(), strict=True):
+            self.progress.noisy[i] = self.progress.noisy[i].and_then(Spent(*more))
+        return self.epsilon(self.progress.noisy)
+
+    def epsilon(self, spent: Sequence[Spent]) -> dict[str, Any]:
+        """Everyone's ε, for files."""
+        rows, config = self.world.federation.train.n.tolist(), self.config
+        found = epsilons(spent, rows, config.batch, config.dp_noise, config.dp_delta)
         # without noise there is no guarantee: JSON has no word for infinity
         shown = [None if math.isinf(e) else round(e, 6) for e in found]
-        most = None if config.dp_noise == 0 else max(e for e in found)
+        most = None if config.dp_noise == 0 else max(found)
         return {"delta": config.dp_delta, "max": most, "each": shown}
 
     def _record(self, number: int, report: RoundReport) -> None:

@@ -7,6 +7,7 @@ compiled and captured without any method knowing.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -113,12 +114,13 @@ def plain(objective: Objective) -> Slope:
     return slope
 
 
-def private(objective: Objective, clip: float, noise: float) -> Slope:
+def private(objective: Objective, clip: float, noise: float, draw: int = 0) -> Slope:
     """DP-SGD: every example's gradient is clipped, and noise is added to their sum.
 
         g = (Σ_i g_i min(1, C/|g_i|) + σ C z) / B,   z standard normal
 
-    (Abadi et al., 2016). With C = ∞ and σ = 0 it is the gradient itself.
+    (Abadi et al., 2016). With C = ∞ and σ = 0 it is the gradient itself. Gradients of one batch
+    with different numbers `draw` have noise of their own.
     """
     at = grad_and_value(objective, has_aux=True)
 
@@ -134,25 +136,41 @@ def private(objective: Objective, clip: float, noise: float) -> Slope:
         count = batch.weight.sum().clamp(min=1)
         total = tree.map(lambda g: torch.tensordot(batch.weight.to(g.dtype), g, 1), each)
         if noise:
+            flat, first = tree.flatten(total), (1 << 40) + (draw << 33)
             # by name, not by place: a state that comes back from a file may have another order
-            keys = {k: rng.fold(batch.key, (1 << 40) + crc32(k.encode())) for k in total}
-            total = {
-                k: g + noise * clip * rng.normal(keys[k], *g.shape, dtype=g.dtype)
-                for k, g in total.items()
-            }
+            keys = {k: rng.fold(batch.key, first + crc32(k.encode())) for k in flat}
+            total = tree.unflatten(
+                {
+                    k: g + noise * clip * rng.normal(keys[k], *g.shape, dtype=g.dtype)
+                    for k, g in flat.items()
+                }
+            )
         return tree.scale(total, 1 / count), (losses * batch.weight).sum() / count, {}
 
     return slope
 
 
-# (number of the batch within a pass, batch size, what becomes of a short last batch)
-Entry = tuple[int, int, str]
+class Entry(NamedTuple):
+    """Noisy gradients on one batch.
+
+    Attributes:
+      number: of the batch within a pass.
+      size: rows of a batch.
+      last: what becomes of a short last batch.
+      gradients: how many were taken on it.
+    """
+
+    number: int
+    size: int
+    last: str
+    gradients: int = 1
 
 
 @dataclass
 class Account:
-    """Noisy gradients taken by clients that share a call, one entry each; who has no such batch is
-    not charged for it. Descents are counted so that each draws noise of its own."""
+    """Noisy gradients taken by clients that share a call, one entry per batch; who has no such
+    batch is not charged for it. Descents are counted so that each draws batches and noise of its
+    own."""
 
     entries: list[Entry] = field(default_factory=list)
     descents: int = 0
@@ -243,12 +261,13 @@ def descend(
         raise BadInput("batch is 0, but BatchNorm needs batches of a fixed size: give --batch")
     if recipe.dp_clip and recipe.last == "wrap":
         raise BadInput("last is 'wrap', but DP-SGD must not count an example twice: use drop")
-    steps, rate = recipe.plan(data, turn.key), recipe.rate(turn)
-    account = LEDGER.get() or Account()
-    if recipe.dp_clip:
-        # a client may train several times in a turn, each time with new noise
-        steps = steps._replace(key=rng.fold(steps.key, 1000 + account.descents))
+    account, key, rate = LEDGER.get() or Account(), turn.key, recipe.rate(turn)
+    if recipe.dp_noise:
+        # a client may train several times in a turn: each time with new noise, and on batches drawn
+        # anew, since the accountant counts on that
+        key = rng.fold(key, 1000 + account.descents)
     account.descents += 1
+    steps = recipe.plan(data, key)
     step = _step(objective, recipe, gradient, project, augment)
     begun = {
         "theta": theta,
@@ -264,7 +283,8 @@ def descend(
         # all rows at once are never a short batch
         kind = "steps" if recipe.steps or recipe.batch == 0 else recipe.last
         for number in steps.number:
-            account.entries += [(number, recipe.batch, kind)] * notes["gradients"]
+            entry = Entry(number, recipe.batch, kind, notes["gradients"])
+            account.entries += [entry] * notes["batches"]
     return Descent(done["theta"], done["carried"], done["loss"])
 
 
@@ -282,26 +302,30 @@ def _step(
     augment: Augment | None,
 ) -> Step:
     """One step of `descend` for one client, from constants alone."""
-    if recipe.dp_clip:
-        measured = private(objective, recipe.dp_clip, recipe.dp_noise)
-    else:
-        measured = plain(objective)
 
     def step(
         carry: Tree, kept: Tree, moment: Moment, store: Sequence[Tensor], notes: Notes
     ) -> Tree:
-        def counted(*where: Any) -> tuple[Tree, Tensor, Tree]:
-            notes["gradients"] += 1
-            return measured(*where)
+        taken: list[Tensor] = []  # the labels of the batch of every gradient, to tell batches apart
 
-        notes["gradients"] = 0
+        def measured(
+            theta: Tree, batch: Batch, given: Tree, carried: Tree
+        ) -> tuple[Tree, Tensor, Tree]:
+            if not recipe.dp_clip:
+                return plain(objective)(theta, batch, given, carried)
+            slope = private(objective, recipe.dp_clip, recipe.dp_noise, len(taken))
+            taken.append(batch.y)
+            return slope(theta, batch, given, carried)
+
         x, y = (rows[moment.rows] for rows in store)
         if augment:
             # its own key: the batch's also serves dropout and noise
             x = augment(x, rng.fold(moment.key, -2))
         batch = Batch(x, y, moment.weight, moment.active, moment.key)
         theta, carried = carry["theta"], carry["carried"]
-        grads, loss, changed = gradient(counted)(theta, batch, kept["given"], carried)
+        grads, loss, changed = gradient(measured)(theta, batch, kept["given"], carried)
+        shared = Counter(map(id, taken))
+        notes["batches"], notes["gradients"] = len(shared), max(shared.values(), default=0)
         optimiser = recipe.optimiser(kept.get("rate", recipe.lr))
         change, memory = optimiser.update(clip_norm(grads, recipe.clip), carry["memory"], theta)
         after = tree.add(theta, change)

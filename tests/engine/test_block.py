@@ -88,7 +88,7 @@ def play(simulation: Simulation) -> Tensor:
             flat(simulation.bank.rows),
             *(flat(models[i]) for i in range(9)),
             *scores.test,
-            *(part for r in reports for part in (*r.post.test, r.noisy)),  # type: ignore[union-attr]
+            *(part for r in reports for part in (*r.post.test, *r.noisy.T)),  # type: ignore[union-attr]
         ]
     )
 
@@ -168,7 +168,7 @@ def test_noisy_gradients_of_a_failed_chunk_are_not_charged(
     recipe = Recipe(batch=3, lr=0.1, dp_clip=1.0, dp_noise=0.5)
     monkeypatch.setitem(block.MAPPERS, "vectorised", Cramped(3, ERRORS["cpu"]))
     report = start("fedavg", recipe=recipe).step(torch.arange(9))
-    assert report.noisy.tolist() == [2] * 9  # 5 rows in batches of 3, once
+    assert report.noisy.tolist() == [[2, 1]] * 9  # 5 rows in batches of 3, once
 
 
 @pytest.mark.parametrize("engine", ["vectorised", "sequential"])

@@ -157,7 +157,8 @@ def test_noise_is_accounted_for_though_steps_are_replayed() -> None:
         everyone = torch.arange(len(ROWS))
         counts.append([sim.step(everyone).noisy.tolist() for _ in range(2)])
         sim.close()
-    assert counts[0] == counts[1] and max(counts[0][0]) == 2 * 4
+    assert counts[0] == counts[1]
+    assert max(counts[0][0]) == [4, 2]
 
 
 def test_programs_are_made_once() -> None:

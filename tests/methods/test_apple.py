@@ -209,3 +209,23 @@ def test_optimisers_that_are_blind_to_the_scale_of_a_gradient_are_refused(optimi
     """η2 is a factor on p's gradient: under Adam p would be learnt with η1 whatever η2 is."""
     with pytest.raises(BadInput, match=f"optimizer is {optimizer}"):
         apple(task_of(), recipe=Recipe(optimizer=optimizer))
+
+
+@pytest.mark.usefixtures("double")
+def test_weight_decay_is_for_the_core_alone():
+    """η₂ = 0: the weights stay where they began, whatever the core does."""
+    task, world = task_of(), ragged()
+    recipe = Recipe(batch=8, lr=0.1, weight_decay=0.1)
+    sim = simulate(apple(task, eta2=0.0, recipe=recipe), world, task)
+    play(sim, 3)
+    prior = world.train.n.double() / world.train.n.sum()
+    assert gap({"p": sim.bank.rows["weights"]}, {"p": prior.expand(6, 6)}) < 1e-12
+    plain = simulate(apple(task, eta2=0.0, recipe=Recipe(batch=8, lr=0.1)), world, task)
+    play(plain, 3)
+    assert gap(sim.server["cores"], plain.server["cores"]) > 1e-3
+
+
+def test_a_rate_of_the_weights_without_one_of_the_core_is_refused():
+    with pytest.raises(BadInput, match="lr is 0"):
+        apple(task_of(), eta2=0.01, recipe=Recipe(lr=0.0))
+    apple(task_of(), eta2=0.0, recipe=Recipe(lr=0.0))

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+import fedtailor
 from fedtailor.methods import fedavg, fedavg_data
 
 from .worlds import (
@@ -99,3 +100,35 @@ def test_the_pool_is_drawn_once_from_the_seed():
     ]
     assert torch.equal(pools[0], pools[1])
     assert not torch.equal(pools[0], pools[2])
+
+
+def test_held_out_clients_neither_give_nor_get_rows():
+    task, world = task_of(), ragged()
+    held = torch.tensor([1, 4])
+    sim = simulate(fedavg_data(task, beta=0.1), world, task, held_out=held)
+    own = [set(r.tolist()) for r in world.train.flat.split(world.train.n.tolist())]
+    now = sim.federation.train
+    mine = [set(r.tolist()) for r in now.flat.split(now.n.tolist())]
+    assert [mine[i] for i in (1, 4)] == [own[i] for i in (1, 4)]
+    for i in (0, 2, 3, 5):
+        assert mine[i] > own[i]
+        assert not mine[i] & (own[1] | own[4])
+    assert sim.pool.down[held].tolist() == sim.pool.up[held].tolist() == [0, 0]
+
+
+def test_a_run_holds_its_held_out_clients_out():
+    """Three of four download what three gave. If the fourth gave, too, it would be three quarters
+    of what four download of four."""
+    settings = {"model": "mlp", "clients": 4, "rounds": 1, "batch": 50, "partition": "iid"}
+    all_four, three = (
+        fedtailor.run("fedavg-data", options={"beta": 0.3}, held_out=held, **settings)["bytes"]
+        for held in (0, 1)
+    )
+    assert three["down"] < 0.72 * all_four["down"]
+
+
+def test_the_gap_counts_the_rows_of_the_pool():
+    """Accuracy on training rows is at most 1, however many of them came from others."""
+    settings = {"model": "mlp", "clients": 10, "rounds": 2, "batch": 50, "lr": 0.1}
+    result = fedtailor.run("fedavg-data", options={"beta": 0.3}, **settings)
+    assert 0 <= result["out_of_sample_gap"] + result["points"]["pre"]["mean"] <= 1

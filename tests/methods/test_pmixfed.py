@@ -1,5 +1,6 @@
 """pMixFed: by hand, its limits, networks of several depths, and clients that were not there."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -487,12 +488,30 @@ def test_without_validation_rows_accuracies_are_zero():
 # --------------------------------------------------------------------------------------- leaks
 
 
-def test_accuracies_of_test_rows_are_marked_as_leaking():
+def test_accuracies_of_test_rows_are_marked_as_leaking(tmp_path):
     """`acc_source=test` is for literal replication: another result, and it says so."""
     settings = {"model": "mlp", "clients": 4, "rounds": 3, "batch": 50, "lr": 0.1}
     plain = fedtailor.run("pmixfed", **settings)
-    leaking = fedtailor.run("pmixfed", options={"acc_source": "test"}, **settings)
+    leaking = fedtailor.run(
+        "pmixfed", options={"acc_source": "test"}, out=tmp_path / "run", **settings
+    )
     assert (plain["leaks_test"], leaking["leaks_test"]) == (False, True)
     assert plain["accuracy"]["loss"] != leaking["accuracy"]["loss"]
+    # what it looks at are the test rows: the best round is chosen by their accuracies
+    rows = (tmp_path / "run" / "history.jsonl").read_text().splitlines()
+    assert all(line["pre_val"] == line["pre"] for line in map(json.loads, rows))
     with pytest.raises(fedtailor.BadInput, match="val is 0"):
         fedtailor.run("pmixfed", val=0.0, **settings)
+
+
+# ---------------------------------------------------------------------------------------- late
+
+
+def test_a_client_that_comes_late_begins_with_what_it_receives():
+    """Its own model is the G of its first round: mixing changes nothing then."""
+    task, world = _task(), ragged()
+    sim = simulate(pmixfed(task), world, task)
+    play(sim, [[0, 1, 2], [0, 1, 2]])
+    assert same(models(sim)["5"], sim.server["shared"])
+    first = {k: v.clone() for k, v in sim.server["shared"].items()}
+    assert not same(first, sim.initial)

@@ -175,8 +175,9 @@ class Block:
         chunk: _Chunk,
         turn: Turn,
         part: str = "test",
-    ) -> Any:
-        """`fn` of every client of a chunk, with its state, data and turn."""
+    ) -> tuple[Any, Tensor]:
+        """`fn` of every client of a chunk, with its state, data and turn, and what noisy gradients
+        it took of each."""
         group, ids, following = chunk
         here, rows = ids.to(self.device), group.rows(ids)
         visits = Visit(
@@ -188,10 +189,11 @@ class Block:
             turn.of(here),
             ~group.bank.met[rows].to(self.device),
         )
-        with torch.no_grad(), self.pace.running():
+        with torch.no_grad(), self.pace.running(), keep_account() as entries:
             found = MAPPERS[self.engine](fn)(visits)
         group.bank.expect(group.rows(following))  # while the device is still at work
-        return found
+        sizes = self.federation.train.n[ids].tolist()
+        return found, torch.tensor([charged(entries, n) for n in sizes])
 
     # --- what clients do ---
 
@@ -250,19 +252,17 @@ class Block:
                 zero + wire.size(message),
                 zero + wire.size(up.mean) + wire.size(up.each),
                 zero == 0,
-                _scores(method, model, visit) if post else Scores(blank, blank),
+                _scores(method, model, visit) if post else Scores(blank, blank, zero),
                 zero,
                 visit.fresh,
             )
             return _Acted(state, up._replace(weight=up.weight + zero), notes, measured)
 
-        with keep_account() as entries:
-            state, up, notes, measured = self._map(act, server, chunk, turn)
-        sizes = self.federation.train.n[chunk.ids].tolist()
+        (state, up, notes, measured), noisy = self._map(act, server, chunk, turn)
         finite = tree.finite_rows({"state": state, "mean": up.mean, "each": up.each})
         measured = measured._replace(
             finite=measured.finite & finite.to(measured.finite.device),
-            noisy=torch.tensor([charged(entries, n) for n in sizes]),
+            noisy=noisy,
         )
         ids, good = chunk.ids, measured.finite.cpu()
         if not bool(good.all()):
@@ -302,8 +302,9 @@ class Block:
                 model = group.general(visit) if general else group.model(visit, finetune)
                 return _scores(group.method, model, visit)
 
-            found: Scores = self._map(one, server, chunk, turn, part)
-            return found
+            scores: Scores
+            scores, noisy = self._map(one, server, chunk, turn, part)
+            return scores._replace(noisy=noisy)
 
         seen, found = [], []
         for chunk, scores in self._chunks(ids, assess, scoring=True):
@@ -335,7 +336,7 @@ class Block:
             model = lambda visit: group.model(visit, finetune)
             if point != "pre":
                 model = group.trained if point == "post" else group.general
-            found: Tree = self._map(model, server, chunk, turn)
+            found: Tree = self._map(model, server, chunk, turn)[0]
             return found
 
         for chunk, models in self._chunks(ids, own):
@@ -385,5 +386,7 @@ def common_notes(chunks: list[Tree], order: Tensor) -> Tree:
 def _scores(method: Method, model: Model, visit: Visit) -> Scores:
     data: Data = visit.data
     return Scores(
-        train.score(method.predict, model, visit.test), train.score(method.predict, model, data.val)
+        train.score(method.predict, model, visit.test),
+        train.score(method.predict, model, data.val),
+        torch.zeros_like(visit.cid),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -79,22 +79,28 @@ class Federation(NamedTuple):
         rows = [Rows.of(part, x.device) for part in (train, val, test)]
         return cls(x, y, rows[0], rows[1], rows[2], tuple(names))
 
-    def pooled(self, share: float, seed: int) -> Pool:
+    def pooled(self, share: float, seed: int, outside: Collection[int] = ()) -> Pool:
         """The federation after every client gave a share of its training rows to a common pool.
 
         Everyone trains on its own rows and those of the others in the pool; nothing else changes.
+        Clients `outside` neither give nor get any.
         """
         own = [self.train.flat[o : o + n].cpu() for o, n in zip(self.train.offset, self.train.n)]  # noqa: B905
         given = []
         for i, rows in enumerate(own):
             order = rng.permutation(rng.key(seed, rng.POOL, i), len(rows))
-            given.append(rows[order[: max(1, round(share * len(rows)))]])
+            count = 0 if i in outside else max(1, round(share * len(rows)))
+            given.append(rows[order[:count]])
         pool = torch.cat(given)
-        all_rows = [np.union1d(mine.numpy(), pool.numpy()) for mine in own]
+        all_rows = [
+            mine.numpy() if i in outside else np.union1d(mine.numpy(), pool.numpy())
+            for i, mine in enumerate(own)
+        ]
         each = self.x[0].numel() * self.x.element_size() + self.y.element_size()
-        count = torch.tensor([len(g) for g in given])
+        gave = torch.tensor([len(g) for g in given])
+        got = torch.tensor([0 if i in outside else len(pool) for i in range(len(own))])
         with_pool = self._replace(train=Rows.of(all_rows, self.x.device))
-        return Pool(with_pool, (len(pool) - count) * each, count * each)
+        return Pool(with_pool, (got - gave) * each, gave * each)
 
     @property
     def clients(self) -> int:

@@ -18,10 +18,17 @@ Point = Literal["pre", "post", "general"]
 
 
 class Scores(NamedTuple):
-    """One row per client: right answers and summed losses on its test and validation rows."""
+    """One row per client: right answers and summed losses on its test and validation rows.
+
+    Attributes:
+      test: on test rows.
+      val: on validation rows.
+      noisy: what noisy gradients (DP-SGD) making the model took: rows of `privacy.Spent`.
+    """
 
     test: Score
     val: Score
+    noisy: Tensor
 
 
 class Measured(NamedTuple):
@@ -32,7 +39,7 @@ class Measured(NamedTuple):
       up: bytes received from it.
       finite: whether all numbers that it kept and sent are finite.
       post: scores after local training; zeros if not asked for.
-      noisy: how many noisy gradients (DP-SGD) it took.
+      noisy: what noisy gradients (DP-SGD) it took: rows of `privacy.Spent`.
       fresh: whether this was its first round.
     """
 

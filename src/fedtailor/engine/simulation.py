@@ -44,7 +44,7 @@ class RoundReport(NamedTuple):
       down: bytes sent to each client of the cohort.
       up: bytes received from each.
       post: scores after local training, one row per client of the cohort; None if not asked for.
-      noisy: how many noisy gradients (DP-SGD) each took.
+      noisy: what noisy gradients (DP-SGD) each took: rows of `privacy.Spent`.
       taken: those of the cohort that count.
       notes: what methods noted of them, one row per client that counts.
     """
@@ -74,6 +74,7 @@ class Simulation:
       folder: for states on disk.
       recipe: how clients train, to estimate memory by.
       others: (method, task, ids) of clients with other networks.
+      held_out: ids of clients that never take part, and so give no rows to a pool.
       way: how loops over batches are run, see `Pace`.
       cluster: workers that have the clients, each with the vectorised engine; None has them here.
     """
@@ -92,10 +93,12 @@ class Simulation:
         folder: Path | None = None,
         recipe: Recipe | None = None,
         others: Sequence[tuple[Method, Task, Tensor]] = (),
+        held_out: Tensor | None = None,
         way: Way = "plain",
         cluster: Cluster | None = None,
     ) -> None:
-        pool = federation.pooled(method.donate, seed) if method.donate else None
+        outside = set() if held_out is None else set(held_out.tolist())
+        pool = federation.pooled(method.donate, seed, outside) if method.donate else None
         if pool is not None:
             federation = pool.federation
         self.method, self.federation, self.task, self.pool = method, federation, task, pool

@@ -37,7 +37,8 @@ def apple(
 
     Args:
       M: cores of others that a client downloads, drawn anew each round; 0 for all of them.
-      eta2: learning rate η₂ of p_i; η₁ is the recipe's. With 0 p_i stays at p⁰.
+      eta2: learning rate η₂ of p_i; η₁ is the recipe's, and where that decays η₂ does, too. With
+        0 p_i stays at p⁰.
       mu: strength μ of the pull of p_i to p⁰.
       L: share of the rounds in which λ(t) falls.
       schedule: `cosine` or `exponential` (0.001^(t/LT)).
@@ -45,7 +46,8 @@ def apple(
 
     Deviations: the regulariser is λ μ |p − p⁰|², as in the code (paper: μ/2). One common initial
     model (the code: one per client). How the M are chosen is open in the seed paper: at random
-    here. The core is uploaded, not the personalised model (one public code uploads that).
+    here. The core is uploaded, not the personalised model (one public code uploads that). Weight
+    decay acts on the core alone.
 
     Reference: Luo and Wu, "Adapt to Adaptation: Learning Personalization for Cross-Silo Federated
     Learning", IJCAI 2022, https://arxiv.org/abs/2110.08394
@@ -53,6 +55,8 @@ def apple(
 
     if recipe.optimizer != "sgd":
         raise BadInput(f"apple: optimizer is {recipe.optimizer}: its two learning rates need sgd")
+    if eta2 and not recipe.lr:
+        raise BadInput(f"apple: lr is 0, but eta2 is {eta2}, and both decay together: raise lr")
 
     def init(clients: Clients, initial: Params, key: Key) -> Tree:
         sizes = getattr(clients, "sizes", torch.ones(clients, device=key.device))

@@ -22,7 +22,8 @@ def fedavg_data(
 
         D_k := D_k ∪ pool,  n_k counted accordingly;  then FedAvg
 
-    The pool's bytes are counted once per client, when it first takes part.
+    The pool's bytes are counted once per client, when it first takes part. Held-out clients neither
+    give nor get rows. Rows travel as they are: there is no DP-SGD with it.
 
     Args:
       beta: share β that each client gives; with 0 this is FedAvg.

@@ -66,7 +66,8 @@ def pfedhn(
       gradient: for methods built on this one: how steps come from gradients.
 
     Deviations: a round may have several clients, their gradients are averaged (the official code
-    draws one client a step: participation of one client is that).
+    draws one client a step: participation of one client is that). Momentum and weight decay act
+    on the whole table of embeddings, as in the official code: absent clients' move a little, too.
 
     Reference: Shamsian et al., "Personalized Federated Learning using Hypernetworks", ICML 2021,
     https://arxiv.org/abs/2103.04628

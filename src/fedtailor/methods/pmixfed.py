@@ -65,7 +65,9 @@ def pmixfed(
     count from 1, so the head is frozen at download and the input block does learn. Accuracies come
     from validation rows (paper: test rows). Mixing is once a round (Algorithm 2: every epoch). The
     μ of `dynamic` and the line of `gradual` are not given in the paper: choices. A missing block
-    keeps its old value where the paper's λ = 0 would shrink it.
+    keeps its old value where the paper's λ = 0 would shrink it. L_k begins as the G that client k
+    receives first, which is G⁰ for those drawn in round 0 (the paper is silent): so clients that
+    are drawn late, join later or are held out all begin with what the others have learnt.
 
     Reference: Saadati et al., "pMixFed: Efficient Personalized Federated Learning through Adaptive
     Layer-Wise Mixup", https://arxiv.org/abs/2501.11002

@@ -76,6 +76,10 @@ MEASURES: dict[str, Measure] = {
     "best": Measure(
         lambda r, h: _mean(r["best"]), "mean client accuracy of the round best on validation rows"
     ),
+    "best-weighted": Measure(
+        lambda r, h: _mean(r["best"], "weighted"),
+        "accuracy over all test rows, of the round best on validation rows",
+    ),
     "best-test": Measure(
         _best_test, "mean client accuracy of the round best on the test rows themselves"
     ),

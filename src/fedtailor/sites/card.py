@@ -17,7 +17,7 @@ from .. import __version__, rng, tree
 from ..checkpoint import save_tensors, write_atomically
 from ..config import write_config
 from ..folders import file_name
-from ..privacy import epsilon
+from ..privacy import Spent, epsilon
 from ..train import Recipe, Score, fit, score
 from ..tree import Params, Tree
 from .holding import Holding
@@ -52,14 +52,12 @@ def accuracy(found: Score, n: Tensor) -> float:
     return round(float(found.correct) / max(int(n), 1), 6)
 
 
-def _spent(play: Play, holding: Holding, noisy: int) -> dict[str, Any] | None:
+def _spent(play: Play, holding: Holding, noisy: Spent) -> dict[str, Any] | None:
     """The site's ε, for what left it and for what it keeps."""
     config, rows = play.config, int(holding.data.n)
     if not config.dp_clip:
         return None
     batch = config.batch or rows
-    if config.finetune:
-        noisy += config.finetune * -(-rows // batch)
     found = epsilon(noisy, min(1.0, batch / max(rows, 1)), config.dp_noise, config.dp_delta)
     return {"delta": config.dp_delta, "epsilon": found if isfinite(found) else None}
 
@@ -71,7 +69,7 @@ def write_model(
     holding: Holding,
     model: Tree,
     played: Sequence[int],
-    noisy: int,
+    noisy: Spent,
 ) -> dict[str, Any]:
     """Writes model, preprocessing and card; returns the card."""
     test = holding.test

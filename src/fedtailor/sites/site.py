@@ -16,7 +16,7 @@ from ..errors import BadInput
 from ..method import Model
 from ..methods import METHODS
 from ..models import MODELS
-from ..privacy import charged, keep_account
+from ..privacy import Spent, charged, keep_account
 from ..rng import Turn
 from ..train import Score
 from ..tree import Tree
@@ -231,7 +231,7 @@ class Site:
         state = self._state(here, message, kept, turn)
         with keep_account() as entries:
             outcome = play.method.client(message, state, data, _own(here, turn))
-        noisy = (kept.noisy if kept else 0) + charged(entries, int(data.n))
+        noisy = (kept.noisy if kept else Spent()).and_then(charged(entries, int(data.n)))
         upload = outcome.upload
         weight = float(torch.as_tensor(upload.weight))
         if not (
@@ -259,29 +259,33 @@ class Site:
     def _measure(self, here: _Here, model: Model) -> Score:
         return train.score(here.play.method.predict, model, here.holding.test)
 
-    def _model(self, packet: Packet, here: _Here) -> tuple[Tree, Kept | None]:
-        """The model that the site would use now, as the simulation scores it."""
+    def _model(self, packet: Packet, here: _Here) -> tuple[Tree, Kept | None, Spent]:
+        """The model that the site would use now, as the simulation scores it; what it goes on from;
+        and what noisy gradients were taken for both."""
         kept, cid, round = self._ready(packet, here)
         play = here.play
         message = from_arrays(packet.arrays, play.message_like)
         turn = play.turn(rng.SCORE, round).of(cid)
         state = self._state(here, message, kept, turn)
         before, after = _own(here, turn).split()
-        model = play.method.personal(message, state, here.holding.data, before)
-        if packet.text("kind") == FINISH:
-            model = finetuned(play, model, here.holding, after)
-        return model, kept
+        data = here.holding.data
+        with keep_account() as entries:
+            model = play.method.personal(message, state, data, before)
+            if packet.text("kind") == FINISH:
+                model = finetuned(play, model, here.holding, after)
+        noisy = (kept.noisy if kept else Spent()).and_then(charged(entries, int(data.n)))
+        return model, kept, noisy
 
     def _score(self, packet: Packet, here: _Here) -> Packet:
-        model, _ = self._model(packet, here)
+        model, _, _ = self._model(packet, here)
         said = self._signature(packet) | {"status": "ok"}
         if SCORES in self.settings.share:
             said |= _told(self._measure(here, model), here.holding.test.n, "pre")
         return Packet(said, {})
 
     def _finish(self, packet: Packet, here: _Here) -> Packet:
-        model, kept = self._model(packet, here)
-        played, noisy = (kept.played, kept.noisy) if kept else ((), 0)
+        model, kept, noisy = self._model(packet, here)
+        played = kept.played if kept else ()
         try:
             card = write_model(
                 here.store.folder, self.settings, here.play, here.holding, model, played, noisy

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from .. import tree
 from ..errors import BadInput
+from ..privacy import Spent
 from ..tree import Tree
 from .packet import Limits, Packet, from_bytes, to_bytes
 
@@ -40,13 +41,13 @@ class Kept(NamedTuple):
       round: after which it was kept, from 0.
       state: the method's.
       played: all rounds that it is the result of.
-      noisy: noisy gradients (DP-SGD) taken so far.
+      noisy: what noisy gradients (DP-SGD) were taken so far.
     """
 
     round: int
     state: Tree
     played: tuple[int, ...]
-    noisy: int
+    noisy: Spent
 
 
 def checked_id(name: str) -> str:
@@ -143,7 +144,8 @@ class Store:
         except SafetensorError as error:
             raise StateError(f"state '{self.folder / entry['file']}': {error}") from None
         played = tuple(int(r) for r in entry["played"])
-        return Kept(int(entry["round"]), tree.unflatten(flat), played, int(entry["noisy"]))
+        noisy = Spent(*(int(n) for n in entry["noisy"]))
+        return Kept(int(entry["round"]), tree.unflatten(flat), played, noisy)
 
     def answered(self, round: int, request: str) -> Packet | None:
         """The answer that this very request got before, if it did."""
