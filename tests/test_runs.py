@@ -295,6 +295,24 @@ def test_a_strangers_config_does_not_make_a_folder_a_run(tmp_path: Path) -> None
     assert (tmp_path / "thesis.tex").exists()
 
 
+def test_no_run_is_removed_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real" / "config.toml").write_text("# FedTailor\n")
+    (tmp_path / "link").symlink_to("real")
+    with pytest.raises(BadInput, match=f"link' is a link, .*say --out {tmp_path / 'real'}$"):
+        open_folder(tmp_path / "link", overwrite=True)
+    assert (tmp_path / "link" / "config.toml").exists()
+    open_folder(tmp_path / "real", overwrite=True)  # as it was told
+    assert open_folder(tmp_path / "link") == tmp_path / "link"
+    assert (tmp_path / "link").is_symlink()
+
+
+def test_a_link_to_nothing_is_said_to_be_one(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("gone")
+    with pytest.raises(BadInput, match="is a link to 'gone', which is not there: make"):
+        open_folder(tmp_path / "link")
+
+
 def test_an_empty_folder_may_be_used(tmp_path: Path) -> None:
     (tmp_path / "new").mkdir()
     assert open_folder(tmp_path / "new") == tmp_path / "new"
