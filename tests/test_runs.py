@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 import fedtailor
-from fedtailor import BadInput, tree
+from fedtailor import BadInput, checkpoint, tree
 from fedtailor.assemble import assemble, make_method, make_task
 from fedtailor.config import make_config, read_config
 from fedtailor.methods import METHODS
@@ -261,6 +261,22 @@ def test_watch_is_told_every_round() -> None:
     told: list[tuple[int, int]] = []
     fedtailor.run("local", **SMALL, watch=lambda line, rounds: told.append((line["round"], rounds)))
     assert told == [(1, 3), (2, 3), (3, 3)]
+
+
+def test_the_history_is_on_the_disk_before_the_checkpoint_that_relies_on_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    sync = checkpoint.sync
+
+    def noting(path: Path) -> None:
+        synced.append(path.name.partition(".")[0])
+        sync(path)
+
+    monkeypatch.setattr(checkpoint, "sync", noting)
+    fedtailor.run("local", out=tmp_path / "run", **SMALL | {"checkpoint_every": 2})
+    kept = [name for name in synced if name.startswith(("history", "state-"))]
+    assert kept == ["state-000000", "history", "state-000002", "history", "state-000003"]
 
 
 # --- folders ---
