@@ -74,6 +74,16 @@ def test_the_digest_knows_data_and_partition(own: Path) -> None:
     assert assemble(plain).digest() != first
 
 
+def test_the_rows_digest_knows_whose_the_rows_are(own: Path) -> None:
+    plain = config(data=str(own))
+    first = assemble(plain).rows_digest()
+    assert assemble(replace(plain, partition_seed=1)).rows_digest() != first
+    assert assemble(replace(plain, lr=1.0, seed=3)).rows_digest() == first
+    raw = replace(plain, normalise="none")
+    assert assemble(raw).rows_digest() == first, "the rows are the same, however encoded"
+    assert assemble(raw).digest() != assemble(plain).digest()
+
+
 def test_the_preprocessing_never_sees_a_test_row(own: Path) -> None:
     """A huge value in a test row must not move the scale of the training rows."""
     plain = config(data=str(own))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -102,6 +103,38 @@ def test_writing_is_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with pytest.raises(OSError, match="disk full"):
         checkpoint.write_atomically(path, "new")
     assert path.read_text() == "old"
+    with pytest.raises(OSError, match="disk full"):
+        checkpoint.save_tensors(tmp_path / "x.safetensors", {"a": torch.zeros(1)})
+    assert [p.name for p in tmp_path.iterdir()] == ["file.json"], "half-written files are left"
+
+
+@pytest.mark.parametrize("kind", ["text", "tensors"])
+def test_two_processes_may_write_one_file(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second writes the whole of it while the first is in the middle: no mixture, no error."""
+    path, sync, begun = tmp_path / "file", os.fsync, []
+
+    def write(number: int) -> None:
+        if kind == "text":
+            checkpoint.write_atomically(path, str(number))
+        else:
+            checkpoint.save_tensors(path, {"a": torch.tensor(number)})
+
+    def found() -> int:
+        return int(path.read_text() if kind == "text" else checkpoint.load_tensors(path)["a"])
+
+    def meanwhile(descriptor: int) -> None:
+        if not begun:
+            begun.append(1)
+            write(2)
+            assert found() == 2
+        sync(descriptor)
+
+    monkeypatch.setattr("os.fsync", meanwhile)
+    write(1)
+    assert found() == 1
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_another_method_or_network_is_refused(tmp_path: Path) -> None:

@@ -117,6 +117,9 @@ def test_resume_survives_a_leftover_of_a_half_written_checkpoint(
     folder = broken_off(tmp_path / "run")
     (folder / "checkpoint" / "state-000009.safetensors.part").write_bytes(b"half")
     (folder / "checkpoint" / "latest.json.part").write_text('{"round"')
+    (folder / "checkpoint" / "latest.json.0123abcd.part").write_text('{"round"')
+    (folder / "models").mkdir()
+    (folder / "models" / "client-0.safetensors.0123abcd.part").write_bytes(b"half")
     fedtailor.resume(folder)
     assert models(folder) == models(whole)
     assert not list(folder.rglob("*.part")), "leftovers stay for ever"
@@ -149,6 +152,38 @@ def test_resume_refuses_what_is_not_the_same_run(spoil: Any, said: str, tmp_path
     with pytest.raises(BadInput, match=re.escape(said)):
         fedtailor.resume(folder)
     assert (folder / "history.jsonl").read_text() == before, "a refusal must change nothing"
+
+
+@pytest.mark.parametrize(
+    ("spoil", "lacking"),
+    [
+        (lambda rows: rows[:1], 2),
+        (lambda rows: [], 1),
+        (lambda rows: rows[1:], 1),
+        (lambda rows: [rows[0], b"\xff\xfe\0\0\n", *rows[2:]], 2),
+        (lambda rows: [rows[0], b"3\n"], 2),
+    ],
+    ids=["cut off", "empty", "without the first", "garbage", "something else"],
+)
+def test_resume_refuses_a_history_with_gaps(spoil: Any, lacking: int, tmp_path: Path) -> None:
+    """After a power cut the checkpoint may be on the disk and the lines before it not."""
+    folder = broken_off(tmp_path / "run", "local")
+    path = folder / "history.jsonl"
+    path.write_bytes(b"".join(spoil(path.read_bytes().splitlines(keepends=True))))
+    before = path.read_bytes()
+    said = f"history.jsonl' lacks round {lacking}, but the checkpoint is at round 2: put "
+    with pytest.raises(BadInput, match=said) as error:
+        fedtailor.resume(folder)
+    assert "\n" not in str(error.value)
+    assert path.read_bytes() == before, "a refusal must change nothing"
+
+
+def test_resume_refuses_a_missing_history(tmp_path: Path) -> None:
+    folder = broken_off(tmp_path / "run", "local")
+    (folder / "history.jsonl").unlink()
+    with pytest.raises(BadInput, match="lacks round 1"):
+        fedtailor.resume(folder)
+    assert not (folder / "history.jsonl").exists()
 
 
 @pytest.mark.parametrize("position", [0, 40, -1])

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 import fedtailor
-from fedtailor import BadInput, tree
+from fedtailor import BadInput, checkpoint, tree
 from fedtailor.assemble import assemble, make_method, make_task
 from fedtailor.config import make_config, read_config
 from fedtailor.methods import METHODS
@@ -263,6 +263,22 @@ def test_watch_is_told_every_round() -> None:
     assert told == [(1, 3), (2, 3), (3, 3)]
 
 
+def test_the_history_is_on_the_disk_before_the_checkpoint_that_relies_on_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: list[str] = []
+    sync = checkpoint.sync
+
+    def noting(path: Path) -> None:
+        synced.append(path.name.partition(".")[0])
+        sync(path)
+
+    monkeypatch.setattr(checkpoint, "sync", noting)
+    fedtailor.run("local", out=tmp_path / "run", **SMALL | {"checkpoint_every": 2})
+    kept = [name for name in synced if name.startswith(("history", "state-"))]
+    assert kept == ["state-000000", "history", "state-000002", "history", "state-000003"]
+
+
 # --- folders ---
 
 
@@ -293,6 +309,24 @@ def test_a_strangers_config_does_not_make_a_folder_a_run(tmp_path: Path) -> None
     with pytest.raises(BadInput):
         open_folder(tmp_path, overwrite=True)
     assert (tmp_path / "thesis.tex").exists()
+
+
+def test_no_run_is_removed_through_a_link(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real" / "config.toml").write_text("# FedTailor\n")
+    (tmp_path / "link").symlink_to("real")
+    with pytest.raises(BadInput, match=f"link' is a link, .*say --out {tmp_path / 'real'}$"):
+        open_folder(tmp_path / "link", overwrite=True)
+    assert (tmp_path / "link" / "config.toml").exists()
+    open_folder(tmp_path / "real", overwrite=True)  # as it was told
+    assert open_folder(tmp_path / "link") == tmp_path / "link"
+    assert (tmp_path / "link").is_symlink()
+
+
+def test_a_link_to_nothing_is_said_to_be_one(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("gone")
+    with pytest.raises(BadInput, match="is a link to 'gone', which is not there: make"):
+        open_folder(tmp_path / "link")
 
 
 def test_an_empty_folder_may_be_used(tmp_path: Path) -> None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,27 +22,55 @@ from .errors import BadInput
 from .tree import Tree
 
 LATEST = "latest.json"
+PART = ".part"  # how the names of half-written files end
+
+
+@contextmanager
+def _part_of(path: Path) -> Iterator[Path]:
+    """A file beside `path` that takes its place in the end, or goes where that fails.
+
+    Its name is its own: of two processes that write the same file each puts a whole one there.
+    """
+    part = path.with_name(f"{path.name}.{secrets.token_hex(4)}{PART}")
+    try:
+        yield part
+        part.replace(path)
+    except BaseException:
+        with suppress(OSError):  # what went wrong is to be told, not this
+            part.unlink()
+        raise
+
+
+def remove_parts(folder: Path) -> None:
+    """Removes what a process that was killed had half written into a run's folder.
+
+    Only for whoever holds the folder, and before the run has a result: others write there later.
+    """
+    for part in folder.rglob(f"*{PART}"):
+        part.unlink(missing_ok=True)
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
     """Puts a text (or bytes) at `path`, wholly or not at all."""
-    part = path.with_name(path.name + ".part")
-    with part.open("wb") as file:
+    with _part_of(path) as part, part.open("wb") as file:
         file.write(content.encode() if isinstance(content, str) else content)
         file.flush()
         os.fsync(file.fileno())
-    part.replace(path)
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
     """Puts tensors at `path` as safetensors, wholly or not at all."""
-    part = path.with_name(path.name + ".part")
     # safetensors wants plain memory: no views, no shared storage
     plain = {k: v.detach().cpu().contiguous().clone() for k, v in tensors.items()}
-    save_file(plain, part)
-    with part.open("rb") as file:
+    with _part_of(path) as part:
+        save_file(plain, part)
+        sync(part)
+
+
+def sync(path: Path) -> None:
+    """Sees that a file is on the disk before anything is written that relies on it."""
+    with path.open("rb") as file:
         os.fsync(file.fileno())
-    part.replace(path)
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:

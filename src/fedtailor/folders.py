@@ -53,6 +53,11 @@ def open_folder(
       marks: files by which an earlier run is known; anything else is never removed.
     """
     try:
+        if path.is_symlink() and not path.exists():
+            raise BadInput(
+                f"'{path}' is a link to '{path.readlink()}', which is not there: make that folder, "
+                "or choose another --out"
+            )
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             known = path.is_dir() and any(_is_ours(path / mark) for mark in marks)
             if not known:
@@ -62,6 +67,11 @@ def open_folder(
                     f"'{path}' holds an earlier run: resume it (fedtailor resume {path}), choose "
                     "another --out, or say --overwrite"
                 )
+            if path.is_symlink():  # what is removed lies where it was named, nowhere else
+                raise BadInput(
+                    f"'{path}' is a link, and --overwrite removes no folder through a link: say "
+                    f"--out {path.resolve()}"
+                )
             check_free(path)
             shutil.rmtree(path)
         path.mkdir(parents=True, exist_ok=True)
@@ -69,7 +79,7 @@ def open_folder(
         probe.touch()
         probe.unlink()
     except OSError as error:
-        raise BadInput(f"folder '{path}' cannot be written to: {error.strerror}") from None
+        raise BadInput(f"folder '{path}' cannot be written to: {error.strerror or error}") from None
     return path
 
 

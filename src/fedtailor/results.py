@@ -52,6 +52,7 @@ def facts_of(run: Runner) -> dict[str, Any]:
         "blocks": block_names(run.task.blocks),
         "clients": fed.clients,
         "partition": config.partition,
+        "rows_digest": run.world.rows_digest(),
         "participation": config.participation,
         "networks": run.networks if config.depths else {},
         "leaks_test": run.leaks,

@@ -47,8 +47,11 @@ def _go_on(folder: Path) -> Runner:
     if meta.get("data") != runner.digest:
         raise BadInput(f"the data of '{folder}' have changed since the run began: start anew")
     checkpoint.restore(folder / "checkpoint", runner.simulation)
+    history = _kept_history(folder / "history.jsonl", runner.simulation.round)
+    if not (folder / "result.json").exists():
+        checkpoint.remove_parts(folder)
     runner.progress = Progress(
-        _kept_history(folder / "history.jsonl", runner.simulation.round),
+        history,
         float(meta["seconds"]),
         int(meta["up"]),
         int(meta["down"]),
@@ -58,16 +61,26 @@ def _go_on(folder: Path) -> Runner:
 
 
 def _kept_history(path: Path, rounds: int) -> list[Line]:
-    """The history up to the checkpoint; later lines, of rounds to be played again, are removed."""
+    """The history up to the checkpoint; later lines, of rounds to be played again, are removed.
+
+    Raises:
+      BadInput: it lacks a round that the checkpoint has.
+    """
     kept: list[Line] = []
-    text = path.read_text(encoding="utf-8") if path.exists() else ""
-    for row in text.splitlines():
+    rows = path.read_bytes().splitlines() if path.exists() else []
+    for row in rows:
         try:
             line = json.loads(row)
-        except json.JSONDecodeError:
+            number = line["round"]
+        except (ValueError, KeyError, TypeError):
             break  # cut off in the middle of a write
-        if line["round"] > rounds:
+        if number != len(kept) + 1 or number > rounds:
             break
         kept.append(line)
+    if len(kept) < rounds:
+        raise BadInput(
+            f"'{path}' lacks round {len(kept) + 1}, but the checkpoint is at round {rounds}: put "
+            "the whole file back, or start the run anew"
+        )
     write_atomically(path, "".join(json.dumps(line) + "\n" for line in kept))
     return kept

@@ -278,6 +278,9 @@ class Runner:
             "down": self.progress.down,
             "noisy": self.progress.noisy,
         }
+        history = self.folder / "history.jsonl"
+        if history.exists():  # before the checkpoint, which relies on the lines up to its round
+            checkpoint.sync(history)
         checkpoint.save(self.folder / "checkpoint", self.simulation, meta)
 
     def _write(self, result: dict[str, Any]) -> None:

@@ -10,15 +10,18 @@ from typing import Any
 import numpy as np
 import pytest
 import synthetic
+from safetensors.numpy import load_file, save_file
 
 import fedtailor
+from fedtailor.errors import BadInput
 from fedtailor.report.collect import collect
 from fedtailor.report.learnt import binned, map_size
 from fedtailor.report.mixes import likeness_order
 from fedtailor.report.names import block_names, variant_labels
-from fedtailor.report.numbers import played_on
+from fedtailor.report.numbers import largest_epsilon, played_on
 from fedtailor.report.pack import pack_counts, pack_scaled
-from fedtailor.report.page import page_data
+from fedtailor.report.page import page_data, render
+from fedtailor.report.running import collect_so_far
 
 KINDS = {"u16": "<u2", "u32": "<u4", "s8": "u1", "s16": "<u2"}
 
@@ -131,8 +134,6 @@ def test_a_real_comparison_writes_its_report_with_its_verdict(real: Path) -> Non
 
 
 def test_maps_show_what_was_recorded(compared: Path, data: dict[str, Any]) -> None:
-    from safetensors.numpy import load_file
-
     found = next(e for e in data["learnt"] if data["methods"][e["method"]]["method"] == "fedfomo")
     record = found["records"][0]
     maps = unpack(record["maps"])  # round, block, row, column
@@ -233,6 +234,100 @@ def test_clients_without_test_rows_have_no_accuracy(tmp_path: Path) -> None:
     assert data["methods"][1]["per_client"][3] is None
     assert data["methods"][1]["gain"][3] is None
     assert "7 clients" in " ".join(data["verdict"])
+
+
+@pytest.mark.parametrize(
+    "each, found",
+    [
+        ([{"max": 2.5}, {"max": 7.5}, {"max": 3.0}], {"max": 7.5}),
+        ([{"max": 2.5}, {"max": None}], {"max": None}),
+        ([{"max": 2.5}, {"max": float("inf")}], {"max": None}),
+        ([{"max": 2.5}, None], {"max": None}),
+        ([None, None], None),
+    ],
+)
+def test_the_largest_epsilon_of_all_seeds_counts(each: list[Any], found: Any) -> None:
+    assert largest_epsilon([{"epsilon": one} for one in each]) == found
+
+
+def test_epsilon_is_told_in_words(tmp_path: Path) -> None:
+    spent = {"fedavg": (2.5, 7.5), "fedala": (None, 1.0), "local": None}
+    for method, each in spent.items():
+        for seed in (0, 1):
+            folder = synthetic.make_run(tmp_path / f"{method}-{seed}", method, seed=seed)
+            found = json.loads((folder / "result.json").read_text())
+            found["epsilon"] = {"delta": 1e-5, "max": each[seed]} if each else None
+            (folder / "result.json").write_text(json.dumps(found))
+    data = page_data(collect(sorted(tmp_path.iterdir())))
+    assert [note for note in data["notes"] if "ε" in note] == [
+        "Differential privacy, ε of the client with the largest, in any seed: "
+        "fedala = ∞, which is no guarantee, fedavg ≤ 7.50."
+    ]
+    render(data)  # it can be written as JSON
+
+
+def _as_if_run(folder: Path, **facts: Any) -> Path:
+    found = json.loads((folder / "result.json").read_text())
+    (folder / "result.json").write_text(json.dumps(found | facts))
+    return folder
+
+
+def test_runs_on_other_partitions_are_refused(tmp_path: Path) -> None:
+    one, same, other = (
+        _as_if_run(synthetic.make_run(tmp_path / name, name), rows_digest=digest)
+        for name, digest in (("local", "a"), ("fedavg", "a"), ("fedala", "b"))
+    )
+    assert len(collect([one, same]).contenders) == 2
+    older = synthetic.make_run(tmp_path / "older", "pfedla")
+    with pytest.raises(BadInput, match="have other rows"):
+        collect([older, one, other])
+    said = f"the clients of '{other}' have other rows than those of '{one}': make a report of each"
+    with pytest.raises(BadInput, match=said) as error:
+        collect([one, same, other])
+    assert "\n" not in str(error.value)
+    synthetic.unfinish(other, 3)
+    with pytest.raises(BadInput, match=said):
+        collect_so_far([one, other])
+
+
+@pytest.mark.parametrize("digest", [None, "a"])
+def test_runs_from_before_the_digest_are_compared_by_class_counts(
+    digest: str | None, tmp_path: Path
+) -> None:
+    one = synthetic.make_run(tmp_path / "one", "local")
+    other = _as_if_run(synthetic.make_run(tmp_path / "other", "fedavg"), rows_digest=digest)
+    assert len(collect([one, other]).contenders) == 2
+    kept = load_file(other / "confusion.safetensors")
+    kept["class_counts"][0, 2] += 1
+    save_file(kept, other / "confusion.safetensors")
+    with pytest.raises(BadInput, match="have other rows"):
+        collect([one, other])
+    (other / "confusion.safetensors").unlink()
+    assert len(collect([one, other]).contenders) == 2, "nothing is known that speaks against it"
+
+
+def test_real_runs_on_one_partition_stay_together(tmp_path: Path) -> None:
+    """Whatever differs but the partition: methods, seeds, networks, encoding, pooled rows."""
+    small: dict[str, Any] = {"model": "mlp", "clients": 3, "partition": "iid", "rounds": 1}
+    runs: list[tuple[str, dict[str, Any]]] = [
+        ("local", {}),
+        ("local", {"seed": 1}),
+        ("fedavg-data", {}),
+        ("fedavg", {"model": "cnn"}),
+        ("pfedla", {"image_size": 6}),
+        ("pmixfed", {"options": {"acc_source": "test"}}),
+    ]
+    folders = []
+    for number, (method, given) in enumerate(runs):
+        folders.append(tmp_path / str(number))
+        fedtailor.run(method, out=folders[-1], **small | given)
+    assert sum(len(c.runs) for c in collect(folders).contenders) == len(runs)
+    other = tmp_path / "other"
+    fedtailor.run("local", out=other, **small | {"partition_seed": 1})
+    begun = [json.loads((f / "begun.json").read_text()) for f in (folders[0], other)]
+    assert begun[0]["rows_digest"] != begun[1]["rows_digest"]
+    with pytest.raises(BadInput, match="--partition-seed"):
+        collect([*folders, other])
 
 
 def test_the_hardware_is_named_where_it_is_known() -> None:

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from fedtailor.errors import BadInput
+from fedtailor.failures import FAILED
+from fedtailor.report.running import standing
 from fedtailor.reproduce import reproduce
 from fedtailor.reproduce.asked import ASKED, Asked, part_of, read_asked
 from fedtailor.reproduce.cells import Scale
@@ -57,6 +59,22 @@ def test_a_browser_is_told(stopped: Path) -> None:
     assert not state["finished"]
     assert state["page"] == 1
     assert snapshots.page() == LiveExperiment(stopped).page()
+
+
+def test_a_run_that_fails_is_said_to_have_failed(stopped: Path) -> None:
+    snapshots = Snapshots(stopped)
+    snapshots.state()
+    assert "round 1 of 2, running" in (snapshots.page() or "")
+    half = next(place for place in LiveExperiment(stopped).places() if not standing(place).finished)
+    note = half / FAILED
+    note.write_text('{"reason": "diverged in round 2", "kind": "Diverged"}')
+    try:
+        snapshots._rest_until = 0.0  # as if the time that it rests were over
+        assert snapshots.state()["page"] == 2
+        assert "round 1 of 2, running" not in (snapshots.page() or "")
+        assert "diverged in round 2" in (snapshots.page() or "")
+    finally:
+        note.unlink()
 
 
 def test_cells_that_wait_say_so(stopped: Path, tmp_path: Path) -> None:

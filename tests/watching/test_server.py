@@ -16,6 +16,7 @@ from fedtailor.cli import main
 from fedtailor.errors import BadInput
 from fedtailor.report.running import Standing
 from fedtailor.watching import Watching
+from fedtailor.watching.server import host_names
 from fedtailor.watching.snapshot import Snapshots, in_words, planned
 
 
@@ -127,6 +128,12 @@ def test_only_get(method: str, served: Watching) -> None:
 def test_localhost_is_this_server(served: Watching) -> None:
     port = served.url.rstrip("/").rpartition(":")[2]
     assert ask(served, "/", Host=f"localhost:{port}").status == 200
+
+
+def test_on_the_port_of_http_browsers_name_no_port() -> None:
+    plain = {"127.0.0.1", "localhost"}
+    assert host_names(80) == plain | {"127.0.0.1:80", "localhost:80"}
+    assert not host_names(8640) & plain
 
 
 def test_it_listens_on_loopback_only(served: Watching) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from ..config import MERE_PLACE, read_config
 from ..errors import BadInput
 from ..failures import failure
+from .confusion import read_confusion
 from .names import variant_labels
 
 Line = dict[str, Any]
@@ -160,6 +161,18 @@ def _same_clients(first: FinishedRun, other: FinishedRun) -> bool:
     return first.result.get("data") == other.result.get("data") and rows[0] == rows[1]
 
 
+def _same_rows(first: FinishedRun, other: FinishedRun) -> bool:
+    """Whether both have the same rows at the same clients, as far as that is known: runs from
+    before the digest was kept are compared by how many rows of each class a client has."""
+    digests = [run.result.get("rows_digest") for run in (first, other)]
+    if None not in digests:
+        return digests[0] == digests[1]
+    counts = [read_confusion(run.folder).get("class_counts") for run in (first, other)]
+    if counts[0] is None or counts[1] is None:
+        return True
+    return counts[0].tolist() == counts[1].tolist()
+
+
 def _variant(run: FinishedRun) -> tuple[str, str]:
     """The method, and all settings by which its result may differ, as JSON."""
     path = run.folder / "config.toml"
@@ -207,13 +220,21 @@ def in_order(folders: Sequence[Path], runs: Sequence[FinishedRun]) -> list[Conte
     """Runs in groups, in the order in which comparisons name their methods.
 
     Raises:
-      BadInput: a run has other data or clients than the first.
+      BadInput: a run has other data, clients or rows than the first.
     """
     for run in runs[1:]:
         if not _same_clients(runs[0], run):
             raise BadInput(
                 f"'{run.folder}' has other data or clients than '{runs[0].folder}': "
                 "make a report of each"
+            )
+    # one that kept its digest: by counts alone, two that differ could both be like an older one
+    first = next((run for run in runs if "rows_digest" in run.result), runs[0])
+    for run in runs:
+        if not _same_rows(first, run):
+            raise BadInput(
+                f"the clients of '{run.folder}' have other rows than those of '{first.folder}': "
+                "make a report of each, or run both with one --partition-seed"
             )
     order = ["local", *(m for folder in folders for m in _planned(folder))]
     ranks = {method: rank for rank, method in reversed(list(enumerate(order)))}

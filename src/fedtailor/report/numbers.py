@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import isfinite
 from statistics import median
 from typing import Any
 
@@ -116,10 +117,24 @@ def _row(contender: Contender, each: Array, alone: Array | None) -> dict[str, An
         "rounds": results[0].get("reached", results[0]["rounds"]),
         "model": results[0].get("model"),
         "device": played_on(results[0]),
-        "epsilon": (results[0].get("epsilon") or {}).get("max"),
+        "epsilon": largest_epsilon(results),
         "skipped": sum(len(s) for r in results for s in r.get("skipped", {}).values()),
         "leaks_test": any(r.get("leaks_test") for r in results),
     }
+
+
+def largest_epsilon(results: list[dict[str, Any]]) -> dict[str, float | None] | None:
+    """The largest ε over seeds, as `max`; this is None where one of them gives no guarantee.
+
+    None without differential privacy.
+    """
+    told = [result.get("epsilon") for result in results]
+    if not any(told):
+        return None
+    each = [(one or {}).get("max") for one in told]
+    # infinity too is written as None: JSON has no word for it
+    guaranteed = [e for e in each if e is not None and isfinite(e)]
+    return {"max": max(guaranteed) if len(guaranteed) == len(each) else None}
 
 
 def played_on(result: dict[str, Any]) -> str:

@@ -60,6 +60,10 @@ def _facts(collection: Collection) -> list[tuple[str, str]]:
     ]
 
 
+def _bound(epsilon: float | None) -> str:
+    return "= ∞, which is no guarantee" if epsilon is None else f"≤ {epsilon:.2f}"
+
+
 def _notes(collection: Collection, table: list[dict[str, Any]]) -> list[str]:
     """What a reader must know before trusting the numbers."""
     notes = []
@@ -76,10 +80,11 @@ def _notes(collection: Collection, table: list[dict[str, Any]]) -> list[str]:
         for row in table
         if row["skipped"]
     ]
-    private = [f"{r['label']} ≤ {r['epsilon']:.2f}" for r in table if r["epsilon"] is not None]
+    private = [f"{r['label']} {_bound(r['epsilon']['max'])}" for r in table if r["epsilon"]]
     if private:
         notes.append(
-            f"Differential privacy, ε of the client with the largest: {', '.join(private)}."
+            "Differential privacy, ε of the client with the largest, in any seed: "
+            f"{', '.join(private)}."
         )
     return notes
 

@@ -24,6 +24,7 @@ from .snapshot import Snapshots
 
 HOME = "127.0.0.1"
 PORT = 8640
+HTTP_PORT = 80
 # the shell may ask this server, and nobody else; the page in it may ask nobody, as on disk
 SHELL_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
@@ -42,6 +43,13 @@ ASSETS = {
 
 def _asset(name: str) -> bytes:
     return resources.files(__package__).joinpath("assets", name).read_bytes()
+
+
+def host_names(port: int) -> set[str]:
+    """What a browser on this machine may call the server."""
+    names = {HOME, "localhost"}
+    # browsers leave out the port that http has anyway
+    return {f"{name}:{port}" for name in names} | (names if port == HTTP_PORT else set())
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -117,7 +125,7 @@ class _Server(ThreadingTCPServer):
         super().__init__((HOME, port), _Handler)
         self.snapshots = snapshots
         self.port = int(self.server_address[1])
-        self.names = {f"{name}:{self.port}" for name in (HOME, "localhost")}
+        self.names = host_names(self.port)
         self.asked = 0.0  # when a browser last asked for the state
 
     def handle_error(self, request: Any, client_address: Any) -> None:

@@ -12,12 +12,13 @@ from typing import Any, Protocol
 
 from ..comparison import MARK, run_folder
 from ..errors import BadInput
+from ..failures import FAILED
 from ..report.page import page_data, render
 from ..report.running import BEGUN, Standing, collect_so_far, standing
 from ..reproduce.asked import ASKED
 from ..verdict import YARDSTICK
 
-TOLD = (BEGUN, "history.jsonl", "result.json")
+TOLD = (BEGUN, "history.jsonl", "result.json", FAILED)
 POLL = 2.0  # seconds between two questions of a browser
 SHARE = 20  # the page may take a twentieth of the time from a run in the same process
 
