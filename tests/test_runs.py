@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import fedtailor
 from fedtailor import BadInput, tree
 from fedtailor.assemble import assemble, make_method, make_task
 from fedtailor.config import make_config, read_config
+from fedtailor.interruption import Interrupted
 from fedtailor.methods import METHODS
 from fedtailor.metrics import summarise
 from fedtailor.runs import file_name, open_folder
@@ -261,6 +263,19 @@ def test_watch_is_told_every_round() -> None:
     told: list[tuple[int, int]] = []
     fedtailor.run("local", **SMALL, watch=lambda line, rounds: told.append((line["round"], rounds)))
     assert told == [(1, 3), (2, 3), (3, 3)]
+
+
+def test_ctrl_c_in_the_last_round_is_told_after_the_results_are_written(
+    finished: Path, tmp_path: Path
+) -> None:
+    def press(line: dict[str, Any], rounds: int) -> None:
+        if line["round"] == rounds:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(Interrupted, match="after round 3"):
+        fedtailor.run("fedala", out=tmp_path / "run", watch=press, **SMALL)
+    assert timeless(result(tmp_path / "run")) == timeless(result(finished))
+    assert models(tmp_path / "run") == models(finished)
 
 
 # --- folders ---
