@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,9 @@ import fedtailor
 from fedtailor import BadInput
 from fedtailor.comparison import Plan, finish, open_comparison, run_folder, spread_options
 from fedtailor.config import read_config
+from fedtailor.interruption import Interrupted
+from fedtailor.occupied import LOCK, Occupied
+from runlab import held
 
 SMALL: dict[str, Any] = {
     "model": "mlp", "clients": 5, "rounds": 3, "batch": 50, "lr": 0.1, "participation": 0.6,
@@ -230,6 +236,67 @@ def test_an_interrupted_comparison_goes_on(tmp_path: Path) -> None:
     assert played == [("fedavg", 2), ("fedavg", 3), *(("fedala", r) for r in (1, 2, 3))]
     whole = fedtailor.compare("fedavg", "fedala", **settings)
     assert timeless(summary(tmp_path / "c")) == timeless(whole)
+
+
+def test_ctrl_c_in_the_last_round_of_a_run_stops_the_comparison(tmp_path: Path) -> None:
+    folder = tmp_path / "c"
+    begun: list[str] = []
+
+    def announce(name: str, seed: int, done: int, runs: int) -> Any:
+        begun.append(name)
+
+        def watch(line: dict[str, Any], rounds: int) -> None:
+            if name == "local" and line["round"] == rounds:
+                signal.raise_signal(signal.SIGINT)
+
+        return watch
+
+    with pytest.raises(Interrupted):
+        fedtailor.compare("fedavg", out=folder, announce=announce, **SMALL)
+    assert begun == ["local"]
+    done = run_folder(folder, "local", 0) / "result.json"
+    before = done.stat().st_mtime_ns
+    finish(Plan.from_json(folder / "comparison.json"), folder)
+    assert done.stat().st_mtime_ns == before, "a finished run was run again"
+    assert timeless(summary(folder)) == timeless(fedtailor.compare("fedavg", **SMALL))
+
+
+OVERWRITE = """
+import sys
+from pathlib import Path
+from fedtailor.comparison import Plan, open_comparison
+from fedtailor.occupied import Occupied
+try:
+    open_comparison(Plan(["fedavg"], 1, {}, {}), Path(sys.argv[1]), overwrite=True)
+except Occupied as error:
+    print(error)
+"""
+
+
+def test_nobody_replaces_a_comparison_between_two_of_its_runs(tmp_path: Path) -> None:
+    folder = tmp_path / "c"
+    said: list[str] = []
+
+    def announce(name: str, seed: int, done: int, runs: int) -> None:
+        if done == 1:  # the first run is finished, the second has not begun
+            other = [sys.executable, "-c", OVERWRITE, str(folder)]
+            said.append(subprocess.run(other, capture_output=True, text=True, check=True).stdout)
+
+    fedtailor.compare("fedavg", out=folder, announce=announce, **SMALL)
+    assert "is being played by process" in said[0]
+    assert len(list(folder.glob("runs/*/result.json"))) == 2
+    assert not list(folder.rglob(LOCK))
+
+
+def test_a_comparison_that_another_process_is_at_is_left_alone(made: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "c"
+    shutil.copytree(made, folder)
+    (folder / "summary.json").unlink()
+    with held(folder), pytest.raises(Occupied, match="is being played by process"):
+        finish(Plan.from_json(folder / "comparison.json"), folder)
+    assert not (folder / "summary.json").exists()
+    finish(Plan.from_json(folder / "comparison.json"), folder)  # its process was killed: free again
+    assert timeless(summary(folder)) == timeless(summary(made))
 
 
 def test_a_run_that_never_reached_a_checkpoint_starts_anew(made: Path, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import fedtailor
 from fedtailor import BadInput, checkpoint, tree
 from fedtailor.assemble import assemble, make_method, make_task
 from fedtailor.config import make_config, read_config
+from fedtailor.interruption import Interrupted
 from fedtailor.methods import METHODS
 from fedtailor.metrics import summarise
 from fedtailor.runs import file_name, open_folder
@@ -277,6 +279,19 @@ def test_the_history_is_on_the_disk_before_the_checkpoint_that_relies_on_it(
     fedtailor.run("local", out=tmp_path / "run", **SMALL | {"checkpoint_every": 2})
     kept = [name for name in synced if name.startswith(("history", "state-"))]
     assert kept == ["state-000000", "history", "state-000002", "history", "state-000003"]
+
+
+def test_ctrl_c_in_the_last_round_is_told_after_the_results_are_written(
+    finished: Path, tmp_path: Path
+) -> None:
+    def press(line: dict[str, Any], rounds: int) -> None:
+        if line["round"] == rounds:
+            signal.raise_signal(signal.SIGINT)
+
+    with pytest.raises(Interrupted, match="after round 3"):
+        fedtailor.run("fedala", out=tmp_path / "run", watch=press, **SMALL)
+    assert timeless(result(tmp_path / "run")) == timeless(result(finished))
+    assert models(tmp_path / "run") == models(finished)
 
 
 # --- folders ---

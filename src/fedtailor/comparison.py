@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from .describe import find, page
 from .errors import BadInput, unknown
 from .folders import open_folder
 from .methods import METHODS
+from .occupied import occupy
 from .partition.picture import draw
 from .report import write_report
 from .resuming import resume
@@ -238,15 +240,22 @@ def summarise_runs(
 
 
 def finish(plan: Plan, folder: Path | None, announce: Announce | None = None) -> dict[str, Any]:
-    """Plays what is left of a comparison and sums it up."""
-    world, results, histories = _play(plan, folder, announce)
-    summary = summarise_runs(plan, world, results, histories)
-    if folder:
-        from .figures import comparison_figures
+    """Plays what is left of a comparison and sums it up.
 
-        write_atomically(folder / "summary.json", json.dumps(summary, indent=1) + "\n")
-        comparison_figures(summary, folder)
-        write_report([folder])
+    Raises:
+      Occupied: another process is at it.
+      Interrupted: somebody pressed Ctrl-C.
+    """
+    # also between two runs, each of which holds only its own folder
+    with occupy(folder) if folder else nullcontext():
+        world, results, histories = _play(plan, folder, announce)
+        summary = summarise_runs(plan, world, results, histories)
+        if folder:
+            from .figures import comparison_figures
+
+            write_atomically(folder / "summary.json", json.dumps(summary, indent=1) + "\n")
+            comparison_figures(summary, folder)
+            write_report([folder])
     return summary
 
 

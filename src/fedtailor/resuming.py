@@ -25,12 +25,12 @@ def resume(folder: Path, *, watch: Watcher | None = None) -> dict[str, Any]:
     if not (folder / "config.toml").exists():
         raise BadInput(f"'{folder}' is no run: it has no config.toml")
     with occupy(folder):
-        result = _go_on(folder).play(watch)
+        result = restored(folder).play(watch)
     write_report([folder])
     return result
 
 
-def _go_on(folder: Path) -> Runner:
+def restored(folder: Path) -> Runner:
     """A run as its last checkpoint has it; what its history has of later rounds is removed."""
     config = config_of(folder)
     meta = checkpoint.read_meta(folder / "checkpoint")

@@ -176,13 +176,16 @@ class Runner:
                     cost = saved_at - before
                 if stop and done < self.config.rounds:
                     raise Interrupted(self.folder, done)
-            # a first Ctrl-C from here on is ignored: results are about to be written
+            # a first Ctrl-C from here on waits: results are about to be written
             if self.folder:
                 self._checkpoint()
             result = result_of(self)
             result["seconds"] = round(time.monotonic() - begun, 3)
             if self.folder:
                 self._write(result)
+            # the run is finished; whoever would go on with another hears of it
+            if self.folder and interrupted():
+                raise Interrupted(self.folder, self.config.rounds)
         return result
 
     def _round(self) -> Line:

@@ -46,7 +46,9 @@ def _world(net: str = "mlp", **options) -> tuple:
 
 
 def _tree(scores: Scores) -> dict:
-    return {part: score._asdict() for part, score in scores._asdict().items()}
+    return {part: getattr(scores, part)._asdict() for part in ("test", "val")} | {
+        "noisy": scores.noisy
+    }
 
 
 # ------------------------------------------------------------------------------- engines agree

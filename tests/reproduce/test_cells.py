@@ -121,3 +121,11 @@ def test_only_says_what_matches_nothing(experiments) -> None:
         choose(["iid,FedAvgg"], cells)
     with pytest.raises(BadInput, match="no row that is named has a cell in these columns"):
         choose(["Ditto", "two classes"], cells)
+
+
+def test_only_may_name_rows_of_other_experiments(experiments) -> None:
+    cells = make_cells(experiments["table1"])
+    chosen = choose(["Ditto,Local", "elsewhere"], cells, only_here=False)
+    assert chosen == choose(["Ditto"], cells)
+    with pytest.raises(BadInput, match="unknown row or column in --only 'Local elsewhere'"):
+        choose(["Local", "elsewhere"], cells, only_here=False)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import signal
 import threading
+import time
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -71,9 +73,25 @@ def test_workers_say_what_became_of_a_run(
             raise error
 
         monkeypatch.setattr(jobs, "play", fail)
-        said, reason, fatal = jobs._try(tasks[0], Worlds(), here)
-        assert (said, fatal) == (word, ends)
+        said, reason, over = jobs._try(tasks[0], Worlds(), here)
+        assert (said, over) == (word, ends)
         assert reason
+
+
+def test_a_worker_says_that_it_ends(tasks: list[Task], monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: Any) -> None:
+        raise RuntimeError("the device is broken")
+
+    monkeypatch.setattr(jobs, "play", fail)
+    monkeypatch.setattr(jobs.os, "setpgid", lambda *numbers: None)  # this process is no worker
+    here, there = multiprocessing.Pipe()
+    worker = threading.Thread(target=jobs.serve, args=(there, torch.get_num_threads(), 1.0))
+    worker.start()
+    assert here.recv() == ("ready", None, False)
+    here.send(tasks[0])
+    assert here.recv() == ("failed", "RuntimeError: the device is broken", True)
+    worker.join(60)
+    assert not worker.is_alive()
 
 
 class _Thread:
@@ -92,11 +110,19 @@ class _Thread:
         )
 
     def _serve(self) -> None:
-        self._line.send(("ready", None))
-        while self._line.recv() is not None:
-            alone = self._share == jobs.FOR_JOBS
-            self._line.send(("done", "") if alone else ("memory", "out of memory: 40 GiB"))
+        self._line.send(("ready", None, False))
+        while (task := self._line.recv()) is not None:
+            word, what, ends = self._answer(task)
+            self._line.send((word, what, ends))
+            if ends:
+                time.sleep(0.2)  # a process takes a while to end
+                break
         self._line.close()
+
+    def _answer(self, task: Task) -> tuple[str, str, bool]:
+        if self._share == jobs.FOR_JOBS:
+            return "done", "", False
+        return "memory", "out of memory: 40 GiB", True
 
 
 class _Threads:
@@ -120,17 +146,46 @@ def test_a_run_without_memory_is_tried_again_alone(
 
 def test_alone_it_fails(tasks: list[Task], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs.multiprocessing, "get_context", lambda kind: _Threads)
-    monkeypatch.setattr(jobs, "FOR_JOBS", 0.5)  # what _Thread has never seen
-
-    def never(self: _Thread) -> None:
-        self._line.send(("ready", None))
-        self._line.recv()
-        self._line.send(("memory", "out of memory: 40 GiB"))
-        self._line.close()
-
-    monkeypatch.setattr(_Thread, "_serve", never)
+    no_memory = ("memory", "out of memory: 40 GiB", True)
+    monkeypatch.setattr(_Thread, "_answer", lambda self, task: no_memory)
     played = jobs.Pool(tasks[:1], 1, lambda news: None).run()
     assert played.failed == {tasks[0].key: "out of memory: 40 GiB"}
+
+
+def test_a_worker_that_ends_gets_no_other_run(
+    tasks: list[Task], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would die with it, and a run whose process dies twice has failed."""
+    *bad, good = tasks[:3]
+
+    def answer(self: _Thread, task: Task) -> tuple[str, str, bool]:
+        if task.key == good.key:
+            return "done", "", False
+        return "failed", "the device is broken", True
+
+    monkeypatch.setattr(_Thread, "_answer", answer)
+    monkeypatch.setattr(jobs.multiprocessing, "get_context", lambda kind: _Threads)
+    seen: list[tuple[str, str]] = []
+    played = jobs.Pool([*bad, good], 2, lambda n: seen.append((n.kind, n.task.key))).run()
+    assert played.failed == {task.key: "the device is broken" for task in bad}
+    assert [key for kind, key in seen if kind == "done"] == [good.key]
+    assert [kind for kind, _ in seen].count("begins") == 3
+
+
+def test_ctrl_c_in_the_last_round_of_a_run_stops_the_others(tasks: list[Task]) -> None:
+    seen: list[tuple[str, str]] = []
+
+    def press(news: News) -> None:
+        seen.append((news.kind, news.task.key))
+        if news.line and news.line["round"] == news.task.config.rounds:
+            signal.raise_signal(signal.SIGINT)
+
+    played = jobs.play_all(tasks[:2], 1, press)
+    assert played.stopped
+    assert not played.failed
+    first = seen[0][1]
+    assert {key for _, key in seen} == {first}
+    assert seen[-1] == ("done", first)
 
 
 def test_what_diverged_is_not_played_again(tmp_path: Path) -> None:

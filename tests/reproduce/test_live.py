@@ -101,6 +101,17 @@ def test_what_was_asked_for_is_kept(tmp_path: Path) -> None:
     assert found == [t.folder.resolve() for _, tasks in plan.parts[0].cells for t in tasks]
 
 
+def test_what_was_asked_for_may_name_rows_of_several_experiments(tmp_path: Path) -> None:
+    asked = Asked(Scale(), ["Ditto,Local", "iid,3 clients"], {"device": "cpu"}, PAPERS, "")
+    plan = asked.plan(["tiny/table1", "tiny/fig2"], tmp_path)
+    asked.keep(plan)
+    assert len(plan.parts) == 2
+    for part in plan.parts:
+        found, _ = part_of(plan.folder(part))
+        assert [cell for cell, _ in found.cells] == [cell for cell, _ in part.cells]
+        assert len(LiveExperiment(plan.folder(part)).standings()) == len(part.cells[0][1])
+
+
 @pytest.mark.parametrize(
     "broken",
     [

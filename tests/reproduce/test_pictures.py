@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,8 +15,9 @@ from fedtailor import figures, landscape
 from fedtailor.report.collect import read_history
 from fedtailor.reproduce import landscapes, pictures, reproduce
 from fedtailor.reproduce.cells import Scale
-from fedtailor.reproduce.outcome import Part
+from fedtailor.reproduce.outcome import Part, outcome
 from fedtailor.reproduce.plan import make_plan
+from fedtailor.reproduce.play import Worlds, play
 
 PAPERS = Path(__file__).parent / "papers"
 NAMES = ("sent", "clients", "newcomers", "surface")
@@ -79,6 +82,40 @@ def test_where_nobody_comes_later_all_are_there(seen: Any) -> None:
     assert one.lines[0].get_ydata() == pytest.approx(present)
     (arrival,) = (line["round"] for line in histories[1] if "joined" in line)
     assert list(one.lines[1].get_xdata()) == [arrival, arrival]
+
+
+def test_somebody_who_comes_in_a_round_without_a_test_is_marked(
+    experiments: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    kept: list[Any] = []
+    monkeypatch.setattr(pictures, "save", lambda picture, folder, name: kept.append(picture) or "")
+    seldom = replace(experiments["newcomers"], settings={"eval_every": 3})
+    (part,) = make_plan([seldom], Scale(), tmp_path, only=["one"]).parts
+    ((_, (task,)),) = part.cells
+    play(task, Worlds())
+    pictures.join(part, tmp_path)
+    (panel,) = kept[0].axes
+    assert [list(line.get_xdata()) for line in panel.lines] == [[3], [2, 2]]
+
+
+def test_error_bars_are_as_wide_as_the_table_says(
+    experiments: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    kept: list[Any] = []
+    monkeypatch.setattr(pictures, "save", lambda picture, folder, name: kept.append(picture) or "")
+    (part,) = make_plan([experiments["fig2"]], Scale(seeds=3), tmp_path).parts
+    for _, tasks in part.cells:
+        for task, accuracy in zip(tasks, (0.4, 0.5, 0.9), strict=True):
+            task.folder.mkdir(parents=True)
+            found = {"accuracy": {"mean": accuracy}, "device": "cpu", "version": "0", "seconds": 1}
+            (task.folder / "result.json").write_text(json.dumps(found))
+            (task.folder / "history.jsonl").touch()
+    pictures.sweep(part, tmp_path)
+    (axes,) = kept[0].axes
+    (bars,) = axes.containers
+    stds = [cell["std"] for cell in outcome(part, {}, "")["cells"]]
+    drawn = [(high - low) / 2 for (_, low), (_, high) in bars.lines[2][0].get_segments()]
+    assert drawn == pytest.approx(stds)
 
 
 @pytest.mark.parametrize("draw", [pictures.sent, pictures.join, pictures.spread])

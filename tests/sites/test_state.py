@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from fedtailor.errors import BadInput
+from fedtailor.privacy import Spent
 from fedtailor.sites import state as module
 from fedtailor.sites.packet import Packet
 from fedtailor.sites.state import Kept, StateError, Store, checked_id
@@ -16,7 +17,7 @@ def store(folder, plan="p", client=1):
 
 
 def kept(round, value, played=()):
-    return Kept(round, {"own": {"w": torch.full((3,), value)}}, tuple(played), 0)
+    return Kept(round, {"own": {"w": torch.full((3,), value)}}, tuple(played), Spent())
 
 
 def reply(value):

@@ -16,9 +16,9 @@ from fedtailor.cli.settings import whole, with_settings
 from fedtailor.cli.watching import watched
 from fedtailor.config import settings
 from fedtailor.errors import BadInput
+from fedtailor.reproduce.given import MAY_BE_GIVEN
 
-KEPT = {"data_dir", "hub", "device", "compile", "precision", "chunk", "checkpoint_every"}
-OTHERS = tuple(name for name in settings() if name not in KEPT)
+OTHERS = tuple(name for name in settings() if name not in MAY_BE_GIVEN)
 
 
 def _command(values: dict[str, Any]) -> str:

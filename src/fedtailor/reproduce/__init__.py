@@ -67,10 +67,11 @@ def reproduce(
       papers: a folder with declarations of your own; else FedTailor's.
       run: False writes what is finished, from wherever it came, and runs nothing.
       tell: called with what happens.
-      settings: data_dir, device, compile, precision and the like.
+      settings: data_dir, hub, device, compile, precision, chunk and checkpoint_every; all others
+        are the paper's.
 
     Raises:
-      BadInput: a name or data are missing.
+      BadInput: a name or data are missing, or a setting is given that is the paper's.
       KeyboardInterrupt: somebody pressed Ctrl-C; what was done is kept and written.
     """
     from .asked import Asked

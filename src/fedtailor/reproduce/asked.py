@@ -77,5 +77,7 @@ def part_of(folder: Path) -> tuple[Part, str]:
     asked = read_asked(folder)
     whole = folder.resolve()
     name = f"{whole.parent.name}/{whole.name}"
-    (part,) = asked.plan([name], whole.parent.parent, look_for_data=False).parts
+    # what was asked for may name rows of other experiments: that was checked then
+    how = {"look_for_data": False, "only_here": False}
+    (part,) = asked.plan([name], whole.parent.parent, **how).parts
     return part, asked.command

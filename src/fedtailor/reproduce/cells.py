@@ -13,6 +13,7 @@ from ..config import MERE_PLACE, Config, make_config
 from ..config import settings as known_settings
 from ..describe import find, page
 from ..errors import BadInput, unknown
+from .given import check_given
 from .published import Published
 from .schema import Column, Experiment, Row, Values
 
@@ -218,8 +219,10 @@ def make_cells(
       given: settings of whoever runs it, such as device and data_dir.
 
     Raises:
-      BadInput: a cell cannot be run as declared; the message says which.
+      BadInput: a cell cannot be run as declared, and the message says which; or a setting is
+        given that is the paper's.
     """
+    check_given(given or {})
     small = experiment.small if scale.small else None
     if scale.small and small is None:
         raise BadInput(f"{experiment.key} has no small version: use --rounds and --seeds instead")

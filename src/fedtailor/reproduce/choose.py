@@ -30,15 +30,21 @@ def _matching(pattern: str, names: Iterable[str]) -> set[str]:
     return exact or {n for n in names if fnmatchcase(n.lower(), low)}
 
 
-def choose(only: Sequence[str], cells: Sequence[Cell]) -> Choosing:
+def _matches_nothing(pattern: str, cells: Sequence[Cell]) -> BadInput:
+    known = list(dict.fromkeys(n for c in cells for n in (c.row, c.column)))
+    return unknown("row or column in --only", pattern.strip(), known)
+
+
+def choose(only: Sequence[str], cells: Sequence[Cell], *, only_here: bool = True) -> Choosing:
     """What `--only` means: of rows those that are named, of columns those that are named.
 
     Args:
       only: names or globs, several with commas.
       cells: all there are.
+      only_here: False where some of `only` may be names of other experiments.
 
     Raises:
-      BadInput: one of them matches nothing.
+      BadInput: one of them matches nothing, or, if they may be of others, all of them do.
     """
     rows, columns = {c.row for c in cells}, {c.column for c in cells}
     chosen_rows: set[str] = set()
@@ -47,11 +53,12 @@ def choose(only: Sequence[str], cells: Sequence[Cell]) -> Choosing:
         whole = _matching(text, rows | columns)
         for pattern in [text] if whole else text.split(","):  # a name may hold a comma
             in_rows, in_columns = _matching(pattern, rows), _matching(pattern, columns)
-            if not in_rows and not in_columns:
-                known = list(dict.fromkeys(n for c in cells for n in (c.row, c.column)))
-                raise unknown("row or column in --only", pattern.strip(), known)
+            if only_here and not in_rows and not in_columns:
+                raise _matches_nothing(pattern, cells)
             chosen_rows |= in_rows
             chosen_columns |= in_columns
+    if only and not chosen_rows and not chosen_columns:
+        raise _matches_nothing(" ".join(only), cells)
     found = Choosing(
         frozenset(chosen_rows) if chosen_rows else None,
         frozenset(chosen_columns) if chosen_columns else None,

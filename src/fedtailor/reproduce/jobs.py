@@ -63,9 +63,11 @@ def _play_here(tasks: Sequence[Task], tell: Tell) -> Played:
             except Occupied as error:
                 tell(News("elsewhere", 0, task, reason=str(error.who)))
                 waiting.put_off(task)
+            except Interrupted:
+                if task.finished:  # Ctrl-C came in its last round
+                    tell(News("done", 0, task))
+                raise
             except Exception as error:
-                if isinstance(error, Interrupted):
-                    raise
                 played.failed[task.key] = reason_of(error)
                 tell(News("failed", 0, task, reason=played.failed[task.key]))
             else:
@@ -92,18 +94,17 @@ def serve(line: Connection, threads: int, share: float) -> None:
     for number in range(torch.cuda.device_count()):
         torch.cuda.set_per_process_memory_fraction(share, number)
     worlds = Worlds()
-    line.send(("ready", None))
+    line.send(("ready", None, False))
     with suppress(EOFError, BrokenPipeError, KeyboardInterrupt):
         while (task := line.recv()) is not None:
-            word, what, fatal = _try(task, worlds, line)
-            line.send((word, what))
-            if fatal or word == "stopped":
+            word, what, ends = _try(task, worlds, line)
+            line.send((word, what, ends))  # the parent hands nothing to a process that ends
+            if ends:
                 return
 
 
 def _try(task: Task, worlds: Worlds, line: Connection) -> tuple[str, str, bool]:
-    """(done, failed, memory, elsewhere or stopped; the reason; whether this process had better
-    end)."""
+    """(done, failed, memory, elsewhere or stopped; the reason; whether this process ends)."""
     try:
         play(task, worlds, _speaker(line))
     except Occupied as error:
@@ -111,7 +112,7 @@ def _try(task: Task, worlds: Worlds, line: Connection) -> tuple[str, str, bool]:
     except (BadInput, Diverged) as error:
         return "failed", reason_of(error), False
     except (Interrupted, KeyboardInterrupt):
-        return "stopped", "", False
+        return "stopped", "", True
     except Exception as error:  # after an error on the device nothing works there any more
         return "memory" if is_out_of_memory(error) else "failed", reason_of(error), True
     return "done", "", False
@@ -130,7 +131,7 @@ def _speaker(line: Connection) -> Any:
         if row.get("pre"):
             told["pre"] = {"mean": row["pre"].get("mean")}
         try:
-            line.send(("round", told))
+            line.send(("round", told, False))
         except OSError:  # nobody is there any more: keep what there is, and end
             os.kill(os.getpid(), signal.SIGINT)
 
@@ -148,6 +149,14 @@ class _Worker:
     task: Task | None = None
     world: str = ""
     ready: bool = False
+
+
+def _await_end(process: BaseProcess) -> None:
+    """Until a process that has nothing left to do is gone, and what it has on the device free."""
+    process.join(timeout=10)
+    if process.is_alive():
+        process.kill()
+        process.join()
 
 
 class Pool:
@@ -219,11 +228,15 @@ class Pool:
         for line in wait(list(by_line), timeout=0.2):
             worker = by_line[line]  # type: ignore[index]
             try:
-                word, what = worker.line.recv()
+                word, what, ends = worker.line.recv()
             except (EOFError, OSError):
                 self._lost(worker)
                 continue
             self._heard(worker, word, what)
+            if ends:  # before anything is handed out: a new process takes its place
+                del self._workers[worker.number]
+                worker.line.close()
+                _await_end(worker.process)
 
     def _heard(self, worker: _Worker, word: str, what: Any) -> None:
         task = worker.task
@@ -249,6 +262,8 @@ class Pool:
             self._tell(News("done", worker.number, task))
         elif word == "stopped":
             self._played.stopped = True
+            if task.finished:  # Ctrl-C came in its last round
+                self._tell(News("done", worker.number, task))
 
     def _lost(self, worker: _Worker) -> None:
         """A worker's process has ended: its run, if it had one, is tried once more."""
@@ -286,7 +301,4 @@ class Pool:
                 worker.line.send(None)
             worker.line.close()
         for worker in self._workers.values():
-            worker.process.join(timeout=10)
-            if worker.process.is_alive():
-                worker.process.kill()
-                worker.process.join()
+            _await_end(worker.process)

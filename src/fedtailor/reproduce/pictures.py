@@ -15,7 +15,7 @@ from ..figures import COLOURS, curve, figure, file_of, look, tidy
 from ..report.collect import read_history
 from .cells import Cell
 from .measures import MEASURES, read_run
-from .outcome import Part
+from .outcome import Part, over_seeds
 from .play import Task
 
 KINDS = ("png", "svg", "pdf")
@@ -110,7 +110,8 @@ def _by_round(part: Part, folder: Path, key: str, across: str, name: str) -> lis
             band = (scores.min(axis=0), scores.max(axis=0)) if len(scores) > 1 else None
             curve(panel, places[cell.row], cell.row, place, scores.mean(axis=0), band)
             if key == "pre_present":
-                arrivals |= {x["round"] for x in read_history(tasks[0].folder) if "joined" in x}
+                history = read_run(tasks[0].folder)[1]  # somebody may come in any round
+                arrivals |= {line["round"] for line in history if "joined" in line}
         for number in sorted(arrivals):
             panel.axvline(number, color="#7F7F7F", linewidth=0.9, linestyle=":")
         panel.set_xlabel("MB up and down" if across == "sent" else "round")
@@ -146,9 +147,10 @@ def sweep(part: Part, folder: Path) -> list[str]:
                 continue
             measure = MEASURES[cell.metric]
             found = [measure.read(*read_run(t.folder)) for t in tasks]
-            values = [v.main for v in found if v and isfinite(v.main)]
+            values = [v for v in found if v and isfinite(v.main)]
             if values:
-                points.append((cell.x, np.mean(values), np.std(values), cell.published))
+                ours = over_seeds(values)  # as in the table
+                points.append((cell.x, ours["mean"], ours["std"] or 0.0, cell.published))
         points.sort(key=lambda point: point[0])
         if not points:
             continue

@@ -31,9 +31,13 @@ class Plan:
         found: dict[str, Task] = {}
         for part in self.parts:
             for cell, tasks in part.cells:
-                if (cell.row, cell.column) not in part.missing:
-                    # one that keeps its models goes before one that does not
-                    found |= {t.key: t for t in tasks if t.keep or t.key not in found}
+                if (cell.row, cell.column) in part.missing:
+                    continue
+                for task in tasks:
+                    there = found.setdefault(task.key, task)
+                    # without its models, one that needs them is not finished; then who keeps them
+                    if (task.needs_models, task.keep) > (there.needs_models, there.keep):
+                        found[task.key] = task
         return list(found.values())
 
     def folder(self, part: Part) -> Path:
@@ -71,6 +75,7 @@ def make_plan(
     skip_missing: bool = False,
     keep_models: bool = False,
     look_for_data: bool = True,
+    only_here: bool = True,
 ) -> Plan:
     """Everything that is to be run.
 
@@ -83,13 +88,14 @@ def make_plan(
       skip_missing: leave out cells whose data are not there.
       keep_models: keep models of finished runs, too.
       look_for_data: False for runs that are finished, and need none.
+      only_here: False where some of `only` may be names of other experiments.
 
     Raises:
       BadInput: a name, a setting or data are missing; nothing has been run or written then.
     """
     _check_place(out, str((given or {}).get("device", "auto")))
     made = [(e, make_cells(e, scale, given)) for e in experiments]
-    chosen = choose(only, [cell for _, cells in made for cell in cells])
+    chosen = choose(only, [cell for _, cells in made for cell in cells], only_here=only_here)
     parts = []
     for experiment, cells in made:
         part = Part(experiment, scale.mark(experiment), [], {})

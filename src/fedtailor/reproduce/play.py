@@ -15,9 +15,10 @@ from ..engine import Diverged
 from ..errors import BadInput
 from ..failures import failure
 from ..folders import file_name
+from ..interruption import Interrupted
 from ..occupied import LOCK, occupy
-from ..resuming import resume
-from ..runs import Watcher, start
+from ..resuming import restored
+from ..runs import Runner, Watcher, start
 from .cells import run_key, world_key
 
 HEAVY = ("models", "checkpoint", "general")  # hundreds of runs would fill any disk
@@ -97,15 +98,14 @@ def tidy(task: Task) -> None:
         (task.folder / "general.safetensors").unlink(missing_ok=True)
 
 
-def _go_on(task: Task, watch: Watcher | None) -> bool:
-    """Resumes a half-done run; False where its checkpoint cannot be used any more."""
+def _half_done(task: Task) -> Runner | None:
+    """A run as its checkpoint has it; None where there is none that can still be used."""
     if not (task.folder / "checkpoint" / LATEST).exists():
-        return False
-    try:
-        resume(task.folder, watch=watch)
+        return None
+    try:  # the playing is left out: what is wrong then does not speak against the checkpoint
+        return restored(task.folder)
     except BadInput:  # of another version, or of data that have changed: not the same run
-        return False
-    return True
+        return None
 
 
 def _clear(folder: Path) -> None:
@@ -127,12 +127,19 @@ def play(task: Task, worlds: Worlds, watch: Watcher | None = None) -> None:
       Interrupted: somebody pressed Ctrl-C.
     """
     with occupy(task.folder):
+        if task.finished:  # by another process, meanwhile: what it keeps is its own affair
+            return
+        half = _half_done(task)
         try:
-            if not task.finished and not _go_on(task, watch):
+            if half:
+                half.play(watch)
+            else:
                 world = worlds.of(task.config)  # before anything is lost: it may be bad input
                 _clear(task.folder)
                 start(task.config, task.folder, world=world, watch=watch)
-        except Diverged:
-            tidy(task)
+        except (Diverged, Interrupted) as error:
+            # a run that is interrupted in its last round is finished all the same
+            if isinstance(error, Diverged) or task.finished:
+                tidy(task)
             raise
         tidy(task)

@@ -1,0 +1,29 @@
+"""What whoever runs an experiment may say about its runs; all else is the paper's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ..config import settings as known_settings
+from ..errors import BadInput, unknown
+
+MAY_BE_GIVEN = (
+    "data_dir", "hub", "device", "compile", "precision", "chunk", "checkpoint_every",
+)  # fmt: skip
+
+
+def check_given(given: dict[str, Any]) -> None:
+    """Looks whether settings may be given.
+
+    Raises:
+      BadInput: one is the paper's: results would look as if they were made as in the paper.
+    """
+    for name, value in given.items():
+        if name in MAY_BE_GIVEN:
+            continue
+        if name not in known_settings():
+            raise unknown("setting", name, MAY_BE_GIVEN)
+        raise BadInput(
+            f"setting '{name}' is {value!r}: the paper says what it is; declare an experiment of "
+            f"your own (papers) to change it; may be given: {', '.join(MAY_BE_GIVEN)}"
+        )

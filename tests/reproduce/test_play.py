@@ -1,0 +1,85 @@
+"""One run of a reproduction: what is half done goes on, what is finished stays as it is."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedtailor.config import make_config
+from fedtailor.errors import BadInput
+from fedtailor.interruption import Interrupted
+from fedtailor.reproduce.play import Task, Worlds, make_task, play
+from runlab import SMALL, history
+
+CONFIG = make_config("fedavg", SMALL | {"partition": "iid", "device": "cpu"}, {})
+
+
+def press_after(number: int) -> Any:
+    def watch(line: dict[str, Any], rounds: int) -> None:
+        if line["round"] == number:
+            signal.raise_signal(signal.SIGINT)
+
+    return watch
+
+
+@pytest.fixture
+def half(tmp_path: Path) -> Task:
+    """A run that was stopped after the first of its three rounds."""
+    task = make_task(CONFIG, tmp_path, "a run")
+    with pytest.raises(Interrupted):
+        play(task, Worlds(), press_after(1))
+    return task
+
+
+def test_a_run_that_goes_on_is_played_once(half: Task) -> None:
+    """Also where a page about it could not be written: none is needed."""
+    (half.folder / "report.html").mkdir()
+    seen: list[int] = []
+    play(half, Worlds(), lambda line, rounds: seen.append(line["round"]))
+    assert seen == [2, 3]
+    assert half.finished
+
+
+def test_bad_input_while_it_is_played_does_not_begin_it_anew(half: Task) -> None:
+    seen: list[int] = []
+
+    def watch(line: dict[str, Any], rounds: int) -> None:
+        seen.append(line["round"])
+        raise BadInput("nothing can be written any more")
+
+    with pytest.raises(BadInput, match="any more"):
+        play(half, Worlds(), watch)
+    assert seen == [2]
+    play(half, Worlds())
+    assert [line["round"] for line in history(half.folder)] == [1, 2, 3]
+
+
+def test_a_checkpoint_that_cannot_be_used_begins_it_anew(half: Task) -> None:
+    config = half.folder / "config.toml"
+    config.write_text(config.read_text().replace("lr = 0.1", "lr = 0.2"))
+    seen: list[int] = []
+    play(half, Worlds(), lambda line, rounds: seen.append(line["round"]))
+    assert seen == [1, 2, 3]
+    assert "lr = 0.1" in config.read_text()
+
+
+def test_models_that_another_keeps_stay(tmp_path: Path) -> None:
+    """A table waits for a run that a picture of the models plays."""
+    picture = make_task(CONFIG, tmp_path, "a picture", needs_models=True)
+    table = make_task(CONFIG, tmp_path, "a table")
+    play(picture, Worlds())
+    play(table, Worlds())
+    assert table.finished
+    assert picture.finished
+    assert (picture.folder / "checkpoint").is_dir()
+
+
+def test_interrupted_in_its_last_round_it_is_finished_and_tidied(tmp_path: Path) -> None:
+    task = make_task(CONFIG, tmp_path, "a run")
+    with pytest.raises(Interrupted):
+        play(task, Worlds(), press_after(3))
+    assert task.finished
+    assert not (task.folder / "models").exists()
