@@ -120,6 +120,16 @@ def speed(name: str) -> str:
     return rows(header, body) + made_by(report) + note
 
 
+def same_ten(name: str) -> str:
+    report = read(name)
+    body = [
+        [r["row"], *(per_cent(r[k]) for k in ("accuracy", "worst", "best")), r["paper"]]
+        for r in report["rows"]
+    ]
+    header = ["", "mean of the ten, %", "worst", "best", "in the paper"]
+    return rows(header, body) + made_by(report)
+
+
 def growth(name: str) -> str:
     found = read(name)["growth"]
     few, many = found["seconds"]["1000"], found["seconds"]["10000"]
@@ -304,6 +314,7 @@ TABLES: dict[str, Callable[[str], str]] = {
     "parity": parity,
     "reproduction": reproduction,
     "overshoot": overshoot,
+    "ten": same_ten,
 }
 MARK = re.compile(r"(<!-- table: (\w+) ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
