@@ -178,7 +178,12 @@ def test_options_that_nobody_has(options: dict[str, Any], said: str) -> None:
 
 @pytest.mark.parametrize(
     ("methods", "seeds", "said"),
-    [([], 1, "no methods"), (["fedavg"], 0, "seeds is 0"), (["fedavg", "fedavg"], 1, "twice")],
+    [
+        ([], 1, "no methods"),
+        (["fedavg"], 0, "seeds is 0"),
+        (["fedavg"], 10**20, "to 1,000"),
+        (["fedavg", "fedavg"], 1, "twice"),
+    ],
 )
 def test_plans_that_make_no_sense(methods: list[str], seeds: int, said: str) -> None:
     with pytest.raises(BadInput, match=said):
@@ -236,6 +241,34 @@ def test_an_interrupted_comparison_goes_on(tmp_path: Path) -> None:
     assert played == [("fedavg", 2), ("fedavg", 3), *(("fedala", r) for r in (1, 2, 3))]
     whole = fedtailor.compare("fedavg", "fedala", **settings)
     assert timeless(summary(tmp_path / "c")) == timeless(whole)
+
+
+def test_a_comparison_does_not_go_on_with_other_data(tmp_path: Path) -> None:
+    """A finished run on the old rows beside one on new rows would be compared like with unlike."""
+    table, folder = tmp_path / "sites.csv", tmp_path / "both"
+    draw = np.random.default_rng(0)
+    rows = [f"{x:.3f},{'ab'[int(x > 0)]},{i % 3}" for i, x in enumerate(draw.standard_normal(120))]
+    table.write_text("\n".join(["value,outcome,site", *rows]) + "\n")
+    settings = {
+        "data": str(table), "label": "outcome", "client_column": "site", "model": "mlp",
+        "rounds": 1, "batch": 20,
+    }  # fmt: skip
+    fedtailor.compare("fedavg", out=folder, **settings)
+    shutil.rmtree(run_folder(folder, "fedavg", 0))
+    finish(Plan.from_json(folder / "comparison.json"), folder)  # the data are what they were
+    shutil.rmtree(run_folder(folder, "fedavg", 0))
+    other = [row.replace("a", "c").replace("b", "a").replace("c", "b") for row in rows]
+    table.write_text("\n".join(["value,outcome,site", *other]) + "\n")
+    with pytest.raises(BadInput, match=r"data have changed since .*local-seed0"):
+        finish(Plan.from_json(folder / "comparison.json"), folder)
+    assert not run_folder(folder, "fedavg", 0).exists()
+
+
+def test_a_broken_result_of_a_comparison_is_one_line(made: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(made, tmp_path / "broken")
+    (run_folder(folder, "fedavg", 0) / "result.json").write_text("{")
+    with pytest.raises(BadInput, match=r"fedavg-seed0/result\.json' cannot be read"):
+        finish(Plan.from_json(folder / "comparison.json"), folder)
 
 
 def test_ctrl_c_in_the_last_round_of_a_run_stops_the_comparison(tmp_path: Path) -> None:

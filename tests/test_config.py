@@ -129,6 +129,10 @@ def test_a_folder_is_no_config(tmp_path: Path) -> None:
     [
         ({"lrr": 1}, "did you mean 'lr'"),
         ({"rounds": 0}, "at least 1"),
+        ({"rounds": 10**20}, "at most 1,000,000"),
+        ({"epochs": "99999999999999999999"}, "at most 1,000,000"),
+        ({"steps": 1_000_001}, "at most 1,000,000"),
+        ({"dp_clip": 1.0, "dp_noise": 1e-300}, "at least 0.01"),
         ({"rounds": "many"}, "'many'"),
         ({"rounds": 2.5}, "whole number"),
         ({"lr": -1}, "at least 0"),

@@ -22,11 +22,13 @@ from .methods import METHODS
 from .occupied import occupy
 from .partition.picture import draw
 from .report import write_report
+from .report.collect import read_history, read_result
 from .resuming import resume
 from .runs import Line, Watcher, start
 from .verdict import verdict
 
 YARDSTICK = "local"
+MOST_SEEDS = 1000
 MARK = "comparison.json"
 PATHS = ("data", "data_dir", "partition_file")
 METRICS = ("mean", "weighted", "std", "median", "bottom5", "top5", "worst")
@@ -69,8 +71,8 @@ class Plan:
             raise BadInput("no methods to compare: name at least one")
         if list(methods) == ["all"]:
             methods = list(METHODS)
-        if seeds < 1:
-            raise BadInput(f"seeds is {seeds}: give at least 1")
+        if not 1 <= seeds <= MOST_SEEDS:
+            raise BadInput(f"seeds is {seeds}: give a number from 1 to {MOST_SEEDS:,}")
         twice = sorted({m for m in methods if list(methods).count(m) > 1})
         if twice:
             raise BadInput(f"method '{twice[0]}' is named twice: name it once")
@@ -136,8 +138,13 @@ def run_folder(folder: Path, method: str, seed: int) -> Path:
 def _play(
     plan: Plan, folder: Path | None, announce: Announce | None
 ) -> tuple[World, dict[tuple[str, int], dict[str, Any]], dict[tuple[str, int], list[Line]]]:
-    """All runs of the plan; those that are finished already are read, half ones resumed."""
+    """All runs of the plan; those that are finished already are read, half ones resumed.
+
+    Raises:
+      BadInput: a finished one is broken, or the data have changed since.
+    """
     world = plan.assemble()
+    rows = world.rows_digest()
     if folder:
         draw(world.partition, world.source.labels, world.source.classes, folder / "partition.png")
     results, histories = {}, {}
@@ -154,7 +161,12 @@ def _play(
 
         place = run_folder(folder, method, seed) if folder else None
         if place and (place / "result.json").exists():
-            result = json.loads((place / "result.json").read_text(encoding="utf-8"))
+            result = read_result(place)
+            if result.get("rows_digest", rows) != rows:
+                raise BadInput(
+                    f"the data have changed since '{place}' was run, so others cannot be compared "
+                    "with it: put them back, or compare anew with another --out"
+                )
         elif place and (place / "checkpoint" / "latest.json").exists():
             result = resume(place, watch=watch)
         else:
@@ -162,10 +174,7 @@ def _play(
                 open_folder(place, overwrite=True)
             result = start(config, place, world=world, watch=watch)
         results[method, seed] = result
-        if place:
-            rows = (place / "history.jsonl").read_text(encoding="utf-8").splitlines()
-            lines = [json.loads(row) for row in rows]
-        histories[method, seed] = lines
+        histories[method, seed] = read_history(place) if place else lines
     return world, results, histories
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .train import Recipe
 
 Seed = Annotated[int, (0, 2**62)]
+LEAST_NOISE = 0.01  # of DP-SGD, as a multiple of the clip
 WHO_WORKS = ("workers", "address", "worker_gpus")
 # where and how quickly a run is played, not what: its result is the same
 MERE_PLACE = frozenset(
@@ -214,6 +215,11 @@ def make_config(method: str, given: dict[str, Any], options: dict[str, Any]) -> 
         raise BadInput(f"test is {config.test:g}: give a share between 0 and 1")
     if config.dp_noise and not config.dp_clip:
         raise BadInput(f"dp-noise is {config.dp_noise:g} without --dp-clip: give one, e.g. 1.0")
+    if 0 < config.dp_noise < LEAST_NOISE:
+        raise BadInput(
+            f"dp-noise is {config.dp_noise:g}, which protects nobody: give at least "
+            f"{LEAST_NOISE:g}, or 0 for clipping alone"
+        )
     if config.dp_noise and config.dp_clip == inf:
         raise BadInput("dp-clip is inf, so no noise would be enough: give a finite --dp-clip")
     if config.dp_clip and not 0 < config.dp_delta < 1:

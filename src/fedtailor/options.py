@@ -23,6 +23,9 @@ BlocksOrAuto = Annotated[int, (-1, inf)]
 Weighting = Literal["data", "uniform"]
 
 
+MOST = 1_000_000  # of anything that is counted: more would only fill the memory
+
+
 class Option(NamedTuple):
     """One hyper-parameter of a method.
 
@@ -72,6 +75,8 @@ class Option(NamedTuple):
         )
         if not fits or (self.choices and value not in self.choices):
             raise BadInput(f"option '{self.name}' is {text!r}: it takes {self.values}")
+        if self.kind is int and self.high == inf and value > MOST:
+            raise BadInput(f"option '{self.name}' is {text!r}: give at most {MOST:,}")
         return value
 
     def _convert(self, text: Any) -> Any:

@@ -13,6 +13,7 @@ from .errors import BadInput
 from .occupied import occupy
 from .privacy import Spent
 from .report import write_report
+from .report.collect import read_result
 from .runs import Line, Progress, Runner, Watcher
 
 
@@ -25,7 +26,12 @@ def resume(folder: Path, *, watch: Watcher | None = None) -> dict[str, Any]:
     if not (folder / "config.toml").exists():
         raise BadInput(f"'{folder}' is no run: it has no config.toml")
     with occupy(folder):
-        result = restored(folder).play(watch)
+        runner = restored(folder)
+        if (folder / "result.json").exists():  # nothing is left to play, and time not to be added
+            runner.simulation.close()
+            result = read_result(folder)
+        else:
+            result = runner.play(watch)
     write_report([folder])
     return result
 

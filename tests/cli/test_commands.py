@@ -189,8 +189,10 @@ def test_compare_and_resume_json(cli: Any) -> None:
 def test_resuming_a_finished_run(cli: Any) -> None:
     cli("run", "local", *SMALL, "--out", "here")
     before = {p.name: p.read_bytes() for p in Path("here/models").iterdir()}
+    result = Path("here/result.json").read_bytes()
     out, _ = cli("resume", "here", "--json")
     assert json.loads(out)["rounds"] == 2
+    assert Path("here/result.json").read_bytes() == result  # its time is the run's own
     assert {p.name: p.read_bytes() for p in Path("here/models").iterdir()} == before
 
 
@@ -206,6 +208,12 @@ def test_resume_refusals_are_one_line(cli: Any) -> None:
 
 
 # --- list, show, partition, check ---
+
+
+def test_help_names_the_extra_for_tracking(cli: Any) -> None:
+    """Brackets are markup there unless they are told not to be."""
+    out, _ = cli("run", "--help")
+    assert "fedtailor[track]" in "".join(out.split())
 
 
 def test_list(cli: Any) -> None:

@@ -36,7 +36,7 @@ Track = Annotated[
     typer.Option(
         "--track",
         metavar="TOOL[,TOOL]",
-        help="Send every round to tensorboard, mlflow or wandb (pip install 'fedtailor[track]').",
+        help="Send every round to tensorboard, mlflow or wandb (pip install 'fedtailor\\[track]').",
     ),
 ]
 

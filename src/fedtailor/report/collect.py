@@ -90,7 +90,12 @@ def run_folders(folder: Path) -> list[Path]:
     return found
 
 
-def _read_result(folder: Path) -> dict[str, Any]:
+def read_result(folder: Path) -> dict[str, Any]:
+    """What a finished run found.
+
+    Raises:
+      BadInput: the file is missing or broken.
+    """
     path = folder / "result.json"
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
@@ -148,7 +153,7 @@ def read_run(folder: Path) -> FinishedRun:
     Raises:
       BadInput: a file is missing or broken.
     """
-    result = _read_result(folder)
+    result = read_result(folder)
     return FinishedRun(folder, result, read_history(folder), read_clients(folder))
 
 
