@@ -261,3 +261,14 @@ def test_a_partition_takes_nothing_else_with_it(
     with pytest.raises(SystemExit):
         main(["partition", "--out", "thesis"])
     assert Path("thesis/chapter.tex").exists()
+
+
+def test_a_partition_that_is_there_already(
+    refused: Refused, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["partition", "--clients", "5", "--out", "parts"])
+    assert end.value.code == 0
+    capsys.readouterr()
+    said = refused("partition", "--clients", "5", "--out", "parts", out=False)
+    assert "'parts' holds an earlier partition: choose another --out, or say --overwrite" in said
