@@ -103,6 +103,8 @@ def test_gains_of_one_method_are_still_over_training_alone(collection: Any) -> N
     assert [axes.get_title() for axes in picture.axes if axes.get_visible()] == ["fedavg"]
     lines = draw("accuracy", collection, Wish(methods=("fedavg",))).axes[0].get_lines()
     assert len(lines) == 1, "elsewhere only what was wanted is shown"
+    with pytest.raises(BadInput, match="--method names only training alone"):
+        draw("gain", collection, Wish(methods=("local",)))
 
 
 def test_the_spread_counts_every_client(collection: Any) -> None:
