@@ -152,6 +152,26 @@ def test_a_saved_partition_is_the_same(tmp_path: Path) -> None:
         assert np.array_equal(one, two)
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"clients": 7}, r"clients is 7, but the partition in '.*p\.npz' has 5: leave it out"),
+        ({"partition": "iid"}, r"partition is 'iid', but the one in .* is 'dirichlet:0\.5': leave"),
+        ({"clients": 5, "partition": "iid"}, "partition is 'iid'"),
+    ],
+)
+def test_what_contradicts_a_saved_partition_is_refused(
+    given: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "p.npz"
+    save(lay_out(config(clients=5, partition="dirichlet:0.5"))[2], path)
+    with pytest.raises(BadInput, match=said):
+        lay_out(config(partition_file=str(path), **given))
+    same = {"clients": 5, "partition": "dirichlet:0.50"}
+    resolved = lay_out(config(partition_file=str(path), **same))[0]
+    assert lay_out(resolved)[0] == resolved, "as a resumed run has it"
+
+
 # --- a run can be repeated from any folder ---
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from .config import Config
 from .datasets import Encoder, Source, encode, load
+from .datasets.wording import shown
 from .describe import find
 from .engine import Federation
 from .engine.pace import use_precision
@@ -142,10 +143,28 @@ def _clusters(
     return latent_clusters(np.asarray(raw), source.labels, int(groups[0]), seed=seed)
 
 
+def _check_file(config: Config, partition: Partition) -> None:
+    """Refuses what contradicts a saved partition; a resumed run says again what the file has."""
+    file = f"'{config.partition_file}'"
+    if config.clients not in (0, len(partition)):
+        raise BadInput(
+            f"clients is {config.clients}, but the partition in {file} has {len(partition)}: "
+            "leave it out, or drop --partition-file"
+        )
+    if config.partition in ("auto", partition.scheme):
+        return
+    if str(parse_partition(config.partition)) != partition.scheme:
+        raise BadInput(
+            f"partition is '{config.partition}', but the one in {file} is "
+            f"'{shown(partition.scheme)}': leave it out, or drop --partition-file"
+        )
+
+
 def make_partition(config: Config, source: Source) -> Partition:
     """Who has which rows, and for what."""
     if config.partition_file:
         partition = load_partition(Path(config.partition_file), rows=len(source))
+        _check_file(config, partition)
     else:
         scheme = parse_partition(config.partition)
         natural = scheme.name == "natural"

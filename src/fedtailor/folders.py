@@ -43,7 +43,11 @@ def _is_ours(mark: Path) -> bool:
 
 
 def open_folder(
-    path: Path, *, overwrite: bool = False, marks: tuple[str, ...] = ("config.toml",)
+    path: Path,
+    *,
+    overwrite: bool = False,
+    marks: tuple[str, ...] = ("config.toml",),
+    what: str = "run",
 ) -> Path:
     """A folder that is there, can be written to, and holds nothing that would be lost.
 
@@ -51,6 +55,7 @@ def open_folder(
       path: of the folder.
       overwrite: remove what an earlier run left there.
       marks: files by which an earlier run is known; anything else is never removed.
+      what: is kept there; only a run can be resumed.
     """
     try:
         if path.is_symlink() and not path.exists():
@@ -61,11 +66,12 @@ def open_folder(
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             known = path.is_dir() and any(_is_ours(path / mark) for mark in marks)
             if not known:
-                raise BadInput(f"'{path}' is not empty and no earlier run: choose another --out")
+                raise BadInput(f"'{path}' is not empty and no earlier {what}: choose another --out")
             if not overwrite:
+                resume = f"resume it (fedtailor resume {path}), " if what == "run" else ""
                 raise BadInput(
-                    f"'{path}' holds an earlier run: resume it (fedtailor resume {path}), choose "
-                    "another --out, or say --overwrite"
+                    f"'{path}' holds an earlier {what}: {resume}choose another --out, or say "
+                    "--overwrite"
                 )
             if path.is_symlink():  # what is removed lies where it was named, nowhere else
                 raise BadInput(

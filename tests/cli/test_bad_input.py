@@ -169,7 +169,17 @@ def table(sizes: dict[str, int]) -> str:
 
 def test_a_client_with_one_row(refused: Refused) -> None:
     said = refused("run", "fedavg", "--data", table({"rich": 30, "poor": 1}))
-    assert "poor" in said
+    assert "'poor' has 1 rows" in said
+    assert "remove this client or merge it" in said
+    assert "--min-samples" not in said, "natural clients are not drawn"
+
+
+def test_a_client_with_two_rows(refused: Refused) -> None:
+    own = table({"rich": 30, "poor": 2})
+    assert "--val 0" in refused("run", "fedavg", "--data", own)
+    with pytest.raises(SystemExit) as end:
+        main(["partition", "--data", own, "--val", "0"])
+    assert end.value.code == 0, "what is advised must help"
 
 
 def test_a_client_folder_without_rows(refused: Refused) -> None:
@@ -251,3 +261,14 @@ def test_a_partition_takes_nothing_else_with_it(
     with pytest.raises(SystemExit):
         main(["partition", "--out", "thesis"])
     assert Path("thesis/chapter.tex").exists()
+
+
+def test_a_partition_that_is_there_already(
+    refused: Refused, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["partition", "--clients", "5", "--out", "parts"])
+    assert end.value.code == 0
+    capsys.readouterr()
+    said = refused("partition", "--clients", "5", "--out", "parts", out=False)
+    assert "'parts' holds an earlier partition: choose another --out, or say --overwrite" in said

@@ -98,6 +98,15 @@ def test_gains_are_sorted_and_complete(collection: Any) -> None:
         )
 
 
+def test_gains_of_one_method_are_still_over_training_alone(collection: Any) -> None:
+    picture = draw("gain", collection, Wish(methods=("fedavg",)))
+    assert [axes.get_title() for axes in picture.axes if axes.get_visible()] == ["fedavg"]
+    lines = draw("accuracy", collection, Wish(methods=("fedavg",))).axes[0].get_lines()
+    assert len(lines) == 1, "elsewhere only what was wanted is shown"
+    with pytest.raises(BadInput, match="--method names only training alone"):
+        draw("gain", collection, Wish(methods=("local",)))
+
+
 def test_the_spread_counts_every_client(collection: Any) -> None:
     for axes in draw("spread", collection).axes:
         assert sum(bar.get_height() for bar in axes.patches) == len(collection.clients)
@@ -173,6 +182,8 @@ def test_a_round_that_was_not_recorded(collection: Any) -> None:
         (["accuracy", "run", "--width", "0.1"], "width is 0.1"),
         (["accuracy", "run", "--format", "gif"], "unknown format 'gif'"),
         (["accuracy", "run", "--out", "it.svg", "--format", "pdf"], "ends with .svg"),
+        (["accuracy", "run", "--out", "it.bmp"], "'it.bmp' ends with .bmp: name a file that ends"),
+        (["accuracy", "run", "--out", "it.bmp", "--format", "png"], "ends with .bmp"),
         (["accuracy", "run", "--out", "run"], "is a folder"),
         (["weights", "run", "--round", "one"], "--round is 'one'"),
         (["accuracy", "run", "--method", "fedavgg"], "did you mean 'fedavg'"),

@@ -482,6 +482,15 @@ def test_official_test_rows_are_the_test_rows():
         ({"official_test": np.zeros(10, bool)}, ("'a'", "5 rows", "0 of them")),
         ({"official_test": np.ones(10, bool)}, ("'a'", "5 rows", "5 of them")),
         ({"official_test": np.ones(9, bool)}, ("9", "10")),
+        ({"rows_per_client": [[0, 1]] * 2}, ("'a'", "2 rows", "fewer clients", "--min-samples")),
+        ({"rows_per_client": [[0, 1]] * 2, "scheme": "natural"}, ("2 rows", "--val 0")),
+        ({"rows_per_client": [[0]] * 2, "scheme": "natural"}, ("1 rows", "remove", "merge")),
+        (
+            {"rows_per_client": [[0]] * 2, "scheme": "natural", "val": 0.0},
+            ("1 rows", "train and test", "remove"),
+        ),
+        ({"scheme": "natural", "official_test": np.ones(10, bool)}, ("5 of them", "remove")),
+        ({"scheme": "natural", "official_test": np.arange(10) != 4}, ("4 of them", "--val 0")),
     ],
 )
 def test_bad_splits(change, words):

@@ -219,6 +219,7 @@ def test_the_command_writes_where_it_is_told(
         (["report", "nowhere"], "'nowhere' is no folder"),
         (["report", "run", "--out", "gone/page.html"], "cannot be written"),
         (["report", "run", "--out", "."], "is a folder"),
+        (["report", "run", "--out", "page.pdf"], "'page.pdf' ends with .pdf: name a file"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -236,6 +237,7 @@ def test_bad_arguments_end_with_one_line(
     error = capsys.readouterr().err
     assert ended.value.code == 2
     assert said in error and error.count("\n") == 1
+    assert not Path("page.pdf").exists()
 
 
 def test_a_run_writes_its_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

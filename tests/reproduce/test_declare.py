@@ -71,6 +71,13 @@ def test_experiments_by_paper_or_name() -> None:
         find_experiments(["tiny/fig11"], papers)
 
 
+def test_a_folder_without_declarations(tmp_path: Path) -> None:
+    (tmp_path / "table1.json").touch()
+    with pytest.raises(BadInput, match="no TOML file") as error:
+        read_papers(tmp_path)
+    assert str(tmp_path) in str(error.value)
+
+
 def test_figures_that_are_no_experiments_say_so() -> None:
     with pytest.raises(BadInput, match=r"^fedfomo/fig8 cannot be run: a drawing of how"):
         find_experiments(["fedfomo/fig8"], read_papers())

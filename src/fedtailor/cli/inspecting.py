@@ -160,7 +160,7 @@ def partition(
     config, source, made = lay_out(make_config("local", given, {}))
     numbers = statistics(made, source.labels, len(source.classes))
     if out is not None:
-        open_folder(out, overwrite=overwrite, marks=("statistics.json",))
+        open_folder(out, overwrite=overwrite, marks=("statistics.json",), what="partition")
         save(made, out / "partition.npz")
         kept = {"made_by": "FedTailor"} | numbers
         write_atomically(out / "statistics.json", as_text.dumps(kept, indent=1) + "\n")

@@ -47,7 +47,8 @@ def _read(path: Path, encoder: Encoder) -> tuple[list[str], Raw]:
     if ending == ".npz":
         return _counted(path, _arrays(path, encoder))
     if kind == "table" and ending in (".csv", ".parquet"):
-        return _counted(path, _table(read_sheet(path), encoder))
+        sheet = read_sheet(path)  # has rows, though perhaps none of the encoder's columns
+        return _rows(path, len(sheet)), _table(sheet, encoder)
     if kind == "text" and ending in (".csv", ".parquet"):
         sheet = read_sheet(path)
         return _counted(path, texts(sheet, _text_column(sheet)))
@@ -64,7 +65,11 @@ def _read(path: Path, encoder: Encoder) -> tuple[list[str], Raw]:
 def _counted(path: Path, raw: Raw) -> tuple[list[str], Raw]:
     if not len(raw):
         raise BadInput(f"'{shown(path)}' holds no examples: fill it or leave it out")
-    return [f"{path.name}:{i + 1}" for i in range(len(raw))], raw
+    return _rows(path, len(raw)), raw
+
+
+def _rows(path: Path, count: int) -> list[str]:
+    return [f"{path.name}:{i + 1}" for i in range(count)]
 
 
 def _image(path: Path, encoder: Encoder) -> Array:

@@ -32,6 +32,8 @@ def gain(collection: Collection, wish: Wish) -> Any:
             "training alone (local) is not among these runs: name a comparison, or its run too"
         )
     others = [row for number, row in enumerate(rows) if number != alone]
+    if not others and wish.methods:
+        raise BadInput("--method names only training alone: name what to compare with it too")
     if not others:
         raise BadInput("only training alone is among these runs: name another method's run too")
     columns = min(len(others), 3 if wish.width >= 5 else 2)

@@ -10,6 +10,7 @@ from typing import Any
 from ..checkpoint import write_atomically
 from ..errors import BadInput, unknown
 from ..report.collect import Collection
+from ..report.numbers import yardstick
 from ..report.running import collect_so_far
 from .registry import FIGURES
 from .style import PAPER, file_of
@@ -20,13 +21,19 @@ DOTS = 300  # per inch, of a PNG
 LEAST, MOST = 1.0, 40.0  # inches
 
 
-def _chosen(collection: Collection, methods: tuple[str, ...]) -> Collection:
-    """Only the methods that somebody wants, in the order of the folders."""
+def _chosen(collection: Collection, methods: tuple[str, ...], *, against: bool) -> Collection:
+    """Only the methods that somebody wants, in the order of the folders; training alone stays if
+    the others are measured against it."""
     labels = [contender.label for contender in collection.contenders]
     for label in methods:
         if label not in labels:
             raise unknown("method of these runs", label, labels)
-    kept = [c for c in collection.contenders if not methods or c.label in methods]
+    alone = yardstick(collection) if against else None
+    kept = [
+        contender
+        for number, contender in enumerate(collection.contenders)
+        if not methods or contender.label in methods or number == alone
+    ]
     return replace(collection, contenders=kept)
 
 
@@ -47,7 +54,8 @@ def draw(name: str, collection: Collection, wish: Wish = Wish(), title: str = ""
     if wish.width and not LEAST <= wish.width <= MOST:
         raise BadInput(f"width is {wish.width:g}: give inches from {LEAST:g} to {MOST:g}")
     wish = replace(wish, width=wish.width or FIGURES[name].width)
-    picture = FIGURES[name].draw(_chosen(collection, wish.methods), wish)
+    chosen = _chosen(collection, wish.methods, against=FIGURES[name].against)
+    picture = FIGURES[name].draw(chosen, wish)
     if title and picture.legends:  # the legend has the top: a title there would lie upon it
         picture.axes[0].set_title(title, fontsize=9)
     elif title:
@@ -65,7 +73,11 @@ def _target(name: str, first: Path, kind: str | None, out: Path | None) -> tuple
         return first / "figures" / f"{name}.{kind}", kind
     if out.is_dir():
         raise BadInput(f"'{out}' is a folder: name a file with --out")
-    if suffix and suffix in KINDS and suffix != kind:
+    if suffix and suffix not in KINDS:
+        raise BadInput(
+            f"'{out}' ends with .{suffix}: name a file that ends with .pdf, .svg or .png"
+        )
+    if suffix and suffix != kind:
         raise BadInput(f"'{out}' ends with .{suffix}, but --format is {kind}: say one of them")
     return out, kind
 

@@ -18,6 +18,7 @@ FIGURES: dict[str, Picture] = {
         "training alone (local) among the runs",
         clients.gain,
         PAGE,
+        against=True,
     ),
     "spread": Picture(
         "how many clients have which accuracy, a histogram per method", "any runs", clients.spread

@@ -39,9 +39,11 @@ class Picture:
       needs: what the folders must hold.
       draw: draws it.
       width: in inches, unless somebody wants another one.
+      against: whether methods are shown against training alone, which is needed then.
     """
 
     shows: str
     needs: str
     draw: Draw
     width: float = COLUMN
+    against: bool = False

@@ -12,6 +12,7 @@ from fedtailor.errors import BadInput
 from fedtailor.partition.draws import Array, Rows, draws, in_order
 
 PARTS = ("train", "val", "test")
+OWN = ("natural", "own")  # schemes of clients that came with the data
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,13 +97,24 @@ def split(
         parts = (rest[at:], rest[:at], tested)
         if any(p.size == 0 for p, part in zip(parts, PARTS, strict=True) if val or part != "val"):
             official = "" if official_test is None else f", {tested.size} of them for testing"
+            enough = rows.size > 1 if official_test is None else tested.size and rest.size
+            spared = bool(val and enough)  # without validation rows it would do
             raise BadInput(
-                f"client '{name}' has {rows.size} rows{official}, too few for train, "
-                f"{'val and ' if val else 'and '}test: use fewer clients or a larger --min-samples"
+                f"client '{name}' has {rows.size} rows{official}, too few for "
+                f"train{', val' if val else ''} and test: {_cure(scheme, spared)}"
             )
         cuts.append(in_order(parts))
     train, validation, testing = zip(*cuts, strict=True)
     return Partition(tuple(names), train, validation, testing, scheme, int(seed))
+
+
+def _cure(scheme: str, spared: bool) -> str:
+    """What helps a client with too few rows: nobody can draw natural clients anew."""
+    if scheme not in OWN:
+        return "use fewer clients or a larger --min-samples"
+    if spared:
+        return "do without validation rows (--val 0), or merge it with another client"
+    return "remove this client or merge it with another"
 
 
 def _part(share: float, rows: int, *, keep: int) -> int:

@@ -230,7 +230,10 @@ def read_papers(folder: Path | None = None) -> dict[str, Paper]:
     Args:
       folder: with the TOML files; None takes FedTailor's own.
     """
-    return {path.stem: read_paper(path) for path in sorted((folder or shipped()).glob("*.toml"))}
+    found = {path.stem: read_paper(path) for path in sorted((folder or shipped()).glob("*.toml"))}
+    if not found:
+        raise BadInput(f"--papers '{folder}' has no TOML file: name a folder with declarations")
+    return found
 
 
 def find_experiments(names: Sequence[str], papers: dict[str, Paper]) -> list[Experiment]:
