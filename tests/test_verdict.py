@@ -101,6 +101,13 @@ def test_one_seed_is_pointed_out() -> None:
     assert not any("--seeds" in line for line in many)
 
 
+def test_one_seed_of_some_methods_is_pointed_out() -> None:
+    found = summary(seeds=2, local=[0.5], fedavg=[0.6], ditto=[0.7])
+    found["table"]["fedavg"]["seeds"] = [1]
+    warnings = [line for line in verdict(found) if "--seeds" in line]
+    assert [line.partition(":")[0] for line in warnings] == ["One seed of fedavg"]
+
+
 def test_a_test_rows_worth_is_said() -> None:
     lines = verdict(summary(rows=20, local=[0.5], fedavg=[0.6]))
     assert "20 test rows" in lines[-1]

@@ -36,7 +36,8 @@ def verdict(summary: dict[str, Any]) -> list[str]:
     """Sentences, the most important first.
 
     Args:
-      summary: of a comparison (`summary.json`).
+      summary: of a comparison (`summary.json`); where not all methods were run with all seeds,
+        `seeds` of a method are its own.
     """
     table = summary["table"]
     others = [m for m in table if m != YARDSTICK]
@@ -92,6 +93,8 @@ def verdict(summary: dict[str, Any]) -> list[str]:
     ]
     if lonely:
         lines.append(f"Better off alone whatever the method: {_names(lonely, 8)}.")
-    if len(summary["seeds"]) == 1:
-        lines.append("One seed: run more (--seeds 3) before relying on small differences.")
+    once = [m for m in table if len(table[m].get("seeds", summary["seeds"])) == 1]
+    if once:
+        whose = "" if len(once) == len(table) else f" of {_names(once)}"
+        lines.append(f"One seed{whose}: run more (--seeds 3) before relying on small differences.")
     return [*lines, small]
