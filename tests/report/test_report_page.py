@@ -180,6 +180,25 @@ def test_seeds_of_a_comparison_may_begin_anywhere(tmp_path: Path) -> None:
     assert "Not run yet: a:b (seed 6)." in write_report([folder]).read_text()
 
 
+def test_settings_that_differ_are_all_shown(tmp_path: Path) -> None:
+    folders = []
+    for i, rounds in enumerate((3, 2, 3)):
+        folders.append(synthetic.make_run(tmp_path / str(i), synthetic.METHODS[i], rounds=rounds))
+        path = folders[-1] / "result.json"
+        kept = json.loads(path.read_text()) | {"participation": (0.07, 1.0, 0.5)[i]}
+        path.write_text(json.dumps(kept))
+    page = write_report(folders).read_text()
+    assert "<dt>Rounds</dt><dd>2, 3</dd>" in page
+    assert "<dt>Per round</dt><dd>7, 50, 100 % of clients</dd>" in page
+
+
+def test_settings_with_many_values_are_cut_short(tmp_path: Path) -> None:
+    folders = [synthetic.make_run(tmp_path / str(n), "fedavg", rounds=n) for n in range(1, 6)]
+    page = write_report(folders).read_text()
+    assert "<dt>Rounds</dt><dd>1 to 5</dd>" in page
+    assert "<dt>Per round</dt><dd>100 % of clients</dd>" in page
+
+
 def test_nothing_is_left_of_a_whole_comparison(page: str) -> None:
     assert "Not run yet" not in page and "To go on" not in page
     assert "mean ± standard deviation over 2 seeds, " in page

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ SCRIPTS = (
     "main.js",
 )
 FILE = "report.html"
+NAMED = 4  # values of a setting that differs; of more, only how far they go
 
 
 def _asset(name: str) -> str:
@@ -51,16 +52,24 @@ def _from_to(numbers: Sequence[int]) -> str:
     return str(most) if least == most else f"{least} to {most}"
 
 
+def _each(values: Iterable[float], form: str) -> str:
+    """Every value once, e.g. "2, 3"; of many the least and the largest."""
+    found = [format(value, form) for value in sorted(set(values))]
+    return ", ".join(found) if len(found) <= NAMED else f"{found[0]} to {found[-1]}"
+
+
 def _facts(collection: Collection) -> list[tuple[str, str]]:
     """What was run, in a few words each."""
-    first = collection.contenders[0].first.result
+    results = [contender.first.result for contender in collection.contenders]
+    first = results[0]
+    shares = _each((100 * r.get("participation", 1) for r in results), "g")
     return [
         ("Data", Path(str(first.get("data", "?"))).name),
         ("Clients", f"{len(collection.clients):,}"),
         ("Partition", str(first.get("partition", "?"))),
         ("Network", f"{first.get('model', '?')} ({first.get('parameters', 0):,} parameters)"),
-        ("Rounds", f"{first['rounds']:,}"),
-        ("Per round", f"{100 * first.get('participation', 1):g} % of clients"),
+        ("Rounds", _each((r["rounds"] for r in results), ",")),
+        ("Per round", f"{shares} % of clients"),
         ("Seeds", _from_to([len(c.runs) for c in collection.contenders])),
     ]
 
