@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
 import shutil
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +14,7 @@ import pytest
 
 from fedtailor.errors import BadInput
 from fedtailor.folders import open_folder
-from fedtailor.occupied import LOCK, Occupied, check_free, occupy
+from fedtailor.occupied import LOCK, Occupied, check_free, is_held, occupy
 from runlab import held
 
 
@@ -39,6 +42,29 @@ def test_a_killed_process_holds_nothing(other: subprocess.Popen[str], tmp_path: 
     with occupy(tmp_path / "run"):
         (tmp_path / "run" / "file").touch()
     assert [p.name for p in (tmp_path / "run").iterdir()] == ["file"]
+
+
+def test_whether_a_folder_is_held_can_be_asked(
+    other: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    assert is_held(tmp_path / "run")
+    other.kill()
+    other.wait()
+    assert is_held(tmp_path / "run") is False  # although its lock file is still there
+    assert (tmp_path / "run" / LOCK).exists()
+    with occupy(tmp_path / "own"):
+        assert is_held(tmp_path / "own")
+    assert is_held(tmp_path / "own") is False  # nor is it there any more
+
+
+def test_who_asks_is_in_nobodys_way(tmp_path: Path) -> None:
+    """Somebody who looks at a run has its lock for a moment."""
+    (tmp_path / LOCK).touch()
+    file = os.open(tmp_path / LOCK, os.O_RDONLY)
+    fcntl.flock(file, fcntl.LOCK_SH)
+    threading.Timer(0.03, os.close, [file]).start()
+    with occupy(tmp_path):
+        assert is_held(tmp_path)
 
 
 def test_an_ended_process_leaves_nothing(other: subprocess.Popen[str], tmp_path: Path) -> None:

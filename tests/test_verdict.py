@@ -88,10 +88,26 @@ def test_the_worst_off_have_a_line_of_their_own() -> None:
     found = summary(local=[0.5, 0.6], fedavg=[0.3, 0.95], ditto=[0.55, 0.6])
     line = next(line for line in verdict(found) if "worst-off 5 %" in line)
     assert "ditto is best: 55.0 % against 50.0 % alone (+5.0)" in line
-    worse = next(
-        line for line in verdict(summary(local=[0.5], fedavg=[0.4])) if "worst-off" in line
-    )
-    assert "(−10.0)" in worse
+
+
+@pytest.mark.parametrize(
+    "lows, told",
+    [
+        ({"ditto": 0.4}, "training alone is best: 50.0 % against 40.0 % with ditto (−10.0)."),
+        (
+            {"ditto": 0.4, "fedala": 0.4, "fedavg": 0.3},
+            "training alone is best: 50.0 % against 40.0 % with ditto and fedala (−10.0).",
+        ),
+        ({"ditto": 0.5, "fedavg": 0.3}, "training alone and ditto are equally good: 50.0 %."),
+        (
+            {"ditto": 0.6, "fedala": 0.6001, "fedavg": 0.3},
+            "ditto and fedala are equally good: 60.0 % against 50.0 % alone (+10.0).",
+        ),
+    ],
+)
+def test_training_alone_may_be_best_for_the_worst_off(lows: dict[str, float], told: str) -> None:
+    lines = verdict(summary(local=[0.5], **{method: [low] for method, low in lows.items()}))
+    assert f"For the worst-off 5 % of clients {told}" in lines
 
 
 def test_one_seed_is_pointed_out() -> None:
@@ -99,6 +115,13 @@ def test_one_seed_is_pointed_out() -> None:
     many = verdict(summary(seeds=3, local=[0.5], fedavg=[0.6]))
     assert any("--seeds" in line for line in few)
     assert not any("--seeds" in line for line in many)
+
+
+def test_one_seed_of_some_methods_is_pointed_out() -> None:
+    found = summary(seeds=2, local=[0.5], fedavg=[0.6], ditto=[0.7])
+    found["table"]["fedavg"]["seeds"] = [1]
+    warnings = [line for line in verdict(found) if "--seeds" in line]
+    assert [line.partition(":")[0] for line in warnings] == ["One seed of fedavg"]
 
 
 def test_a_test_rows_worth_is_said() -> None:

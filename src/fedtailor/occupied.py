@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 from .errors import BadInput
 
 LOCK = "playing.lock"
+TRIES, PAUSE = 5, 0.02  # who only asks has the lock for less than that
 _ours: set[Path] = set()  # folders that this process holds
 
 
@@ -40,11 +42,16 @@ def _lock(file: int) -> bool:
 
 def _try(path: Path) -> int | None:
     """The locked file; None if another process has it."""
+    refused = 0
     while True:
         file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
         if not _lock(file):
             os.close(file)
-            return None
+            refused += 1
+            if refused == TRIES:
+                return None
+            time.sleep(PAUSE)
+            continue
         try:
             if os.path.samestat(os.fstat(file), path.stat()):
                 return file
@@ -92,6 +99,35 @@ def occupy(folder: Path) -> Iterator[None]:
             path.unlink()  # while it is locked: whoever waits for it looks again
             place.rmdir()  # only if nothing came of it: any file keeps it
         os.close(file)
+
+
+def is_held(folder: Path) -> bool | None:
+    """Whether a process, this one or another, plays the run in a folder.
+
+    Returns:
+      None where that cannot be known: without locks, or if the file may not be read.
+    """
+    if folder.resolve() in _ours:
+        return True
+    try:
+        file = os.open(folder / LOCK, os.O_RDONLY)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        return None
+    try:
+        if sys.platform == "win32":
+            return None
+        import fcntl
+
+        fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # shared: others may ask as well
+    except BlockingIOError:
+        return True
+    except OSError:
+        return None
+    finally:
+        os.close(file)
+    return False
 
 
 def check_free(folder: Path) -> None:

@@ -32,11 +32,33 @@ def _one(method: str, row: dict[str, Any], clients: int) -> str:
     return text + "."
 
 
+def _look_alike(one: float, other: float) -> bool:
+    """Whether two accuracies are the same as far as is shown."""
+    return _points(abs(one - other)) == "0.0"
+
+
+def _worst_off(lows: dict[str, float], alone: float) -> str:
+    """What is best for the worst-off clients, by their accuracy with each method and alone."""
+    most = max(lows.values())
+    best = [method for method, value in lows.items() if _look_alike(value, most)]
+    with_it, without = f"{_points(most)} %", f"{_points(alone)} %"
+    change = f"({'+' if most >= alone else '−'}{_points(abs(most - alone))})"
+    if _look_alike(most, alone):
+        told = f"{_names(['training alone', *best])} are equally good: {without}."
+    elif most < alone:
+        told = f"training alone is best: {without} against {with_it} with {_names(best)} {change}."
+    else:
+        how = "is best" if len(best) == 1 else "are equally good"
+        told = f"{_names(best)} {how}: {with_it} against {without} alone {change}."
+    return f"For the worst-off 5 % of clients {told}"
+
+
 def verdict(summary: dict[str, Any]) -> list[str]:
     """Sentences, the most important first.
 
     Args:
-      summary: of a comparison (`summary.json`).
+      summary: of a comparison (`summary.json`); where not all methods were run with all seeds,
+        `seeds` of a method are its own.
     """
     table = summary["table"]
     others = [m for m in table if m != YARDSTICK]
@@ -78,12 +100,7 @@ def verdict(summary: dict[str, Any]) -> list[str]:
             f"Federation does not help here: the best method, {best}, is {below} training alone "
             f"({_points(mean(YARDSTICK))} %)."
         )
-    fairest = max(others, key=low)
-    change = low(fairest) - low(YARDSTICK)
-    lines.append(
-        f"For the worst-off 5 % of clients {fairest} is best: {_points(low(fairest))} % against "
-        f"{_points(low(YARDSTICK))} % alone ({'+' if change >= 0 else '−'}{_points(abs(change))})."
-    )
+    lines.append(_worst_off({m: low(m) for m in others}, low(YARDSTICK)))
     lines += [_one(m, table[m], clients) for m in sorted(others, key=mean, reverse=True)]
     lonely = [
         name
@@ -92,6 +109,8 @@ def verdict(summary: dict[str, Any]) -> list[str]:
     ]
     if lonely:
         lines.append(f"Better off alone whatever the method: {_names(lonely, 8)}.")
-    if len(summary["seeds"]) == 1:
-        lines.append("One seed: run more (--seeds 3) before relying on small differences.")
+    once = [m for m in table if len(table[m].get("seeds", summary["seeds"])) == 1]
+    if once:
+        whose = "" if len(once) == len(table) else f" of {_names(once)}"
+        lines.append(f"One seed{whose}: run more (--seeds 3) before relying on small differences.")
     return [*lines, small]

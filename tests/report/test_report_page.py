@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ import synthetic
 from fedtailor.cli import main
 from fedtailor.errors import BadInput
 from fedtailor.failures import FAILED
+from fedtailor.occupied import occupy
 from fedtailor.report import write_report
 from fedtailor.report.page import as_script
 
@@ -147,6 +149,59 @@ def test_unfinished_runs_are_left_out_and_named(tmp_path: Path) -> None:
     (folder / "runs" / "fedala-seed0" / FAILED).write_text('{"reason": "b <diverged>"}')
     page = write_report([folder]).read_text()
     assert "Left out, since not finished: fedala-seed0 (failed: b &lt;diverged&gt;)." in page
+
+
+def test_what_was_not_begun_is_named(tmp_path: Path) -> None:
+    """fedala was never begun, fedavg was with its first seed, ditto with one of its last two."""
+    methods = ("local", "fedavg", "fedala", "ditto")
+    folder = synthetic.make_comparison(tmp_path / "c", methods, seeds=3)
+    for name in ("fedavg-seed1", "fedavg-seed2", "ditto-seed1"):
+        shutil.rmtree(folder / "runs" / name)
+    for seed in range(3):
+        shutil.rmtree(folder / "runs" / f"fedala-seed{seed}")
+    page = write_report([folder]).read_text()
+    assert "Not run yet: fedavg (seeds 1, 2), fedala (3 seeds), ditto (seed 1)." in page
+    assert f"To go on: fedtailor resume {folder}<" in page
+    assert "mean ± standard deviation over 1 to 3 seeds, " in page
+    assert "<dt>Seeds</dt><dd>1 to 3</dd>" in page
+    assert "One seed of fedavg: run more" in page
+    with occupy(folder):  # somebody goes on with it already
+        page = write_report([folder]).read_text()
+    assert "Not run yet" in page and "To go on" not in page
+
+
+def test_seeds_of_a_comparison_may_begin_anywhere(tmp_path: Path) -> None:
+    folder = tmp_path / "c"
+    for seed in (5, 6):
+        synthetic.make_run(folder / "runs" / f"local-seed{seed}", "local", seed=seed)
+    synthetic.make_run(folder / "runs" / "a.b-seed5", "a:b", seed=5)
+    kept = {"methods": ["a:b"], "seeds": 2, "settings": {"seed": 5}}
+    (folder / "comparison.json").write_text(json.dumps(kept))
+    assert "Not run yet: a:b (seed 6)." in write_report([folder]).read_text()
+
+
+def test_settings_that_differ_are_all_shown(tmp_path: Path) -> None:
+    folders = []
+    for i, rounds in enumerate((3, 2, 3)):
+        folders.append(synthetic.make_run(tmp_path / str(i), synthetic.METHODS[i], rounds=rounds))
+        path = folders[-1] / "result.json"
+        kept = json.loads(path.read_text()) | {"participation": (0.07, 1.0, 0.5)[i]}
+        path.write_text(json.dumps(kept))
+    page = write_report(folders).read_text()
+    assert "<dt>Rounds</dt><dd>2, 3</dd>" in page
+    assert "<dt>Per round</dt><dd>7, 50, 100 % of clients</dd>" in page
+
+
+def test_settings_with_many_values_are_cut_short(tmp_path: Path) -> None:
+    folders = [synthetic.make_run(tmp_path / str(n), "fedavg", rounds=n) for n in range(1, 6)]
+    page = write_report(folders).read_text()
+    assert "<dt>Rounds</dt><dd>1 to 5</dd>" in page
+    assert "<dt>Per round</dt><dd>100 % of clients</dd>" in page
+
+
+def test_nothing_is_left_of_a_whole_comparison(page: str) -> None:
+    assert "Not run yet" not in page and "To go on" not in page
+    assert "mean ± standard deviation over 2 seeds, " in page
 
 
 def _broken(what: str, tmp_path: Path) -> list[Path]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,10 @@ import synthetic
 
 import fedtailor
 from fedtailor.errors import BadInput
+from fedtailor.interruption import Interrupted
 from fedtailor.report.page import page_data, render
 from fedtailor.report.running import collect_so_far, run_so_far, standing
+from runlab import held
 
 
 @pytest.fixture
@@ -65,6 +68,33 @@ def test_a_run_without_news_is_doubted(half: Path) -> None:
     before = (half / "history.jsonl").stat().st_mtime - 3 * 3600
     os.utime(half / "history.jsonl", (before, before))
     assert standing(half).words == "round 4 of 9, no news for 3 h: was it stopped?"
+    with held(half):  # some rounds take hours
+        assert standing(half).words == "round 4 of 9, running"
+
+
+def test_a_run_that_was_stopped_is_said_to_be_at_once(tmp_path: Path) -> None:
+    folder, seen = tmp_path / "run", []
+
+    def stop(line: dict, rounds: int) -> None:
+        seen.append(standing(folder).words)
+        signal.raise_signal(signal.SIGINT)
+
+    settings = {"model": "mlp", "clients": 3, "rounds": 2, "engine": "sequential"}
+    with pytest.raises(Interrupted):
+        fedtailor.run("fedavg", out=folder, watch=stop, **settings)
+    assert seen == ["round 1 of 2, running"]
+    goes_on = f"fedtailor resume {folder} goes on with it"
+    assert standing(folder).words == f"round 1 of 2, stopped: {goes_on}"
+    with held(folder):
+        assert standing(folder).words == "round 1 of 2, running"
+    # that process was killed, which leaves its lock file
+    assert standing(folder).words == f"round 1 of 2, stopped: {goes_on}"
+
+
+def test_a_killed_run_of_any_version_is_stopped(half: Path) -> None:
+    with held(half):
+        assert standing(half).words == "round 4 of 9, running"
+    assert "stopped: fedtailor resume" in standing(half).words
 
 
 def test_a_finished_run_is_finished(tmp_path: Path) -> None:

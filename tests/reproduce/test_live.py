@@ -10,6 +10,7 @@ import pytest
 
 from fedtailor.errors import BadInput
 from fedtailor.failures import FAILED
+from fedtailor.occupied import occupy
 from fedtailor.report.running import standing
 from fedtailor.reproduce import reproduce
 from fedtailor.reproduce.asked import ASKED, Asked, part_of, read_asked
@@ -46,10 +47,20 @@ def test_how_far_runs_are(stopped: Path) -> None:
 
 def test_a_page_shows_how_far_its_cells_are(stopped: Path) -> None:
     page = LiveExperiment(stopped).page()
-    assert "round 1 of 2, running" in page
+    assert "round 1 of 2, stopped: fedtailor reproduce goes on with it" in page
     assert "the same command goes on" not in page  # it does go on
     assert "(1 of 2 seeds)" in page
     assert "table.csv" not in page  # it is still to be written
+
+
+def test_a_run_that_is_taken_up_again_is_running(stopped: Path) -> None:
+    snapshots = Snapshots(stopped)
+    snapshots.state()
+    half = next(place for place in LiveExperiment(stopped).places() if not standing(place).finished)
+    with occupy(half):
+        snapshots._rest_until = 0.0  # as if the time that it rests were over
+        assert snapshots.state()["page"] == 2
+        assert "round 1 of 2, running" in (snapshots.page() or "")
 
 
 def test_a_browser_is_told(stopped: Path) -> None:
@@ -64,14 +75,14 @@ def test_a_browser_is_told(stopped: Path) -> None:
 def test_a_run_that_fails_is_said_to_have_failed(stopped: Path) -> None:
     snapshots = Snapshots(stopped)
     snapshots.state()
-    assert "round 1 of 2, running" in (snapshots.page() or "")
+    assert "round 1 of 2, stopped" in (snapshots.page() or "")
     half = next(place for place in LiveExperiment(stopped).places() if not standing(place).finished)
     note = half / FAILED
     note.write_text('{"reason": "diverged in round 2", "kind": "Diverged"}')
     try:
         snapshots._rest_until = 0.0  # as if the time that it rests were over
         assert snapshots.state()["page"] == 2
-        assert "round 1 of 2, running" not in (snapshots.page() or "")
+        assert "round 1 of 2, stopped" not in (snapshots.page() or "")
         assert "diverged in round 2" in (snapshots.page() or "")
     finally:
         note.unlink()

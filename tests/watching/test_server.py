@@ -14,6 +14,7 @@ import synthetic
 
 from fedtailor.cli import main
 from fedtailor.errors import BadInput
+from fedtailor.occupied import LOCK, occupy
 from fedtailor.report.running import Standing
 from fedtailor.watching import Watching
 from fedtailor.watching.server import host_names
@@ -173,6 +174,17 @@ def test_a_comparison_in_the_middle(tmp_path: Path) -> None:
     page = snapshots.page()
     assert page is not None
     assert "fedavg is at round 2 of 5" in page
+
+
+def test_a_comparison_that_was_stopped_goes_on_as_a_whole(tmp_path: Path) -> None:
+    folder = synthetic.make_comparison(tmp_path / "c", ("local", "fedavg"))
+    half = synthetic.unfinish(folder / "runs" / "fedavg-seed0", 2)
+    (half / LOCK).touch()  # of a process that was killed
+    told = "1 of 2 runs finished; fedavg-seed0: round 2 of 5, "
+    snapshots = Snapshots(folder)
+    assert snapshots.state()["words"] == f"{told}stopped: fedtailor resume {folder} goes on with it"
+    with occupy(folder):  # somebody does so, and has not come to that run yet
+        assert snapshots.state()["words"] == f"{told}running"
 
 
 def test_words() -> None:

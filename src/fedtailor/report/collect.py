@@ -12,6 +12,8 @@ from typing import Any
 from ..config import MERE_PLACE, read_config
 from ..errors import BadInput
 from ..failures import failure
+from ..occupied import is_held
+from ..verdict import YARDSTICK
 from .confusion import read_confusion
 from .names import variant_labels
 
@@ -61,16 +63,24 @@ class Collection:
       clients: names, the same for all runs.
       unfinished: names of runs that were left out since they are not finished, with reasons.
       running: what is to be said of runs that are shown although they still go on.
+      not_begun: methods of comparisons that have not been run with all seeds, and with which not.
+      resumable: folders of which something is left to play that nobody plays.
     """
 
     contenders: list[Contender]
     clients: list[str]
     unfinished: list[str]
     running: list[str] = field(default_factory=list)
+    not_begun: list[str] = field(default_factory=list)
+    resumable: list[Path] = field(default_factory=list)
 
 
 def _is_run(folder: Path) -> bool:
     return (folder / "config.toml").exists() or (folder / "result.json").exists()
+
+
+def _is_finished(folder: Path) -> bool:
+    return (folder / "result.json").exists()
 
 
 def run_folders(folder: Path) -> list[Path]:
@@ -207,13 +217,42 @@ def group(runs: Sequence[FinishedRun]) -> list[Contender]:
     ]
 
 
-def _planned(folder: Path) -> list[str]:
-    """The order in which a comparison names its methods."""
+def _planned(folder: Path) -> tuple[list[str], range]:
+    """The methods of a comparison, in the order in which it names them, and its seeds."""
     try:
         kept = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))
-        return [str(m) for m in kept["methods"]]
-    except (OSError, ValueError, KeyError, TypeError):
-        return []
+        first = int(kept.get("settings", {}).get("seed", 0))
+        return [str(m) for m in kept["methods"]], range(first, first + int(kept["seeds"]))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return [], range(0)
+
+
+def not_begun(folder: Path) -> list[str]:
+    """Methods of a comparison with runs that are not there, e.g. "ditto (2 seeds)" for all of its
+    seeds or "ditto (seed 1)" for some."""
+    from ..comparison import run_folder  # comparisons write reports, so not at the top
+
+    methods, seeds = _planned(folder)
+    told = []
+    for method in dict.fromkeys([YARDSTICK, *methods]):
+        missing = [str(s) for s in seeds if not _is_run(run_folder(folder, method, s))]
+        if len(missing) == len(seeds) > 1:
+            told.append(f"{method} ({len(missing)} seeds)")
+        elif len(missing) == len(seeds) == 1:
+            told.append(method)
+        elif missing:
+            told.append(f"{method} (seed{'s' * (len(missing) > 1)} {', '.join(missing)})")
+    return told
+
+
+def resumable(folders: Sequence[Path]) -> list[Path]:
+    """Those of which something is left to play that nobody plays."""
+    return [
+        folder
+        for folder in folders
+        if (not_begun(folder) or not all(_is_finished(place) for place in run_folders(folder)))
+        and not is_held(folder)
+    ]
 
 
 def places_of(folders: Sequence[Path]) -> list[Path]:
@@ -241,7 +280,7 @@ def in_order(folders: Sequence[Path], runs: Sequence[FinishedRun]) -> list[Conte
                 f"the clients of '{run.folder}' have other rows than those of '{first.folder}': "
                 "make a report of each, or run both with one --partition-seed"
             )
-    order = ["local", *(m for folder in folders for m in _planned(folder))]
+    order = [YARDSTICK, *(m for folder in folders for m in _planned(folder)[0])]
     ranks = {method: rank for rank, method in reversed(list(enumerate(order)))}
     return group(sorted(runs, key=lambda run: ranks.get(run.result["method"], len(order))))
 
@@ -262,9 +301,15 @@ def collect(folders: Sequence[Path]) -> Collection:
       BadInput: a folder holds no finished run, or runs with other clients than the first.
     """
     places = places_of(folders)
-    finished = [p for p in places if (p / "result.json").exists()]
+    finished = [p for p in places if _is_finished(p)]
     left_out = [f"{p.name}{_why(p)}" for p in places if p not in finished]
     if not finished:
         raise BadInput(f"'{folders[0]}' is not finished: go on with fedtailor resume {folders[0]}")
     contenders = in_order(folders, [read_run(place) for place in finished])
-    return Collection(contenders, list(contenders[0].first.result["per_client"]), left_out)
+    return Collection(
+        contenders,
+        list(contenders[0].first.result["per_client"]),
+        left_out,
+        not_begun=[told for folder in folders for told in not_begun(folder)],
+        resumable=resumable(folders),
+    )

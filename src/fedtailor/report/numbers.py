@@ -207,6 +207,7 @@ def _summary(
         "table": {
             YARDSTICK if i == alone else row["label"]: {
                 "accuracy": row["accuracy"],
+                "seeds": row["seeds"],
                 "better_off": row["better_off"],
                 "worse_off": row["worse_off"],
                 "gain": dict(zip(names, (row["gain"][j] for j in at), strict=True)),

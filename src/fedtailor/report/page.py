@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ SCRIPTS = (
     "main.js",
 )
 FILE = "report.html"
+NAMED = 4  # values of a setting that differs; of more, only how far they go
 
 
 def _asset(name: str) -> str:
@@ -45,18 +46,31 @@ def as_script(value: Any) -> str:
     return text
 
 
+def _from_to(numbers: Sequence[int]) -> str:
+    """E.g. "1 to 3", or "3" if all are the same."""
+    least, most = min(numbers), max(numbers)
+    return str(most) if least == most else f"{least} to {most}"
+
+
+def _each(values: Iterable[float], form: str) -> str:
+    """Every value once, e.g. "2, 3"; of many the least and the largest."""
+    found = [format(value, form) for value in sorted(set(values))]
+    return ", ".join(found) if len(found) <= NAMED else f"{found[0]} to {found[-1]}"
+
+
 def _facts(collection: Collection) -> list[tuple[str, str]]:
     """What was run, in a few words each."""
-    first = collection.contenders[0].first.result
-    seeds = max(len(c.runs) for c in collection.contenders)
+    results = [contender.first.result for contender in collection.contenders]
+    first = results[0]
+    shares = _each((100 * r.get("participation", 1) for r in results), "g")
     return [
         ("Data", Path(str(first.get("data", "?"))).name),
         ("Clients", f"{len(collection.clients):,}"),
         ("Partition", str(first.get("partition", "?"))),
         ("Network", f"{first.get('model', '?')} ({first.get('parameters', 0):,} parameters)"),
-        ("Rounds", f"{first['rounds']:,}"),
-        ("Per round", f"{100 * first.get('participation', 1):g} % of clients"),
-        ("Seeds", str(seeds)),
+        ("Rounds", _each((r["rounds"] for r in results), ",")),
+        ("Per round", f"{shares} % of clients"),
+        ("Seeds", _from_to([len(c.runs) for c in collection.contenders])),
     ]
 
 
@@ -72,6 +86,11 @@ def _notes(collection: Collection, table: list[dict[str, Any]]) -> list[str]:
         notes.append(f"Not finished, so its numbers will change: {going}.")
     if collection.unfinished:
         notes.append(f"Left out, since not finished: {', '.join(collection.unfinished)}.")
+    if collection.not_begun:
+        notes.append(f"Not run yet: {', '.join(collection.not_begun)}.")
+    if collection.resumable:
+        commands = "; ".join(f"fedtailor resume {folder}" for folder in collection.resumable)
+        notes.append(f"Something is left to run. To go on: {commands}")
     leaking = [row["label"] for row in table if row["leaks_test"]]
     if leaking:
         notes.append(f"These looked at test rows while training: {', '.join(leaking)}.")
@@ -147,6 +166,8 @@ def render(data: dict[str, Any]) -> str:
             enumerate(data["methods"]),
             key=lambda pair: -pair[1]["accuracy"].get("mean", {"mean": 0})["mean"],
         ),
+        most_seeds=max(len(row["seeds"]) for row in data["methods"]),
+        seeds=_from_to([len(row["seeds"]) for row in data["methods"]]),
         style=Markup(_asset("page.css")),
         script=Markup(script),
         numbers=Markup(as_script(data)),

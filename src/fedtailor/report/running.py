@@ -16,15 +16,18 @@ from typing import Any
 
 from ..errors import BadInput
 from ..failures import failure, read_note
+from ..occupied import LOCK, is_held
 from .collect import (
     Collection,
     FinishedRun,
     group,
     in_order,
+    not_begun,
     places_of,
     read_clients,
     read_history,
     read_run,
+    resumable,
 )
 
 BEGUN = "begun.json"
@@ -40,8 +43,9 @@ class Standing:
       round: the last one that was played.
       rounds: how many there will be; 0 if it has not begun.
       finished: whether its results are there.
-      silent: seconds without news, if these are many for such a run; else 0.
+      silent: seconds without news, if these are many and nothing else tells whether it goes on.
       failed: why it cannot go on; empty if it can.
+      stopped: what goes on with it, if it is known that nobody plays it; else empty.
     """
 
     name: str
@@ -50,6 +54,7 @@ class Standing:
     finished: bool
     silent: float = 0.0
     failed: str = ""
+    stopped: str = ""
 
     @property
     def words(self) -> str:
@@ -60,6 +65,9 @@ class Standing:
             return "not begun"
         if self.failed:
             return f"failed in round {self.round + 1} of {self.rounds}: {self.failed}"
+        if self.stopped:
+            how = f"stopped: {self.stopped} goes on with it"
+            return f"round {self.round} of {self.rounds}, {how}"
         minutes = self.silent / 60
         told = f"{minutes:.0f} min" if minutes < 120 else f"{minutes / 60:.0f} h"
         how = f"no news for {told}: was it stopped?" if self.silent else "running"
@@ -87,9 +95,23 @@ def _silence(folder: Path, seconds_per_round: float) -> float:
     return 0.0
 
 
-def standing(folder: Path) -> Standing:
-    """How far the run in a folder is; a folder that is not there yet has not begun."""
-    planned, last = read_note(folder / BEGUN).get("rounds"), _last_line(folder)
+def _is_played(folder: Path, begun: dict[str, Any]) -> bool | None:
+    """Whether a process plays a run that has begun; None if only its silence can tell."""
+    # runs from before the digest was kept may be played without a lock
+    locks = "rows_digest" in begun or (folder / LOCK).exists()
+    return is_held(folder) if locks else None
+
+
+def standing(folder: Path, resumed_by: str = "") -> Standing:
+    """How far the run in a folder is; a folder that is not there yet has not begun.
+
+    Args:
+      folder: of the run.
+      resumed_by: the command that would go on with it; by default `fedtailor resume`.
+    """
+    begun = read_note(folder / BEGUN)
+    played = _is_played(folder, begun)  # before its results: they are there when it is let go
+    planned, last = begun.get("rounds"), _last_line(folder)
     number, seconds = last.get("round"), last.get("seconds")
     done = number if isinstance(number, int) else 0
     pace = seconds / done if done and isinstance(seconds, (int, float)) else 0.0
@@ -98,8 +120,9 @@ def standing(folder: Path) -> Standing:
         done,
         planned if isinstance(planned, int) else 0,
         (folder / "result.json").exists(),
-        _silence(folder, pace),
+        0.0 if played else _silence(folder, pace),
         failure(folder).get("reason", ""),
+        (resumed_by or f"fedtailor resume {folder}") if played is False else "",
     )
 
 
@@ -170,4 +193,11 @@ def collect_so_far(folders: Sequence[Path]) -> Collection | None:
         if "reached" in run.result
     ]
     left_out = [place.name for place in places if place not in shown]
-    return Collection(contenders, list(contenders[0].first.result["per_client"]), left_out, going)
+    return Collection(
+        contenders,
+        list(contenders[0].first.result["per_client"]),
+        left_out,
+        going,
+        [told for folder in folders for told in not_begun(folder)],
+        resumable(folders),
+    )

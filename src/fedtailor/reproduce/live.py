@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..report.running import Standing, standing
 from .asked import part_of
-from .outcome import outcome
+from .outcome import RESUMED_BY, outcome
 from .page import render
 
 
@@ -36,7 +36,9 @@ class LiveExperiment:
 
     def standings(self) -> list[Standing]:
         """How far they are, by their rows and columns."""
-        return [replace(standing(place), name=name) for place, name in self._labels.items()]
+        return [
+            replace(standing(place, RESUMED_BY), name=name) for place, name in self._labels.items()
+        ]
 
     def page(self) -> str:
         """Ours so far beside the paper's; pictures are drawn at the end."""

@@ -23,6 +23,7 @@ from .schema import Experiment
 from .writing import in_order, number, shown
 
 APART = 2.0  # standard deviations of the paper
+RESUMED_BY = "fedtailor reproduce"  # be it at work already: half runs wait for their turn
 
 
 @dataclass
@@ -95,7 +96,7 @@ def _how_far(tasks: Sequence[Task]) -> str:
     """In words, of those that have begun and are not finished."""
     return ", ".join(
         found.words
-        for found in (standing(task.folder) for task in tasks)
+        for found in (standing(task.folder, RESUMED_BY) for task in tasks)
         if found.rounds and not found.finished and not found.failed
     )
 

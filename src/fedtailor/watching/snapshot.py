@@ -6,13 +6,14 @@ import json
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
 from ..comparison import MARK, run_folder
 from ..errors import BadInput
 from ..failures import FAILED
+from ..occupied import is_held
 from ..report.page import page_data, render
 from ..report.running import BEGUN, Standing, collect_so_far, standing
 from ..reproduce.asked import ASKED
@@ -59,7 +60,10 @@ class _Runs:
         return planned(self._folder)
 
     def standings(self) -> list[Standing]:
-        return [standing(place) for place in self.places()]
+        # a comparison is held as a whole: it will come to its half runs
+        going = is_held(self._folder)
+        found = [standing(p, f"fedtailor resume {self._folder}") for p in self.places()]
+        return [replace(one, stopped="") for one in found] if going else found
 
     def page(self) -> str | None:
         if not any((place / "config.toml").exists() for place in self.places()):
@@ -118,6 +122,9 @@ def _trace(places: Sequence[Path]) -> str:
                 found.append(f"{kept.st_mtime_ns:x}-{kept.st_size:x}")
             except OSError:
                 found.append("")
+        # a run may end without a word; a finished one is not shown otherwise when it is let go
+        going = not (place / "result.json").exists() and is_held(place)
+        found.append("held" if going else "")
     return ".".join(found)
 
 
