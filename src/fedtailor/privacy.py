@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
-from math import inf, sqrt
+from math import ceil, inf, sqrt
 from typing import NamedTuple
 
 from .errors import BadInput
@@ -88,6 +88,16 @@ def epsilon(spent: Spent, rate: float, noise: float, delta: float) -> float:
     gaussian = dp_accounting.GaussianDpEvent(noise / sqrt(spent.gradients))
     accountant.compose(dp_accounting.PoissonSampledDpEvent(rate, gaussian), spent.batches)
     return float(accountant.get_epsilon(delta))
+
+
+def in_words(epsilon: float | None) -> str:
+    """A bound for people, rounded up: never less than it is. None is no guarantee.
+
+    Example:
+      >>> in_words(3.551), in_words(None)
+      ('≤ 3.56', '= ∞')
+    """
+    return "= ∞" if epsilon is None else f"≤ {ceil(100 * epsilon) / 100:.2f}"
 
 
 def epsilons(

@@ -23,7 +23,10 @@ Out = Annotated[
     typer.Option("--out", metavar="DIR", help="Where to keep the run (default: a new ./runs/...)."),
 ]
 Overwrite = Annotated[
-    bool, typer.Option("--overwrite", help="Replace an earlier run in that folder, and all that lies there.")
+    bool,
+    typer.Option(
+        "--overwrite", help="Replace an earlier run in that folder, and all that lies there."
+    ),
 ]
 Json = Annotated[
     bool, typer.Option("--json", help="Print the result as JSON on stdout, nothing else there.")

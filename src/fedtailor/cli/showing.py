@@ -80,8 +80,9 @@ class Live:
             nonlocal task
             note = f"accuracy {per_cent(line['pre']['mean'])} %" if "pre" in line else ""
             if "epsilon" in line:
-                most = line["epsilon"]["max"]
-                note += " ε = ∞" if most is None else f" ε ≤ {most:.2f}"
+                from fedtailor.privacy import in_words  # late: it needs torch
+
+                note += f" ε {in_words(line['epsilon']['max'])}"
             if err.is_terminal:
                 if task is None:
                     task = self._bar.add_task(name, total=rounds, note=note)

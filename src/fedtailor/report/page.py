@@ -13,6 +13,7 @@ import numpy as np
 from .. import __version__
 from ..checkpoint import write_atomically
 from ..errors import BadInput
+from ..privacy import in_words
 from . import mixes, numbers
 from .collect import Collection, collect
 from .learnt import learnt
@@ -75,7 +76,7 @@ def _facts(collection: Collection) -> list[tuple[str, str]]:
 
 
 def _bound(epsilon: float | None) -> str:
-    return "= ∞, which is no guarantee" if epsilon is None else f"≤ {epsilon:.2f}"
+    return in_words(epsilon) + (", which is no guarantee" if epsilon is None else "")
 
 
 def _notes(collection: Collection, table: list[dict[str, Any]]) -> list[str]:
