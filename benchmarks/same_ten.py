@@ -19,6 +19,7 @@ from typing import Any
 from fedtailor.config import Config, config_of
 from fedtailor.reproduce.asked import Asked
 from fedtailor.reproduce.cells import Scale
+from fedtailor.reproduce.measures import read_run
 from fedtailor.runs import start
 
 COLUMN, HELD_OUT = "CIFAR-10, 100 clients", 90
@@ -48,12 +49,11 @@ def configs(data_dir: str, device: str) -> dict[str, tuple[Config, str]]:
 
 def of_the_ten(folder: Path, config: Config) -> dict[str, Any]:
     """The accuracies of those that trained, after the last round."""
-    result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    result, history = read_run(folder)
     played = config_of(folder)
     assert (played.recipe(), played.held_out) == (config.recipe(), HELD_OUT), folder
     assert config.options.items() <= result["options"].items(), folder
-    lines = (folder / "history.jsonl").read_text(encoding="utf-8").splitlines()
-    ten, each = json.loads(lines[-1])["cohort"], list(result["per_client"].values())
+    ten, each = history[-1]["cohort"], list(result["per_client"].values())
     seen = [each[i] for i in ten]
     return {
         "accuracy": round(sum(seen) / len(seen), 6),

@@ -21,10 +21,19 @@ from fedtailor.config import make_config
 from fedtailor.describe import find as find_method
 from fedtailor.form import Form
 from fedtailor.methods import METHODS, ditto, fedavg, fedrep, local
-from fedtailor.privacy import Spent, charged, epsilon, epsilons, keep_account, require_accountant
+from fedtailor.privacy import (
+    Entry,
+    Spent,
+    charged,
+    epsilon,
+    epsilons,
+    keep_account,
+    private,
+    require_accountant,
+)
 from fedtailor.resuming import resume
 from fedtailor.task import Batch, Task
-from fedtailor.train import Entry, Recipe, descend, fit, plain, private
+from fedtailor.train import Recipe, descend, fit, plain
 from methods.worlds import data_of, gap, models, play, ragged, rows_of, simulate, task_of, turn_of
 
 INF = math.inf

@@ -25,9 +25,8 @@ from .report import write_report
 from .report.collect import read_history, read_result
 from .resuming import resume
 from .runs import Line, Watcher, start
-from .verdict import verdict
+from .verdict import YARDSTICK, verdict
 
-YARDSTICK = "local"
 MOST_SEEDS = 1000
 MARK = "comparison.json"
 PATHS = ("data", "data_dir", "partition_file")

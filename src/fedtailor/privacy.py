@@ -1,4 +1,4 @@
-"""What training with DP-SGD has cost each client, over all its rounds.
+"""DP-SGD: its gradients, and what they have cost each client, over all its rounds.
 
 The guarantee is per example of a client's training rows, for everything that is made from its
 noisy gradients. Validation rows that a method looks at (FedFomo's weights, pMixFed's accuracies,
@@ -9,15 +9,93 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
 from functools import lru_cache
 from math import ceil, inf, sqrt
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+from zlib import crc32
 
+import torch
+from torch import Tensor
+from torch.func import grad_and_value, vmap
+
+from . import rng, tree
 from .errors import BadInput
-from .train import LEDGER, Account, Entry
+from .rng import Key
+from .task import Batch
+from .tree import Tree
+
+if TYPE_CHECKING:
+    from .train import Objective, Slope
 
 # Whole orders only: quick and exact, and any set of orders gives a valid bound.
 ORDERS = [*range(2, 64), 72, 80, 96, 128, 192, 256, 512]
+
+
+def private(objective: Objective, clip: float, noise: float, draw: int = 0) -> Slope:
+    """DP-SGD: every example's gradient is clipped, and noise is added to their sum.
+
+        g = (Σ_i g_i min(1, C/|g_i|) + σ C z) / B,   z standard normal
+
+    (Abadi et al., 2016). With C = ∞ and σ = 0 it is the gradient itself. Gradients of one batch
+    with different numbers `draw` have noise of their own.
+    """
+    at = grad_and_value(objective, has_aux=True)
+
+    def slope(theta: Tree, batch: Batch, given: Tree, carried: Tree) -> tuple[Tree, Tensor, Tree]:
+        def one(x: Tensor, y: Tensor, key: Key) -> tuple[Tree, Tensor]:
+            alone = Batch(x[None], y[None], torch.ones_like(batch.weight[:1]), batch.active, key)
+            grads, (loss, _) = at(theta, alone, given, carried)
+            length = tree.sq_norm(grads).sqrt()
+            return tree.scale(grads, (clip / length.clamp(min=1e-30)).clamp(max=1.0)), loss
+
+        order = torch.arange(len(batch.y), device=batch.y.device)
+        each, losses = vmap(one)(batch.x, batch.y, rng.fold(batch.key, order))
+        count = batch.weight.sum().clamp(min=1)
+        total = tree.map(lambda g: torch.tensordot(batch.weight.to(g.dtype), g, 1), each)
+        if noise:
+            flat, first = tree.flatten(total), (1 << 40) + (draw << 33)
+            # by name, not by place: a state that comes back from a file may have another order
+            keys = {k: rng.fold(batch.key, first + crc32(k.encode())) for k in flat}
+            total = tree.unflatten(
+                {
+                    k: g + noise * clip * rng.normal(keys[k], *g.shape, dtype=g.dtype)
+                    for k, g in flat.items()
+                }
+            )
+        return tree.scale(total, 1 / count), (losses * batch.weight).sum() / count, {}
+
+    return slope
+
+
+class Entry(NamedTuple):
+    """Noisy gradients on one batch.
+
+    Attributes:
+      number: of the batch within a pass.
+      size: rows of a batch.
+      last: what becomes of a short last batch.
+      gradients: how many were taken on it.
+    """
+
+    number: int
+    size: int
+    last: str
+    gradients: int = 1
+
+
+@dataclass
+class Account:
+    """Noisy gradients taken by clients that share a call, one entry per batch; who has no such
+    batch is not charged for it. Descents are counted so that each draws batches and noise of its
+    own."""
+
+    entries: list[Entry] = field(default_factory=list)
+    descents: int = 0
+
+
+LEDGER: ContextVar[Account | None] = ContextVar("ledger", default=None)  # None: nobody keeps one
 
 
 def require_accountant() -> None:

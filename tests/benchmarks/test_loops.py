@@ -1,13 +1,11 @@
 """The loops that FedTailor is timed against do the same work: they end with the same parameters."""
 
-import importlib.util
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from scripts import load
 
 from fedtailor.engine import Federation, Simulation
 from fedtailor.form import Form
@@ -16,17 +14,7 @@ from fedtailor.models import build
 from fedtailor.task import classification
 from fedtailor.train import Recipe
 
-
-def _load(name: str) -> Any:
-    path = Path(__file__).resolve().parents[2] / "benchmarks" / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(f"benchmarks_{name}", path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-loops = _load("loops")
+loops = load("loops")
 
 FORM = Form("image", (1, 4, 4), 4)
 SIZES, VALIDATION = (7, 33, 12, 20), (5, 140, 6, 9)  # more than one batch, and short last batches

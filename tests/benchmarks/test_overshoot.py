@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from scripts import load
 from torch.func import functional_call, grad
 from torch.nn.functional import cross_entropy
 
@@ -21,12 +20,7 @@ from fedtailor.task import Batch
 
 @pytest.fixture(scope="module")
 def overshoot() -> Any:
-    path = Path(__file__).resolve().parents[2] / "benchmarks" / "overshoot.py"
-    spec = importlib.util.spec_from_file_location("benchmarks_overshoot", path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return load("overshoot")
 
 
 @pytest.fixture(autouse=True)

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_loops import _load
+from scripts import load
 
-reproduction = _load("reproduction")
+reproduction = load("reproduction")
 
 
 @pytest.mark.parametrize("name", list(reproduction.PUBLISHED))

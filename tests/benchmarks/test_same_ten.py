@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from scripts import load
 
 import fedtailor
 from fedtailor.config import config_of
@@ -17,12 +16,7 @@ from fedtailor.config import config_of
 
 @pytest.fixture(scope="module")
 def same_ten() -> Any:
-    path = Path(__file__).resolve().parents[2] / "benchmarks" / "same_ten.py"
-    spec = importlib.util.spec_from_file_location("benchmarks_same_ten", path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
+    return load("same_ten")
 
 
 def test_only_who_takes_part_differs_from_the_declared_table(same_ten: Any) -> None:

@@ -1,20 +1,14 @@
 """How committed results become tables of the docs."""
 
-import importlib.util
-from pathlib import Path
 from typing import Any
 
 import pytest
-
-ROOT = Path(__file__).resolve().parents[2]
+from scripts import load
 
 
 @pytest.fixture(scope="module")
 def tables() -> Any:
-    spec = importlib.util.spec_from_file_location("tables", ROOT / "benchmarks" / "tables.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load("tables")
 
 
 def cell(status: str, mean: float | None, seeds: int) -> dict[str, Any]:

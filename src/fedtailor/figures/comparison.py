@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from ..verdict import YARDSTICK
 from .style import COLOURS, bars_by_sign, curve, figure, tidy
-
-YARDSTICK = "local"
 
 
 def _save(picture: Any, folder: Path, name: str) -> None:

@@ -217,24 +217,38 @@ def group(runs: Sequence[FinishedRun]) -> list[Contender]:
     ]
 
 
-def _planned(folder: Path) -> tuple[list[str], range]:
-    """The methods of a comparison, in the order in which it names them, and its seeds."""
+def read_planned(folder: Path) -> tuple[list[str], range]:
+    """The methods of a comparison, training alone first, and its seeds.
+
+    Raises:
+      BadInput: the file is missing or broken.
+    """
+    path = folder / "comparison.json"
     try:
-        kept = json.loads((folder / "comparison.json").read_text(encoding="utf-8"))
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        methods = list(dict.fromkeys([YARDSTICK, *(str(m) for m in kept["methods"])]))
         first = int(kept.get("settings", {}).get("seed", 0))
-        return [str(m) for m in kept["methods"]], range(first, first + int(kept["seeds"]))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return methods, range(first, first + int(kept["seeds"]))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BadInput(f"'{path}' is broken ({error}): start it anew") from None
+
+
+def _planned(folder: Path) -> tuple[list[str], range]:
+    """The same as far as it is there: a report is of what was run, planned or not."""
+    try:
+        return read_planned(folder)
+    except BadInput:
         return [], range(0)
 
 
-def not_begun(folder: Path) -> list[str]:
+def _not_begun(folder: Path) -> list[str]:
     """Methods of a comparison with runs that are not there, e.g. "ditto (2 seeds)" for all of its
     seeds or "ditto (seed 1)" for some."""
     from ..comparison import run_folder  # comparisons write reports, so not at the top
 
     methods, seeds = _planned(folder)
     told = []
-    for method in dict.fromkeys([YARDSTICK, *methods]):
+    for method in methods:
         missing = [str(s) for s in seeds if not _is_run(run_folder(folder, method, s))]
         if len(missing) == len(seeds) > 1:
             told.append(f"{method} ({len(missing)} seeds)")
@@ -245,14 +259,16 @@ def not_begun(folder: Path) -> list[str]:
     return told
 
 
-def resumable(folders: Sequence[Path]) -> list[Path]:
-    """Those of which something is left to play that nobody plays."""
-    return [
-        folder
-        for folder in folders
-        if (not_begun(folder) or not all(_is_finished(place) for place in run_folders(folder)))
-        and not is_held(folder)
-    ]
+def left_to_play(folders: Sequence[Path]) -> tuple[list[str], list[Path]]:
+    """(what has not begun, the folders of which something is left that nobody plays)."""
+    told, resumable = [], []
+    for folder in folders:
+        missing = _not_begun(folder)
+        told += missing
+        left = missing or not all(_is_finished(place) for place in run_folders(folder))
+        if left and not is_held(folder):
+            resumable.append(folder)
+    return told, resumable
 
 
 def places_of(folders: Sequence[Path]) -> list[Path]:
@@ -306,10 +322,5 @@ def collect(folders: Sequence[Path]) -> Collection:
     if not finished:
         raise BadInput(f"'{folders[0]}' is not finished: go on with fedtailor resume {folders[0]}")
     contenders = in_order(folders, [read_run(place) for place in finished])
-    return Collection(
-        contenders,
-        list(contenders[0].first.result["per_client"]),
-        left_out,
-        not_begun=[told for folder in folders for told in not_begun(folder)],
-        resumable=resumable(folders),
-    )
+    clients = list(contenders[0].first.result["per_client"])
+    return Collection(contenders, clients, left_out, [], *left_to_play(folders))

@@ -22,12 +22,11 @@ from .collect import (
     FinishedRun,
     group,
     in_order,
-    not_begun,
+    left_to_play,
     places_of,
     read_clients,
     read_history,
     read_run,
-    resumable,
 )
 
 BEGUN = "begun.json"
@@ -193,11 +192,5 @@ def collect_so_far(folders: Sequence[Path]) -> Collection | None:
         if "reached" in run.result
     ]
     left_out = [place.name for place in places if place not in shown]
-    return Collection(
-        contenders,
-        list(contenders[0].first.result["per_client"]),
-        left_out,
-        going,
-        [told for folder in folders for told in not_begun(folder)],
-        resumable(folders),
-    )
+    clients = list(contenders[0].first.result["per_client"])
+    return Collection(contenders, clients, left_out, going, *left_to_play(folders))

@@ -17,7 +17,7 @@ from .. import __version__, rng, tree
 from ..checkpoint import save_tensors, write_atomically
 from ..config import write_config
 from ..folders import file_name
-from ..privacy import Spent, epsilon
+from ..privacy import Spent, epsilons
 from ..train import Recipe, Score, fit, score
 from ..tree import Params, Tree
 from .holding import Holding
@@ -57,8 +57,7 @@ def _spent(play: Play, holding: Holding, noisy: Spent) -> dict[str, Any] | None:
     config, rows = play.config, int(holding.data.n)
     if not config.dp_clip:
         return None
-    batch = config.batch or rows
-    found = epsilon(noisy, min(1.0, batch / max(rows, 1)), config.dp_noise, config.dp_delta)
+    (found,) = epsilons([noisy], [rows], config.batch, config.dp_noise, config.dp_delta)
     return {"delta": config.dp_delta, "epsilon": found if isfinite(found) else None}
 
 

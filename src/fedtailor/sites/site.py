@@ -12,11 +12,12 @@ from torch import Tensor
 
 from .. import __version__, rng, train, tree
 from ..combine import PARTS
+from ..data import Data
 from ..errors import BadInput
 from ..method import Model
 from ..methods import METHODS
 from ..models import MODELS
-from ..privacy import Spent, charged, keep_account
+from ..privacy import Entry, Spent, charged, keep_account
 from ..rng import Turn
 from ..train import Score
 from ..tree import Tree
@@ -231,7 +232,7 @@ class Site:
         state = self._state(here, message, kept, turn)
         with keep_account() as entries:
             outcome = play.method.client(message, state, data, _own(here, turn))
-        noisy = (kept.noisy if kept else Spent()).and_then(charged(entries, int(data.n)))
+        noisy = _spent(kept, entries, data)
         upload = outcome.upload
         weight = float(torch.as_tensor(upload.weight))
         if not (
@@ -273,8 +274,7 @@ class Site:
             model = play.method.personal(message, state, data, before)
             if packet.text("kind") == FINISH:
                 model = finetuned(play, model, here.holding, after)
-        noisy = (kept.noisy if kept else Spent()).and_then(charged(entries, int(data.n)))
-        return model, kept, noisy
+        return model, kept, _spent(kept, entries, data)
 
     def _score(self, packet: Packet, here: _Here) -> Packet:
         model, _, _ = self._model(packet, here)
@@ -310,6 +310,12 @@ def _own(here: _Here, turn: Turn) -> Turn:
     if not here.play.config.dp_clip:
         return mine
     return mine._replace(key=rng.fold(mine.key, here.store.secret()))
+
+
+def _spent(kept: Kept | None, entries: list[Entry], data: Data) -> Spent:
+    """What noisy gradients were taken up to a state, and then."""
+    before = kept.noisy if kept else Spent()
+    return before.and_then(charged(entries, int(data.n)))
 
 
 def _told(found: Score, n: Tensor, point: str) -> Header:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Sequence
@@ -14,10 +13,10 @@ from ..comparison import MARK, run_folder
 from ..errors import BadInput
 from ..failures import FAILED
 from ..occupied import is_held
+from ..report.collect import read_planned
 from ..report.page import page_data, render
 from ..report.running import BEGUN, Standing, collect_so_far, standing
 from ..reproduce.asked import ASKED
-from ..verdict import YARDSTICK
 
 TOLD = (BEGUN, "history.jsonl", "result.json", FAILED)
 POLL = 2.0  # seconds between two questions of a browser
@@ -39,13 +38,7 @@ def planned(folder: Path) -> list[Path]:
                 "experiment of reproduce (reproduction/fedala/table2)"
             )
         return [folder]
-    try:
-        kept = json.loads((folder / MARK).read_text(encoding="utf-8"))
-        methods = [YARDSTICK, *(str(m) for m in kept["methods"] if m != YARDSTICK)]
-        first = int(kept.get("settings", {}).get("seed", 0))
-        seeds = range(first, first + int(kept["seeds"]))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise BadInput(f"'{folder / MARK}' is broken ({error}): start it anew") from None
+    methods, seeds = read_planned(folder)
     return [run_folder(folder, method, seed) for seed in seeds for method in methods]
 
 
