@@ -109,9 +109,9 @@ def _latent(seed: int, **more: Any) -> dict[str, Any]:
 
 def _groups(seed: int, permuted: bool) -> tuple[np.ndarray, np.ndarray]:
     """Each client's own latent group, and the group of the rows that it is validated on."""
-    from fedtailor.assemble import _find_source, make_partition
-    from fedtailor.config import make_config
     from fedtailor.partition.latent import latent_clusters
+    from fedtailor.results.config import make_config
+    from fedtailor.runs.build import _find_source, make_partition
 
     config = make_config("local", _latent(seed, permute_targets=permuted), {})
     source = _find_source(config)

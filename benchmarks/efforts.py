@@ -1,6 +1,6 @@
 """Counts what the methods of all declared experiments compute beside FedAvg, for estimates of time.
 
-    python benchmarks/efforts.py            writes src/fedtailor/reproduce/efforts.json
+    python benchmarks/efforts.py            writes src/fedtailor/reproduce/playing/efforts.json
     python benchmarks/efforts.py --all      counts all of it anew: after a method has changed
 
 Takes some seconds per method and options. Counts depend on the methods alone, not on the machine.
@@ -12,11 +12,11 @@ import json
 import sys
 from pathlib import Path
 
-from fedtailor.reproduce.cells import Scale, make_cells
-from fedtailor.reproduce.declare import find_experiments, read_papers
-from fedtailor.reproduce.effort import Effort, effort_name, effort_of
+from fedtailor.reproduce.declared.declare import find_experiments, read_papers
+from fedtailor.reproduce.playing.cells import Scale, make_cells
+from fedtailor.reproduce.playing.effort import Effort, effort_name, effort_of
 
-FILE = Path(__file__).resolve().parent.parent / "src/fedtailor/reproduce/efforts.json"
+FILE = Path(__file__).resolve().parent.parent / "src/fedtailor/reproduce/playing/efforts.json"
 
 
 def main() -> None:

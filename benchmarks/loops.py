@@ -28,15 +28,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedtailor import rng
-from fedtailor.data import Data
+from fedtailor.core import rng
+from fedtailor.core.data import Data
+from fedtailor.core.form import Form
+from fedtailor.core.rng import Turn
+from fedtailor.core.task import classification, to_input
 from fedtailor.engine import Federation
-from fedtailor.form import Form
-from fedtailor.layerwise import init_weigher
 from fedtailor.methods import METHODS
+from fedtailor.methods.parts.layerwise import init_weigher
 from fedtailor.models import build
-from fedtailor.rng import Turn
-from fedtailor.task import classification, to_input
 
 Params = dict[str, Tensor]
 Batches = Sequence[Tensor]  # row numbers, batch by batch
@@ -615,7 +615,8 @@ class Weigher(nn.Module):
     """pFedLA's hypernetwork of one client: a weight for every client's model, block by block.
 
     Args:
-      start: embedding and layers at first, as `fedtailor.layerwise.init_weigher` makes them.
+      start: embedding and layers at first, as `init_weigher` in `methods/parts/layerwise.py`
+        makes them.
     """
 
     def __init__(self, start: dict[str, Any]) -> None:

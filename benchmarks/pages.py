@@ -10,8 +10,8 @@ import re
 import sys
 from pathlib import Path
 
-from fedtailor.describe import page
 from fedtailor.methods import KINDS
+from fedtailor.methods.describe import page
 
 PATH = Path(__file__).resolve().parent.parent / "docs" / "faithful.md"
 MARK = re.compile(r"(<!-- pages -->\n).*?(<!-- end -->)", re.DOTALL)

@@ -24,13 +24,13 @@ import torch
 from speed import commit
 from torch import nn
 
-from fedtailor.check import CLASSES, CLIENTS, FEATURES, NETWORKS, toy_federation
+from fedtailor.core.task import classification
+from fedtailor.core.training import Recipe
+from fedtailor.core.tree import flatten
 from fedtailor.engine import Simulation, draw_cohort
-from fedtailor.engine.pace import use_precision
+from fedtailor.engine.loops.runner import use_precision
 from fedtailor.methods import METHODS
-from fedtailor.task import classification
-from fedtailor.train import Recipe
-from fedtailor.tree import flatten
+from fedtailor.methods.check import CLASSES, CLIENTS, FEATURES, NETWORKS, toy_federation
 
 ROUNDS, LIMIT = 5, 1e-4
 PRIVATE = Recipe(epochs=1, batch=8, lr=0.05, dp_clip=1.0, dp_noise=0.5)

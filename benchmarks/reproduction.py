@@ -15,9 +15,9 @@ import shlex
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedtailor.reproduce.asked import Asked
-from fedtailor.reproduce.cells import Scale
-from fedtailor.reproduce.outcome import outcome
+from fedtailor.reproduce.playing.asked import Asked
+from fedtailor.reproduce.playing.cells import Scale
+from fedtailor.reproduce.shown.outcome import outcome
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results" / "reproduction"

@@ -16,11 +16,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedtailor.config import Config, config_of
-from fedtailor.reproduce.asked import Asked
-from fedtailor.reproduce.cells import Scale
-from fedtailor.reproduce.measures import read_run
-from fedtailor.runs import start
+from fedtailor.reproduce.playing.asked import Asked
+from fedtailor.reproduce.playing.cells import Scale
+from fedtailor.reproduce.shown.measures import read_run
+from fedtailor.results.config import Config, config_of
+from fedtailor.runs.run import start
 
 COLUMN, HELD_OUT = "CIFAR-10, 100 clients", 90
 ROWS = ("Local Training", "FedFomo (n=5)")

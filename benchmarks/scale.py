@@ -28,13 +28,13 @@ import numpy as np
 import torch
 
 import fedtailor
-from fedtailor.assemble import hardware
+from fedtailor.core.form import Form
+from fedtailor.core.task import classification
+from fedtailor.core.training import Recipe
 from fedtailor.engine import Cluster, Federation, Simulation, draw_cohort
-from fedtailor.form import Form
 from fedtailor.methods import METHODS
 from fedtailor.models import build
-from fedtailor.task import classification
-from fedtailor.train import Recipe
+from fedtailor.runs.build import hardware
 
 ROWS, TEST, BATCH = 100, 20, 10
 FORM = Form("image", (1, 8, 8), 10)

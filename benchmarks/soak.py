@@ -34,19 +34,25 @@ os.environ["OMP_NUM_THREADS"] = "1"  # sites share the cores; to be said before 
 import torch
 
 import fedtailor
-from fedtailor import tree
-from fedtailor.assemble import assemble, make_method, make_task
-from fedtailor.checkpoint import load_tensors
-from fedtailor.config import make_config
+from fedtailor.core import tree
 from fedtailor.engine import Simulation
-from fedtailor.sites.book import EVENTS, HISTORY, is_played, read_lines
-from fedtailor.sites.call import _owner, socket_of
-from fedtailor.sites.demo import start_script, wait_until
-from fedtailor.sites.federation_file import read_federation
-from fedtailor.sites.follow import ask_to_stop, folder_of, round_now, rounds_of, wait_for_end
-from fedtailor.sites.processes import Group, descendants, free_port
-from fedtailor.sites.project import read_project
-from fedtailor.sites.project_files import Wanted, write_project
+from fedtailor.federation.coordinator.federation_file import read_federation
+from fedtailor.federation.coordinator.progress import (
+    ask_to_stop,
+    folder_of,
+    round_now,
+    rounds_of,
+    wait_for_end,
+)
+from fedtailor.federation.coordinator.store import EVENTS, HISTORY, is_played, read_lines
+from fedtailor.federation.deploy.demo import start_script, wait_until
+from fedtailor.federation.deploy.processes import Group, descendants, free_port
+from fedtailor.federation.deploy.project import read_project
+from fedtailor.federation.deploy.project_files import Wanted, write_project
+from fedtailor.federation.protocol.ipc import _owner, socket_of
+from fedtailor.results.config import make_config
+from fedtailor.results.storage import load_tensors
+from fedtailor.runs.build import assemble, make_method, make_task
 
 ROUNDS = 100_000  # never reached
 KINDS = ("kill site", "kill worker", "freeze worker")

@@ -29,15 +29,15 @@ from loops import LOOPS
 from torch.utils.flop_counter import FlopCounterMode
 
 import fedtailor
-from fedtailor import rng
-from fedtailor.assemble import hardware
+from fedtailor.core import rng
+from fedtailor.core.form import Form
+from fedtailor.core.task import Batch, Task, classification
+from fedtailor.core.training import Recipe
 from fedtailor.engine import Federation, Simulation
-from fedtailor.engine.pace import use_precision
-from fedtailor.form import Form
+from fedtailor.engine.loops.runner import use_precision
 from fedtailor.methods import METHODS
 from fedtailor.models import build
-from fedtailor.task import Batch, Task, classification
-from fedtailor.train import Recipe
+from fedtailor.runs.build import hardware
 
 ROWS, VAL, BATCH, LR = 300, 60, 10, 0.005
 GREY, COLOUR = Form("image", (1, 28, 28), 10), Form("image", (3, 32, 32), 10)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fedtailor.reproduce.writing import SIGNS, by_place, has_number, order, ours, verdict
+from fedtailor.reproduce.shown.writing import SIGNS, by_place, has_number, order, ours, verdict
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"

@@ -7,11 +7,11 @@ before it trains. What a client sends, keeps and uses is all said in functions o
 """
 
 import fedtailor
-from fedtailor import tree
-from fedtailor.method import Method, Outcome, Upload, by_size
+from fedtailor.core import tree
+from fedtailor.core.method import Method, Outcome, Upload, by_size
+from fedtailor.core.options import Share
+from fedtailor.core.training import Recipe, fit
 from fedtailor.methods import fedavg
-from fedtailor.options import Share
-from fedtailor.train import Recipe, fit
 
 
 def halfway(task, *, pull: Share = 0.5, recipe: Recipe = Recipe()) -> Method:

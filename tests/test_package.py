@@ -92,7 +92,7 @@ def test_every_command_explains_itself(
 
 
 def test_the_help_of_run_names_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
-    from fedtailor.config import settings
+    from fedtailor.results.config import settings
 
     with pytest.raises(SystemExit):
         main(["run", "--help"])

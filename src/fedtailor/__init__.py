@@ -11,31 +11,31 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-__version__ = "0.1.0"
+from fedtailor.core.version import __version__
 
 # Loaded when first used: torch takes seconds to import, `fedtailor --help` must not.
 _WHERE = {
-    "BadInput": "errors",
-    "Config": "config",
+    "BadInput": "core.errors",
+    "Config": "results.config",
     "METHODS": "methods",
     "MODELS": "models",
-    "Data": "data",
+    "Data": "core.data",
     "Federation": "engine",
-    "Method": "method",
-    "Outcome": "method",
-    "Recipe": "train",
+    "Method": "core.method",
+    "Outcome": "core.method",
+    "Recipe": "core.training",
     "Simulation": "engine",
-    "Task": "task",
-    "Turn": "rng",
-    "Upload": "method",
-    "check_method": "check",
-    "classification": "task",
-    "compare": "comparison",
-    "fit": "train",
-    "predict": "prediction",
-    "read_records": "records",
-    "resume": "resuming",
-    "run": "runs",
+    "Task": "core.task",
+    "Turn": "core.rng",
+    "Upload": "core.method",
+    "check_method": "methods.check",
+    "classification": "core.task",
+    "compare": "runs.compare",
+    "fit": "core.training",
+    "predict": "runs.predict",
+    "read_records": "results.records",
+    "resume": "runs.resume",
+    "run": "runs.run",
 }
 
 __all__ = ["__version__", *_WHERE]

@@ -10,11 +10,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedtailor.errors import BadInput
-from fedtailor.landscape import default_clients, write_landscapes
-from fedtailor.measured import read_landscape
-from fedtailor.reopening import reopen
-from surfacelab import play
+from fedtailor.analysis.landscape import default_clients, write_landscapes
+from fedtailor.core.errors import BadInput
+from fedtailor.results.measurements import read_landscape
+from fedtailor.runs.finished import reopen
+from tests.analysis.surfacelab import play
 
 
 @pytest.fixture(scope="module")

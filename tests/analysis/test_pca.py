@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedtailor.principal import frame, model_plane, principal_plane
-from fedtailor.surface import plane
+from fedtailor.analysis.pca import frame, model_plane, principal_plane
+from fedtailor.analysis.surface import plane
 
 
 def in_a_plane(count: int = 9, width: int = 30) -> np.ndarray:

@@ -7,10 +7,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from fedtailor import rng, surface
-from fedtailor.surface import direction, grid, measure, plane, segment, sharpness
-from fedtailor.task import classification
-from fedtailor.tree import Tree
+from fedtailor.analysis import surface
+from fedtailor.analysis.surface import direction, grid, measure, plane, segment, sharpness
+from fedtailor.core import rng
+from fedtailor.core.task import classification
+from fedtailor.core.tree import Tree
 
 
 def squared(outputs: Tensor, wanted: Tensor) -> Tensor:

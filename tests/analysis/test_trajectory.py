@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import torch.nn.functional as F
 
-from fedtailor.errors import BadInput
-from fedtailor.keeping import read_points
-from fedtailor.measured import read_trajectory
-from fedtailor.reopening import reopen
-from fedtailor.trajectory import write_trajectory
-from surfacelab import play
+from fedtailor.analysis.trajectory import write_trajectory
+from fedtailor.core.errors import BadInput
+from fedtailor.results.measurements import read_trajectory
+from fedtailor.runs.finished import reopen
+from fedtailor.runs.saved_models import read_points
+from tests.analysis.surfacelab import play
 
 
 @pytest.fixture(scope="module")

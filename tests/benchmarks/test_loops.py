@@ -5,14 +5,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from scripts import load
 
+from fedtailor.core.form import Form
+from fedtailor.core.task import classification
+from fedtailor.core.training import Recipe
 from fedtailor.engine import Federation, Simulation
-from fedtailor.form import Form
 from fedtailor.methods import METHODS
 from fedtailor.models import build
-from fedtailor.task import classification
-from fedtailor.train import Recipe
+from tests.benchmarks.scripts import load
 
 loops = load("loops")
 

@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from scripts import load
 from torch.func import functional_call, grad
 from torch.nn.functional import cross_entropy
 
-from fedtailor import rng
-from fedtailor.moreau import envelope
-from fedtailor.task import Batch
+from fedtailor.core import rng
+from fedtailor.core.task import Batch
+from fedtailor.methods.parts.moreau import envelope
+from tests.benchmarks.scripts import load
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +52,7 @@ def test_curvature_is_the_largest_eigenvalue(overshoot: Any) -> None:
 def test_a_batch_is_what_fedtailor_does(
     overshoot: Any, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same inner steps by `fedtailor.moreau`, and the same outer one."""
+    """The same inner steps by `fedtailor.methods.parts.moreau`, and the same outer one."""
     monkeypatch.setattr(overshoot, "MOMENTS", (1,))
     setting = overshoot.Setting("x", 15.0, 0.09)
     ours = overshoot.train(setting, 0, str(data))["moments"][0]

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripts import load
+
+from tests.benchmarks.scripts import load
 
 reproduction = load("reproduction")
 

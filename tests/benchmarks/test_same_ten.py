@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from scripts import load
 
 import fedtailor
-from fedtailor.config import config_of
+from fedtailor.results.config import config_of
+from tests.benchmarks.scripts import load
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,8 @@
 from typing import Any
 
 import pytest
-from scripts import load
+
+from tests.benchmarks.scripts import load
 
 
 @pytest.fixture(scope="module")

@@ -12,8 +12,8 @@ import pytest
 from PIL import Image
 
 from fedtailor.cli import main
-from fedtailor.config import make_config, read_config
 from fedtailor.methods import METHODS
+from fedtailor.results.config import make_config, read_config
 
 SMALL = ["--model", "mlp", "--clients", "4", "--rounds", "2", "--batch", "50"]
 

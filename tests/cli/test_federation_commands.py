@@ -17,10 +17,10 @@ import pytest
 pytest.importorskip("flwr", reason="needs flwr: pip install 'fedtailor[flower]'")
 
 from fedtailor.cli import main
-from fedtailor.sites import project_files
-from fedtailor.sites.federation_file import read_federation
-from fedtailor.sites.project import read_project
-from fedtailor.sites.settings import read_settings
+from fedtailor.federation.coordinator.federation_file import read_federation
+from fedtailor.federation.deploy import project_files
+from fedtailor.federation.deploy.project import read_project
+from fedtailor.federation.site.settings import read_settings
 
 TRIAL = ["--sites", "2", "--model", "mlp", "--rounds", "3"]
 

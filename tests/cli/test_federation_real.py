@@ -14,9 +14,9 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs flwr: pip install 'fedtailor[flower]'")
 
-from fedtailor.config import make_config
-from fedtailor.runs import Runner
-from fedtailor.sites.processes import Group, free_port
+from fedtailor.federation.deploy.processes import Group, free_port
+from fedtailor.results.config import make_config
+from fedtailor.runs.run import Runner
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedtailor.cli import main
-from surfacelab import play
+from tests.analysis.surfacelab import play
 
 
 def say(*arguments: str) -> int:

@@ -17,10 +17,10 @@ from rich.console import Console
 
 from fedtailor.cli import main, reproducing_view
 from fedtailor.cli.reproducing_view import beginning, outcome_table
-from fedtailor.reproduce import estimate
-from fedtailor.reproduce.cells import Scale
-from fedtailor.reproduce.declare import read_papers
-from fedtailor.reproduce.plan import make_plan
+from fedtailor.reproduce.declared.declare import read_papers
+from fedtailor.reproduce.playing import estimate
+from fedtailor.reproduce.playing.cells import Scale
+from fedtailor.reproduce.playing.plan import make_plan
 
 PAPERS = Path(__file__).parents[1] / "reproduce" / "papers"
 

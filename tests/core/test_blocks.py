@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from fedtailor import models
-from fedtailor.errors import BadInput
-from fedtailor.form import Form
+from fedtailor.core.errors import BadInput
+from fedtailor.core.form import Form
 from fedtailor.models import MODELS, blocks, build
 from fedtailor.models.parts import chain
 

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.func import vmap
 
-from fedtailor import rng
-from fedtailor.data import Counts, Data
-from fedtailor.task import Batch
+from fedtailor.core import rng
+from fedtailor.core.data import Counts, Data
+from fedtailor.core.task import Batch
 
 sizes = st.integers(1, 12)
 paddings = st.integers(0, 6)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedtailor.errors import BadInput, nearest, unknown
+from fedtailor.core.errors import BadInput, nearest, unknown
 
 KNOWN = ["fedavg", "fedprox", "FedALA", "ditto"]
 

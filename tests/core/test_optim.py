@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.func import grad, vmap
 
-from fedtailor import optim, rng, tree
+from fedtailor.core import optim, rng, tree
 
 STEPS = 20
 

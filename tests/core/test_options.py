@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 import pytest
 
-from fedtailor.errors import BadInput
-from fedtailor.options import Count, NonNegative, Percent, Share, Weighting, Whole, option_of
+from fedtailor.core.errors import BadInput
+from fedtailor.core.options import Count, NonNegative, Percent, Share, Weighting, Whole, option_of
 
 KINDS: dict[str, Any] = {
     "share": Share,

@@ -16,12 +16,10 @@ from torch import Tensor, nn
 from torch.func import vmap
 
 import fedtailor
-from fedtailor import BadInput, rng, tree
-from fedtailor.config import make_config
-from fedtailor.describe import find as find_method
-from fedtailor.form import Form
-from fedtailor.methods import METHODS, ditto, fedavg, fedrep, local
-from fedtailor.privacy import (
+from fedtailor import BadInput
+from fedtailor.core import rng, tree
+from fedtailor.core.form import Form
+from fedtailor.core.privacy import (
     Entry,
     Spent,
     charged,
@@ -31,10 +29,23 @@ from fedtailor.privacy import (
     private,
     require_accountant,
 )
-from fedtailor.resuming import resume
-from fedtailor.task import Batch, Task
-from fedtailor.train import Recipe, descend, fit, plain
-from methods.worlds import data_of, gap, models, play, ragged, rows_of, simulate, task_of, turn_of
+from fedtailor.core.task import Batch, Task
+from fedtailor.core.training import Recipe, descend, fit, plain
+from fedtailor.methods import METHODS, ditto, fedavg, fedrep, local
+from fedtailor.methods.describe import find as find_method
+from fedtailor.results.config import make_config
+from fedtailor.runs.resume import resume
+from tests.methods.worlds import (
+    data_of,
+    gap,
+    models,
+    play,
+    ragged,
+    rows_of,
+    simulate,
+    task_of,
+    turn_of,
+)
 
 INF = math.inf
 SMALL: dict[str, Any] = {"model": "mlp", "clients": 4, "rounds": 4, "batch": 50, "lr": 0.1}

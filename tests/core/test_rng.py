@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from torch.func import vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from fedtailor import rng
-from fedtailor.engine.tracing import can_compile
-from fedtailor.rng import Turn
+from fedtailor.core import rng
+from fedtailor.core.rng import Turn
+from fedtailor.engine.loops.tracing import can_compile
 
 MASK = (1 << 64) - 1
 whole = st.integers(-(1 << 63), (1 << 63) - 1)

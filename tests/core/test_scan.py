@@ -9,8 +9,18 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from fedtailor.scan import RUNNER, Known, Loop, Moment, Notes, Steps, after_another, plainly, scan
-from fedtailor.tree import Tree
+from fedtailor.core.scan import (
+    RUNNER,
+    Known,
+    Loop,
+    Moment,
+    Notes,
+    Steps,
+    after_another,
+    plainly,
+    scan,
+)
+from fedtailor.core.tree import Tree
 
 STORE = (torch.arange(10.0), torch.arange(10) % 3)
 

@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
-from fedtailor import rng, tree
-from fedtailor.errors import BadInput
-from fedtailor.task import AUGMENTATIONS, Batch, Task, classification, crop_and_flip, to_input
+from fedtailor.core import rng, tree
+from fedtailor.core.errors import BadInput
+from fedtailor.core.task import AUGMENTATIONS, Batch, Task, classification, crop_and_flip, to_input
 
 
 @pytest.fixture(scope="module", autouse=True)

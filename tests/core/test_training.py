@@ -10,14 +10,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import grad, vmap
 
-from fedtailor import rng, tree
-from fedtailor.data import Counts, Data
-from fedtailor.errors import BadInput
-from fedtailor.rng import Turn
-from fedtailor.scan import repeat
-from fedtailor.task import Batch, Task, classification, crop_and_flip
-from fedtailor.train import Recipe, as_is, descend, fit, mean_loss, prox, sam, score
-from fedtailor.tree import Params, Tree
+from fedtailor.core import rng, tree
+from fedtailor.core.data import Counts, Data
+from fedtailor.core.errors import BadInput
+from fedtailor.core.rng import Turn
+from fedtailor.core.scan import repeat
+from fedtailor.core.task import Batch, Task, classification, crop_and_flip
+from fedtailor.core.training import Recipe, as_is, descend, fit, mean_loss, prox, sam, score
+from fedtailor.core.tree import Params, Tree
 
 X = rng.normal(rng.key(50), 40, 4)
 Y = rng.bits(rng.key(51), 40) % 3

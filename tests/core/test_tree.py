@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from fedtailor import tree
+from fedtailor.core import tree
 
 names = st.text(st.characters(blacklist_characters="/", blacklist_categories=["Cs"]), min_size=1)
 shapes = st.lists(st.integers(0, 3), max_size=3)

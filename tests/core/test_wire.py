@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.func import vmap
 
-from fedtailor import tree, wire
-from fedtailor.errors import BadInput
-from fedtailor.tree import Tree
+from fedtailor.core import tree, wire
+from fedtailor.core.errors import BadInput
+from fedtailor.core.tree import Tree
 
 
 def message() -> Tree:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedtailor.errors import BadInput
+from fedtailor.core.errors import BadInput
 
 
 def refusal(call: Callable[[], Any], *named: str) -> str:

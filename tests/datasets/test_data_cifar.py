@@ -8,10 +8,10 @@ import tarfile
 
 import numpy as np
 import pytest
-from datafiles import batch, cifar10_files, images, refusal, write_tar
 
 from fedtailor.datasets import load
 from fedtailor.datasets.known import CIFAR10, CIFAR100
+from tests.datasets.datafiles import batch, cifar10_files, images, refusal, write_tar
 
 
 @pytest.mark.parametrize("packed", [True, False])

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from datafiles import images, refusal, write_image, write_text
 
+from fedtailor.core.form import Form
 from fedtailor.datasets import Encoder, Source, Table, encode, load, read_examples
-from fedtailor.form import Form
+from tests.datasets.datafiles import images, refusal, write_image, write_text
 
 
 def source_of(raw, kind, labels=None):

@@ -8,11 +8,11 @@ import types
 
 import numpy as np
 import pytest
-from datafiles import images, refusal
 from PIL import Image
 
 from fedtailor.datasets import load
 from fedtailor.datasets.cache import store
+from tests.datasets.datafiles import images, refusal
 
 
 class FakeSplit(list):

@@ -8,7 +8,10 @@ import sys
 
 import numpy as np
 import pytest
-from datafiles import (
+
+from fedtailor.datasets import KNOWN, load
+from fedtailor.datasets.known import CIFAR10, CIFAR100, EMNIST, FASHION, NEWS
+from tests.datasets.datafiles import (
     images,
     png_bytes,
     refusal,
@@ -17,9 +20,6 @@ from datafiles import (
     write_mnist,
     write_text,
 )
-
-from fedtailor.datasets import KNOWN, load
-from fedtailor.datasets.known import CIFAR10, CIFAR100, EMNIST, FASHION, NEWS
 
 
 def save_splits(path, x, y, tests=4):

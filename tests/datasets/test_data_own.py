@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from datafiles import images, png_bytes, refusal, write_image, write_text
 from PIL import Image
 
 from fedtailor.datasets import load
+from tests.datasets.datafiles import images, png_bytes, refusal, write_image, write_text
 
 TABLE = "age,sex,site,label\n50,f,north,ill\n,m,south,well\n70,?,north,well\n61,f,east,ill\n"
 

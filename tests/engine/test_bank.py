@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedtailor import rng, tree
+from fedtailor.core import rng, tree
+from fedtailor.core.tree import Tree
 from fedtailor.engine import bank
 from fedtailor.engine.bank import Bank, choose_place, free_memory, nbytes
-from fedtailor.tree import Tree
 
 CPU = torch.device("cpu")
 PLACES = ["device", "host", "disk"]

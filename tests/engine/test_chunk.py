@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import nn
 
-from fedtailor import rng
+from fedtailor.core import rng
+from fedtailor.core.task import Task, classification
+from fedtailor.core.training import Recipe
 from fedtailor.engine import Federation, chunk
 from fedtailor.engine.chunk import choose_chunk
-from fedtailor.task import Task, classification
-from fedtailor.train import Recipe
 
 
 def world(clients: int = 50, rows: int = 4) -> Federation:

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedtailor import rng
+from fedtailor.core import rng
 from fedtailor.engine import Federation
 
 X = torch.arange(60.0)

@@ -10,9 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedtailor import rng, tree
+from fedtailor.core import rng, tree
+from fedtailor.core.tree import Tree
 from fedtailor.engine.fold import Fold
-from fedtailor.tree import Tree
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -10,12 +10,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedtailor import rng, train, tree
+from fedtailor.core import rng, tree
+from fedtailor.core import training as train
+from fedtailor.core.rng import Turn
+from fedtailor.core.task import classification
+from fedtailor.core.training import Recipe, Score
 from fedtailor.engine import Federation
 from fedtailor.engine.mapper import MAPPERS, Visit, join, sequential, vectorised
-from fedtailor.rng import Turn
-from fedtailor.task import classification
-from fedtailor.train import Recipe, Score
 
 
 @pytest.fixture(scope="module", autouse=True)

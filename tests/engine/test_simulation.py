@@ -15,15 +15,15 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from fedtailor import rng, train, tree
-from fedtailor.data import Data
+from fedtailor.core import rng, training, tree
+from fedtailor.core.data import Data
+from fedtailor.core.method import Method, Outcome, Upload
+from fedtailor.core.rng import Turn
+from fedtailor.core.task import Task, classification
+from fedtailor.core.training import Recipe
+from fedtailor.core.tree import Params, Tree
 from fedtailor.engine import Diverged, Federation, Simulation
-from fedtailor.method import Method, Outcome, Upload
 from fedtailor.methods import METHODS, ditto, fedavg, fedfomo
-from fedtailor.rng import Turn
-from fedtailor.task import Task, classification
-from fedtailor.train import Recipe
-from fedtailor.tree import Params, Tree
 
 RECIPE = Recipe(epochs=1, batch=3, lr=0.1)
 FEW = ("fedavg", "fedala", "fedfomo", "pfedhn")  # tests/methods covers the rest
@@ -75,7 +75,7 @@ def test_a_round_of_fedavg_by_hand() -> None:
         )
         key = rng.key(3, rng.TURN, 0, int(cid))
         turn = Turn(key, torch.tensor(0), torch.tensor(1)).at_client()
-        mean += int(one.n) * flat(train.fit(task, initial, one, turn, RECIPE))
+        mean += int(one.n) * flat(training.fit(task, initial, one, turn, RECIPE))
         total += int(one.n)
     torch.testing.assert_close(
         flat(simulation.server["params"]), mean / total, rtol=1e-12, atol=1e-12

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from fedtailor import rng, tree
+from fedtailor.core import rng, tree
+from fedtailor.core.tree import Tree
 from fedtailor.engine import transfer
 from fedtailor.engine.bank import Bank
-from fedtailor.tree import Tree
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 ROWS, WIDTH = 64, 1 << 16
@@ -87,10 +87,10 @@ def test_what_was_expected_is_not_given_when_it_changed() -> None:
 
 @needs_gpu
 def test_a_gpu_that_is_too_small_gets_smaller_chunks() -> None:
+    from fedtailor.core.task import classification
+    from fedtailor.core.training import Recipe
     from fedtailor.engine import Federation, Simulation
     from fedtailor.methods import ditto
-    from fedtailor.task import classification
-    from fedtailor.train import Recipe
 
     device = torch.device("cuda", 0)
     x = rng.normal(rng.key(0), 640, 256).to(device)

@@ -1,12 +1,9 @@
 """Shared by the tests of sites."""
 
 import sys
-from pathlib import Path
 
 import pytest
 import torch
-
-sys.path.insert(0, str(Path(__file__).parent))  # `trial` lies here
 
 
 @pytest.fixture
@@ -22,7 +19,7 @@ def quick_looks(monkeypatch, request):
     """Within one process an answer is there at once: no need to wait between two looks."""
     if "slow" in request.keywords or sys.modules.get("flwr") is None:
         return
-    from fedtailor.sites import carrier
+    from fedtailor.federation.coordinator import carrier
 
     monkeypatch.setattr(carrier, "POLL", 0.01)
     monkeypatch.setattr(carrier, "PER_MESSAGE", 0.0)

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from trial import Trial
-
-from fedtailor.sites.book import Book
-from fedtailor.sites.coordinator import Coordinator
-from fedtailor.sites.federation_file import read_federation
-from fedtailor.sites.packet import Packet, from_bytes, to_bytes
-from fedtailor.sites.plan import bring_to_life
-from fedtailor.sites.post import Answer, Rules
-from fedtailor.sites.settings import read_settings
-from fedtailor.sites.site import Site
+from fedtailor.federation.coordinator.coordinator import Coordinator
+from fedtailor.federation.coordinator.federation_file import read_federation
+from fedtailor.federation.coordinator.store import Book
+from fedtailor.federation.protocol.packet import Packet, from_bytes, to_bytes
+from fedtailor.federation.protocol.plan import bring_to_life
+from fedtailor.federation.protocol.transport import Answer, Rules
+from fedtailor.federation.site.settings import read_settings
+from fedtailor.federation.site.site import Site
+from tests.federation.trial import Trial
 
 Fault = Callable[[Packet, Callable[[Packet], Packet]], list[Packet | str] | None]
 

@@ -8,11 +8,11 @@ import signal
 import time
 
 import torch
-from trial import distance
 
-from fedtailor import tree
-from fedtailor.checkpoint import load_tensors
-from fedtailor.sites.call import _owner, socket_of
+from fedtailor.core import tree
+from fedtailor.federation.protocol.ipc import _owner, socket_of
+from fedtailor.results.storage import load_tensors
+from tests.federation.trial import distance
 
 RULES = {"deadline": 60, "wait": 200, "join": 60, "pause": 2.0}
 

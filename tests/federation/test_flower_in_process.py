@@ -9,18 +9,18 @@ pytest.importorskip("flwr", reason="needs flwr: pip install 'fedtailor[flower]'"
 
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
-from trial import Trial, distance
 
-from fedtailor.checkpoint import load_tensors
+from fedtailor.federation.coordinator.progress import rounds_of
+from fedtailor.federation.coordinator.store import Book, read_lines
+from fedtailor.federation.deploy.local_grid import LocalGrid
+from fedtailor.federation.protocol.packet import from_records, to_records
+from fedtailor.federation.site.app import make_client_app, server_app
+from fedtailor.federation.site.settings import read_settings
+from fedtailor.federation.site.site import Site
 from fedtailor.methods import METHODS
-from fedtailor.prediction import predict
-from fedtailor.sites.app import make_client_app, server_app
-from fedtailor.sites.book import Book, read_lines
-from fedtailor.sites.follow import rounds_of
-from fedtailor.sites.local_grid import LocalGrid
-from fedtailor.sites.packet import from_records, to_records
-from fedtailor.sites.settings import read_settings
-from fedtailor.sites.site import Site
+from fedtailor.results.storage import load_tensors
+from fedtailor.runs.predict import predict
+from tests.federation.trial import Trial, distance
 
 # what a method needs beside its defaults to be played by sites
 OPTIONS = {"fedavg-data": {"beta": 0.0}}
@@ -48,7 +48,7 @@ def test_equals_the_simulation(name, tmp_path, float64):
     sim = trial.simulate()
     latest = json.loads((folder / "latest.json").read_text())
     assert latest["round"] == 2
-    from fedtailor import tree
+    from fedtailor.core import tree
 
     server = tree.unflatten(load_tensors(folder / latest["file"]))
     assert distance(server, sim.server) <= 1e-9

@@ -6,11 +6,10 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs flwr: pip install 'fedtailor[flower]'")
 
-from real import RULES, equals_simulation, finished, history, kill_site, until
-from trial import Trial
-
-from fedtailor.sites.keys import make_node_key
-from fedtailor.sites.processes import Crew, free_port
+from fedtailor.federation.deploy.keys import make_node_key
+from fedtailor.federation.deploy.processes import Crew, free_port
+from tests.federation.real import RULES, equals_simulation, finished, history, kill_site, until
+from tests.federation.trial import Trial
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

@@ -15,21 +15,21 @@ import pytest
 pytest.importorskip("flwr", reason="needs flwr: pip install 'fedtailor[flower]'")
 
 import numpy as np
-from real import RULES, equals_simulation, finished, history, kill_site, until
-from trial import Trial
 
-from fedtailor.sites.call import _owner, socket_of
-from fedtailor.sites.processes import Crew
+from fedtailor.federation.deploy.processes import Crew
+from fedtailor.federation.protocol.ipc import _owner, socket_of
+from tests.federation.real import RULES, equals_simulation, finished, history, kill_site, until
+from tests.federation.trial import Trial
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 CHANGED = """
 import sys
-if "fedtailor.sites.worker" in sys.orig_argv:
+if "fedtailor.federation.site.worker" in sys.orig_argv:
     {change}
 """
 GARBAGE = """
-    import numpy, fedtailor.sites.messages as m
+    import numpy, fedtailor.federation.protocol.messages as m
     real, calls = m.upload_arrays, []
     def changed(upload):
         calls.append(1)

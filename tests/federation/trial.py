@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedtailor import tree
-from fedtailor.assemble import World, assemble, make_method, make_task
-from fedtailor.config import make_config
+from fedtailor.core import tree
 from fedtailor.engine import Simulation, draw_cohort
+from fedtailor.results.config import make_config
+from fedtailor.runs.build import World, assemble, make_method, make_task
 
 FEATURES, CLASSES, SIZES = 5, 3, (40, 64, 52)
 SETTINGS = {"model": "mlp", "rounds": 2, "batch": 8, "lr": 0.1, "seed": 3}

@@ -8,15 +8,15 @@ from typing import Any
 
 import numpy as np
 import pytest
-import synthetic
 from PIL import Image
 
 from fedtailor.cli import main
-from fedtailor.errors import BadInput
+from fedtailor.core.errors import BadInput
 from fedtailor.figures import FIGURES, PAPER, Wish, draw, draw_figure
-from fedtailor.report.collect import Collection, collect
-from fedtailor.report.learnt import Records
-from fedtailor.report.mixes import class_counts, likeness_order
+from fedtailor.results.collect import Collection, collect
+from fedtailor.results.learnt import Records
+from fedtailor.results.mixes import class_counts, likeness_order
+from tests.report import synthetic
 
 NAMES = (
     "accuracy", "loss", "gain", "spread", "communication", "time", "partition", "weights",
@@ -84,7 +84,7 @@ def test_accuracy_against_bytes(compared: Path, collection: Any) -> None:
 
 
 def test_gains_are_sorted_and_complete(collection: Any) -> None:
-    from fedtailor.report.numbers import rows
+    from fedtailor.results.numbers import rows
 
     picture = draw("gain", collection)
     wanted = {row["label"]: row for row in rows(collection)}

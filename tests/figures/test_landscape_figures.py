@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedtailor.errors import BadInput
+from fedtailor.core.errors import BadInput
 from fedtailor.figures import draw_figure
 from fedtailor.figures.landscape import told_apart
-from surfacelab import fake_landscape, fake_trajectory, play
+from tests.analysis.surfacelab import fake_landscape, fake_trajectory, play
 
 
 @pytest.fixture(scope="module")

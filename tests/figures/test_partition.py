@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedtailor.errors import BadInput
+from fedtailor.core.errors import BadInput
+from fedtailor.figures.partition import draw
 from fedtailor.partition import iid, pathological, split
-from fedtailor.partition.picture import draw
 
 
 def partition_of(clients, classes):

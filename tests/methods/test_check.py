@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 import torch
 
-import fedtailor.check as suite
-from fedtailor import tree
-from fedtailor.check import CHECKS, NETWORKS, check_method
-from fedtailor.method import Method, Outcome, Upload
+import fedtailor.methods.check as suite
+from fedtailor.core import tree
+from fedtailor.core.method import Method, Outcome, Upload
+from fedtailor.core.training import Recipe
 from fedtailor.methods import METHODS, ditto, local
-from fedtailor.train import Recipe
+from fedtailor.methods.check import CHECKS, NETWORKS, check_method
 
 
 @pytest.fixture

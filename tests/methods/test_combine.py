@@ -10,19 +10,19 @@ import pytest
 from typer.testing import CliRunner
 
 from fedtailor import BadInput
-from fedtailor.ala import ala
-from fedtailor.begin import Starter, as_received
 from fedtailor.cli import app
-from fedtailor.combine import PARTS, combined
-from fedtailor.config import make_config
-from fedtailor.describe import find, footprint, options_of, page, parse_options
-from fedtailor.method import Method
+from fedtailor.core.method import Method
+from fedtailor.core.options import NonNegative, Whole
+from fedtailor.core.task import Task
+from fedtailor.core.training import Recipe
 from fedtailor.methods import METHODS, fedavg
-from fedtailor.mixing import Mixer
-from fedtailor.options import NonNegative, Whole
-from fedtailor.task import Task
-from fedtailor.train import Recipe
-from methods.worlds import ragged, simulate, task_of
+from fedtailor.methods.combine import PARTS, combined
+from fedtailor.methods.describe import find, footprint, options_of, page, parse_options
+from fedtailor.methods.parts.ala import ala
+from fedtailor.methods.parts.mixing import Mixer
+from fedtailor.methods.parts.start import Starter, as_received
+from fedtailor.results.config import make_config
+from tests.methods.worlds import ragged, simulate, task_of
 
 COMBINATIONS = [
     f"{name}+{part}"

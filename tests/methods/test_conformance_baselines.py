@@ -9,15 +9,14 @@ from typing import Any
 import pytest
 import torch
 
-from fedtailor import rng, tree
-from fedtailor.ala import ala
-from fedtailor.check import check_method
-from fedtailor.describe import find as find_method
+from fedtailor.core import rng, tree
+from fedtailor.core.errors import BadInput
+from fedtailor.core.training import Recipe, fit
 from fedtailor.engine import draw_cohort
-from fedtailor.errors import BadInput
-from fedtailor.train import Recipe, fit
-
-from .worlds import (
+from fedtailor.methods.check import check_method
+from fedtailor.methods.describe import find as find_method
+from fedtailor.methods.parts.ala import ala
+from tests.methods.worlds import (
     ENGINES,
     data_of,
     find,

@@ -11,13 +11,13 @@ import pytest
 from torch import nn
 
 from fedtailor import methods
-from fedtailor.describe import find, page, parse_options
-from fedtailor.errors import BadInput
-from fedtailor.method import Method
+from fedtailor.core.errors import BadInput
+from fedtailor.core.method import Method
+from fedtailor.core.options import Count, Limit, NonNegative, Percent, Share, Weighting, Whole
+from fedtailor.core.task import classification
+from fedtailor.core.training import Recipe
 from fedtailor.methods import METHODS
-from fedtailor.options import Count, Limit, NonNegative, Percent, Share, Weighting, Whole
-from fedtailor.task import classification
-from fedtailor.train import Recipe
+from fedtailor.methods.describe import find, page, parse_options
 
 
 def sample(
@@ -231,7 +231,7 @@ def test_every_method_can_be_made_with_its_defaults_spelt_out(name: str) -> None
 
 def test_methods_by_name() -> None:
     assert find("fedavg") is methods.fedavg
-    assert find("fedtailor.methods.ditto:ditto") is methods.ditto
+    assert find("fedtailor.methods.regularised.ditto:ditto") is methods.ditto
 
 
 def test_a_factory_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

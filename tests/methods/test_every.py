@@ -8,14 +8,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedtailor import rng, tree
+from fedtailor.core import rng, tree
+from fedtailor.core.errors import BadInput
+from fedtailor.core.task import classification
+from fedtailor.core.training import Recipe, fit
 from fedtailor.engine import Diverged, Federation, Scores, draw_cohort
-from fedtailor.errors import BadInput
 from fedtailor.methods import METHODS, fedavg
-from fedtailor.task import classification
-from fedtailor.train import Recipe, fit
-
-from .worlds import (
+from tests.methods.worlds import (
     DEFINING,
     ENGINES,
     NAMES,

@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from fedtailor.methods import local
-
-from .worlds import (
+from tests.methods.worlds import (
     ENGINES,
     HALF,
     models,

@@ -7,13 +7,12 @@ import pytest
 import torch
 from torch import nn
 
-from fedtailor import tree
+from fedtailor.core import tree
+from fedtailor.core.task import Task, classification
+from fedtailor.core.training import Recipe, as_is, fit, sam
 from fedtailor.methods import fedavg, fedrep, local, pfedhn, plgu_ghn, plgu_grep, plgu_lf
-from fedtailor.sharing import Phase, partial
-from fedtailor.task import Task, classification
-from fedtailor.train import Recipe, as_is, fit, sam
-
-from .worlds import (
+from fedtailor.methods.parts.partial import Phase, partial
+from tests.methods.worlds import (
     ENGINES,
     HALF,
     find,
@@ -342,7 +341,9 @@ def test_grep_without_its_second_step_is_fedrep(engine, monkeypatch):
         return partial(task, head, phases, **options)
 
     # the package's attribute of that name is the factory, not the module
-    monkeypatch.setattr(sys.modules["fedtailor.methods.plgu_grep"], "partial", plain)
+    monkeypatch.setattr(
+        sys.modules["fedtailor.methods.partial_sharing.plgu_grep"], "partial", plain
+    )
     ours = plgu_grep(task, head_epochs=2, rep_epochs=2, recipe=RECIPE)
     theirs = fedrep(task, head_epochs=2, weighting="uniform", recipe=RECIPE)
     found = []

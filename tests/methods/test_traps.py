@@ -6,9 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from fedtailor import rng, tree
+from fedtailor.core import rng, tree
+from fedtailor.core.method import Upload
+from fedtailor.core.task import Task, classification
+from fedtailor.core.training import Recipe
 from fedtailor.engine import Federation
-from fedtailor.method import Upload
 from fedtailor.methods import (
     METHODS,
     apple,
@@ -24,10 +26,7 @@ from fedtailor.methods import (
     perfedavg_hf,
     pfedme,
 )
-from fedtailor.task import Task, classification
-from fedtailor.train import Recipe
-
-from .worlds import (
+from tests.methods.worlds import (
     ENGINES,
     data_of,
     gap,

@@ -11,15 +11,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedtailor import rng, tree
-from fedtailor.data import Data
+from fedtailor.core import rng, tree
+from fedtailor.core.data import Data
+from fedtailor.core.method import Method
+from fedtailor.core.rng import Turn
+from fedtailor.core.task import Batch, Task, classification
+from fedtailor.core.training import Recipe
+from fedtailor.core.tree import Params, Tree
 from fedtailor.engine import Federation, RoundReport, Simulation
-from fedtailor.method import Method
 from fedtailor.methods import METHODS
-from fedtailor.rng import Turn
-from fedtailor.task import Batch, Task, classification
-from fedtailor.train import Recipe
-from fedtailor.tree import Params, Tree
 
 ENGINES = ("sequential", "vectorised")
 HALF = Recipe(batch=0, lr=0.5)  # one step a round on all rows: halves the way to their mean

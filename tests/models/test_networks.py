@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from fedtailor.errors import BadInput
-from fedtailor.form import Form
+from fedtailor.core.errors import BadInput
+from fedtailor.core.form import Form
 from fedtailor.models import MODELS, build
 
 DIGITS = Form("image", (1, 8, 8), 10)
@@ -262,7 +262,7 @@ def test_an_impossible_form_is_refused(form: Form, words: str) -> None:
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "ownnets.py").write_text(
         "from torch import nn\n"
-        "from fedtailor.errors import BadInput\n"
+        "from fedtailor.core.errors import BadInput\n"
         "def good(form): return nn.Linear(form.shape[0], form.classes)\n"
         "def wrong(form): return 'a net'\n"
         "def picky(form): raise BadInput('only on Sundays')\n"

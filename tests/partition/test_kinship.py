@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
-from fedtailor.errors import BadInput
+from fedtailor.core.errors import BadInput
 from fedtailor.partition import divide, noniid1, noniid2, parse_partition, relatives, ring
 
 DIGITS = load_digits().target

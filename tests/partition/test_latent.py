@@ -5,7 +5,7 @@ from sklearn.datasets import load_digits
 from sklearn.metrics import adjusted_rand_score
 from threadpoolctl import threadpool_limits
 
-from fedtailor.errors import BadInput
+from fedtailor.core.errors import BadInput
 from fedtailor.partition import groups
 from fedtailor.partition.latent import latent_clusters
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import synthetic
-from browser import CHROMIUM, PATIENCE, Browser
 
 from fedtailor.report import write_report
+from tests.report import synthetic
+from tests.report.browser import CHROMIUM, PATIENCE, Browser
 
 pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed"),

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import synthetic
 
 from fedtailor.cli import main
-from fedtailor.errors import BadInput
-from fedtailor.failures import FAILED
-from fedtailor.occupied import occupy
+from fedtailor.core.errors import BadInput
 from fedtailor.report import write_report
 from fedtailor.report.page import as_script
+from fedtailor.results.failures import FAILED
+from fedtailor.results.lock import occupy
+from tests.report import synthetic
 
 EVIL = [
     '</script><script>document.title="owned"</script>',

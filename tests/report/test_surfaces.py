@@ -6,14 +6,14 @@ import json
 from pathlib import Path
 
 import pytest
-import synthetic
-from browser import CHROMIUM, Browser
 
-from fedtailor.errors import BadInput
+from fedtailor.core.errors import BadInput
 from fedtailor.report import write_report
-from fedtailor.report.collect import collect
 from fedtailor.report.surfaces import landscapes, trajectories
-from surfacelab import fake_landscape, fake_trajectory
+from fedtailor.results.collect import collect
+from tests.analysis.surfacelab import fake_landscape, fake_trajectory
+from tests.report import synthetic
+from tests.report.browser import CHROMIUM, Browser
 
 A_MOMENT = "new Promise((r) => requestAnimationFrame(() => requestAnimationFrame(() => r(1))))"
 EVIL = '</script><img src=x onerror="document.title=1">'

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from fedtailor.reproduce import reproduce
-from fedtailor.reproduce.declare import read_papers
-from fedtailor.reproduce.schema import Experiment
+from fedtailor.reproduce.declared.declare import read_papers
+from fedtailor.reproduce.declared.schema import Experiment
 
 PAPERS = Path(__file__).parent / "papers"
 

@@ -13,11 +13,12 @@ import pytest
 from rich.console import Console
 
 from fedtailor.cli.reproducing_view import show_outcome
-from fedtailor.errors import BadInput
-from fedtailor.reproduce import finish_all, play, reproduce
-from fedtailor.reproduce.cells import Scale, world_key
-from fedtailor.reproduce.plan import make_plan
-from fedtailor.reproduce.queue import News, Played, Waiting
+from fedtailor.core.errors import BadInput
+from fedtailor.reproduce import finish_all, reproduce
+from fedtailor.reproduce.playing import play
+from fedtailor.reproduce.playing.cells import Scale, world_key
+from fedtailor.reproduce.playing.plan import make_plan
+from fedtailor.reproduce.playing.queue import News, Played, Waiting
 
 PAPERS = Path(__file__).parent / "papers"
 

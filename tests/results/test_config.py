@@ -9,10 +9,17 @@ from typing import Any
 
 import pytest
 
-from fedtailor.config import WHO_WORKS, Config, make_config, read_config, settings, write_config
-from fedtailor.errors import BadInput
+from fedtailor.core.errors import BadInput
+from fedtailor.core.training import Recipe
 from fedtailor.methods import METHODS
-from fedtailor.train import Recipe
+from fedtailor.results.config import (
+    WHO_WORKS,
+    Config,
+    make_config,
+    read_config,
+    settings,
+    write_config,
+)
 
 
 def round_trip(config: Config, folder: Path) -> Config:

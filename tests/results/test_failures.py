@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from fedtailor.core.errors import BadInput
 from fedtailor.engine import Diverged
-from fedtailor.errors import BadInput
-from fedtailor.failures import FAILED, failure, noted, reason_of
-from fedtailor.interruption import Interrupted
-from fedtailor.report.running import BEGUN, standing
+from fedtailor.results.failures import FAILED, failure, noted, reason_of
+from fedtailor.results.running import BEGUN, standing
+from fedtailor.runs.interruption import Interrupted
 
 
 def test_reasons_are_one_line() -> None:

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from fedtailor.errors import BadInput
-from fedtailor.folders import open_folder
-from fedtailor.occupied import LOCK, Occupied, check_free, is_held, occupy
-from runlab import held
+from fedtailor.core.errors import BadInput
+from fedtailor.results.folder import open_folder
+from fedtailor.results.lock import LOCK, Occupied, check_free, is_held, occupy
+from tests.runs.runlab import held
 
 
 @pytest.fixture

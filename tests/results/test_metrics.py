@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedtailor.metrics import accuracies, best_round, summarise
+from fedtailor.results.metrics import accuracies, best_round, summarise
 
 
 def test_accuracies_and_clients_without_rows() -> None:

@@ -9,19 +9,19 @@ from typing import Any
 
 import numpy as np
 import pytest
-import synthetic
 from safetensors.numpy import load_file, save_file
 
 import fedtailor
-from fedtailor.errors import BadInput
-from fedtailor.report.collect import collect
-from fedtailor.report.learnt import binned, map_size
-from fedtailor.report.mixes import likeness_order
-from fedtailor.report.names import block_names, variant_labels
-from fedtailor.report.numbers import largest_epsilon, played_on
-from fedtailor.report.pack import pack_counts, pack_scaled
+from fedtailor.core.errors import BadInput
 from fedtailor.report.page import page_data, render
-from fedtailor.report.running import collect_so_far
+from fedtailor.results.collect import collect
+from fedtailor.results.learnt import binned, map_size
+from fedtailor.results.mixes import likeness_order
+from fedtailor.results.names import block_names, variant_labels
+from fedtailor.results.numbers import largest_epsilon, played_on
+from fedtailor.results.pack import pack_counts, pack_scaled
+from fedtailor.results.running import collect_so_far
+from tests.report import synthetic
 
 KINDS = {"u16": "<u2", "u32": "<u4", "s8": "u1", "s16": "<u2"}
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import fedtailor
 from fedtailor import BadInput
-from fedtailor.records import read_records
+from fedtailor.results.records import read_records
 
 CLIENTS, BLOCKS, ROUNDS = 5, 2, 3
 SMALL: dict[str, Any] = {

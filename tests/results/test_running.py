@@ -8,14 +8,14 @@ import signal
 from pathlib import Path
 
 import pytest
-import synthetic
 
 import fedtailor
-from fedtailor.errors import BadInput
-from fedtailor.interruption import Interrupted
+from fedtailor.core.errors import BadInput
 from fedtailor.report.page import page_data, render
-from fedtailor.report.running import collect_so_far, run_so_far, standing
-from runlab import held
+from fedtailor.results.running import collect_so_far, run_so_far, standing
+from fedtailor.runs.interruption import Interrupted
+from tests.report import synthetic
+from tests.runs.runlab import held
 
 
 @pytest.fixture

@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedtailor import checkpoint, tree
-from fedtailor.check import toy_federation
+from fedtailor.core import tree
+from fedtailor.core.errors import BadInput
+from fedtailor.core.task import classification
+from fedtailor.core.training import Recipe
 from fedtailor.engine import Simulation
-from fedtailor.errors import BadInput
 from fedtailor.methods import METHODS
-from fedtailor.task import classification
-from fedtailor.train import Recipe
+from fedtailor.methods.check import toy_federation
+from fedtailor.results import storage
 
 FEATURES, CLASSES = 6, 3
 
@@ -42,9 +43,9 @@ def test_there_and_back(method: str, tmp_path: Path) -> None:
     first = simulation(method)
     for cohort in ([0, 2, 5], [1, 2]):
         first.step(torch.tensor(cohort))
-    checkpoint.save(tmp_path / "c", first, {"colour": "green"})
+    storage.save(tmp_path / "c", first, {"colour": "green"})
     second = simulation(method)
-    assert checkpoint.restore(tmp_path / "c", second)["colour"] == "green"
+    assert storage.restore(tmp_path / "c", second)["colour"] == "green"
     assert second.round == 2
     assert torch.equal(second.bank.met, first.bank.met)
     for sim in (first, second):
@@ -57,8 +58,8 @@ def test_only_clients_that_were_met_are_kept(tmp_path: Path) -> None:
     """A thousand clients of which ten took part need not fill a disk."""
     sim = simulation("local")
     sim.step(torch.tensor([1, 4]))
-    checkpoint.save(tmp_path, sim, {})
-    tensors = checkpoint.load_tensors(next(tmp_path.glob("state-*")))
+    storage.save(tmp_path, sim, {})
+    tensors = storage.load_tensors(next(tmp_path.glob("state-*")))
     clients = [v for k, v in tensors.items() if "clients/" in k]
     assert clients
     assert all(len(v) == 2 for v in clients)
@@ -68,7 +69,7 @@ def test_the_old_state_goes_when_the_new_one_is_there(tmp_path: Path) -> None:
     sim = simulation("local")
     for _ in range(3):
         sim.step(torch.tensor([0, 1]))
-        checkpoint.save(tmp_path, sim, {})
+        storage.save(tmp_path, sim, {})
     assert sorted(p.name for p in tmp_path.iterdir()) == ["latest.json", "state-000003.safetensors"]
 
 
@@ -77,34 +78,34 @@ def test_a_crash_while_writing_leaves_the_old_checkpoint_whole(
 ) -> None:
     sim = simulation("local")
     sim.step(torch.tensor([0, 1]))
-    checkpoint.save(tmp_path, sim, {})
+    storage.save(tmp_path, sim, {})
     sim.step(torch.tensor([2, 3]))
 
     def crash(path: Path, text: str) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "write_atomically", crash)  # tensors are there, their name not
+        patch.setattr(storage, "write_atomically", crash)  # tensors are there, their name not
         with pytest.raises(KeyboardInterrupt):
-            checkpoint.save(tmp_path, sim, {})
+            storage.save(tmp_path, sim, {})
     again = simulation("local")
-    checkpoint.restore(tmp_path, again)
+    storage.restore(tmp_path, again)
     assert again.round == 1
 
 
 def test_writing_is_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "file.json"
-    checkpoint.write_atomically(path, "old")
+    storage.write_atomically(path, "old")
 
     def full(descriptor: int) -> None:
         raise OSError("disk full")
 
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(OSError, match="disk full"):
-        checkpoint.write_atomically(path, "new")
+        storage.write_atomically(path, "new")
     assert path.read_text() == "old"
     with pytest.raises(OSError, match="disk full"):
-        checkpoint.save_tensors(tmp_path / "x.safetensors", {"a": torch.zeros(1)})
+        storage.save_tensors(tmp_path / "x.safetensors", {"a": torch.zeros(1)})
     assert [p.name for p in tmp_path.iterdir()] == ["file.json"], "half-written files are left"
 
 
@@ -117,12 +118,12 @@ def test_two_processes_may_write_one_file(
 
     def write(number: int) -> None:
         if kind == "text":
-            checkpoint.write_atomically(path, str(number))
+            storage.write_atomically(path, str(number))
         else:
-            checkpoint.save_tensors(path, {"a": torch.tensor(number)})
+            storage.save_tensors(path, {"a": torch.tensor(number)})
 
     def found() -> int:
-        return int(path.read_text() if kind == "text" else checkpoint.load_tensors(path)["a"])
+        return int(path.read_text() if kind == "text" else storage.load_tensors(path)["a"])
 
     def meanwhile(descriptor: int) -> None:
         if not begun:
@@ -140,25 +141,25 @@ def test_two_processes_may_write_one_file(
 def test_another_method_or_network_is_refused(tmp_path: Path) -> None:
     sim = simulation("fedavg")
     sim.step(torch.tensor([0, 1]))
-    checkpoint.save(tmp_path, sim, {})
+    storage.save(tmp_path, sim, {})
     for other in (simulation("fedfomo"), simulation("fedavg", width=7)):
         with pytest.raises(BadInput, match="server state"):
-            checkpoint.restore(tmp_path, other)
+            storage.restore(tmp_path, other)
 
 
 def test_other_client_states_are_refused(tmp_path: Path) -> None:
     sim = simulation("local")
     sim.step(torch.tensor([0, 1]))
-    checkpoint.save(tmp_path, sim, {})
+    storage.save(tmp_path, sim, {})
     with pytest.raises(BadInput):
-        checkpoint.restore(tmp_path, simulation("local", width=7))
+        storage.restore(tmp_path, simulation("local", width=7))
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "3", "{}", '{"round": 1}', "\xff"])
 def test_broken_notes_are_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "latest.json").write_bytes(text.encode("latin-1"))
     with pytest.raises(BadInput):
-        checkpoint.read_meta(tmp_path)
+        storage.read_meta(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -167,24 +168,24 @@ def test_broken_notes_are_refused(text: str, tmp_path: Path) -> None:
 def test_broken_tensors_are_refused_even_with_the_right_sum(content: bytes, tmp_path: Path) -> None:
     sim = simulation("local")
     sim.step(torch.tensor([0, 1]))
-    checkpoint.save(tmp_path, sim, {})
+    storage.save(tmp_path, sim, {})
     state = next(tmp_path.glob("state-*"))
     state.write_bytes(content)
     meta = json.loads((tmp_path / "latest.json").read_text())
-    meta["sha256"] = checkpoint._sha256(state)
+    meta["sha256"] = storage._sha256(state)
     (tmp_path / "latest.json").write_text(json.dumps(meta))
     with pytest.raises(BadInput, match="broken"):
-        checkpoint.restore(tmp_path, simulation("local"))
+        storage.restore(tmp_path, simulation("local"))
 
 
 def test_a_missing_model_is_said_to_be_missing(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="does not exist"):
-        checkpoint.load_tensors(tmp_path / "none.safetensors")
+        storage.load_tensors(tmp_path / "none.safetensors")
 
 
 def test_views_of_one_storage_can_be_saved(tmp_path: Path) -> None:
     whole = torch.arange(6.0)
     tensors = {"a": whole[:3], "b": whole[1:4], "c": whole.view(2, 3).T}
-    checkpoint.save_tensors(tmp_path / "x.safetensors", tensors)
-    found = checkpoint.load_tensors(tmp_path / "x.safetensors")
+    storage.save_tensors(tmp_path / "x.safetensors", tensors)
+    found = storage.load_tensors(tmp_path / "x.safetensors")
     assert all(torch.equal(found[k], tensors[k]) for k in tensors)

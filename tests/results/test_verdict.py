@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fedtailor.verdict import verdict
+from fedtailor.results.verdict import verdict
 
 
 def summary(seeds: int = 1, rows: int = 20, **accuracies: list[float]) -> dict[str, Any]:

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 import fedtailor
-from fedtailor.assemble import assemble, choose_device, lay_out, make_method
-from fedtailor.config import Config, make_config
-from fedtailor.errors import BadInput
+from fedtailor.runs.build import assemble, choose_device, lay_out, make_method
+from fedtailor.results.config import Config, make_config
+from fedtailor.core.errors import BadInput
 from fedtailor.partition import save
 
 

@@ -16,11 +16,11 @@ from PIL import Image
 
 import fedtailor
 from fedtailor import BadInput
-from fedtailor.comparison import Plan, finish, open_comparison, run_folder, spread_options
-from fedtailor.config import read_config
-from fedtailor.interruption import Interrupted
-from fedtailor.occupied import LOCK, Occupied
-from runlab import held
+from fedtailor.runs.compare import Plan, finish, open_comparison, run_folder, spread_options
+from fedtailor.results.config import read_config
+from fedtailor.runs.interruption import Interrupted
+from fedtailor.results.lock import LOCK, Occupied
+from tests.runs.runlab import held
 
 SMALL: dict[str, Any] = {
     "model": "mlp", "clients": 5, "rounds": 3, "batch": 50, "lr": 0.1, "participation": 0.6,

@@ -11,9 +11,9 @@ import pytest
 
 import fedtailor
 from fedtailor import BadInput
-from fedtailor.failures import FAILED, failure
-from fedtailor.occupied import LOCK
-from runlab import SMALL, TIMES, history, models, result, table, timeless
+from fedtailor.results.failures import FAILED, failure
+from fedtailor.results.lock import LOCK
+from tests.runs.runlab import SMALL, TIMES, history, models, result, table, timeless
 
 
 class PowerCut(Exception):

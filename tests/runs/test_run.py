@@ -15,14 +15,16 @@ import torch
 from safetensors.torch import load_file
 
 import fedtailor
-from fedtailor import BadInput, checkpoint, tree
-from fedtailor.assemble import assemble, make_method, make_task
-from fedtailor.config import make_config, read_config
-from fedtailor.interruption import Interrupted
+from fedtailor import BadInput
+from fedtailor.results import storage
+from fedtailor.core import tree
+from fedtailor.runs.build import assemble, make_method, make_task
+from fedtailor.results.config import make_config, read_config
+from fedtailor.runs.interruption import Interrupted
 from fedtailor.methods import METHODS
-from fedtailor.metrics import summarise
-from fedtailor.runs import file_name, open_folder
-from runlab import SMALL, history, models, result, table, timeless
+from fedtailor.results.metrics import summarise
+from fedtailor.runs.run import file_name, open_folder
+from tests.runs.runlab import SMALL, history, models, result, table, timeless
 
 
 @pytest.fixture(scope="module")
@@ -269,13 +271,13 @@ def test_the_history_is_on_the_disk_before_the_checkpoint_that_relies_on_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[str] = []
-    sync = checkpoint.sync
+    sync = storage.sync
 
     def noting(path: Path) -> None:
         synced.append(path.name.partition(".")[0])
         sync(path)
 
-    monkeypatch.setattr(checkpoint, "sync", noting)
+    monkeypatch.setattr(storage, "sync", noting)
     fedtailor.run("local", out=tmp_path / "run", **SMALL | {"checkpoint_every": 2})
     kept = [name for name in synced if name.startswith(("history", "state-"))]
     assert kept == ["state-000000", "history", "state-000002", "history", "state-000003"]

@@ -13,10 +13,10 @@ import torch
 from safetensors.torch import load_file
 
 import fedtailor
-from fedtailor.errors import BadInput
-from fedtailor.keeping import path_clients, path_rounds, read_general, read_points
-from fedtailor.resuming import resume
-from surfacelab import SMALL, play
+from fedtailor.core.errors import BadInput
+from fedtailor.runs.saved_models import path_clients, path_rounds, read_general, read_points
+from fedtailor.runs.resume import resume
+from tests.analysis.surfacelab import SMALL, play
 
 TIMES = ("seconds", "train_seconds")
 

@@ -11,8 +11,8 @@ import torch
 
 import fedtailor
 from fedtailor import BadInput
-from fedtailor.resuming import resume
-from fedtailor.roster import arrivals, networks, present
+from fedtailor.runs.resume import resume
+from fedtailor.runs.schedule import arrivals, networks, present
 
 EVERYONE = torch.arange(10)
 SMALL: dict[str, Any] = {"model": "mlp", "clients": 6, "rounds": 4, "batch": 50, "lr": 0.1}

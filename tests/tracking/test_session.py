@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fedtailor.cli import main
-from fedtailor.errors import BadInput
+from fedtailor.core.errors import BadInput
 from fedtailor.tracking import TOOLS, Tracking, read_tools
 from fedtailor.tracking.protocol import Subject, final_values, round_values
 from fedtailor.tracking.tools import Open, opener, parse

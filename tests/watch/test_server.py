@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import synthetic
 
 from fedtailor.cli import main
-from fedtailor.errors import BadInput
-from fedtailor.occupied import LOCK, occupy
-from fedtailor.report.running import Standing
-from fedtailor.watching import Watching
-from fedtailor.watching.server import host_names
-from fedtailor.watching.snapshot import Snapshots, in_words, planned
+from fedtailor.core.errors import BadInput
+from fedtailor.results.lock import LOCK, occupy
+from fedtailor.results.running import Standing
+from fedtailor.watch import Watching
+from fedtailor.watch.server import host_names
+from fedtailor.watch.snapshot import Snapshots, in_words, planned
+from tests.report import synthetic
 
 
 @pytest.fixture

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import synthetic
-from browser import CHROMIUM, PATIENCE, Browser
 
-from fedtailor.reproduce.asked import Asked
-from fedtailor.reproduce.cells import Scale
-from fedtailor.reproduce.play import Worlds, play
-from fedtailor.watching import Watching
+from fedtailor.reproduce.playing.asked import Asked
+from fedtailor.reproduce.playing.cells import Scale
+from fedtailor.reproduce.playing.play import Worlds, play
+from fedtailor.watch import Watching
+from tests.report import synthetic
+from tests.report.browser import CHROMIUM, PATIENCE, Browser
 
 pytestmark = [
     pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed"),

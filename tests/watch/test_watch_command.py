@@ -10,9 +10,9 @@ import urllib.request
 from pathlib import Path
 
 import pytest
-import synthetic
 
 from fedtailor.cli import main
+from tests.report import synthetic
 
 FEDTAILOR = [sys.executable, "-c", "from fedtailor.cli import main; main()"]
 

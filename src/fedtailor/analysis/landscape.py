@@ -16,14 +16,24 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from . import __version__, rng, tree
-from .checkpoint import write_atomically
-from .errors import BadInput
-from .keeping import GENERAL
-from .measured import ALL, GLOBAL, LANDSCAPE, OWN, PERSONAL, Json
-from .reopening import Reopened, finished_runs, reopen
-from .surface import Measured, Sharpness, direction, grid, measure, plane, segment, sharpness
-from .tree import Tree
+from fedtailor.analysis.surface import (
+    Measured,
+    Sharpness,
+    direction,
+    grid,
+    measure,
+    plane,
+    segment,
+    sharpness,
+)
+from fedtailor.core import rng, tree
+from fedtailor.core.errors import BadInput
+from fedtailor.core.tree import Tree
+from fedtailor.core.version import __version__
+from fedtailor.results.measurements import ALL, GLOBAL, LANDSCAPE, OWN, PERSONAL, Json
+from fedtailor.results.storage import write_atomically
+from fedtailor.runs.finished import Reopened, finished_runs, reopen
+from fedtailor.runs.saved_models import GENERAL
 
 LINE = tuple(k / 20 for k in range(-10, 31))  # 0: the global model, 1: the personal one
 Tell = Callable[[str, int, int], None]  # (what, points done, points in all)

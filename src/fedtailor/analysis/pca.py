@@ -10,8 +10,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from . import tree
-from .tree import Tree
+from fedtailor.core import tree
+from fedtailor.core.tree import Tree
 
 MARGIN = 0.25  # of the points' extent, on each side
 Array = npt.NDArray[np.float64]

@@ -17,11 +17,11 @@ from torch import Tensor
 from torch.func import vmap
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from . import rng, tree
-from .engine.bank import free_memory, nbytes
-from .engine.memory import is_out_of_memory
-from .rng import Key
-from .tree import Tree
+from fedtailor.core import rng, tree
+from fedtailor.core.rng import Key
+from fedtailor.core.tree import Tree
+from fedtailor.engine.bank import free_memory, nbytes
+from fedtailor.engine.memory import is_out_of_memory
 
 ROWS = 256  # examples at a time
 COPIES = 4  # of models and of the largest activation that a chunk of points may need

@@ -16,17 +16,18 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from . import __version__, tree
-from .checkpoint import write_atomically
-from .errors import BadInput, unknown
-from .keeping import path_clients, path_rounds, read_points
-from .landscape import Tell, as_lists, counting
-from .measured import TRAJECTORY, Json
-from .principal import frame, model_plane
-from .reopening import Reopened, finished_runs, reopen
-from .report.pack import evenly
-from .surface import measure, plane
-from .tree import Tree
+from fedtailor.analysis.landscape import Tell, as_lists, counting
+from fedtailor.analysis.pca import frame, model_plane
+from fedtailor.analysis.surface import measure, plane
+from fedtailor.core import tree
+from fedtailor.core.errors import BadInput, unknown
+from fedtailor.core.tree import Tree
+from fedtailor.core.version import __version__
+from fedtailor.results.measurements import TRAJECTORY, Json
+from fedtailor.results.pack import evenly
+from fedtailor.results.storage import write_atomically
+from fedtailor.runs.finished import Reopened, finished_runs, reopen
+from fedtailor.runs.saved_models import path_clients, path_rounds, read_points
 
 ROUNDS = 60  # of each run: more arrows cannot be told apart
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import typer
 
-from fedtailor import __version__
 from fedtailor.cli import (
     federation,
     figuring,
@@ -19,7 +18,8 @@ from fedtailor.cli import (
     running,
     watching,
 )
-from fedtailor.errors import BadInput
+from fedtailor.core.errors import BadInput
+from fedtailor.core.version import __version__
 
 # Threads that wait by spinning make small operators many times slower as soon as anything else uses
 # a core. To be said before torch is loaded; whoever knows better has said it in the environment.

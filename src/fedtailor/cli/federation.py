@@ -26,7 +26,7 @@ from fedtailor.cli.federation_options import (
     require_flower,
     rules_of,
 )
-from fedtailor.errors import BadInput
+from fedtailor.core.errors import BadInput
 
 app = typer.Typer(
     name="federation",
@@ -79,10 +79,10 @@ def demo(
     require_flower()
     from fedtailor.cli.federation_view import View, gains_table
     from fedtailor.cli.showing import in_bytes, out
-    from fedtailor.config import make_config
-    from fedtailor.sites.demo import cards_of, demo_project, play_demo
-    from fedtailor.sites.federation_file import read_federation
-    from fedtailor.sites.follow import folder_of, traffic_of
+    from fedtailor.federation.coordinator.federation_file import read_federation
+    from fedtailor.federation.coordinator.progress import folder_of, traffic_of
+    from fedtailor.federation.deploy.demo import cards_of, demo_project, play_demo
+    from fedtailor.results.config import make_config
 
     count, total = number("--sites", sites, int, 1), number("--rounds", rounds, int, 1)
     make_config(method, {"rounds": total}, {})
@@ -136,9 +136,8 @@ def run(
     require_flower()
     from fedtailor.cli.federation_view import View, finished_table
     from fedtailor.cli.showing import out
-    from fedtailor.sites.book import EVENTS, is_played, read_lines
-    from fedtailor.sites.federation_file import read_federation
-    from fedtailor.sites.follow import (
+    from fedtailor.federation.coordinator.federation_file import read_federation
+    from fedtailor.federation.coordinator.progress import (
         finished_of,
         folder_of,
         follow,
@@ -146,7 +145,8 @@ def run(
         round_now,
         rounds_of,
     )
-    from fedtailor.sites.project import read_project
+    from fedtailor.federation.coordinator.store import EVENTS, is_played, read_lines
+    from fedtailor.federation.deploy.project import read_project
 
     rules = rules_of(min_sites, deadline)
     project = read_project(folder, insecure=insecure)
@@ -198,7 +198,7 @@ def status(folder: Folder, insecure: Insecure = False, json: Json = False) -> No
     """
     require_flower()
     from fedtailor.cli.federation_view import show_status
-    from fedtailor.sites.standing import standing_of
+    from fedtailor.federation.coordinator.status import standing_of
 
     found = standing_of(folder, insecure=insecure)
     if json:
@@ -222,9 +222,8 @@ def stop(
     Example: fedtailor federation stop wards
     """
     from fedtailor.cli.showing import err, out
-    from fedtailor.sites.book import is_played
-    from fedtailor.sites.federation_file import read_federation
-    from fedtailor.sites.follow import (
+    from fedtailor.federation.coordinator.federation_file import read_federation
+    from fedtailor.federation.coordinator.progress import (
         ask_to_stop,
         folder_of,
         forget_stop,
@@ -232,7 +231,8 @@ def stop(
         round_now,
         wait_for_end,
     )
-    from fedtailor.sites.project import read_project
+    from fedtailor.federation.coordinator.store import is_played
+    from fedtailor.federation.deploy.project import read_project
 
     limit = number("--wait", seconds, float, 0)
     found = read_federation(read_project(folder, insecure=insecure).file)

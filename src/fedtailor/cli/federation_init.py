@@ -16,7 +16,7 @@ from fedtailor.cli.federation_options import (
     rules_of,
 )
 from fedtailor.cli.settings import SET_HELP, read_pairs, with_settings
-from fedtailor.errors import BadInput
+from fedtailor.core.errors import BadInput
 
 # Settings that a simulation has and a federation of sites has not.
 _SIMULATED = (
@@ -80,11 +80,11 @@ def init(
     """
     require_flower()
     from fedtailor.cli.showing import out
-    from fedtailor.config import make_config
     from fedtailor.datasets import KNOWN
-    from fedtailor.sites.likeness import model_for, preprocessing_like
-    from fedtailor.sites.project import LAST_PORT
-    from fedtailor.sites.project_files import Wanted, write_project
+    from fedtailor.federation.deploy.project import LAST_PORT
+    from fedtailor.federation.deploy.project_files import Wanted, write_project
+    from fedtailor.federation.site.preprocessing import model_for, preprocessing_like
+    from fedtailor.results.config import make_config
 
     if site and sites is not None:
         raise BadInput("--sites and --site: give a number or names, not both")

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedtailor.errors import BadInput
+from fedtailor.core.errors import BadInput
 
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="The project's folder.")]
 Insecure = Annotated[

@@ -13,7 +13,7 @@ from rich.table import Table
 from fedtailor.cli.showing import err, in_bytes, out, per_cent
 
 if TYPE_CHECKING:
-    from fedtailor.sites.leaving import Leaving
+    from fedtailor.federation.protocol.disclosure import Leaving
 
 
 def _signed(value: float | None) -> str:
@@ -163,7 +163,7 @@ def show_status(found: dict[str, Any]) -> None:
 
 def show_wire(method: str, found: Leaving) -> None:
     """What leaves a site for a method, as text."""
-    from fedtailor.sites.leaving import FORM, NUMBERS, PROTECTED, REFERENCE
+    from fedtailor.federation.protocol.disclosure import FORM, NUMBERS, PROTECTED, REFERENCE
 
     shape = "x".join(str(side) for side in FORM.shape)
     out.print(

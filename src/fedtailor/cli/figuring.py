@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedtailor.errors import BadInput
+from fedtailor.core.errors import BadInput
 
 
 def _numbers(text: str) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from fedtailor.cli.settings import with_settings
-from fedtailor.errors import BadInput
+from fedtailor.core.errors import BadInput
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, nothing else there.")]
 
@@ -25,9 +25,9 @@ def list_methods(json: Json = False) -> None:
     from rich.table import Table
 
     from fedtailor.cli.showing import out
-    from fedtailor.combine import PARTS
-    from fedtailor.describe import page
     from fedtailor.methods import KINDS
+    from fedtailor.methods.combine import PARTS
+    from fedtailor.methods.describe import page
 
     kinds = {kind: {m: page(f) for m, f in methods.items()} for kind, methods in KINDS.items()}
     if json:
@@ -75,7 +75,7 @@ def show(
     from rich.table import Table
 
     from fedtailor.cli.showing import out
-    from fedtailor.describe import find, footprint, page
+    from fedtailor.methods.describe import find, footprint, page
 
     factory = find(method)
     found, sizes = page(factory), footprint(factory)
@@ -113,7 +113,7 @@ def show(
 
 
 def _show_wire(method: str, json: bool) -> None:
-    from fedtailor.sites.leaving import NUMBERS, PROTECTED, what_leaves
+    from fedtailor.federation.protocol.disclosure import NUMBERS, PROTECTED, what_leaves
 
     found = what_leaves(method)
     if json:
@@ -149,13 +149,13 @@ def partition(
 
     Example: fedtailor partition --data digits --partition pathological:2 --out parts
     """
-    from fedtailor.assemble import lay_out
-    from fedtailor.checkpoint import write_atomically
     from fedtailor.cli.showing import out as console
-    from fedtailor.config import make_config
-    from fedtailor.folders import open_folder
+    from fedtailor.figures.partition import draw
     from fedtailor.partition import save, statistics
-    from fedtailor.partition.picture import draw
+    from fedtailor.results.config import make_config
+    from fedtailor.results.folder import open_folder
+    from fedtailor.results.storage import write_atomically
+    from fedtailor.runs.build import lay_out
 
     config, source, made = lay_out(make_config("local", given, {}))
     numbers = statistics(made, source.labels, len(source.classes))
@@ -212,9 +212,9 @@ def check(
     json: Json = False,
 ) -> None:
     """Check that a method holds what every method must; exit code 1 if it does not."""
-    from fedtailor.check import check_method
     from fedtailor.cli.showing import err, out
-    from fedtailor.describe import find
+    from fedtailor.methods.check import check_method
+    from fedtailor.methods.describe import find
 
     factory = find(method)
     with err.status(f"checking {method}..."):
@@ -260,7 +260,7 @@ def predict(
     from rich.table import Table
 
     from fedtailor.cli.showing import out, per_cent
-    from fedtailor.prediction import predict as predict_files
+    from fedtailor.runs.predict import predict as predict_files
 
     found = predict_files(folder, client, files)
     if json:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedtailor.errors import BadInput
+from fedtailor.core.errors import BadInput
 
 Device = Annotated[
     str, typer.Option("--device", metavar="TEXT", help="cpu, cuda or cuda:N; auto: a GPU if any.")
@@ -65,7 +65,7 @@ def _sharpness_table(found: dict[Path, dict[str, Any]]) -> Any:
     from rich.markup import escape
     from rich.table import Table
 
-    from fedtailor.measured import ALL, OWN, WORDS, models_of
+    from fedtailor.results.measurements import ALL, OWN, WORDS, models_of
 
     table = Table(box=box.SIMPLE_HEAD, caption="rise: within the radius, less the loss itself")
     for column in ("run", "client", "model"):
@@ -114,8 +114,8 @@ def landscape(
     """
     if not folders:
         raise BadInput("no folders: name at least one finished run or comparison")
+    from fedtailor.analysis.landscape import write_landscapes
     from fedtailor.cli.showing import out
-    from fedtailor.landscape import write_landscapes
     from fedtailor.report import write_report
 
     with points_shown() as tell:
@@ -167,9 +167,9 @@ def trajectory(
     if not folders:
         raise BadInput("no folders: name at least one run that was made with --keep-path")
     window = _window(rounds) if rounds else (1, 10**9)
+    from fedtailor.analysis.trajectory import write_trajectory
     from fedtailor.cli.showing import out
     from fedtailor.report import write_report
-    from fedtailor.trajectory import write_trajectory
 
     with points_shown() as tell:
         found = write_trajectory(

@@ -14,9 +14,9 @@ import typer
 from fedtailor.cli.running import Watch
 from fedtailor.cli.settings import whole, with_settings
 from fedtailor.cli.watching import watched
-from fedtailor.config import settings
-from fedtailor.errors import BadInput
-from fedtailor.reproduce.given import MAY_BE_GIVEN
+from fedtailor.core.errors import BadInput
+from fedtailor.reproduce.declared.given import MAY_BE_GIVEN
+from fedtailor.results.config import settings
 
 OTHERS = tuple(name for name in settings() if name not in MAY_BE_GIVEN)
 
@@ -43,7 +43,7 @@ def _show_list(names: list[str], given: dict[str, Any], papers: Path | None, as_
     from rich.table import Table
 
     from fedtailor.cli.showing import out
-    from fedtailor.reproduce.catalogue import catalogue
+    from fedtailor.reproduce.declared.catalogue import catalogue
 
     entries = catalogue(names, given, papers)
     if as_json:
@@ -153,10 +153,10 @@ def reproduce(
     from fedtailor.cli.reproducing_view import View, beginning, show_outcome
     from fedtailor.cli.showing import out as console
     from fedtailor.reproduce import finish_all
-    from fedtailor.reproduce.asked import Asked
-    from fedtailor.reproduce.cells import Scale
-    from fedtailor.reproduce.jobs import play_all
-    from fedtailor.reproduce.queue import Played
+    from fedtailor.reproduce.playing.asked import Asked
+    from fedtailor.reproduce.playing.cells import Scale
+    from fedtailor.reproduce.playing.jobs import play_all
+    from fedtailor.reproduce.playing.queue import Played
 
     command = _command(
         {"experiments": experiments, "only": only or [], "scale": scale, **count}

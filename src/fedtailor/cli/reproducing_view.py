@@ -16,10 +16,10 @@ from rich.progress import TimeRemainingColumn as Remaining
 from rich.table import Table
 
 from fedtailor.cli.showing import err, per_cent
-from fedtailor.reproduce.estimate import in_words, is_measured, real_device, seconds
-from fedtailor.reproduce.play import Task
-from fedtailor.reproduce.queue import News
-from fedtailor.reproduce.writing import (
+from fedtailor.reproduce.playing.estimate import in_words, is_measured, real_device, seconds
+from fedtailor.reproduce.playing.play import Task
+from fedtailor.reproduce.playing.queue import News
+from fedtailor.reproduce.shown.writing import (
     SIGNS,
     by_place,
     order,

@@ -13,8 +13,8 @@ import typer
 
 from fedtailor.cli.settings import CONFIG_HELP, SET_HELP, gather, read_pairs, whole, with_settings
 from fedtailor.cli.watching import watched
-from fedtailor.config import read_config
-from fedtailor.errors import BadInput
+from fedtailor.core.errors import BadInput
+from fedtailor.results.config import read_config
 
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help=SET_HELP)]
 ConfigFile = Annotated[Path | None, typer.Option("--config", metavar="FILE.toml", help=CONFIG_HELP)]
@@ -149,12 +149,12 @@ def run(
     """
     name, values, hyper = gather(method, given, options, config)
     from fedtailor.cli.showing import Live
-    from fedtailor.config import make_config
     from fedtailor.engine import Diverged
-    from fedtailor.folders import free_folder, open_folder
-    from fedtailor.interruption import Interrupted
     from fedtailor.report import write_report
-    from fedtailor.runs import Runner, begin
+    from fedtailor.results.config import make_config
+    from fedtailor.results.folder import free_folder, open_folder
+    from fedtailor.runs.interruption import Interrupted
+    from fedtailor.runs.run import Runner, begin
 
     made = make_config(name, values, hyper)
     folder = out or free_folder(f"{name.replace(':', '.')}-{Path(made.data).name}-seed{made.seed}")
@@ -207,8 +207,8 @@ def compare(
         given = values | given
         if named in methods:
             pairs = {f"{named}.{k}": v for k, v in hyper.items()} | pairs
-    from fedtailor.comparison import Plan, open_comparison
-    from fedtailor.folders import free_folder
+    from fedtailor.results.folder import free_folder
+    from fedtailor.runs.compare import Plan, open_comparison
 
     plan = Plan(methods, whole("seeds", seeds), given, pairs)
     first = next(iter(plan.configs.values()))
@@ -223,9 +223,9 @@ def compare(
 
 def _finish(plan: Any, folder: Path, as_json: bool, watch: bool, tracking: Any) -> None:
     from fedtailor.cli.showing import Live
-    from fedtailor.comparison import finish, run_folder
     from fedtailor.engine import Diverged
-    from fedtailor.interruption import Interrupted
+    from fedtailor.runs.compare import finish, run_folder
+    from fedtailor.runs.interruption import Interrupted
 
     several = plan.seeds > 1
     try:
@@ -250,10 +250,10 @@ def resume(
 ) -> None:
     """Go on with a run or comparison that was interrupted; it ends as if it never had been."""
     from fedtailor.cli.showing import Live
-    from fedtailor.comparison import MARK, Plan
     from fedtailor.engine import Diverged
-    from fedtailor.interruption import Interrupted
-    from fedtailor.resuming import resume as go_on
+    from fedtailor.runs.compare import MARK, Plan
+    from fedtailor.runs.interruption import Interrupted
+    from fedtailor.runs.resume import resume as go_on
 
     if not folder.is_dir():
         raise BadInput(f"'{folder}' is no folder: name a run's folder")

@@ -10,9 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
-from fedtailor.config import read_config, settings
-from fedtailor.errors import BadInput
-from fedtailor.options import Option
+from fedtailor.core.errors import BadInput
+from fedtailor.core.options import Option
+from fedtailor.results.config import read_config, settings
 
 SET_HELP = "A hyper-parameter of the method; see fedtailor show METHOD. May be given several times."
 CONFIG_HELP = "Take settings from a TOML file (e.g. a run's config.toml); options here go first."

@@ -80,7 +80,7 @@ class Live:
             nonlocal task
             note = f"accuracy {per_cent(line['pre']['mean'])} %" if "pre" in line else ""
             if "epsilon" in line:
-                from fedtailor.privacy import in_words  # late: it needs torch
+                from fedtailor.core.privacy import in_words  # late: it needs torch
 
                 note += f" ε {in_words(line['epsilon']['max'])}"
             if err.is_terminal:

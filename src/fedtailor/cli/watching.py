@@ -23,7 +23,7 @@ def watched(folder: Path, asked: bool, what: str = "it") -> Iterator[None]:
     if not asked:
         yield
         return
-    from fedtailor.watching import Watching, open_browser
+    from fedtailor.watch import Watching, open_browser
 
     with Watching(folder, 0) as watching:
         _told(watching.url, what)
@@ -50,7 +50,7 @@ def watch(
 
     Examples: fedtailor watch runs/fedala-digits-seed0, fedtailor watch reproduction/fedala/table2
     """
-    from fedtailor.watching import Watching, open_browser
+    from fedtailor.watch import Watching, open_browser
 
     with Watching(folder, port) as watching:
         _told(f"{watching.url} (Ctrl-C ends it)")

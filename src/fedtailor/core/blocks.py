@@ -7,7 +7,7 @@ from itertools import groupby
 
 from torch import nn
 
-from fedtailor.errors import BadInput, nearest, unknown
+from fedtailor.core.errors import BadInput, nearest, unknown
 
 Blocks = tuple[tuple[str, ...], ...]
 

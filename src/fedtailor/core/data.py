@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from . import rng
-from .rng import Key
-from .scan import Known, Steps
-from .task import Batch
+from fedtailor.core import rng
+from fedtailor.core.rng import Key
+from fedtailor.core.scan import Known, Steps
+from fedtailor.core.task import Batch
 
 
 @dataclass(frozen=True, eq=False)

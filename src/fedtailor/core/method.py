@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .data import Data
-from .options import Weighting
-from .rng import Key, Turn
-from .tree import Params, Tree
+from fedtailor.core.data import Data
+from fedtailor.core.options import Weighting
+from fedtailor.core.rng import Key, Turn
+from fedtailor.core.tree import Params, Tree
 
 Model = Any  # a tree; usually a whole set of parameters
 

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from . import tree
-from .tree import Tree
+from fedtailor.core import tree
+from fedtailor.core.tree import Tree
 
 
 class Optimizer(NamedTuple):

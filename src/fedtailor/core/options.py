@@ -9,7 +9,7 @@ import typing
 from math import inf, isfinite
 from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
-from .errors import BadInput
+from fedtailor.core.errors import BadInput
 
 NonNegative = Annotated[float, (0.0, inf)]
 Above = Annotated[float, (1e-12, inf)]

@@ -20,14 +20,14 @@ import torch
 from torch import Tensor
 from torch.func import grad_and_value, vmap
 
-from . import rng, tree
-from .errors import BadInput
-from .rng import Key
-from .task import Batch
-from .tree import Tree
+from fedtailor.core import rng, tree
+from fedtailor.core.errors import BadInput
+from fedtailor.core.rng import Key
+from fedtailor.core.task import Batch
+from fedtailor.core.tree import Tree
 
 if TYPE_CHECKING:
-    from .train import Objective, Slope
+    from fedtailor.core.training import Objective, Slope
 
 # Whole orders only: quick and exact, and any set of orders gives a valid bound.
 ORDERS = [*range(2, 64), 72, 80, 96, 128, 192, 256, 512]

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from . import tree
-from .tree import Tree
+from fedtailor.core import tree
+from fedtailor.core.tree import Tree
 
 
 class Steps(NamedTuple):

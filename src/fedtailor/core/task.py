@@ -10,11 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from . import rng
-from .errors import BadInput
-from .models.blocks import blocks as group_blocks
-from .rng import Key
-from .tree import Params
+from fedtailor.core import rng
+from fedtailor.core.blocks import blocks as group_blocks
+from fedtailor.core.errors import BadInput
+from fedtailor.core.rng import Key
+from fedtailor.core.tree import Params
 
 
 class Batch(NamedTuple):
@@ -184,7 +184,7 @@ def classification(
 
     Args:
       build: makes the module; called once per mode and once per initialisation.
-      grouping: how parameters form blocks, see `fedtailor.models.blocks`.
+      grouping: how parameters form blocks, see `fedtailor.core.blocks`.
       augment: applied to training batches.
       device: where parameters live.
       compute: type that training computes in, e.g. `torch.bfloat16`; parameters, statistics and

@@ -17,15 +17,15 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import grad_and_value
 
-from . import rng, tree
-from .data import Data
-from .errors import BadInput
-from .optim import Optimizer, adam, adamw, clip_norm, sgd
-from .privacy import LEDGER, Account, Entry, private
-from .rng import Key, Turn
-from .scan import Moment, Notes, Step, Steps, after_another, scan
-from .task import Augment, Batch, Task
-from .tree import Params, Tree
+from fedtailor.core import rng, tree
+from fedtailor.core.data import Data
+from fedtailor.core.errors import BadInput
+from fedtailor.core.optim import Optimizer, adam, adamw, clip_norm, sgd
+from fedtailor.core.privacy import LEDGER, Account, Entry, private
+from fedtailor.core.rng import Key, Turn
+from fedtailor.core.scan import Moment, Notes, Step, Steps, after_another, scan
+from fedtailor.core.task import Augment, Batch, Task
+from fedtailor.core.tree import Params, Tree
 
 # (what is trained, batch, given, what is carried along) -> (loss, changed entries of the carried)
 Objective = Callable[[Tree, Batch, Tree, Tree], tuple[Tensor, Tree]]

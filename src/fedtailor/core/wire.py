@@ -9,9 +9,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from . import tree
-from .errors import BadInput
-from .tree import Tree
+from fedtailor.core import tree
+from fedtailor.core.errors import BadInput
+from fedtailor.core.tree import Tree
 
 _HERE, _VALUE = "here?", "value?"
 

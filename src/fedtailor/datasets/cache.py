@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
+from fedtailor.core.errors import BadInput
 from fedtailor.datasets.wording import reason, shown
-from fedtailor.errors import BadInput
 
 
 def note_of(path: Path) -> Path:

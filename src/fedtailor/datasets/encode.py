@@ -11,10 +11,10 @@ from typing import Any, TypeAlias, get_args
 
 import numpy as np
 
+from fedtailor.core.errors import BadInput, unknown
+from fedtailor.core.form import Form, Kind
 from fedtailor.datasets.source import Array, Raw, Source, Table, take
 from fedtailor.datasets.wording import listed, shown
-from fedtailor.errors import BadInput, unknown
-from fedtailor.form import Form, Kind
 
 NORMALISATIONS = ("auto", "pooled", "none")
 PADDING, UNKNOWN, FIRST_WORD = 0, 1, 2

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
-from fedtailor.datasets.arrays import raw_of, read_npz
+from fedtailor.core.errors import BadInput
 from fedtailor.datasets.encode import Encoder, Numeric
-from fedtailor.datasets.images import Picture, is_image, stacked
+from fedtailor.datasets.formats.arrays import raw_of, read_npz
+from fedtailor.datasets.formats.images import Picture, is_image, stacked
+from fedtailor.datasets.formats.tables import Sheet, categories, numbers, read_sheet, texts
 from fedtailor.datasets.source import Array, Raw, Table
-from fedtailor.datasets.tables import Sheet, categories, numbers, read_sheet, texts
 from fedtailor.datasets.wording import listed, reason, shown
-from fedtailor.errors import BadInput
 
 
 def read_examples(paths: list[Path], encoder: Encoder) -> tuple[list[str], Array]:

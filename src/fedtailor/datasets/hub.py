@@ -14,14 +14,14 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from fedtailor.core.errors import BadInput
 from fedtailor.datasets.cache import store
-from fedtailor.datasets.images import pixels
+from fedtailor.datasets.formats.images import pixels
 from fedtailor.datasets.known import Known
 from fedtailor.datasets.local import as_source
 from fedtailor.datasets.parts import Part
 from fedtailor.datasets.source import Source
 from fedtailor.datasets.wording import listed, optional, reason
-from fedtailor.errors import BadInput
 
 TEST_SPLITS = ("test", "validation", "valid")
 

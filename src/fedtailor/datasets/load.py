@@ -8,16 +8,16 @@ from pathlib import Path
 
 import numpy as np
 
+from fedtailor.core.errors import BadInput, unknown
 from fedtailor.datasets import hub as hugging_face
-from fedtailor.datasets.images import check_size, resized
+from fedtailor.datasets.formats.images import check_size, resized
+from fedtailor.datasets.formats.tables import Wishes
 from fedtailor.datasets.known import DIGITS, KNOWN, SETS, Known
 from fedtailor.datasets.local import ENDINGS, find
 from fedtailor.datasets.own import load_own
 from fedtailor.datasets.parts import Part, assemble
 from fedtailor.datasets.source import Source
-from fedtailor.datasets.tables import Wishes
 from fedtailor.datasets.wording import shown
-from fedtailor.errors import BadInput, unknown
 
 FOLDER_VARIABLE = "FEDTAILOR_DATA"
 

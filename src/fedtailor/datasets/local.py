@@ -9,15 +9,12 @@ from pathlib import Path
 
 import numpy as np
 
-from fedtailor.datasets import cifar, idx
-from fedtailor.datasets.arrays import array_parts, read_npz
+from fedtailor.core.errors import BadInput
 from fedtailor.datasets.cache import verify
-from fedtailor.datasets.images import parts_of, shelf_of, stacked, tiny_imagenet, visible
-from fedtailor.datasets.known import EMNIST, NEWS, Known, guessed_emnist
-from fedtailor.datasets.own import TEST_FOLDERS, pictures_of
-from fedtailor.datasets.parts import Part, assemble
-from fedtailor.datasets.source import Raw, Source, kind_of
-from fedtailor.datasets.tables import (
+from fedtailor.datasets.formats import cifar, idx
+from fedtailor.datasets.formats.arrays import array_parts, read_npz
+from fedtailor.datasets.formats.images import parts_of, shelf_of, stacked, tiny_imagenet, visible
+from fedtailor.datasets.formats.tables import (
     Sheet,
     class_names_in,
     csv_rows,
@@ -25,8 +22,11 @@ from fedtailor.datasets.tables import (
     read_sheet,
     texts,
 )
+from fedtailor.datasets.known import EMNIST, NEWS, Known, guessed_emnist
+from fedtailor.datasets.own import TEST_FOLDERS, pictures_of
+from fedtailor.datasets.parts import Part, assemble
+from fedtailor.datasets.source import Raw, Source, kind_of
 from fedtailor.datasets.wording import listed, reason, shown
-from fedtailor.errors import BadInput
 
 ENDINGS = (".npz", ".tar.gz", ".tgz", ".csv", ".parquet")
 INNER_FOLDERS = ("raw", "gzip", "data", "plain_text")  # where downloaders put the files

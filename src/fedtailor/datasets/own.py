@@ -19,11 +19,18 @@ from pathlib import Path
 
 import numpy as np
 
-from fedtailor.datasets.arrays import npz_parts
-from fedtailor.datasets.images import Picture, Shelf, is_image, parts_of, shelf_of, stacked, visible
-from fedtailor.datasets.parts import Part, assemble, same_columns
-from fedtailor.datasets.source import Raw, Source
-from fedtailor.datasets.tables import (
+from fedtailor.core.errors import BadInput
+from fedtailor.datasets.formats.arrays import npz_parts
+from fedtailor.datasets.formats.images import (
+    Picture,
+    Shelf,
+    is_image,
+    parts_of,
+    shelf_of,
+    stacked,
+    visible,
+)
+from fedtailor.datasets.formats.tables import (
     Roles,
     Sheet,
     Wishes,
@@ -34,8 +41,9 @@ from fedtailor.datasets.tables import (
     roles_of,
     texts,
 )
+from fedtailor.datasets.parts import Part, assemble, same_columns
+from fedtailor.datasets.source import Raw, Source
 from fedtailor.datasets.wording import listed, shown
-from fedtailor.errors import BadInput
 
 TABLES = (".csv", ".parquet")
 TABLE_FILES = (*TABLES, ".npz")

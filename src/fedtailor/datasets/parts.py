@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedtailor.core.errors import BadInput
 from fedtailor.datasets.source import Array, Labels, Raw, Source, Table, kind_of
 from fedtailor.datasets.wording import listed, shown
-from fedtailor.errors import BadInput
 
 
 @dataclass(frozen=True, eq=False)

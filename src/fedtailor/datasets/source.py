@@ -10,9 +10,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtailor.core.errors import BadInput
+from fedtailor.core.form import Kind
 from fedtailor.datasets.wording import shown
-from fedtailor.errors import BadInput
-from fedtailor.form import Kind
 
 Array: TypeAlias = NDArray[Any]
 Labels: TypeAlias = NDArray[np.int64]

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import PurePath
 from typing import Any
 
-from fedtailor.errors import BadInput
+from fedtailor.core.errors import BadInput
 
 
 def shown(value: object, limit: int = 80) -> str:

@@ -1,10 +1,10 @@
 """Engines: how functions written for one client meet many clients."""
 
-from .cluster import Cluster
-from .cohort import draw_cohort
-from .federation import Federation
-from .players import Kept, Scores
-from .simulation import Diverged, RoundReport, Simulation
+from fedtailor.engine.client_data import Federation
+from fedtailor.engine.clients import Kept, Scores
+from fedtailor.engine.cohort import draw_cohort
+from fedtailor.engine.ray.cluster import Cluster
+from fedtailor.engine.simulation import Diverged, RoundReport, Simulation
 
 __all__ = [
     "Cluster",

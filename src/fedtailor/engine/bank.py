@@ -11,9 +11,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from .. import tree
-from ..tree import Tree
-from .transfer import Fetch, Landing, new_stream
+from fedtailor.core import tree
+from fedtailor.core.tree import Tree
+from fedtailor.engine.transfer import Fetch, Landing, new_stream
 
 Place = Literal["device", "host", "disk"]
 

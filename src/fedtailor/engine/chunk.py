@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..task import Task
-from ..train import Recipe
-from ..tree import Params, Tree
-from .bank import free_memory, nbytes
-from .federation import Federation
+from fedtailor.core.task import Task
+from fedtailor.core.training import Recipe
+from fedtailor.core.tree import Params, Tree
+from fedtailor.engine.bank import free_memory, nbytes
+from fedtailor.engine.client_data import Federation
 
 MODEL_COPIES = 8  # parameters, gradients, optimiser, results and what is on its way between them
 SHARE = 0.4  # of the free memory

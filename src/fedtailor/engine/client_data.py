@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import rng
-from ..data import Counts, Data
+from fedtailor.core import rng
+from fedtailor.core.data import Counts, Data
 
 
 class Rows(NamedTuple):

@@ -7,10 +7,10 @@ from typing import Literal, NamedTuple, Protocol
 
 from torch import Tensor
 
-from ..rng import Turn
-from ..train import Recipe, Score
-from ..tree import Tree
-from .fold import Fold
+from fedtailor.core.rng import Turn
+from fedtailor.core.training import Recipe, Score
+from fedtailor.core.tree import Tree
+from fedtailor.engine.fold import Fold
 
 # which model of a client: what it would use now, what it would have after training in this round,
 # or the global one as it has it

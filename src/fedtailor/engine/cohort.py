@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .. import rng
+from fedtailor.core import rng
 
 
 def draw_cohort(seed: int, round: int, eligible: Tensor, participation: float) -> Tensor:

@@ -10,16 +10,16 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .. import rng, tree
-from ..method import Method, Model
-from ..rng import Turn
-from ..task import Task
-from ..train import SCORED, Recipe, fit
-from ..tree import Params, Tree
-from .bank import Bank, Place, choose_place, nbytes
-from .chunk import choose_chunk
-from .federation import Federation
-from .mapper import Visit
+from fedtailor.core import rng, tree
+from fedtailor.core.method import Method, Model
+from fedtailor.core.rng import Turn
+from fedtailor.core.task import Task
+from fedtailor.core.training import SCORED, Recipe, fit
+from fedtailor.core.tree import Params, Tree
+from fedtailor.engine.bank import Bank, Place, choose_place, nbytes
+from fedtailor.engine.chunk import choose_chunk
+from fedtailor.engine.client_data import Federation
+from fedtailor.engine.mapper import Visit
 
 
 class Room(NamedTuple):

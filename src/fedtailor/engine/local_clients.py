@@ -14,22 +14,22 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from .. import train, tree, wire
-from ..data import Data
-from ..errors import BadInput
-from ..method import Method, Model, Upload
-from ..privacy import charged, keep_account
-from ..rng import Turn
-from ..train import Recipe, Score
-from ..tree import Tree
-from .bank import Place
-from .federation import Federation
-from .fold import Fold, Folded
-from .group import Group
-from .mapper import MAPPERS, Visit, join
-from .memory import is_out_of_memory
-from .pace import Pace, Way
-from .players import Kept, Measured, Played, Point, Scores
+from fedtailor.core import training, tree, wire
+from fedtailor.core.data import Data
+from fedtailor.core.errors import BadInput
+from fedtailor.core.method import Method, Model, Upload
+from fedtailor.core.privacy import charged, keep_account
+from fedtailor.core.rng import Turn
+from fedtailor.core.training import Recipe, Score
+from fedtailor.core.tree import Tree
+from fedtailor.engine.bank import Place
+from fedtailor.engine.client_data import Federation
+from fedtailor.engine.clients import Kept, Measured, Played, Point, Scores
+from fedtailor.engine.fold import Fold, Folded
+from fedtailor.engine.group import Group
+from fedtailor.engine.loops.runner import Pace, Way
+from fedtailor.engine.mapper import MAPPERS, Visit, join
+from fedtailor.engine.memory import is_out_of_memory
 
 Found = TypeVar("Found")
 log = logging.getLogger("fedtailor")
@@ -386,7 +386,7 @@ def common_notes(chunks: list[Tree], order: Tensor) -> Tree:
 def _scores(method: Method, model: Model, visit: Visit) -> Scores:
     data: Data = visit.data
     return Scores(
-        train.score(method.predict, model, visit.test),
-        train.score(method.predict, model, data.val),
+        training.score(method.predict, model, visit.test),
+        training.score(method.predict, model, data.val),
         torch.zeros_like(visit.cid),
     )

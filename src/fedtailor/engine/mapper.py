@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from .. import tree
-from ..data import Counts, Data
-from ..rng import Turn
-from ..tree import Tree
+from fedtailor.core import tree
+from fedtailor.core.data import Counts, Data
+from fedtailor.core.rng import Turn
+from fedtailor.core.tree import Tree
 
 
 class Visit(NamedTuple):

@@ -9,19 +9,19 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .. import rng, tree
-from ..method import Clients, Method, Upload
-from ..rng import Turn
-from ..task import Task
-from ..train import Recipe
-from ..tree import Params, Tree
-from .bank import Bank, Place
-from .block import Block
-from .cluster import Cluster
-from .federation import Federation
-from .group import Group
-from .pace import Way
-from .players import Kept, Players, Point, Scores
+from fedtailor.core import rng, tree
+from fedtailor.core.method import Clients, Method, Upload
+from fedtailor.core.rng import Turn
+from fedtailor.core.task import Task
+from fedtailor.core.training import Recipe
+from fedtailor.core.tree import Params, Tree
+from fedtailor.engine.bank import Bank, Place
+from fedtailor.engine.client_data import Federation
+from fedtailor.engine.clients import Kept, Players, Point, Scores
+from fedtailor.engine.group import Group
+from fedtailor.engine.local_clients import Block
+from fedtailor.engine.loops.runner import Way
+from fedtailor.engine.ray.cluster import Cluster
 
 
 class Diverged(RuntimeError):
@@ -123,7 +123,7 @@ class Simulation:
             block.prepare(self.server, turn, place, folder, chunk)
             self.players = block
         else:
-            from .ray_players import RayPlayers  # late: most runs do without
+            from fedtailor.engine.ray.clients import RayPlayers  # late: most runs do without
 
             self.players = RayPlayers(
                 cluster,

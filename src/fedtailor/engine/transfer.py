@@ -11,8 +11,8 @@ from contextlib import suppress
 import torch
 from torch import Tensor
 
-from .. import tree
-from ..tree import Tree
+from fedtailor.core import tree
+from fedtailor.core.tree import Tree
 
 
 def new_stream(device: torch.device) -> torch.cuda.Stream:

@@ -1,10 +1,20 @@
 """Pictures of runs and comparisons, readable in grey and for the colour-blind."""
 
-from .comparison import accuracy_curves, comparison_figures, gains, spread
-from .draw import draw, draw_figure
-from .registry import FIGURES
-from .style import COLOURS, PAPER, STYLES, curve, figure, file_of, legend, look, tidy
-from .wish import Picture, Wish
+from fedtailor.figures.comparison import accuracy_curves, comparison_figures, gains, spread
+from fedtailor.figures.draw import draw, draw_figure
+from fedtailor.figures.registry import FIGURES
+from fedtailor.figures.style import (
+    COLOURS,
+    PAPER,
+    STYLES,
+    curve,
+    figure,
+    file_of,
+    legend,
+    look,
+    tidy,
+)
+from fedtailor.figures.wish import Picture, Wish
 
 __all__ = [
     "COLOURS",

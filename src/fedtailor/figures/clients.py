@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import BadInput
-from ..report import mixes, numbers
-from ..report.collect import Collection
-from ..report.pack import evenly
-from .style import HEAT, PAGE, bars_by_sign, figure, legend, look, tidy
-from .wish import Wish
+from fedtailor.core.errors import BadInput
+from fedtailor.figures.style import HEAT, PAGE, bars_by_sign, figure, legend, look, tidy
+from fedtailor.figures.wish import Wish
+from fedtailor.results import mixes, numbers
+from fedtailor.results.collect import Collection
+from fedtailor.results.pack import evenly
 
 BINS = 20
 NAMES = 40  # along an axis; more are thinned out

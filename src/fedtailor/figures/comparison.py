@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from ..verdict import YARDSTICK
-from .style import COLOURS, bars_by_sign, curve, figure, tidy
+from fedtailor.figures.style import COLOURS, bars_by_sign, curve, figure, tidy
+from fedtailor.results.verdict import YARDSTICK
 
 
 def _save(picture: Any, folder: Path, name: str) -> None:

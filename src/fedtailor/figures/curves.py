@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import BadInput
-from ..report import numbers
-from ..report.collect import Collection
-from .style import curve, figure, legend, tidy
-from .wish import Wish
+from fedtailor.core.errors import BadInput
+from fedtailor.figures.style import curve, figure, legend, tidy
+from fedtailor.figures.wish import Wish
+from fedtailor.results import numbers
+from fedtailor.results.collect import Collection
 
 HEIGHT = 0.66  # of the width
 LINE = 1.3  # points

@@ -7,14 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..checkpoint import write_atomically
-from ..errors import BadInput, unknown
-from ..report.collect import Collection
-from ..report.numbers import yardstick
-from ..report.running import collect_so_far
-from .registry import FIGURES
-from .style import PAPER, file_of
-from .wish import Wish
+from fedtailor.core.errors import BadInput, unknown
+from fedtailor.figures.registry import FIGURES
+from fedtailor.figures.style import PAPER, file_of
+from fedtailor.figures.wish import Wish
+from fedtailor.results.collect import Collection
+from fedtailor.results.numbers import yardstick
+from fedtailor.results.running import collect_so_far
+from fedtailor.results.storage import write_atomically
 
 KINDS = ("pdf", "svg", "png")
 DOTS = 300  # per inch, of a PNG
@@ -42,7 +42,7 @@ def draw(name: str, collection: Collection, wish: Wish = Wish(), title: str = ""
 
     Args:
       name: one of `FIGURES`.
-      collection: from `fedtailor.report.running.collect_so_far`.
+      collection: from `fedtailor.results.running.collect_so_far`.
       wish: what is to be other than usual.
       title: above the figure; a caption below it usually says the same.
 

@@ -8,11 +8,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ..errors import BadInput
-from ..measured import GLOBAL, OWN, PERSONAL, Json, models_of, read_landscape, read_trajectory
-from ..report.collect import Collection
-from .style import figure, look
-from .wish import Wish
+from fedtailor.core.errors import BadInput
+from fedtailor.figures.style import figure, look
+from fedtailor.figures.wish import Wish
+from fedtailor.results.collect import Collection
+from fedtailor.results.measurements import (
+    GLOBAL,
+    OWN,
+    PERSONAL,
+    Json,
+    models_of,
+    read_landscape,
+    read_trajectory,
+)
 
 LEVELS = 20
 NAMED = {GLOBAL: "global", PERSONAL: "personal"}

@@ -6,13 +6,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..errors import BadInput
-from ..report import mixes
-from ..report.collect import Collection, Contender
-from ..report.learnt import MAP_WIDTH, Records, binned, learnt, scale_bounds
-from .clients import shorten
-from .style import COLOURS, HEAT, figure, tidy
-from .wish import Wish
+from fedtailor.core.errors import BadInput
+from fedtailor.figures.clients import shorten
+from fedtailor.figures.style import COLOURS, HEAT, figure, tidy
+from fedtailor.figures.wish import Wish
+from fedtailor.results import mixes
+from fedtailor.results.collect import Collection, Contender
+from fedtailor.results.learnt import MAP_WIDTH, Records, binned, learnt, scale_bounds
 
 MIXED = ("mix_degree",)
 SCORED = {"ala_weight": "ALA weight", "score": "score", "personal_block": "share kept personal"}

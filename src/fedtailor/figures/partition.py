@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedtailor.errors import BadInput
+from fedtailor.core.errors import BadInput
 from fedtailor.partition import Partition, class_counts
 
 _COLOUR = "#0072B2"  # a single blue: the area tells the count, so no colours need to be told apart

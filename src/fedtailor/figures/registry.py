@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from . import clients, curves, landscape, learnt
-from .style import PAGE
-from .wish import Picture
+from fedtailor.figures import clients, curves, landscape, learnt
+from fedtailor.figures.style import PAGE
+from fedtailor.figures.wish import Picture
 
 FIGURES: dict[str, Picture] = {
     "accuracy": Picture(

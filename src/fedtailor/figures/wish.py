@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from ..report.collect import Collection
-from .style import COLUMN
+from fedtailor.figures.style import COLUMN
+from fedtailor.results.collect import Collection
 
 
 @dataclass(frozen=True)

@@ -14,15 +14,15 @@ import numpy as np
 import torch
 from torch import nn
 
-from . import rng, tree, wire
-from .describe import Factory, page
-from .engine import Federation, Simulation, draw_cohort
-from .engine.pace import Way
-from .method import Method, Upload
-from .rng import Turn
-from .task import Task, classification
-from .train import Recipe
-from .tree import Tree
+from fedtailor.core import rng, tree, wire
+from fedtailor.core.method import Method, Upload
+from fedtailor.core.rng import Turn
+from fedtailor.core.task import Task, classification
+from fedtailor.core.training import Recipe
+from fedtailor.core.tree import Tree
+from fedtailor.engine import Federation, Simulation, draw_cohort
+from fedtailor.engine.loops.runner import Way
+from fedtailor.methods.describe import Factory, page
 
 CLIENTS, FEATURES, CLASSES, ROUNDS = 8, 6, 3, 4
 SIZES = (7, 33, 12, 25, 40, 18, 29, 21)
@@ -283,7 +283,7 @@ def check_learns(lab: Lab) -> None:
 
 def check_not_disabled(lab: Lab) -> None:
     """with its defaults it is neither FedAvg nor training alone (unless it is one of them)"""
-    from .methods import METHODS
+    from fedtailor.methods import METHODS
 
     mine = dict(lab.play().models())
     for name in ("fedavg", "local"):

@@ -7,13 +7,13 @@ import typing
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from .ala import ala
-from .describe import options_of
-from .errors import BadInput, unknown
-from .method import Method
-from .mixing import Mixer, with_mixup
-from .task import Task
-from .train import Recipe
+from fedtailor.core.errors import BadInput, unknown
+from fedtailor.core.method import Method
+from fedtailor.core.task import Task
+from fedtailor.core.training import Recipe
+from fedtailor.methods.describe import options_of
+from fedtailor.methods.parts.ala import ala
+from fedtailor.methods.parts.mixing import Mixer, with_mixup
 
 Factory = Callable[..., Method]
 

@@ -9,9 +9,9 @@ import typing
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from .errors import BadInput, unknown
-from .method import Method
-from .options import Option, option_of
+from fedtailor.core.errors import BadInput, unknown
+from fedtailor.core.method import Method
+from fedtailor.core.options import Option, option_of
 
 Factory = Callable[..., Method]
 
@@ -40,8 +40,8 @@ def find(name: str) -> Factory:
     Raises:
       BadInput: there is no such method.
     """
-    from .combine import combined
-    from .methods import METHODS
+    from fedtailor.methods import METHODS
+    from fedtailor.methods.combine import combined
 
     if name in METHODS:
         return METHODS[name]
@@ -154,8 +154,8 @@ def footprint(factory: Factory) -> Footprint:
     """What a method keeps and sends, counted in a round that is not the first."""
     import torch
 
-    from . import tree
-    from .check import Lab
+    from fedtailor.core import tree
+    from fedtailor.methods.check import Lab
 
     lab = Lab(factory, {}, "dense")
     sim = lab.play(rounds=2)

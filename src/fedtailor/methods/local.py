@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ..data import Data
-from ..method import Clients, Method, Outcome, Upload
-from ..rng import Key, Turn
-from ..task import Task
-from ..train import Recipe, fit
-from ..tree import Params, Tree
+from fedtailor.core.data import Data
+from fedtailor.core.method import Clients, Method, Outcome, Upload
+from fedtailor.core.rng import Key, Turn
+from fedtailor.core.task import Task
+from fedtailor.core.training import Recipe, fit
+from fedtailor.core.tree import Params, Tree
 
 
 def local(task: Task, *, recipe: Recipe = Recipe()) -> Method:

@@ -12,9 +12,9 @@ from importlib import import_module
 
 from torch import nn
 
-from fedtailor.errors import BadInput, unknown
-from fedtailor.form import Form
-from fedtailor.models.blocks import NORMALISATIONS, Blocks, blocks
+from fedtailor.core.blocks import NORMALISATIONS, Blocks, blocks
+from fedtailor.core.errors import BadInput, unknown
+from fedtailor.core.form import Form
 from fedtailor.models.mobilenet import mobilenet
 from fedtailor.models.parts import batch_norm, batch_norm_without_statistics, group_norm
 from fedtailor.models.resnet import cifar_stem, resnet18, resnet50, wrn_28_10

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
-from fedtailor.form import Form
+from fedtailor.core.form import Form
 from fedtailor.models.parts import Norm, SpatialMean, chain, image_shape
 
 # (channels, stride) of the 13 depthwise-separable blocks

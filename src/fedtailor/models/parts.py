@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
-from fedtailor.errors import BadInput
-from fedtailor.form import Form
+from fedtailor.core.errors import BadInput
+from fedtailor.core.form import Form
 
 Norm = Callable[[int], nn.Module]  # channels -> normalisation
 

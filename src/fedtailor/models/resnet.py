@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
-from fedtailor.form import Form
+from fedtailor.core.form import Form
 from fedtailor.models.parts import Norm, SpatialMean, chain, image_shape, start_for_relu
 
 Stem = Callable[[int, Norm], nn.Module]  # channels of the image -> 64 channels

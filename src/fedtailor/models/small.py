@@ -7,8 +7,8 @@ from typing import Literal
 
 from torch import nn
 
-from fedtailor.errors import BadInput
-from fedtailor.form import Form
+from fedtailor.core.errors import BadInput
+from fedtailor.core.form import Form
 from fedtailor.models.parts import batch_norm, batch_norm_without_statistics, chain, image_shape
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from fedtailor.errors import BadInput
-from fedtailor.form import Form
+from fedtailor.core.errors import BadInput
+from fedtailor.core.form import Form
 
 _WIDTH = 32
 

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from torch import nn
 
-from fedtailor.form import Form
+from fedtailor.core.form import Form
 from fedtailor.models.parts import Norm, SpatialMean, chain, image_shape, start_for_relu
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from fedtailor.errors import BadInput
+from fedtailor.core.errors import BadInput
 from fedtailor.partition.draws import Rows, in_order
 from fedtailor.partition.parts import PARTS, Partition
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedtailor.errors import BadInput
+from fedtailor.core.errors import BadInput
 from fedtailor.partition.dealing import checked, choose_classes, deal_equally
 from fedtailor.partition.draws import Array, Rows, draws
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedtailor.errors import BadInput, unknown
+from fedtailor.core.errors import BadInput, unknown
 from fedtailor.partition.draws import Array, Rows
 from fedtailor.partition.kinship import relatives, ring
 from fedtailor.partition.recipes import (

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from fedtailor.errors import BadInput
+from fedtailor.core.errors import BadInput
 from fedtailor.partition.draws import Array
 from fedtailor.partition.parts import PARTS, Partition
 

@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 
-from .. import __version__
-from ..checkpoint import write_atomically
-from ..errors import BadInput
-from ..privacy import in_words
-from . import mixes, numbers
-from .collect import Collection, collect
-from .learnt import learnt
-from .pack import pack_counts
-from .surfaces import landscapes, trajectories
+from fedtailor.core.errors import BadInput
+from fedtailor.core.privacy import in_words
+from fedtailor.core.version import __version__
+from fedtailor.report.surfaces import landscapes, trajectories
+from fedtailor.results import mixes, numbers
+from fedtailor.results.collect import Collection, collect
+from fedtailor.results.learnt import learnt
+from fedtailor.results.pack import pack_counts
+from fedtailor.results.storage import write_atomically
 
 SCRIPTS = (
     "core.js",

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..measured import ALL, OWN, Json, models_of, read_landscape, read_trajectory
-from .collect import Collection
-from .pack import evenly
+from fedtailor.results.collect import Collection
+from fedtailor.results.measurements import (
+    ALL,
+    OWN,
+    Json,
+    models_of,
+    read_landscape,
+    read_trajectory,
+)
+from fedtailor.results.pack import evenly
 
 MOST = 41  # points along an axis; odd, so that the middle stays
 

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..errors import BadInput
+from fedtailor.core.errors import BadInput
 
 if TYPE_CHECKING:
-    from ..landscape import Tell as TellPoints
-    from .plan import Plan
-    from .queue import Played, Tell
+    from fedtailor.analysis.landscape import Tell as TellPoints
+    from fedtailor.reproduce.playing.plan import Plan
+    from fedtailor.reproduce.playing.queue import Played, Tell
 
 __all__ = ["reproduce"]
 
@@ -30,7 +30,7 @@ def finish_all(
       command: as shown in the results.
       tell: called with (method, points done, points in all) while losses are measured.
     """
-    from .finish import finish
+    from fedtailor.reproduce.shown.finish import finish
 
     return [finish(part, plan.folder(part), played.failed, command, tell) for part in plan.parts]
 
@@ -74,10 +74,10 @@ def reproduce(
       BadInput: a name or data are missing, or a setting is given that is the paper's.
       KeyboardInterrupt: somebody pressed Ctrl-C; what was done is kept and written.
     """
-    from .asked import Asked
-    from .cells import Scale
-    from .jobs import play_all
-    from .queue import Played
+    from fedtailor.reproduce.playing.asked import Asked
+    from fedtailor.reproduce.playing.cells import Scale
+    from fedtailor.reproduce.playing.jobs import play_all
+    from fedtailor.reproduce.playing.queue import Played
 
     for name, value in (("rounds", rounds), ("seeds", seeds), ("jobs", jobs)):
         if value is not None and value < 1:

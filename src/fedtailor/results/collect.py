@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..config import MERE_PLACE, read_config
-from ..errors import BadInput
-from ..failures import failure
-from ..occupied import is_held
-from ..verdict import YARDSTICK
-from .confusion import read_confusion
-from .names import variant_labels
+from fedtailor.core.errors import BadInput
+from fedtailor.results.config import MERE_PLACE, read_config
+from fedtailor.results.confusion import read_confusion
+from fedtailor.results.failures import failure
+from fedtailor.results.lock import is_held
+from fedtailor.results.names import variant_labels
+from fedtailor.results.verdict import YARDSTICK
 
 Line = dict[str, Any]
 # runs that differ in these settings alone are the same: data are compared by what is in them
@@ -244,7 +244,7 @@ def _planned(folder: Path) -> tuple[list[str], range]:
 def _not_begun(folder: Path) -> list[str]:
     """Methods of a comparison with runs that are not there, e.g. "ditto (2 seeds)" for all of its
     seeds or "ditto (seed 1)" for some."""
-    from ..comparison import run_folder  # comparisons write reports, so not at the top
+    from fedtailor.runs.compare import run_folder  # comparisons write reports, so not at the top
 
     methods, seeds = _planned(folder)
     told = []

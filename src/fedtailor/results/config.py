@@ -12,11 +12,11 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from .errors import BadInput, unknown
-from .options import Count, Limit, NonNegative, Option, Share, Whole, option_of
+from fedtailor.core.errors import BadInput, unknown
+from fedtailor.core.options import Count, Limit, NonNegative, Option, Share, Whole, option_of
 
 if TYPE_CHECKING:
-    from .train import Recipe
+    from fedtailor.core.training import Recipe
 
 Seed = Annotated[int, (0, 2**62)]
 LEAST_NOISE = 0.01  # of DP-SGD, as a multiple of the clip
@@ -151,7 +151,7 @@ class Config:
 
     def recipe(self) -> Recipe:
         """How clients train."""
-        from .train import Recipe
+        from fedtailor.core.training import Recipe
 
         return Recipe(**{f.name: getattr(self, f.name) for f in fields(Recipe)})
 
@@ -180,7 +180,7 @@ def settings() -> dict[str, tuple[Option, Field[Any]]]:
 
 def _make_absolute(values: dict[str, Any]) -> None:
     """Paths as they are from any folder, so that a run can be repeated and resumed from there."""
-    from .datasets import KNOWN
+    from fedtailor.datasets import KNOWN
 
     for name in ("data", "data_dir", "partition_file"):
         value = values.get(name, "")
@@ -200,7 +200,7 @@ def make_config(method: str, given: dict[str, Any], options: dict[str, Any]) -> 
     Raises:
       BadInput: something is unknown or out of range.
     """
-    from .describe import find, parse_options  # late: they need torch
+    from fedtailor.methods.describe import find, parse_options  # late: they need torch
 
     known = settings()
     for name in given:

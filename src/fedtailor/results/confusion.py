@@ -11,11 +11,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from .. import tree
-from ..checkpoint import load_tensors, save_tensors
-from ..engine import Federation
-from ..engine.group import Group
-from ..tree import Tree
+from fedtailor.core import tree
+from fedtailor.core.tree import Tree
+from fedtailor.engine import Federation
+from fedtailor.engine.group import Group
+from fedtailor.results.storage import load_tensors, save_tensors
 
 FILE = "confusion.safetensors"
 BATCH = 1024  # rows at a time: activations of a large test set need not fit into memory

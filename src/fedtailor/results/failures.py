@@ -8,12 +8,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from . import __version__
-from .checkpoint import write_atomically
-from .engine import Diverged
-from .engine.memory import is_out_of_memory
-from .errors import BadInput
-from .interruption import Interrupted
+from fedtailor.core.errors import BadInput
+from fedtailor.core.version import __version__
+from fedtailor.engine import Diverged
+from fedtailor.engine.memory import is_out_of_memory
+from fedtailor.results.storage import write_atomically
+from fedtailor.runs.interruption import Interrupted
 
 FAILED = "failed.json"
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from .errors import BadInput
-from .occupied import check_free
+from fedtailor.core.errors import BadInput
+from fedtailor.results.lock import check_free
 
 
 def file_name(client: str) -> str:

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from ..errors import BadInput
-from .collect import Contender
-from .pack import Array, evenly, pack_scaled, rounded
+from fedtailor.core.errors import BadInput
+from fedtailor.results.collect import Contender
+from fedtailor.results.pack import Array, evenly, pack_scaled, rounded
 
 CELLS = 1_200_000  # of one method's heat maps: 1.6 MB of page
 MAP_ROUNDS, MAP_WIDTH, LEAST_WIDTH = 12, 250, 50

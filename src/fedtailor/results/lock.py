@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from .errors import BadInput
+from fedtailor.core.errors import BadInput
 
 LOCK = "playing.lock"
 TRIES, PAUSE = 5, 0.02  # who only asks has the lock for less than that

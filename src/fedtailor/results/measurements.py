@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .errors import BadInput
+from fedtailor.core.errors import BadInput
 
 LANDSCAPE, TRAJECTORY = "landscape.json", "trajectory.json"
 OWN, ALL = "own", "all"  # whose test rows

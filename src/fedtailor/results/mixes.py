@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import BadInput
-from .collect import Collection, Contender
-from .confusion import FILE, read_confusion
-from .pack import Array, pack_counts
+from fedtailor.core.errors import BadInput
+from fedtailor.results.collect import Collection, Contender
+from fedtailor.results.confusion import FILE, read_confusion
+from fedtailor.results.pack import Array, pack_counts
 
 CLUSTERED = 2000  # with more clients all pairs would need too much memory
 ORDERED = 400  # with more clients the best order of leaves takes too long

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from ..verdict import YARDSTICK, verdict
-from .collect import Collection, Contender, Line
-from .pack import Array, Packed, evenly, pack_scaled, rounded
+from fedtailor.results.collect import Collection, Contender, Line
+from fedtailor.results.pack import Array, Packed, evenly, pack_scaled, rounded
+from fedtailor.results.verdict import YARDSTICK, verdict
 
 METRICS = ("mean", "weighted", "std", "median", "bottom5", "top5", "worst", "loss")
 # measure of a curve: (part of a history's line, number in it)

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from torch import Tensor
 
-from .checkpoint import load_tensors
-from .errors import BadInput
+from fedtailor.core.errors import BadInput
+from fedtailor.results.storage import load_tensors
 
 
 def read_records(folder: str | Path) -> dict[str, dict[int, Tensor]]:

@@ -14,10 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..errors import BadInput
-from ..failures import failure, read_note
-from ..occupied import LOCK, is_held
-from .collect import (
+from fedtailor.core.errors import BadInput
+from fedtailor.results.collect import (
     Collection,
     FinishedRun,
     group,
@@ -28,6 +26,8 @@ from .collect import (
     read_history,
     read_run,
 )
+from fedtailor.results.failures import failure, read_note
+from fedtailor.results.lock import LOCK, is_held
 
 BEGUN = "begun.json"
 PATIENCE, PATIENCE_ROUNDS = 120.0, 10  # seconds and rounds without news before it is doubted

@@ -16,10 +16,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from . import tree
-from .engine import Kept, Simulation
-from .errors import BadInput
-from .tree import Tree
+from fedtailor.core import tree
+from fedtailor.core.errors import BadInput
+from fedtailor.core.tree import Tree
+from fedtailor.engine import Kept, Simulation
 
 LATEST = "latest.json"
 PART = ".part"  # how the names of half-written files end

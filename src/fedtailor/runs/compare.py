@@ -11,21 +11,21 @@ from typing import Any
 
 import numpy as np
 
-from . import __version__
-from .assemble import World, assemble, make_method, make_task
-from .checkpoint import write_atomically
-from .config import Config, make_config
-from .describe import find, page
-from .errors import BadInput, unknown
-from .folders import open_folder
-from .methods import METHODS
-from .occupied import occupy
-from .partition.picture import draw
-from .report import write_report
-from .report.collect import read_history, read_result
-from .resuming import resume
-from .runs import Line, Watcher, start
-from .verdict import YARDSTICK, verdict
+from fedtailor.core.version import __version__
+from fedtailor.runs.build import World, assemble, make_method, make_task
+from fedtailor.results.storage import write_atomically
+from fedtailor.results.config import Config, make_config
+from fedtailor.methods.describe import find, page
+from fedtailor.core.errors import BadInput, unknown
+from fedtailor.results.folder import open_folder
+from fedtailor.methods import METHODS
+from fedtailor.results.lock import occupy
+from fedtailor.figures.partition import draw
+from fedtailor.report import write_report
+from fedtailor.results.collect import read_history, read_result
+from fedtailor.runs.resume import resume
+from fedtailor.runs.run import Line, Watcher, start
+from fedtailor.results.verdict import YARDSTICK, verdict
 
 MOST_SEEDS = 1000
 MARK = "comparison.json"
@@ -259,7 +259,7 @@ def finish(plan: Plan, folder: Path | None, announce: Announce | None = None) ->
         world, results, histories = _play(plan, folder, announce)
         summary = summarise_runs(plan, world, results, histories)
         if folder:
-            from .figures import comparison_figures
+            from fedtailor.figures import comparison_figures
 
             write_atomically(folder / "summary.json", json.dumps(summary, indent=1) + "\n")
             comparison_figures(summary, folder)

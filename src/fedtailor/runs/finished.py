@@ -7,17 +7,18 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from . import checkpoint, tree
-from .assemble import World, assemble, make_players
-from .checkpoint import load_tensors
-from .config import config_of
-from .errors import BadInput, unknown
-from .folders import file_name
-from .keeping import read_general
-from .method import Method
-from .report.collect import read_run, run_folders
-from .task import Task
-from .tree import Tree
+from fedtailor.results import storage
+from fedtailor.core import tree
+from fedtailor.runs.build import World, assemble, make_players
+from fedtailor.results.storage import load_tensors
+from fedtailor.results.config import config_of
+from fedtailor.core.errors import BadInput, unknown
+from fedtailor.results.folder import file_name
+from fedtailor.runs.saved_models import read_general
+from fedtailor.core.method import Method
+from fedtailor.results.collect import read_run, run_folders
+from fedtailor.core.task import Task
+from fedtailor.core.tree import Tree
 
 
 class Reopened(NamedTuple):
@@ -106,8 +107,8 @@ def reopen(folder: Path, device: str = "auto") -> Reopened:
     """
     result = read_run(folder).result
     world = assemble(config_of(folder, device=device))
-    if (folder / "checkpoint" / checkpoint.LATEST).exists():
-        kept = checkpoint.read_meta(folder / "checkpoint").get("data")
+    if (folder / "checkpoint" / storage.LATEST).exists():
+        kept = storage.read_meta(folder / "checkpoint").get("data")
         if kept not in (None, world.digest()):
             raise BadInput(f"the data of '{folder}' have changed since the run: run it again")
     players = make_players(world.config, world.encoder.form, world.federation.clients)

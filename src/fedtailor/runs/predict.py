@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .assemble import make_method, make_task
-from .checkpoint import load_tensors
-from .config import config_of
-from .datasets import Encoder, read_examples
-from .errors import BadInput, unknown
-from .folders import file_name
+from fedtailor.runs.build import make_method, make_task
+from fedtailor.results.storage import load_tensors
+from fedtailor.results.config import config_of
+from fedtailor.datasets import Encoder, read_examples
+from fedtailor.core.errors import BadInput, unknown
+from fedtailor.results.folder import file_name
 
 
 class Prediction(NamedTuple):

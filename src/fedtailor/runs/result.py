@@ -12,16 +12,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from . import __version__
-from .assemble import hardware
-from .describe import find, page
-from .metrics import accuracies, best_round, summarise
-from .privacy import Spent
-from .report import block_names
-from .train import Score
+from fedtailor.core.version import __version__
+from fedtailor.runs.build import hardware
+from fedtailor.methods.describe import find, page
+from fedtailor.results.metrics import accuracies, best_round, summarise
+from fedtailor.core.privacy import Spent
+from fedtailor.results.names import block_names
+from fedtailor.core.training import Score
 
 if TYPE_CHECKING:
-    from .runs import Runner
+    from fedtailor.runs.run import Runner
 
 
 def per_client(score: Score, n: Tensor) -> list[float | None]:

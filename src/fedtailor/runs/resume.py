@@ -6,15 +6,16 @@ import json
 from pathlib import Path
 from typing import Any
 
-from . import __version__, checkpoint
-from .checkpoint import write_atomically
-from .config import config_of
-from .errors import BadInput
-from .occupied import occupy
-from .privacy import Spent
-from .report import write_report
-from .report.collect import read_result
-from .runs import Line, Progress, Runner, Watcher
+from fedtailor.core.version import __version__
+from fedtailor.results import storage
+from fedtailor.results.storage import write_atomically
+from fedtailor.results.config import config_of
+from fedtailor.core.errors import BadInput
+from fedtailor.results.lock import occupy
+from fedtailor.core.privacy import Spent
+from fedtailor.report import write_report
+from fedtailor.results.collect import read_result
+from fedtailor.runs.run import Line, Progress, Runner, Watcher
 
 
 def resume(folder: Path, *, watch: Watcher | None = None) -> dict[str, Any]:
@@ -39,7 +40,7 @@ def resume(folder: Path, *, watch: Watcher | None = None) -> dict[str, Any]:
 def restored(folder: Path) -> Runner:
     """A run as its last checkpoint has it; what its history has of later rounds is removed."""
     config = config_of(folder)
-    meta = checkpoint.read_meta(folder / "checkpoint")
+    meta = storage.read_meta(folder / "checkpoint")
     if meta.get("version") != __version__:
         raise BadInput(
             f"'{folder}' was made by FedTailor {meta.get('version')}, this is {__version__}: "
@@ -52,10 +53,10 @@ def restored(folder: Path) -> Runner:
     runner = Runner(config, None, folder)
     if meta.get("data") != runner.digest:
         raise BadInput(f"the data of '{folder}' have changed since the run began: start anew")
-    checkpoint.restore(folder / "checkpoint", runner.simulation)
+    storage.restore(folder / "checkpoint", runner.simulation)
     history = _kept_history(folder / "history.jsonl", runner.simulation.round)
     if not (folder / "result.json").exists():
-        checkpoint.remove_parts(folder)
+        storage.remove_parts(folder)
     runner.progress = Progress(
         history,
         float(meta["seconds"]),

@@ -13,24 +13,27 @@ from typing import Any
 
 import torch
 
-from . import __version__, checkpoint, tree
-from .assemble import World, assemble, make_players, players_on
-from .checkpoint import save_tensors, write_atomically
-from .config import Config, make_config, write_config
-from .engine import Cluster, RoundReport, Scores, Simulation, draw_cohort
-from .engine.pace import Way, Work, choose_way
-from .errors import BadInput
-from .failures import noted
-from .folders import file_name, open_folder
-from .interruption import Interrupted, ctrl_c
-from .keeping import Points, keep_general
-from .occupied import occupy
-from .privacy import Spent, epsilons
-from .report import Confusion, write_report
-from .report.running import BEGUN
-from .results import client_table, facts_of, per_client, result_of, summary
-from .roster import arrivals, networks, present
-from .train import Recipe, Score
+from fedtailor.core.version import __version__
+from fedtailor.results import storage
+from fedtailor.core import tree
+from fedtailor.runs.build import World, assemble, make_players, players_on
+from fedtailor.results.storage import save_tensors, write_atomically
+from fedtailor.results.config import Config, make_config, write_config
+from fedtailor.engine import Cluster, RoundReport, Scores, Simulation, draw_cohort
+from fedtailor.engine.loops.runner import Way, Work, choose_way
+from fedtailor.core.errors import BadInput
+from fedtailor.results.failures import noted
+from fedtailor.results.folder import file_name, open_folder
+from fedtailor.runs.interruption import Interrupted, ctrl_c
+from fedtailor.runs.saved_models import Points, keep_general
+from fedtailor.results.lock import occupy
+from fedtailor.core.privacy import Spent, epsilons
+from fedtailor.results.confusion import Confusion
+from fedtailor.report import write_report
+from fedtailor.results.running import BEGUN
+from fedtailor.runs.result import client_table, facts_of, per_client, result_of, summary
+from fedtailor.runs.schedule import arrivals, networks, present
+from fedtailor.core.training import Recipe, Score
 
 Line = dict[str, Any]
 Watcher = Callable[[Line, int], None]  # (line of the history, number of rounds)
@@ -152,7 +155,7 @@ class Runner:
     def _play(self, watch: Watcher | None) -> dict[str, Any]:
         begun = time.monotonic() - self.progress.seconds
         saved_at, cost = time.monotonic(), 0.0
-        if self.folder and not (self.folder / "checkpoint" / checkpoint.LATEST).exists():
+        if self.folder and not (self.folder / "checkpoint" / storage.LATEST).exists():
             self._checkpoint()
         with ctrl_c() as interrupted:
             while self.simulation.round < self.config.rounds:
@@ -283,8 +286,8 @@ class Runner:
         }
         history = self.folder / "history.jsonl"
         if history.exists():  # before the checkpoint, which relies on the lines up to its round
-            checkpoint.sync(history)
-        checkpoint.save(self.folder / "checkpoint", self.simulation, meta)
+            storage.sync(history)
+        storage.save(self.folder / "checkpoint", self.simulation, meta)
 
     def _write(self, result: dict[str, Any]) -> None:
         assert self.folder is not None

@@ -8,12 +8,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from . import tree
-from .checkpoint import load_tensors, save_tensors
-from .engine import Simulation
-from .folders import file_name
-from .measured import AFTER, BEFORE
-from .tree import Tree
+from fedtailor.core import tree
+from fedtailor.results.storage import load_tensors, save_tensors
+from fedtailor.engine import Simulation
+from fedtailor.results.folder import file_name
+from fedtailor.results.measurements import AFTER, BEFORE
+from fedtailor.core.tree import Tree
 
 GENERAL = "general"  # a file, or a folder where the clients' differ
 PATH = "path"

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from .errors import BadInput
-from .partition import draws
+from fedtailor.core.errors import BadInput
+from fedtailor.partition import draws
 
 
 def _pairs(text: str, setting: str, example: str) -> list[tuple[str, int]]:

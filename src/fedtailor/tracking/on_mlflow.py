@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from .protocol import Subject
+from fedtailor.tracking.protocol import Subject
 
 EXPERIMENT = "fedtailor"
 LONGEST = 500  # letters of a parameter, whatever the server's version allows

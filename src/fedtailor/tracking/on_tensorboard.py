@@ -7,7 +7,7 @@ import importlib
 from pathlib import Path
 from typing import Any
 
-from .protocol import Subject
+from fedtailor.tracking.protocol import Subject
 
 CLIENTS = 500  # rows of the table of clients
 

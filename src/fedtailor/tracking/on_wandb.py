@@ -8,8 +8,8 @@ import os
 from pathlib import Path
 from typing import Any
 
-from ..errors import BadInput
-from .protocol import Subject
+from fedtailor.core.errors import BadInput
+from fedtailor.tracking.protocol import Subject
 
 PROJECT = "fedtailor"
 UNSEEN = ("offline", "dryrun", "disabled")

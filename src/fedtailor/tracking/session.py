@@ -13,10 +13,10 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..checkpoint import write_atomically
-from ..config import read_config
-from .protocol import Line, Subject, Tracker, final_values, round_values
-from .tools import TOOLS, Open, opener
+from fedtailor.results.config import read_config
+from fedtailor.results.storage import write_atomically
+from fedtailor.tracking.protocol import Line, Subject, Tracker, final_values, round_values
+from fedtailor.tracking.tools import TOOLS, Open, opener
 
 FILE = "tracking.json"
 _log = logging.getLogger("fedtailor")

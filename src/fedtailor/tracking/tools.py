@@ -7,8 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
-from ..errors import BadInput, unknown
-from .protocol import Subject, Tracker
+from fedtailor.core.errors import BadInput, unknown
+from fedtailor.tracking.protocol import Subject, Tracker
 
 # (the run, its id from an earlier start or "", the last round that was noted then) -> tracker
 Open = Callable[[Subject, str, int], Tracker]

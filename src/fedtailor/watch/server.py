@@ -19,8 +19,8 @@ from pathlib import Path
 from socketserver import ThreadingTCPServer
 from typing import Any
 
-from ..errors import BadInput
-from .snapshot import Snapshots
+from fedtailor.core.errors import BadInput
+from fedtailor.watch.snapshot import Snapshots
 
 HOME = "127.0.0.1"
 PORT = 8640

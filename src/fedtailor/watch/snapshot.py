@@ -9,14 +9,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from ..comparison import MARK, run_folder
-from ..errors import BadInput
-from ..failures import FAILED
-from ..occupied import is_held
-from ..report.collect import read_planned
-from ..report.page import page_data, render
-from ..report.running import BEGUN, Standing, collect_so_far, standing
-from ..reproduce.asked import ASKED
+from fedtailor.core.errors import BadInput
+from fedtailor.report.page import page_data, render
+from fedtailor.reproduce.playing.asked import ASKED
+from fedtailor.results.collect import read_planned
+from fedtailor.results.failures import FAILED
+from fedtailor.results.lock import is_held
+from fedtailor.results.running import BEGUN, Standing, collect_so_far, standing
+from fedtailor.runs.compare import MARK, run_folder
 
 TOLD = (BEGUN, "history.jsonl", "result.json", FAILED)
 POLL = 2.0  # seconds between two questions of a browser
@@ -83,7 +83,7 @@ class Source(Protocol):
 
 def _source(folder: Path) -> Source:
     if (folder / ASKED).exists():
-        from ..reproduce.live import LiveExperiment
+        from fedtailor.reproduce.shown.live import LiveExperiment
 
         return LiveExperiment(folder)
     return _Runs(folder)

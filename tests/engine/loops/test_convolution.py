@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from fedtailor.engine.convolution import as_matmul
-from fedtailor.engine.operators import ChannelsLast, MatmulConvolutions, SeesConvolutions
+from fedtailor.engine.loops.convolution import as_matmul
+from fedtailor.engine.loops.operators import ChannelsLast, MatmulConvolutions, SeesConvolutions
 
 KINDS = [
     {"kernel_size": 5},

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.func import vmap
 
-from fedtailor.engine.identity import ClosesOverClient, identity
+from fedtailor.engine.loops.identity import ClosesOverClient, identity
 
 
 def scaled(factor: Any) -> Any:

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch.func import grad
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from fedtailor.engine.pooling import pooled
+from fedtailor.engine.loops.pooling import pooled
 
 
 @pytest.mark.parametrize(

@@ -15,15 +15,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fedtailor.core.scan import Loop, plainly
+from fedtailor.core.task import Task, classification
+from fedtailor.core.training import Recipe
+from fedtailor.core.tree import flatten
 from fedtailor.engine import Federation, Simulation
-from fedtailor.engine import pace as paces
-from fedtailor.engine.captured import Captured, sizes
-from fedtailor.engine.pace import Pace, Work, choose_way
+from fedtailor.engine.loops import runner as paces
+from fedtailor.engine.loops.cuda_graph import Captured, sizes
+from fedtailor.engine.loops.runner import Pace, Work, choose_way
 from fedtailor.methods import METHODS
-from fedtailor.scan import Loop, plainly
-from fedtailor.task import Task, classification
-from fedtailor.train import Recipe
-from fedtailor.tree import flatten
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 ROWS = (31, 7, 24, 12, 30, 9, 18, 0, 25, 14, 8)
@@ -180,7 +180,7 @@ def test_a_step_that_closes_over_a_client_is_run_as_it_is(
     base = METHODS["fedavg"](task, recipe=PLAIN)
 
     def client(msg: Any, state: Any, data: Any, turn: Any) -> Any:
-        from fedtailor.train import fit
+        from fedtailor.core.training import fit
 
         own = msg["params"]  # fetched from outside of `given`: differs from client to client
         far = lambda params, batch, given: (
@@ -267,7 +267,7 @@ def test_what_was_captured_is_gone_after_a_run(monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.parametrize("way", ["traced", "compiled"])
 @pytest.mark.parametrize("method", sorted(METHODS))
 def test_on_a_gpu_ways_agree_too(method: str, way: str) -> None:
-    sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
+    sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
     from parity import compare
 
     assert compare(method, "batch-norm", way) < 1e-4

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedtailor.engine.tracing import can_compile, one_thread, trace
+from fedtailor.engine.loops.tracing import can_compile, one_thread, trace
 
 CPU = torch.device("cpu")
 

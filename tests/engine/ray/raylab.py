@@ -9,15 +9,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from fedtailor import tree
-from fedtailor.check import CLIENTS, NETWORKS, toy_federation
+from fedtailor.core import tree
+from fedtailor.core.task import classification
+from fedtailor.core.training import Recipe
+from fedtailor.core.tree import Tree
 from fedtailor.engine import RoundReport, Simulation
-from fedtailor.engine.cluster import Build, Cluster
-from fedtailor.engine.ray_players import RayPlayers
+from fedtailor.engine.ray.clients import RayPlayers
+from fedtailor.engine.ray.cluster import Build, Cluster
 from fedtailor.methods import METHODS
-from fedtailor.task import classification
-from fedtailor.train import Recipe
-from fedtailor.tree import Tree
+from fedtailor.methods.check import CLIENTS, NETWORKS, toy_federation
 
 ray = pytest.importorskip("ray")  # tests that import this are skipped without it
 

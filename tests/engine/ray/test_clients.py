@@ -9,7 +9,17 @@ from typing import Any
 
 import pytest
 import torch
-from raylab import (
+
+from fedtailor.core import tree
+from fedtailor.core.errors import BadInput
+from fedtailor.core.task import classification
+from fedtailor.core.training import Recipe
+from fedtailor.engine import Diverged, Simulation
+from fedtailor.engine.ray.cluster import Build, Cluster
+from fedtailor.methods import METHODS
+from fedtailor.methods.check import CLIENTS, NETWORKS, toy_federation
+from fedtailor.results import storage
+from tests.engine.ray.raylab import (
     COHORTS,
     RECIPE,
     agree,
@@ -22,15 +32,6 @@ from raylab import (
     ray,
     start,
 )
-
-from fedtailor import checkpoint, tree
-from fedtailor.check import CLIENTS, NETWORKS, toy_federation
-from fedtailor.engine import Diverged, Simulation
-from fedtailor.engine.cluster import Build, Cluster
-from fedtailor.errors import BadInput
-from fedtailor.methods import METHODS
-from fedtailor.task import classification
-from fedtailor.train import Recipe
 
 # one of each kind of upload and state; the others are for --slow
 FAST = ("local", "fedavg", "ditto", "scaffold", "fedala", "fedfomo", "pfedhn", "fedavg-data")
@@ -179,12 +180,12 @@ def test_checkpoints_there_and_back(name: str, tmp_path: Path) -> None:
     first = start(name, workers=2)
     for cohort in COHORTS[:2]:
         first.step(torch.tensor(cohort))
-    checkpoint.save(tmp_path / "c", first, {})
+    storage.save(tmp_path / "c", first, {})
     first.close()
     found = []
     for workers in (2, 0, 1):
         second = start(name, workers=workers)
-        checkpoint.restore(tmp_path / "c", second)
+        storage.restore(tmp_path / "c", second)
         assert second.round == 2 and second.chunk == 3
         if workers == 2 and name == "pfedhn":
             kill(second, 1)  # what was restored outlives a worker, too
@@ -203,9 +204,9 @@ def test_methods_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     """Also by workers that were started before anybody knew of the module."""
     (tmp_path / "methods_of_my_own.py").write_text(
         "import torch\n"
-        "from fedtailor.check import NETWORKS\n"
+        "from fedtailor.methods.check import NETWORKS\n"
         "from fedtailor.methods import METHODS\n"
-        "from fedtailor.task import classification\n"
+        "from fedtailor.core.task import classification\n"
         "def build(device):\n"
         "    task = classification(NETWORKS['dense'], device=device)\n"
         "    return [(METHODS['fedavg'](task), task, torch.arange(8))]\n"

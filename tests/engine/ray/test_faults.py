@@ -9,16 +9,27 @@ from typing import Any
 
 import pytest
 import torch
-from raylab import COHORTS, RECIPE, agree, builder, kill, mostly_slow, outcome, play, players, start
 
-from fedtailor import tree
-from fedtailor.check import CLIENTS, NETWORKS, toy_federation
+from fedtailor.core import tree
+from fedtailor.core.errors import BadInput
+from fedtailor.core.task import classification
+from fedtailor.core.tree import Tree
 from fedtailor.engine import Simulation
-from fedtailor.engine.cluster import Build, Cluster
-from fedtailor.errors import BadInput
+from fedtailor.engine.ray.cluster import Build, Cluster
 from fedtailor.methods import METHODS
-from fedtailor.task import classification
-from fedtailor.tree import Tree
+from fedtailor.methods.check import CLIENTS, NETWORKS, toy_federation
+from tests.engine.ray.raylab import (
+    COHORTS,
+    RECIPE,
+    agree,
+    builder,
+    kill,
+    mostly_slow,
+    outcome,
+    play,
+    players,
+    start,
+)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -122,7 +133,7 @@ def test_copies_of_states_do_not_pile_up() -> None:
 @pytest.mark.slow
 def test_a_worker_without_memory_takes_smaller_chunks(caplog: pytest.LogCaptureFixture) -> None:
     def build(device: str) -> list[Any]:
-        from fedtailor.engine import block
+        from fedtailor.engine import local_clients
         from fedtailor.engine.mapper import vectorised
 
         def cramped(fn: Any) -> Any:
@@ -133,7 +144,7 @@ def test_a_worker_without_memory_takes_smaller_chunks(caplog: pytest.LogCaptureF
 
             return run
 
-        block.MAPPERS["vectorised"] = cramped
+        local_clients.MAPPERS["vectorised"] = cramped
         return builder_of_ditto(device)
 
     builder_of_ditto = builder("ditto", {})

@@ -8,8 +8,8 @@ import warnings
 import pytest
 import torch
 
-from fedtailor import rng, tree
-from fedtailor.engine.parcel import pack, unpack
+from fedtailor.core import rng, tree
+from fedtailor.engine.ray.parcel import pack, unpack
 
 
 def values() -> tree.Tree:

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import fedtailor
-from fedtailor.errors import BadInput
+from fedtailor.core.errors import BadInput
 
 ray = pytest.importorskip("ray")
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from fedtailor.engine.cluster import Cluster
-from fedtailor.engine.ray_session import Session
-from fedtailor.errors import BadInput
+from fedtailor.core.errors import BadInput
+from fedtailor.engine.ray.cluster import Cluster
+from fedtailor.engine.ray.session import Session
 
 
 def no_build(device: str) -> list[Any]:

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from fedtailor import rng
-from fedtailor.check import toy_federation
+from fedtailor.core import rng
 from fedtailor.engine import Federation
-from fedtailor.engine.shard import deal, shard
+from fedtailor.engine.ray.shard import deal, shard
+from fedtailor.methods.check import toy_federation
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 7])

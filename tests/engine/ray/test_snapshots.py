@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedtailor.engine.ray_snapshots import Snapshots
+from fedtailor.engine.ray.snapshots import Snapshots
 
 
 def restored(snapshots: Snapshots) -> dict[int, int]:

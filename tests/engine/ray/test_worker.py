@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 import torch
 
-from fedtailor import rng, tree
-from fedtailor.check import CLIENTS, NETWORKS, toy_federation
+from fedtailor.core import rng, tree
+from fedtailor.core.errors import BadInput
+from fedtailor.core.task import classification
+from fedtailor.core.training import Recipe
 from fedtailor.engine import Simulation
 from fedtailor.engine.fold import Fold
-from fedtailor.engine.parcel import pack, unpack
-from fedtailor.engine.ray_worker import Spec, Worker
-from fedtailor.engine.shard import shard
-from fedtailor.errors import BadInput
+from fedtailor.engine.ray.parcel import pack, unpack
+from fedtailor.engine.ray.shard import shard
+from fedtailor.engine.ray.worker import Spec, Worker
 from fedtailor.methods import METHODS
-from fedtailor.task import classification
-from fedtailor.train import Recipe
+from fedtailor.methods.check import CLIENTS, NETWORKS, toy_federation
 
 RECIPE = Recipe(batch=8, lr=0.1)
 HALVES = torch.tensor([0, 2, 5, 7]), torch.tensor([1, 3, 4, 6])

@@ -11,11 +11,11 @@ pytest.importorskip("flwr", reason="needs flwr: pip install 'fedtailor[flower]'"
 import numpy as np
 from flwr.app import Error, Message
 
-from fedtailor.sites import carrier
-from fedtailor.sites.app import make_client_app
-from fedtailor.sites.carrier import FlowerPost
-from fedtailor.sites.local_grid import LocalGrid
-from fedtailor.sites.packet import Limits, Packet, from_records
+from fedtailor.federation.coordinator import carrier
+from fedtailor.federation.coordinator.carrier import FlowerPost
+from fedtailor.federation.deploy.local_grid import LocalGrid
+from fedtailor.federation.protocol.packet import Limits, Packet, from_records
+from fedtailor.federation.site.app import make_client_app
 
 REQUEST = Packet({"kind": "train", "round": 0}, {"a": np.ones(3)})
 

@@ -6,16 +6,16 @@ import shutil
 import numpy as np
 import pytest
 import torch
-from fake import RULES, FakePost, coordinator, said
-from trial import Trial, distance
 
-from fedtailor import tree
+from fedtailor.core import tree
+from fedtailor.core.errors import BadInput
 from fedtailor.engine import draw_cohort
-from fedtailor.errors import BadInput
-from fedtailor.sites import state as state_module
-from fedtailor.sites.coordinator import Stopped
-from fedtailor.sites.packet import Packet
-from fedtailor.sites.site import PAUSE
+from fedtailor.federation.coordinator.coordinator import Stopped
+from fedtailor.federation.protocol.packet import Packet
+from fedtailor.federation.site import state as state_module
+from fedtailor.federation.site.site import PAUSE
+from tests.federation.fake import RULES, FakePost, coordinator, said
+from tests.federation.trial import Trial, distance
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -37,7 +37,7 @@ def simulated(trial, without=()):
 def sites_agree(trial, sim):
     for cid, model in sim.models():
         folder = trial.root / f"site-{cid}" / "federations" / "trial" / "models"
-        from fedtailor.checkpoint import load_tensors
+        from fedtailor.results.storage import load_tensors
 
         found = load_tensors(folder / f"site-{cid}.safetensors")
         assert distance(tree.unflatten(found), model) <= 1e-9
@@ -193,8 +193,8 @@ def test_back_after_days_at_another_place(trial):
         post.sites[77] = Site(read_settings(trial.sites[1]))
         return
 
-    from fedtailor.sites.settings import read_settings
-    from fedtailor.sites.site import Site
+    from fedtailor.federation.site.settings import read_settings
+    from fedtailor.federation.site.site import Site
 
     post.on(1, "train", 0, leave)
     post.on(2, "train", 1, come_back)

@@ -6,10 +6,16 @@ import threading
 
 import pytest
 
-from fedtailor.errors import BadInput
-from fedtailor.sites import follow as module
-from fedtailor.sites.book import Book, is_played
-from fedtailor.sites.follow import Ending, follow, is_over, round_now, wait_for_end
+from fedtailor.core.errors import BadInput
+from fedtailor.federation.coordinator import progress as module
+from fedtailor.federation.coordinator.progress import (
+    Ending,
+    follow,
+    is_over,
+    round_now,
+    wait_for_end,
+)
+from fedtailor.federation.coordinator.store import Book, is_played
 
 
 class FakeLink:

@@ -6,15 +6,14 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs flwr: pip install 'fedtailor[flower]'")
 
-from trial import Trial
-
-from fedtailor.errors import BadInput
-from fedtailor.sites import follow as follow_module
-from fedtailor.sites import serve as module
-from fedtailor.sites.book import Book
-from fedtailor.sites.federation_file import read_federation
-from fedtailor.sites.follow import Ending, folder_of, follow
-from fedtailor.sites.serve import serve
+from fedtailor.core.errors import BadInput
+from fedtailor.federation.coordinator import progress as follow_module
+from fedtailor.federation.coordinator import serve as module
+from fedtailor.federation.coordinator.federation_file import read_federation
+from fedtailor.federation.coordinator.progress import Ending, folder_of, follow
+from fedtailor.federation.coordinator.serve import serve
+from fedtailor.federation.coordinator.store import Book
+from tests.federation.trial import Trial
 
 
 class Running:

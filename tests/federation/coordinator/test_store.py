@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedtailor.sites.book import EVENTS, HISTORY, Book
+from fedtailor.federation.coordinator.store import EVENTS, HISTORY, Book
 
 
 @pytest.fixture

@@ -5,8 +5,9 @@ import shutil
 
 import numpy as np
 import pytest
-from fake import RULES, FakePost, coordinator, said
-from trial import Trial
+
+from tests.federation.fake import RULES, FakePost, coordinator, said
+from tests.federation.trial import Trial
 
 pytestmark = pytest.mark.usefixtures("float64")
 

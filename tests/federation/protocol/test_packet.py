@@ -4,10 +4,16 @@ import numpy as np
 import pytest
 import torch
 
-from fedtailor import wire
-from fedtailor.errors import BadInput
-from fedtailor.sites.messages import from_arrays, like_of, spec_of, to_arrays, unknown_parts
-from fedtailor.sites.packet import (
+from fedtailor.core import wire
+from fedtailor.core.errors import BadInput
+from fedtailor.federation.protocol.messages import (
+    from_arrays,
+    like_of,
+    spec_of,
+    to_arrays,
+    unknown_parts,
+)
+from fedtailor.federation.protocol.packet import (
     Limits,
     Packet,
     digest,
@@ -29,7 +35,7 @@ MESSAGE = {
 
 
 def same(a, b):
-    from fedtailor import tree
+    from fedtailor.core import tree
 
     one, two = tree.flatten(a), tree.flatten(b)
     return one.keys() == two.keys() and all(torch.equal(one[k], two[k]) for k in one)

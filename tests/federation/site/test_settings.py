@@ -2,8 +2,8 @@
 
 import pytest
 
-from fedtailor.errors import BadInput
-from fedtailor.sites.settings import read_settings
+from fedtailor.core.errors import BadInput
+from fedtailor.federation.site.settings import read_settings
 
 GOOD = 'client = 1\ndata = "rows.npz"\n'
 

@@ -5,17 +5,17 @@ import json
 import numpy as np
 import pytest
 import torch
-from trial import Trial, toml
 
-from fedtailor.assemble import assemble
-from fedtailor.config import make_config
+from fedtailor.core.errors import BadInput
 from fedtailor.datasets import Encoder
-from fedtailor.errors import BadInput
-from fedtailor.sites.federation_file import read_federation
-from fedtailor.sites.holding import hold
-from fedtailor.sites.plan import make_plan, read_plan
-from fedtailor.sites.settings import read_settings
-from fedtailor.sites.site import Refused, Site
+from fedtailor.federation.coordinator.federation_file import read_federation
+from fedtailor.federation.protocol.plan import make_plan, read_plan
+from fedtailor.federation.site.local_data import hold
+from fedtailor.federation.site.settings import read_settings
+from fedtailor.federation.site.site import Refused, Site
+from fedtailor.results.config import make_config
+from fedtailor.runs.build import assemble
+from tests.federation.trial import Trial, toml
 
 
 def write(path, **values):

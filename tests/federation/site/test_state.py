@@ -5,11 +5,11 @@ import errno
 import pytest
 import torch
 
-from fedtailor.errors import BadInput
-from fedtailor.privacy import Spent
-from fedtailor.sites import state as module
-from fedtailor.sites.packet import Packet
-from fedtailor.sites.state import Kept, StateError, Store, checked_id
+from fedtailor.core.errors import BadInput
+from fedtailor.core.privacy import Spent
+from fedtailor.federation.protocol.packet import Packet
+from fedtailor.federation.site import state as module
+from fedtailor.federation.site.state import Kept, StateError, Store, checked_id
 
 
 def store(folder, plan="p", client=1):

@@ -10,15 +10,15 @@ import tempfile
 import time
 
 import pytest
-from trial import Trial
 
 import fedtailor
-from fedtailor.errors import BadInput
-from fedtailor.sites import call
-from fedtailor.sites.federation_file import read_federation
-from fedtailor.sites.node import Node
-from fedtailor.sites.nursery import COMMAND, write_shim
-from fedtailor.sites.packet import PROTOCOL, Packet
+from fedtailor.core.errors import BadInput
+from fedtailor.federation.coordinator.federation_file import read_federation
+from fedtailor.federation.deploy.prefork import COMMAND, write_shim
+from fedtailor.federation.protocol import ipc
+from fedtailor.federation.protocol.packet import PROTOCOL, Packet
+from fedtailor.federation.site.node import Node
+from tests.federation.trial import Trial
 
 
 @pytest.fixture
@@ -27,18 +27,18 @@ def site(tmp_path, monkeypatch):
         monkeypatch.setenv("XDG_RUNTIME_DIR", short)
         trial = Trial(tmp_path, "fedavg")
         yield trial
-        call.stop_site(trial.sites[0])
+        ipc.stop_site(trial.sites[0])
 
 
 def test_a_folder_too_deep_for_sockets_is_left_aside(site, tmp_path, monkeypatch):
     deep = tmp_path / ("d" * 100)
     deep.mkdir()
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(deep))
-    where = call.socket_of(site.sites[0])
-    assert len(str(where)) <= call.LONGEST_SOCKET and not list(deep.iterdir())
-    assert len(where.name) + 1 == call.SOCKET_NAME
+    where = ipc.socket_of(site.sites[0])
+    assert len(str(where)) <= ipc.LONGEST_SOCKET and not list(deep.iterdir())
+    assert len(where.name) + 1 == ipc.SOCKET_NAME
     with socket.socket(socket.AF_UNIX) as listener:
-        call.listen(listener, where)
+        ipc.listen(listener, where)
     where.unlink()
     monkeypatch.undo()
 
@@ -61,41 +61,41 @@ def join(trial):
 
 def test_started_when_needed_kept_warm_and_ended(site):
     path, packet = site.sites[0], join(site)
-    first = call.ask_site(path, packet)
+    first = ipc.ask_site(path, packet)
     assert first.header["status"] == "ok" and first.header["n"] == 24
-    where = call.socket_of(path)
+    where = ipc.socket_of(path)
     assert stat.S_IMODE(where.stat().st_mode) & 0o077 == 0
     assert stat.S_IMODE(where.parent.stat().st_mode) == 0o700
-    pid = call._owner(where)
+    pid = ipc._owner(where)
     begun = time.monotonic()
-    assert call.ask_site(path, packet) == first
-    assert time.monotonic() - begun < 1 and call._owner(where) == pid
+    assert ipc.ask_site(path, packet) == first
+    assert time.monotonic() - begun < 1 and ipc._owner(where) == pid
     # killed: the next message starts it again, and it knows what it had joined
     os.kill(pid, signal.SIGKILL)
-    again = call.ask_site(path, packet)
-    assert again == first and call._owner(where) != pid
+    again = ipc.ask_site(path, packet)
+    assert again == first and ipc._owner(where) != pid
     # other settings need another process
     site.write_site(0, max_rounds=7)
-    assert call.socket_of(path) != where
+    assert ipc.socket_of(path) != where
     site.write_site(0)
-    call.stop_site(path)
-    assert call._owner(where) is None and not where.exists()
+    ipc.stop_site(path)
+    assert ipc._owner(where) is None and not where.exists()
 
 
 def test_a_bad_site_file_is_named(site):
     site.sites[0].write_text("client = 0")
     with pytest.raises(BadInput, match="did not start"):
-        call.ask_site(site.sites[0], join(site))
+        ipc.ask_site(site.sites[0], join(site))
     with pytest.raises(BadInput, match="cannot be read"):
-        call.ask_site(site.root / "nowhere.toml", join(site))
+        ipc.ask_site(site.root / "nowhere.toml", join(site))
 
 
 def test_a_folder_that_others_can_enter_is_refused(monkeypatch):
     with tempfile.TemporaryDirectory() as short:
         monkeypatch.setenv("XDG_RUNTIME_DIR", short)
-        call.private_folder().chmod(0o755)
+        ipc.private_folder().chmod(0o755)
         with pytest.raises(BadInput, match="entered by others"):
-            call.private_folder()
+            ipc.private_folder()
 
 
 @pytest.mark.parametrize("folder", ["with space", "it's $HOME \\n", "long" * 40])
@@ -127,7 +127,9 @@ def test_without_a_nursery_flowers_own_command_runs(tmp_path):
 def test_a_forked_child_is_flowers_command(tmp_path):
     pytest.importorskip("flwr", reason="needs flwr: pip install 'fedtailor[flower]'")
     shim, where = write_shim(tmp_path / "shim"), tmp_path / "n.sock"
-    nursery = subprocess.Popen([sys.executable, "-m", "fedtailor.sites.nursery", str(where)])
+    nursery = subprocess.Popen(
+        [sys.executable, "-m", "fedtailor.federation.deploy.prefork", str(where)]
+    )
     try:
         until = time.monotonic() + 60
         while not where.exists() and time.monotonic() < until:
@@ -158,13 +160,13 @@ def run(code):
 def test_what_flower_starts_for_a_message_is_light():
     pytest.importorskip("flwr", reason="needs flwr: pip install 'fedtailor[flower]'")
     heavy = "{'torch', 'scipy', 'sklearn', 'matplotlib', 'pandas'}"
-    done = run(f"import sys, fedtailor.sites.app; print({heavy} & set(sys.modules))")
+    done = run(f"import sys, fedtailor.federation.site.app; print({heavy} & set(sys.modules))")
     assert done.stdout.strip() == "set()", done.stderr
 
 
 def test_all_but_the_adaptor_loads_without_flower():
     modules = "site coordinator state worker settings processes keys node nursery federation_file"
     code = "import sys; sys.modules['flwr'] = None\nimport importlib\n"
-    code += f"for m in '{modules}'.split(): importlib.import_module('fedtailor.sites.' + m)"
+    code += f"for m in '{modules}'.split(): importlib.import_module('fedtailor.federation.' + m)"
     done = run(code)
     assert done.returncode == 0, done.stderr

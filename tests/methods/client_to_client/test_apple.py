@@ -4,12 +4,11 @@ import pytest
 import torch
 from torch.func import grad
 
-from fedtailor import rng, tree, wire
-from fedtailor.errors import BadInput
+from fedtailor.core import rng, tree, wire
+from fedtailor.core.errors import BadInput
+from fedtailor.core.training import Recipe
 from fedtailor.methods import apple, local
-from fedtailor.train import Recipe
-
-from .worlds import (
+from tests.methods.worlds import (
     ENGINES,
     HALF,
     data_of,

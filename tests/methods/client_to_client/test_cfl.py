@@ -3,13 +3,12 @@
 import pytest
 import torch
 
-from fedtailor import tree
-from fedtailor.method import Upload
+from fedtailor.core import tree
+from fedtailor.core.method import Upload
+from fedtailor.core.task import Task
+from fedtailor.core.training import Recipe
 from fedtailor.methods import cfl, fedavg
-from fedtailor.task import Task
-from fedtailor.train import Recipe
-
-from .worlds import (
+from tests.methods.worlds import (
     ENGINES,
     HALF,
     gap,

@@ -5,14 +5,13 @@ import math
 import pytest
 import torch
 
-from fedtailor import rng, tree
-from fedtailor.ala import ala
-from fedtailor.describe import find as find_method
+from fedtailor.core import rng, tree
+from fedtailor.core.task import Task
+from fedtailor.core.training import Recipe, fit, prox
 from fedtailor.methods import fedamp, heurfedamp, local
-from fedtailor.task import Task
-from fedtailor.train import Recipe, fit, prox
-
-from .worlds import (
+from fedtailor.methods.describe import find as find_method
+from fedtailor.methods.parts.ala import ala
+from tests.methods.worlds import (
     ENGINES,
     HALF,
     data_of,

@@ -4,11 +4,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedtailor import tree, wire
+from fedtailor.core import tree, wire
+from fedtailor.core.training import Recipe
 from fedtailor.methods import fedfomo, local
-from fedtailor.train import Recipe
-
-from .worlds import (
+from tests.methods.worlds import (
     ENGINES,
     HALF,
     data_of,

@@ -3,11 +3,10 @@
 import pytest
 import torch
 
-from fedtailor import tree, wire
+from fedtailor.core import tree, wire
+from fedtailor.core.training import Recipe, mean_loss
 from fedtailor.methods import fedfomo, fedfomo_ma
-from fedtailor.train import Recipe, mean_loss
-
-from .worlds import (
+from tests.methods.worlds import (
     ENGINES,
     HALF,
     data_of,

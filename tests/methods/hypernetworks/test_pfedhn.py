@@ -5,11 +5,10 @@ import torch
 import torch.nn.functional as F
 from torch.func import functional_call
 
-from fedtailor import tree
+from fedtailor.core import tree
+from fedtailor.core.training import Recipe
 from fedtailor.methods import local, pfedhn
-from fedtailor.train import Recipe
-
-from .worlds import (
+from tests.methods.worlds import (
     ENGINES,
     HALF,
     data_of,

@@ -9,13 +9,12 @@ import torch
 from torch import nn
 from torch.func import grad
 
-from fedtailor import tree
-from fedtailor.layerwise import mixture, weigh
+from fedtailor.core import tree
+from fedtailor.core.task import Batch, Task, classification
+from fedtailor.core.training import Recipe
 from fedtailor.methods import fedavg, heurpfedla, local, pfedla
-from fedtailor.task import Batch, Task, classification
-from fedtailor.train import Recipe
-
-from .worlds import (
+from fedtailor.methods.parts.layerwise import mixture, weigh
+from tests.methods.worlds import (
     ENGINES,
     HALF,
     data_of,

@@ -4,12 +4,11 @@ import pytest
 import torch
 from torch.func import grad
 
-from fedtailor import rng, tree
-from fedtailor.meta import hessian_free
+from fedtailor.core import rng, tree
+from fedtailor.core.training import Recipe, fit, plain
 from fedtailor.methods import fedavg, perfedavg_fo, perfedavg_hf
-from fedtailor.train import Recipe, fit, plain
-
-from .worlds import (
+from fedtailor.methods.parts.meta import hessian_free
+from tests.methods.worlds import (
     ENGINES,
     data_of,
     gap,

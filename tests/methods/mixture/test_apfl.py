@@ -4,11 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from fedtailor import tree
+from fedtailor.core import tree
+from fedtailor.core.task import classification
 from fedtailor.methods import apfl, fedavg, local
-from fedtailor.task import classification
-
-from .worlds import (
+from tests.methods.worlds import (
     ENGINES,
     HALF,
     gap,

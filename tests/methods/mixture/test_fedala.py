@@ -5,16 +5,15 @@ import torch
 import torch.nn.functional as F
 from torch.func import functional_call
 
-from fedtailor import tree
-from fedtailor.ala import ala
-from fedtailor.begin import Begin, Begun
-from fedtailor.data import Data
+from fedtailor.core import tree
+from fedtailor.core.data import Data
+from fedtailor.core.task import Task
+from fedtailor.core.training import Recipe
+from fedtailor.core.tree import Params, Tree
 from fedtailor.methods import fedala, fedavg, local
-from fedtailor.task import Task
-from fedtailor.train import Recipe
-from fedtailor.tree import Params, Tree
-
-from .worlds import (
+from fedtailor.methods.parts.ala import ala
+from fedtailor.methods.parts.start import Begin, Begun
+from tests.methods.worlds import (
     ENGINES,
     HALF,
     data_of,

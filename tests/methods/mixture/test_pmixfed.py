@@ -9,12 +9,12 @@ import torch
 from torch import nn
 
 import fedtailor
-from fedtailor import mixing, rng, tree
+from fedtailor.core import rng, tree
+from fedtailor.core.task import Task, classification
+from fedtailor.core.training import Recipe, fit
 from fedtailor.methods import fedavg, fedsim, local, pmixfed
-from fedtailor.task import Task, classification
-from fedtailor.train import Recipe, fit
-
-from .worlds import (
+from fedtailor.methods.parts import mixing
+from tests.methods.worlds import (
     ENGINES,
     HALF,
     find,

@@ -4,12 +4,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fedtailor import tree
+from fedtailor.core import tree
+from fedtailor.core.training import Recipe
 from fedtailor.engine import Federation
 from fedtailor.methods import fedavg, local
-from fedtailor.train import Recipe
-
-from .worlds import (
+from tests.methods.worlds import (
     ENGINES,
     HALF,
     gap,

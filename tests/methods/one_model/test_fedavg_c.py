@@ -2,10 +2,9 @@
 
 import pytest
 
+from fedtailor.core.training import Recipe
 from fedtailor.methods import fedavg, fedavg_c, fedprox, fedprox_c
-from fedtailor.train import Recipe
-
-from .worlds import (
+from tests.methods.worlds import (
     ENGINES,
     HALF,
     models,

@@ -5,8 +5,7 @@ import torch
 
 import fedtailor
 from fedtailor.methods import fedavg, fedavg_data
-
-from .worlds import (
+from tests.methods.worlds import (
     ENGINES,
     HALF,
     models,

@@ -2,10 +2,9 @@
 
 import pytest
 
+from fedtailor.core.training import Recipe
 from fedtailor.methods import fedavg, fedprox
-from fedtailor.train import Recipe
-
-from .worlds import (
+from tests.methods.worlds import (
     ENGINES,
     HALF,
     gap,

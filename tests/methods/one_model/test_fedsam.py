@@ -3,10 +3,9 @@
 import pytest
 from torch import nn
 
+from fedtailor.core.task import classification
 from fedtailor.methods import fedavg, fedsam
-from fedtailor.task import classification
-
-from .worlds import (
+from tests.methods.worlds import (
     ENGINES,
     HALF,
     gap,

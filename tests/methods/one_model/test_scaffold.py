@@ -2,11 +2,10 @@
 
 import pytest
 
-from fedtailor import tree
+from fedtailor.core import tree
+from fedtailor.core.training import Recipe
 from fedtailor.methods import fedavg, scaffold
-from fedtailor.train import Recipe
-
-from .worlds import (
+from tests.methods.worlds import (
     ENGINES,
     HALF,
     gap,

@@ -4,16 +4,16 @@ import pytest
 import torch
 from torch import nn
 
-from fedtailor import mixing, rng, tree
-from fedtailor.describe import find as find_method
+from fedtailor.core import rng, tree
+from fedtailor.core.task import Task, classification
+from fedtailor.core.training import Recipe, fit
 from fedtailor.engine import Simulation
 from fedtailor.engine.fold import Fold
 from fedtailor.methods import fedalt, fedavg, fedrep, fedsim, local
-from fedtailor.sharing import Phase, all_names, partial
-from fedtailor.task import Task, classification
-from fedtailor.train import Recipe, fit
-
-from .worlds import (
+from fedtailor.methods.describe import find as find_method
+from fedtailor.methods.parts import mixing
+from fedtailor.methods.parts.partial import Phase, all_names, partial
+from tests.methods.worlds import (
     ENGINES,
     data_of,
     find,

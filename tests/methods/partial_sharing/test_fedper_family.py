@@ -4,12 +4,11 @@ import pytest
 import torch
 from torch import nn
 
-from fedtailor import rng, tree
+from fedtailor.core import rng, tree
+from fedtailor.core.task import classification
+from fedtailor.core.training import Recipe, fit
 from fedtailor.methods import fedavg, fedbabu, fedbn, fedper, fedsim, lg_fedavg, local
-from fedtailor.task import classification
-from fedtailor.train import Recipe, fit
-
-from .worlds import (
+from tests.methods.worlds import (
     ENGINES,
     data_of,
     find,

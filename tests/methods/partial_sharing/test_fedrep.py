@@ -3,11 +3,10 @@
 import pytest
 import torch
 
-from fedtailor import tree
+from fedtailor.core import tree
+from fedtailor.core.training import Recipe
 from fedtailor.methods import fedavg, fedrep, local
-from fedtailor.train import Recipe
-
-from .worlds import (
+from tests.methods.worlds import (
     ENGINES,
     models,
     near,

@@ -3,12 +3,11 @@
 import pytest
 import torch
 
-from fedtailor import tree
-from fedtailor.describe import find as find_method
+from fedtailor.core import tree
+from fedtailor.core.training import Recipe
 from fedtailor.methods import fedavg, local, partialfed
-from fedtailor.train import Recipe
-
-from .worlds import (
+from fedtailor.methods.describe import find as find_method
+from tests.methods.worlds import (
     ENGINES,
     HALF,
     gap,

@@ -11,14 +11,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from fedtailor import rng, tree
-from fedtailor.ala import ala
-from fedtailor.begin import Begin, Begun
-from fedtailor.data import Data
-from fedtailor.rng import Turn
-from fedtailor.task import Batch, Task, classification
-from fedtailor.train import Recipe
-from fedtailor.tree import Params
+from fedtailor.core import rng, tree
+from fedtailor.core.data import Data
+from fedtailor.core.rng import Turn
+from fedtailor.core.task import Batch, Task, classification
+from fedtailor.core.training import Recipe
+from fedtailor.core.tree import Params
+from fedtailor.methods.parts.ala import ala
+from fedtailor.methods.parts.start import Begin, Begun
 
 X = rng.normal(rng.key(50), 40, 4)
 Y = rng.bits(rng.key(51), 40) % 3

@@ -8,9 +8,10 @@ import pytest
 import torch
 from torch.func import grad
 
-from fedtailor import blend, rng
-from fedtailor.task import Batch
-from fedtailor.tree import Tree
+from fedtailor.core import rng
+from fedtailor.core.task import Batch
+from fedtailor.core.tree import Tree
+from fedtailor.methods.parts import blend
 
 W = {"a": torch.tensor([1.0, 0.0]), "b": torch.tensor(4.0)}
 V = {"a": torch.tensor([3.0, 2.0]), "b": torch.tensor(0.0)}

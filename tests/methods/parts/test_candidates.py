@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedtailor import rng, wire
-from fedtailor.candidates import (
+from fedtailor.core import rng, wire
+from fedtailor.core.tree import Tree
+from fedtailor.methods.parts.candidates import (
     acquainted,
     choose,
     cluster_means,
@@ -17,8 +18,7 @@ from fedtailor.candidates import (
     strangers,
     towards,
 )
-from fedtailor.tree import Tree
-from methods.worlds import data_of, near, one_number, rows_of, task_of, two_numbers
+from tests.methods.worlds import data_of, near, one_number, rows_of, task_of, two_numbers
 
 NEVER, ALWAYS = torch.tensor(0.0), torch.tensor(1.0)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedtailor import rng, wire
-from fedtailor.directed import combined, fading, learn, others_of, surroundings
-from fedtailor.train import Recipe
-from fedtailor.tree import Tree
-from methods.worlds import HALF, data_of, near, one_number, rows_of, turn_of
+from fedtailor.core import rng, wire
+from fedtailor.core.training import Recipe
+from fedtailor.core.tree import Tree
+from fedtailor.methods.parts.directed import combined, fading, learn, others_of, surroundings
+from tests.methods.worlds import HALF, data_of, near, one_number, rows_of, turn_of
 
 
 @pytest.mark.parametrize("cid", [0, 2])

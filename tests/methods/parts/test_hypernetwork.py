@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.func import grad, vmap
 
-from fedtailor import rng, tree
-from fedtailor.hypernetwork import apply_linear, linear, mlp_writer, table_writer
+from fedtailor.core import rng, tree
+from fedtailor.methods.parts.hypernetwork import apply_linear, linear, mlp_writer, table_writer
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.func import vmap
 
-from fedtailor import rng, tree
-from fedtailor.layerwise import init_weigher, mixture, weigh
+from fedtailor.core import rng, tree
+from fedtailor.methods.parts.layerwise import init_weigher, mixture, weigh
 
 CLIENTS, BLOCKS, EMBED, HIDDEN, DEPTH = 5, 3, 7, 6, 2
 

@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch.func import vmap
 
-from fedtailor import rng, tree
-from fedtailor.lwsam import beside, block_scores, lwsam, perturbation
-from fedtailor.task import Batch, per_name
-from fedtailor.train import Recipe, fit, sam
-from methods.worlds import data_of, gap, ragged, random_like, task_of, turn_of
+from fedtailor.core import rng, tree
+from fedtailor.core.task import Batch, per_name
+from fedtailor.core.training import Recipe, fit, sam
+from fedtailor.methods.parts.lwsam import beside, block_scores, lwsam, perturbation
+from tests.methods.worlds import data_of, gap, ragged, random_like, task_of, turn_of
 
 BLOCKS = (("a", "b"), ("c",))
 GRADS = {"a": torch.tensor([3.0, 0.0]), "b": torch.tensor([-4.0]), "c": torch.tensor([[12.0]])}

@@ -10,11 +10,13 @@ import torch
 from torch import nn
 from torch.func import vmap
 
-from fedtailor import rng
-from fedtailor.describe import parse_options
-from fedtailor.errors import BadInput
+from fedtailor.core import rng
+from fedtailor.core.errors import BadInput
+from fedtailor.core.rng import Turn
+from fedtailor.core.task import classification
 from fedtailor.methods import pmixfed
-from fedtailor.mixing import (
+from fedtailor.methods.describe import parse_options
+from fedtailor.methods.parts.mixing import (
     STAGES,
     Mixer,
     aggregation_degrees,
@@ -23,8 +25,6 @@ from fedtailor.mixing import (
     matched,
     mix_factor,
 )
-from fedtailor.rng import Turn
-from fedtailor.task import classification
 
 MUS = [0.0, 0.05, 0.2, 0.25, 1 / 3, 0.5, 0.731, 1.0]
 

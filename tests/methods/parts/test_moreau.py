@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import torch
 
-from fedtailor import rng
-from fedtailor.moreau import envelope
-from fedtailor.task import Batch
-from fedtailor.tree import Tree
+from fedtailor.core import rng
+from fedtailor.core.task import Batch
+from fedtailor.core.tree import Tree
+from fedtailor.methods.parts.moreau import envelope
 
 SEEN: list[int] = []  # keys of the batches that the loss was asked about
 

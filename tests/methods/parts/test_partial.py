@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from fedtailor import tree
-from fedtailor.sharing import Phase, all_names, lower_blocks, partial
-from fedtailor.task import classification
-from fedtailor.train import Recipe, sam
-from methods.worlds import ragged, rows_of, same, simulate, task_of, two_numbers
+from fedtailor.core import tree
+from fedtailor.core.task import classification
+from fedtailor.core.training import Recipe, sam
+from fedtailor.methods.parts.partial import Phase, all_names, lower_blocks, partial
+from tests.methods.worlds import ragged, rows_of, same, simulate, task_of, two_numbers
 
 HALF = Recipe(batch=0, lr=0.5)
 

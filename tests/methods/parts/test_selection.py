@@ -6,8 +6,10 @@ import pytest
 import torch
 from torch.func import grad, vmap
 
-from fedtailor import rng
-from fedtailor.selection import (
+from fedtailor.core import rng
+from fedtailor.core.task import Batch
+from fedtailor.core.tree import Tree
+from fedtailor.methods.parts.selection import (
     Strategy,
     adaptive,
     changing,
@@ -18,9 +20,7 @@ from fedtailor.selection import (
     select,
     straight_through,
 )
-from fedtailor.task import Batch
-from fedtailor.tree import Tree
-from methods.worlds import task_of, turn_of, two_numbers
+from tests.methods.worlds import task_of, turn_of, two_numbers
 
 # takes what it is told, with the gradient of a straight line
 LITERAL = Strategy(likelier, lambda logits, tau, key: logits)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from fedtailor import tree
-from fedtailor.ala import ala
-from fedtailor.begin import Begun, as_received
-from fedtailor.lwsam import block_scores, scored
-from fedtailor.train import Recipe
-from methods.worlds import data_of, ragged, random_like, same, task_of, turn_of
+from fedtailor.core import tree
+from fedtailor.core.training import Recipe
+from fedtailor.methods.parts.ala import ala
+from fedtailor.methods.parts.lwsam import block_scores, scored
+from fedtailor.methods.parts.start import Begun, as_received
+from tests.methods.worlds import data_of, ragged, random_like, same, task_of, turn_of
 
 
 def setting(net: str = "mlp"):

@@ -4,14 +4,13 @@ import pytest
 import torch
 from torch import nn
 
-from fedtailor import rng, tree
-from fedtailor.ala import ala
-from fedtailor.describe import find as find_method
+from fedtailor.core import rng, tree
+from fedtailor.core.task import classification
+from fedtailor.core.training import Recipe
 from fedtailor.methods import fedala
-from fedtailor.task import classification
-from fedtailor.train import Recipe
-
-from .worlds import (
+from fedtailor.methods.describe import find as find_method
+from fedtailor.methods.parts.ala import ala
+from tests.methods.worlds import (
     ENGINES,
     HALF,
     data_of,

@@ -6,14 +6,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedtailor import tree
+from fedtailor.core import tree
+from fedtailor.core.task import Batch, Task, weighted_mean
+from fedtailor.core.training import Recipe
+from fedtailor.core.tree import Params
 from fedtailor.engine import Federation
 from fedtailor.methods import fedavg, fedphp
-from fedtailor.task import Batch, Task, weighted_mean
-from fedtailor.train import Recipe
-from fedtailor.tree import Params
-
-from .worlds import (
+from tests.methods.worlds import (
     ENGINES,
     gap,
     models,

@@ -4,11 +4,10 @@ import pytest
 import torch
 from torch.func import grad
 
-from fedtailor import rng, tree
+from fedtailor.core import rng, tree
+from fedtailor.core.training import Recipe
 from fedtailor.methods import local, mocha
-from fedtailor.train import Recipe
-
-from .worlds import (
+from tests.methods.worlds import (
     ENGINES,
     HALF,
     data_of,

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from fedtailor.errors import BadInput
-from fedtailor.reproduce.cells import Scale, make_cells
-from fedtailor.reproduce.declare import find_experiments, read_paper, read_papers, shipped
+from fedtailor.core.errors import BadInput
+from fedtailor.reproduce.declared.declare import find_experiments, read_paper, read_papers, shipped
+from fedtailor.reproduce.playing.cells import Scale, make_cells
 
 FILES = sorted(shipped().glob("*.toml"))
-TINY = Path(__file__).parent / "papers" / "tiny.toml"
+TINY = Path(__file__).parents[1] / "papers" / "tiny.toml"
 
 
 @pytest.mark.parametrize("path", FILES, ids=[p.stem for p in FILES])

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from fedtailor.errors import BadInput
+from fedtailor.core.errors import BadInput
 from fedtailor.reproduce import reproduce
-from fedtailor.reproduce.given import MAY_BE_GIVEN, check_given
+from fedtailor.reproduce.declared.given import MAY_BE_GIVEN, check_given
 
-PAPERS = Path(__file__).parent / "papers"
+PAPERS = Path(__file__).parents[1] / "papers"
 
 
 @pytest.mark.parametrize(

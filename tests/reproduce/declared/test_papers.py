@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 import torch
 
-from fedtailor.config import Config
 from fedtailor.datasets import KNOWN
-from fedtailor.describe import find, page
+from fedtailor.methods.describe import find, page
 from fedtailor.models import build
 from fedtailor.partition import Partition, divide, parse_partition, split
-from fedtailor.reproduce.cells import Cell, Scale, make_cells, run_key
-from fedtailor.reproduce.declare import read_papers
-from fedtailor.reproduce.estimate import SIZES, operations
-from fedtailor.reproduce.measures import MEASURES
-from fedtailor.reproduce.schema import Experiment, Paper
-from fedtailor.roster import arrivals
+from fedtailor.reproduce.declared.declare import read_papers
+from fedtailor.reproduce.declared.schema import Experiment, Paper
+from fedtailor.reproduce.playing.cells import Cell, Scale, make_cells, run_key
+from fedtailor.reproduce.playing.estimate import SIZES, operations
+from fedtailor.reproduce.shown.measures import MEASURES
+from fedtailor.results.config import Config
+from fedtailor.runs.schedule import arrivals
 
 PAPERS = ("fedala", "fedfomo", "pfedla", "plgu", "pmixfed")
 

@@ -6,13 +6,13 @@ from functools import cache
 
 import pytest
 
-from fedtailor.config import Config
-from fedtailor.describe import find, page
+from fedtailor.methods.describe import find, page
 from fedtailor.partition import parse_partition
-from fedtailor.reproduce.cells import Cell, Scale, declared_rounds, make_cells, run_key
-from fedtailor.reproduce.declare import read_papers
-from fedtailor.reproduce.measures import MEASURES, Value
-from fedtailor.reproduce.schema import Experiment
+from fedtailor.reproduce.declared.declare import read_papers
+from fedtailor.reproduce.declared.schema import Experiment
+from fedtailor.reproduce.playing.cells import Cell, Scale, declared_rounds, make_cells, run_key
+from fedtailor.reproduce.shown.measures import MEASURES, Value
+from fedtailor.results.config import Config
 
 OURS = ("pFedLA, rate 1", "HeurpFedLA, rate 1")  # rows that no paper has
 CELLS = {  # as many as the paper prints, or draws

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from fedtailor.config import Config
-from fedtailor.reproduce.cells import Cell, Scale, make_cells, run_key, world_key
-from fedtailor.reproduce.declare import read_papers
-from fedtailor.reproduce.estimate import operations
-from fedtailor.reproduce.schema import Experiment
+from fedtailor.reproduce.declared.declare import read_papers
+from fedtailor.reproduce.declared.schema import Experiment
+from fedtailor.reproduce.playing.cells import Cell, Scale, make_cells, run_key, world_key
+from fedtailor.reproduce.playing.estimate import operations
+from fedtailor.results.config import Config
 
 # on two cores that do 50 operations a nanosecond each, as measured with small CNNs
 TEN_MINUTES = 2 * 600 * 50e9

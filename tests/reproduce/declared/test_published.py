@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fedtailor.errors import BadInput
-from fedtailor.reproduce.published import Published, read_published
+from fedtailor.core.errors import BadInput
+from fedtailor.reproduce.declared.published import Published, read_published
 
 
 @pytest.mark.parametrize(

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from fedtailor.errors import BadInput
-from fedtailor.reproduce.cells import Scale, make_cells, run_key, world_key
-from fedtailor.reproduce.choose import choose
-from fedtailor.reproduce.schema import Column, Experiment, Row
+from fedtailor.core.errors import BadInput
+from fedtailor.reproduce.declared.choose import choose
+from fedtailor.reproduce.declared.schema import Column, Experiment, Row
+from fedtailor.reproduce.playing.cells import Scale, make_cells, run_key, world_key
 
 
 def by_place(cells):

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from fedtailor.config import make_config
-from fedtailor.reproduce import effort as efforts
-from fedtailor.reproduce.cells import Scale, make_cells
-from fedtailor.reproduce.declare import find_experiments, read_papers
-from fedtailor.reproduce.effort import Effort, effort, effort_name, effort_of
-from fedtailor.reproduce.estimate import operations
+from fedtailor.reproduce.declared.declare import find_experiments, read_papers
+from fedtailor.reproduce.playing import effort as efforts
+from fedtailor.reproduce.playing.cells import Scale, make_cells
+from fedtailor.reproduce.playing.effort import Effort, effort, effort_name, effort_of
+from fedtailor.reproduce.playing.estimate import operations
+from fedtailor.results.config import make_config
 
 
 def counted(method: str, epochs: int = 1, **options: Any) -> Effort:

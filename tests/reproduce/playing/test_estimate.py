@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from fedtailor.config import make_config
-from fedtailor.form import Form
-from fedtailor.interruption import Interrupted
-from fedtailor.reproduce import estimate
+from fedtailor.core.form import Form
+from fedtailor.reproduce.playing import estimate
+from fedtailor.results.config import make_config
+from fedtailor.runs.interruption import Interrupted
 
 
 @pytest.fixture(autouse=True)
@@ -66,7 +66,7 @@ def test_ctrl_c_while_measuring_is_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> No
     def pressed(*given: object, **settings: object) -> None:
         raise Interrupted(None, 1)
 
-    monkeypatch.setattr("fedtailor.runs.run", pressed)
+    monkeypatch.setattr("fedtailor.runs.run.run", pressed)
     with pytest.raises(KeyboardInterrupt):
         estimate._measure("cpu")
 

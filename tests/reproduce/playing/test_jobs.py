@@ -14,15 +14,16 @@ from typing import Any
 import pytest
 import torch
 
-from fedtailor.occupied import Occupied
-from fedtailor.reproduce import jobs, queue, reproduce
-from fedtailor.reproduce.cells import Scale
-from fedtailor.reproduce.plan import make_plan
-from fedtailor.reproduce.play import Task, Worlds
-from fedtailor.reproduce.queue import News, Waiting
-from runlab import held
+from fedtailor.reproduce import reproduce
+from fedtailor.reproduce.playing import jobs, queue
+from fedtailor.reproduce.playing.cells import Scale
+from fedtailor.reproduce.playing.plan import make_plan
+from fedtailor.reproduce.playing.play import Task, Worlds
+from fedtailor.reproduce.playing.queue import News, Waiting
+from fedtailor.results.lock import Occupied
+from tests.runs.runlab import held
 
-PAPERS = Path(__file__).parent / "papers"
+PAPERS = Path(__file__).parents[1] / "papers"
 
 
 @pytest.fixture

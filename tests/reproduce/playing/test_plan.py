@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from fedtailor.reproduce.cells import Scale
-from fedtailor.reproduce.plan import make_plan
+from fedtailor.reproduce.playing.cells import Scale
+from fedtailor.reproduce.playing.plan import make_plan
 
 
 @pytest.mark.parametrize("keep_models", [False, True])

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from fedtailor.config import make_config
-from fedtailor.errors import BadInput
-from fedtailor.interruption import Interrupted
-from fedtailor.reproduce.play import Task, Worlds, make_task, play
-from runlab import SMALL, history
+from fedtailor.core.errors import BadInput
+from fedtailor.reproduce.playing.play import Task, Worlds, make_task, play
+from fedtailor.results.config import make_config
+from fedtailor.runs.interruption import Interrupted
+from tests.runs.runlab import SMALL, history
 
 CONFIG = make_config("fedavg", SMALL | {"partition": "iid", "device": "cpu"}, {})
 

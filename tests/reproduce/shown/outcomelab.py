@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fedtailor.reproduce.outcome import taus
-from fedtailor.reproduce.schema import Experiment
+from fedtailor.reproduce.declared.schema import Experiment
+from fedtailor.reproduce.shown.outcome import taus
 
 SEED = {"seed": 0, "main": 93.2}
 

@@ -8,10 +8,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from outcomelab import a_cell, an_outcome, as_printed, half
 
-from fedtailor.reproduce.declare import read_papers
-from fedtailor.reproduce.latex import _ACCENTED, _SIGNS, as_latex, latex, side_by_side
+from fedtailor.reproduce.declared.declare import read_papers
+from fedtailor.reproduce.shown.latex import _ACCENTED, _SIGNS, as_latex, latex, side_by_side
+from tests.reproduce.shown.outcomelab import a_cell, an_outcome, as_printed, half
 
 WIDE = ("fedala/table2", "plgu/table2", "pmixfed/table1", "fedfomo/table4")
 ODD = ["[odd]", "*odd", r"<b> & $x$ #1 ~^\\ | {} 50 %", "日本 ★", "π ≈ 3 …", 'a\n\nb "c"']

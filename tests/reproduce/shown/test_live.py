@@ -8,18 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from fedtailor.errors import BadInput
-from fedtailor.failures import FAILED
-from fedtailor.occupied import occupy
-from fedtailor.report.running import standing
+from fedtailor.core.errors import BadInput
 from fedtailor.reproduce import reproduce
-from fedtailor.reproduce.asked import ASKED, Asked, part_of, read_asked
-from fedtailor.reproduce.cells import Scale
-from fedtailor.reproduce.live import LiveExperiment
-from fedtailor.reproduce.queue import News
-from fedtailor.watching.snapshot import Snapshots
+from fedtailor.reproduce.playing.asked import ASKED, Asked, part_of, read_asked
+from fedtailor.reproduce.playing.cells import Scale
+from fedtailor.reproduce.playing.queue import News
+from fedtailor.reproduce.shown.live import LiveExperiment
+from fedtailor.results.failures import FAILED
+from fedtailor.results.lock import occupy
+from fedtailor.results.running import standing
+from fedtailor.watch.snapshot import Snapshots
 
-PAPERS = Path(__file__).parent / "papers"
+PAPERS = Path(__file__).parents[1] / "papers"
 
 
 @pytest.fixture(scope="module")

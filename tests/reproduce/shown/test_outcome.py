@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from fedtailor.reproduce.latex import as_latex, latex
-from fedtailor.reproduce.measures import MEASURES, Value
-from fedtailor.reproduce.outcome import is_outside, over_seeds, tau
-from fedtailor.reproduce.writing import shown
+from fedtailor.reproduce.shown.latex import as_latex, latex
+from fedtailor.reproduce.shown.measures import MEASURES, Value
+from fedtailor.reproduce.shown.outcome import is_outside, over_seeds, tau
+from fedtailor.reproduce.shown.writing import shown
 
 Played = tuple[Path, dict[str, dict[str, Any]]]
 

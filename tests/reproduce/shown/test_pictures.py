@@ -11,15 +11,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedtailor import figures, landscape
-from fedtailor.report.collect import read_history
-from fedtailor.reproduce import landscapes, pictures, reproduce
-from fedtailor.reproduce.cells import Scale
-from fedtailor.reproduce.outcome import Part, outcome
-from fedtailor.reproduce.plan import make_plan
-from fedtailor.reproduce.play import Worlds, play
+from fedtailor import figures
+from fedtailor.analysis import landscape
+from fedtailor.reproduce import reproduce
+from fedtailor.reproduce.playing.cells import Scale
+from fedtailor.reproduce.playing.plan import make_plan
+from fedtailor.reproduce.playing.play import Worlds, play
+from fedtailor.reproduce.shown import landscapes, pictures
+from fedtailor.reproduce.shown.outcome import Part, outcome
+from fedtailor.results.collect import read_history
 
-PAPERS = Path(__file__).parent / "papers"
+PAPERS = Path(__file__).parents[1] / "papers"
 NAMES = ("sent", "clients", "newcomers", "surface")
 
 

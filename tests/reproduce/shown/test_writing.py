@@ -7,9 +7,8 @@ import io
 from typing import Any
 
 import pytest
-from outcomelab import a_cell, an_outcome, half
 
-from fedtailor.reproduce.writing import (
+from fedtailor.reproduce.shown.writing import (
     as_csv,
     in_order,
     is_partial,
@@ -18,6 +17,7 @@ from fedtailor.reproduce.writing import (
     troubles,
     verdict,
 )
+from tests.reproduce.shown.outcomelab import a_cell, an_outcome, half
 
 ENDLESS = {"mean": None, "std": None, "text": "∞", "difference": None, "outside": None}
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
-from fedtailor.datasets.images import channels_first
+from fedtailor.core.errors import BadInput
+from fedtailor.datasets.formats.images import channels_first
 from fedtailor.datasets.parts import Part
 from fedtailor.datasets.source import Array, Raw, Table
 from fedtailor.datasets.wording import listed, reason, shown
-from fedtailor.errors import BadInput
 
 # The names of one split's arrays: examples, labels, clients.
 SPLITS = (

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from fedtailor.core.errors import BadInput
 from fedtailor.datasets.parts import Part
 from fedtailor.datasets.wording import listed, reason, shown
-from fedtailor.errors import BadInput
 
 LARGEST_BATCH = 400_000_000  # bytes; CIFAR-100's training batch, the largest, has 155 million
 SIDE = 32

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import numpy as np
 
-from fedtailor.datasets.images import Pixels
+from fedtailor.core.errors import BadInput
+from fedtailor.datasets.formats.images import Pixels
 from fedtailor.datasets.parts import Part
 from fedtailor.datasets.wording import reason, shown
-from fedtailor.errors import BadInput
 
 UNSIGNED_BYTES = 0x08
 IMAGES = re.compile(

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from fedtailor.core.errors import BadInput
 from fedtailor.datasets.parts import Part
 from fedtailor.datasets.source import Array
 from fedtailor.datasets.wording import reason, shown
-from fedtailor.errors import BadInput
 
 if TYPE_CHECKING:
     from PIL import Image

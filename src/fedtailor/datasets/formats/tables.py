@@ -12,9 +12,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from fedtailor.core.errors import BadInput, unknown
 from fedtailor.datasets.source import Array, Table
 from fedtailor.datasets.wording import listed, optional, reason, shown
-from fedtailor.errors import BadInput, unknown
 
 MISSING = frozenset(("", "na", "n/a", "nan", "null", "none", "?"))
 LABEL_NAMES = ("label", "target", "class", "y")

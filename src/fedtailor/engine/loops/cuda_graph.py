@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from ..scan import Loop
-from .operators import MatmulConvolutions
-from .tracing import Program, trace
+from fedtailor.core.scan import Loop
+from fedtailor.engine.loops.operators import MatmulConvolutions
+from fedtailor.engine.loops.tracing import Program, trace
 
 SHRINK = 0.5  # each captured size is so much of the next larger one
 COMPILED = 4  # sizes below a fourth of all clients are not worth compiling

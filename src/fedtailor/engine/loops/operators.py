@@ -10,8 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from .convolution import as_matmul
-from .pooling import pooled
+from fedtailor.engine.loops.convolution import as_matmul
+from fedtailor.engine.loops.pooling import pooled
 
 _CONVOLUTIONS = (
     torch.conv1d,

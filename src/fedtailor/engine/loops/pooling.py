@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .convolution import pair
+from fedtailor.engine.loops.convolution import pair
 
 aten = torch.ops.aten
 

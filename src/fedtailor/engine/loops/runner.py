@@ -14,12 +14,12 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from ..scan import RUNNER, Loop, plainly
-from .captured import Captured, Workshop
-from .identity import ClosesOverClient, identity
-from .memory import give_back
-from .tracing import Program, can_compile, keep_compiled_code
-from .workers import Workers
+from fedtailor.core.scan import RUNNER, Loop, plainly
+from fedtailor.engine.loops.cuda_graph import Captured, Workshop
+from fedtailor.engine.loops.identity import ClosesOverClient, identity
+from fedtailor.engine.loops.threads import Workers
+from fedtailor.engine.loops.tracing import Program, can_compile, keep_compiled_code
+from fedtailor.engine.memory import give_back
 
 Compile = Literal["auto", "never", "always"]
 Way = Literal["plain", "traced", "compiled"]

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..scan import Loop
-from .memory import keep_freed_memory
-from .operators import ChannelsLast, MatmulConvolutions, SeesConvolutions
-from .tracing import Program, one_thread, trace
+from fedtailor.core.scan import Loop
+from fedtailor.engine.loops.operators import ChannelsLast, MatmulConvolutions, SeesConvolutions
+from fedtailor.engine.loops.tracing import Program, one_thread, trace
+from fedtailor.engine.memory import keep_freed_memory
 
 # bytes of parameters per block of clients: calls from Python cost more than missed caches
 CACHE = 16 << 20

@@ -16,24 +16,24 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 import torch
 from torch import Tensor
 
-from .. import tree
-from ..errors import BadInput
-from ..rng import Turn
-from ..train import Recipe
-from ..tree import Tree
-from .bank import Place
-from .block import common_notes
-from .cluster import Cluster
-from .federation import Federation
-from .fold import Fold
-from .mapper import join
-from .pace import Way
-from .parcel import Parcel, pack, unpack
-from .players import Kept, Played, Point, Scores
-from .ray_session import Session
-from .ray_snapshots import Snapshots
-from .ray_worker import Ready, Spec, States
-from .shard import deal, shard
+from fedtailor.core import tree
+from fedtailor.core.errors import BadInput
+from fedtailor.core.rng import Turn
+from fedtailor.core.training import Recipe
+from fedtailor.core.tree import Tree
+from fedtailor.engine.bank import Place
+from fedtailor.engine.client_data import Federation
+from fedtailor.engine.clients import Kept, Played, Point, Scores
+from fedtailor.engine.fold import Fold
+from fedtailor.engine.local_clients import common_notes
+from fedtailor.engine.loops.runner import Way
+from fedtailor.engine.mapper import join
+from fedtailor.engine.ray.cluster import Cluster
+from fedtailor.engine.ray.parcel import Parcel, pack, unpack
+from fedtailor.engine.ray.session import Session
+from fedtailor.engine.ray.shard import deal, shard
+from fedtailor.engine.ray.snapshots import Snapshots
+from fedtailor.engine.ray.worker import Ready, Spec, States
 
 Found = TypeVar("Found")
 ATTEMPTS = 3  # times that a worker is started again for one call

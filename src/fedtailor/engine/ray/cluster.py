@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from ..method import Method
-from ..task import Task
+from fedtailor.core.method import Method
+from fedtailor.core.task import Task
 
 # (device) -> (method, network, ids of the clients that have it), the server's network first
 Build = Callable[[str], list[tuple[Method, Task, Tensor]]]

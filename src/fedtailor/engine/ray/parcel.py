@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import tree
-from ..tree import Tree
+from fedtailor.core import tree
+from fedtailor.core.tree import Tree
 
 
 class _Bits(NamedTuple):

@@ -10,9 +10,9 @@ import os
 import sys
 from typing import Any
 
-from ..errors import BadInput
-from .cluster import Cluster
-from .ray_worker import Worker
+from fedtailor.core.errors import BadInput
+from fedtailor.engine.ray.cluster import Cluster
+from fedtailor.engine.ray.worker import Worker
 
 # workers that wait for the next run, by cluster, job and GPUs: a process with torch starts slowly
 _idle: dict[tuple[str, str, float], list[Any]] = {}

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .federation import Federation, Rows
-from .parcel import Parcel, pack, unpack
+from fedtailor.engine.client_data import Federation, Rows
+from fedtailor.engine.ray.parcel import Parcel, pack, unpack
 
 PARTS = ("train", "val", "test")
 

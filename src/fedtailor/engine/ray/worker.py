@@ -13,19 +13,19 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..errors import BadInput
-from ..rng import Turn
-from ..train import Recipe
-from ..tree import Tree
-from .bank import Place
-from .block import Block
-from .cluster import Build
-from .fold import Folded
-from .group import Group
-from .pace import Way
-from .parcel import Parcel, pack, pack_flat, unpack, unpack_flat
-from .players import Kept, Measured, Played, Point, Scores
-from .shard import Shard
+from fedtailor.core.errors import BadInput
+from fedtailor.core.rng import Turn
+from fedtailor.core.training import Recipe
+from fedtailor.core.tree import Tree
+from fedtailor.engine.bank import Place
+from fedtailor.engine.clients import Kept, Measured, Played, Point, Scores
+from fedtailor.engine.fold import Folded
+from fedtailor.engine.group import Group
+from fedtailor.engine.local_clients import Block
+from fedtailor.engine.loops.runner import Way
+from fedtailor.engine.ray.cluster import Build
+from fedtailor.engine.ray.parcel import Parcel, pack, pack_flat, unpack, unpack_flat
+from fedtailor.engine.ray.shard import Shard
 
 
 class Spec(NamedTuple):

@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 from flwr.app import Message
 from flwr.serverapp import Grid
 
-from ..errors import BadInput
-from .packet import Limits, Packet, envelope, from_records, to_records
-from .post import Answer
+from fedtailor.core.errors import BadInput
+from fedtailor.federation.protocol.packet import Limits, Packet, envelope, from_records, to_records
+from fedtailor.federation.protocol.transport import Answer
 
 log = logging.getLogger("fedtailor.coordinator")
 

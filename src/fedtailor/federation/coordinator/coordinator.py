@@ -14,17 +14,17 @@ from typing import Any
 
 import torch
 
-from .. import rng, tree
-from ..engine.cohort import draw_cohort
-from ..tree import Tree
-from .book import Book, Line, Standing
-from .gather import Gathered
-from .messages import counted, read_upload, to_arrays
-from .packet import Packet
-from .plan import Play, first_server, in_dtype, upload_like
-from .post import Post, Rules
-from .roll import Came, Roll
-from .site import FINISH, SCORE, TRAIN
+from fedtailor.core import rng, tree
+from fedtailor.core.tree import Tree
+from fedtailor.engine.cohort import draw_cohort
+from fedtailor.federation.coordinator.gather import Gathered
+from fedtailor.federation.coordinator.membership import Came, Roll
+from fedtailor.federation.coordinator.store import Book, Line, Standing
+from fedtailor.federation.protocol.messages import counted, read_upload, to_arrays
+from fedtailor.federation.protocol.packet import Packet
+from fedtailor.federation.protocol.plan import Play, first_server, in_dtype, upload_like
+from fedtailor.federation.protocol.transport import Post, Rules
+from fedtailor.federation.site.site import FINISH, SCORE, TRAIN
 
 METRICS = ("post_accuracy", "post_loss", "pre_accuracy", "pre_loss", "local_accuracy")
 

@@ -19,15 +19,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..assemble import lay_out
-from ..config import Config, make_config, settings
-from ..datasets import Encoder, encode
-from ..errors import BadInput, unknown
-from .packet import Limits
-from .plan import Plan, make_plan
-from .post import Rules
-from .settings import read_toml, seconds, whole_number
-from .state import checked_id
+from fedtailor.core.errors import BadInput, unknown
+from fedtailor.datasets import Encoder, encode
+from fedtailor.federation.protocol.packet import Limits
+from fedtailor.federation.protocol.plan import Plan, make_plan
+from fedtailor.federation.protocol.transport import Rules
+from fedtailor.federation.site.settings import read_toml, seconds, whole_number
+from fedtailor.federation.site.state import checked_id
+from fedtailor.results.config import Config, make_config, settings
+from fedtailor.runs.build import lay_out
 
 _TIMES = {"deadline": 600.0, "join": 60.0, "wait": 600.0, "pause": 5.0, "again": 30.0}
 _LARGEST = 1e12

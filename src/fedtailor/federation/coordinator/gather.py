@@ -5,11 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .. import tree
-from ..engine.fold import Fold
-from ..method import Upload
-from ..tree import Tree
-from .messages import counted
+from fedtailor.core import tree
+from fedtailor.core.method import Upload
+from fedtailor.core.tree import Tree
+from fedtailor.engine.fold import Fold
+from fedtailor.federation.protocol.messages import counted
 
 
 class Gathered:

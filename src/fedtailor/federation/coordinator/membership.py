@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from .. import __version__
-from ..errors import BadInput
-from .book import Book
-from .packet import PROTOCOL, Header, Packet
-from .plan import Plan
-from .post import Answer, Post, Rules
-from .site import JOIN
+from fedtailor.core.errors import BadInput
+from fedtailor.core.version import __version__
+from fedtailor.federation.coordinator.store import Book
+from fedtailor.federation.protocol.packet import PROTOCOL, Header, Packet
+from fedtailor.federation.protocol.plan import Plan
+from fedtailor.federation.protocol.transport import Answer, Post, Rules
+from fedtailor.federation.site.site import JOIN
 
 log = logging.getLogger("fedtailor.coordinator")
 

@@ -8,11 +8,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..errors import BadInput
-from .book import ENDS, EVENTS, FINISHED, HISTORY, LATEST, STOP, Line, is_played, read_lines
-from .federation_file import FederationFile
-from .link import Link
-from .settings import read_toml
+from fedtailor.core.errors import BadInput
+from fedtailor.federation.coordinator.federation_file import FederationFile
+from fedtailor.federation.coordinator.store import (
+    ENDS,
+    EVENTS,
+    FINISHED,
+    HISTORY,
+    LATEST,
+    STOP,
+    Line,
+    is_played,
+    read_lines,
+)
+from fedtailor.federation.deploy.link import Link
+from fedtailor.federation.site.settings import read_toml
 
 LOOK = 0.3  # seconds between two looks
 START_SECONDS = 120.0

@@ -7,13 +7,13 @@ from pathlib import Path
 
 from flwr.serverapp import Grid
 
-from ..errors import BadInput
-from .book import FAILED, FINISHED, STOPPED, Book, Line
-from .carrier import FlowerPost
-from .coordinator import Coordinator, Stopped
-from .federation_file import FederationFile, read_federation
-from .plan import bring_to_life
-from .post import Rules
+from fedtailor.core.errors import BadInput
+from fedtailor.federation.coordinator.carrier import FlowerPost
+from fedtailor.federation.coordinator.coordinator import Coordinator, Stopped
+from fedtailor.federation.coordinator.federation_file import FederationFile, read_federation
+from fedtailor.federation.coordinator.store import FAILED, FINISHED, STOPPED, Book, Line
+from fedtailor.federation.protocol.plan import bring_to_life
+from fedtailor.federation.protocol.transport import Rules
 
 log = logging.getLogger("fedtailor.coordinator")
 

@@ -5,12 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from ..errors import BadInput
-from .book import ENDS, EVENTS, is_played, read_lines
-from .federation_file import read_federation
-from .follow import folder_of, named_sites, round_now, rounds_of, sites_of, traffic_of
-from .link import Link
-from .project import read_project
+from fedtailor.core.errors import BadInput
+from fedtailor.federation.coordinator.federation_file import read_federation
+from fedtailor.federation.coordinator.progress import (
+    folder_of,
+    named_sites,
+    round_now,
+    rounds_of,
+    sites_of,
+    traffic_of,
+)
+from fedtailor.federation.coordinator.store import ENDS, EVENTS, is_played, read_lines
+from fedtailor.federation.deploy.link import Link
+from fedtailor.federation.deploy.project import read_project
 
 LATEST_ROUNDS = 3
 

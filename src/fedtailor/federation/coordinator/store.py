@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
-from .. import tree
-from ..errors import BadInput
-from ..tree import Tree
-from .messages import in_order
-from .state import checked_id, write_whole
+from fedtailor.core import tree
+from fedtailor.core.errors import BadInput
+from fedtailor.core.tree import Tree
+from fedtailor.federation.protocol.messages import in_order
+from fedtailor.federation.site.state import checked_id, write_whole
 
 LATEST, HISTORY, EVENTS, STOP = "latest.json", "history.jsonl", "events.jsonl", "STOP"
 LOCK = "LOCK"

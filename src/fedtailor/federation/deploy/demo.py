@@ -10,13 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..errors import BadInput
-from .book import Line
-from .federation_file import read_federation
-from .follow import Ending, folder_of, follow
-from .processes import Group, free_port
-from .project import Project, read_project
-from .project_files import Wanted, write_project
+from fedtailor.core.errors import BadInput
+from fedtailor.federation.coordinator.federation_file import read_federation
+from fedtailor.federation.coordinator.progress import Ending, folder_of, follow
+from fedtailor.federation.coordinator.store import Line
+from fedtailor.federation.deploy.processes import Group, free_port
+from fedtailor.federation.deploy.project import Project, read_project
+from fedtailor.federation.deploy.project_files import Wanted, write_project
 
 READY_SECONDS = 90.0
 

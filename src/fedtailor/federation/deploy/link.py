@@ -9,9 +9,9 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from .. import __version__
-from ..errors import BadInput
-from .node import environment
+from fedtailor.core.errors import BadInput
+from fedtailor.core.version import __version__
+from fedtailor.federation.site.node import environment
 
 NAME = "fedtailor"  # of the connection in Flower's configuration
 APP = f"""\

@@ -5,7 +5,7 @@ A few lines of that name come first on the node's PATH (see `node`): they hand t
 this process, which forks, and the child goes on as Flower's own command would. Where this process
 is not there, those lines start Flower's command instead, so that nothing depends on it.
 
-python -m fedtailor.sites.nursery SOCKET
+python -m fedtailor.federation.deploy.prefork SOCKET
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ def serve(where: Path) -> None:
     """Forks a child for every call, until it is ended."""
     import flwr.supernode.cli  # noqa: F401  # what each child would load
 
-    from . import app  # noqa: F401
-    from .call import listen
+    from fedtailor.federation.protocol.ipc import listen
+    from fedtailor.federation.site import app  # noqa: F401
 
     if threading.active_count() > 1:  # a fork would leave their locks taken for ever
         raise SystemExit("threads were started by an import: a fork is not safe")

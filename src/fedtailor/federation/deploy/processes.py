@@ -16,11 +16,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from ..errors import BadInput
-from .call import stop_site
-from .keys import Certificates, make_certificates, make_node_key
-from .link import Link
-from .node import environment
+from fedtailor.core.errors import BadInput
+from fedtailor.federation.deploy.keys import Certificates, make_certificates, make_node_key
+from fedtailor.federation.deploy.link import Link
+from fedtailor.federation.protocol.ipc import stop_site
+from fedtailor.federation.site.node import environment
 
 START_SECONDS = 60.0
 
@@ -175,7 +175,7 @@ class Crew(Group):
             ]  # fmt: skip
         self.site_files.add(site_file)
         where = ["--superlink", self.address, "--host", "127.0.0.1", "--port", str(free_port())]
-        node = [sys.executable, "-m", "fedtailor.sites.node", str(site_file)]
+        node = [sys.executable, "-m", "fedtailor.federation.site.node", str(site_file)]
         return self._start(name, name, [*node, *trust, *where], **more)
 
     def submit(self, federation_file: Path, **more: Any) -> str:

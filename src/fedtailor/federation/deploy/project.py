@@ -14,10 +14,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..errors import BadInput, unknown
-from .keys import Certificates
-from .link import Link
-from .settings import read_toml, whole_number
+from fedtailor.core.errors import BadInput, unknown
+from fedtailor.federation.deploy.keys import Certificates
+from fedtailor.federation.deploy.link import Link
+from fedtailor.federation.site.settings import read_toml, whole_number
 
 FILE = "federation.toml"
 STATE, HOME = "coordinator/state", "coordinator/flower"

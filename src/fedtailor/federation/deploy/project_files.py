@@ -14,15 +14,15 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
-from .. import __version__
-from ..config import as_toml
-from ..errors import BadInput
-from . import templates
-from .federation_file import read_federation
-from .keys import make_certificates, make_node_key
-from .project import FILE, LAST_PORT, NODE_PORT, PORT, STATE, address_of
-from .settings import OF_DATA, read_settings
-from .state import checked_id
+from fedtailor.core.errors import BadInput
+from fedtailor.core.version import __version__
+from fedtailor.federation.coordinator.federation_file import read_federation
+from fedtailor.federation.deploy import templates
+from fedtailor.federation.deploy.keys import make_certificates, make_node_key
+from fedtailor.federation.deploy.project import FILE, LAST_PORT, NODE_PORT, PORT, STATE, address_of
+from fedtailor.federation.site.settings import OF_DATA, read_settings
+from fedtailor.federation.site.state import checked_id
+from fedtailor.results.config import as_toml
 
 MARK = "FedTailor"  # in the first line of federation.toml: what may be overwritten
 _SITE = re.compile(r"[a-z0-9]([a-z0-9_-]{0,46}[a-z0-9])?")

@@ -1,6 +1,7 @@
 """Runs a project's SuperLink and lets it know the sites' keys:
 
-    python -m fedtailor.sites.superlink DIR [--insecure] [--listen ADDRESS] [--contact ADDRESS]
+    python -m fedtailor.federation.deploy.superlink DIR [--insecure]
+        [--listen ADDRESS] [--contact ADDRESS]
 
 Public keys that are put into the project's folder of keys later are taken in without a restart.
 """
@@ -17,11 +18,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-from ..errors import BadInput
-from .link import Link
-from .node import environment
-from .processes import superlink_command, wait_until_it_listens
-from .project import HOME, Project, address_of, read_project
+from fedtailor.core.errors import BadInput
+from fedtailor.federation.deploy.link import Link
+from fedtailor.federation.deploy.processes import superlink_command, wait_until_it_listens
+from fedtailor.federation.deploy.project import HOME, Project, address_of, read_project
+from fedtailor.federation.site.node import environment
 
 log = logging.getLogger("fedtailor.coordinator")
 
@@ -79,7 +80,7 @@ def serve(project: Project) -> int:
 
 def main(arguments: Sequence[str]) -> int:
     """The command: a project's folder."""
-    parser = argparse.ArgumentParser(prog="python -m fedtailor.sites.superlink")
+    parser = argparse.ArgumentParser(prog="python -m fedtailor.federation.deploy.superlink")
     parser.add_argument("folder", type=Path, help="of the project")
     parser.add_argument("--insecure", action="store_true", help="without TLS and node keys")
     parser.add_argument("--listen", default="", help="address, in place of the project's")

@@ -7,7 +7,7 @@ COORDINATOR_SH = """\
 # PYTHON names the interpreter that FedTailor is installed in.
 set -eu
 cd "$$(dirname "$$0")/.."
-exec "$${PYTHON:-python3}" -m fedtailor.sites.superlink .$insecure "$$@"
+exec "$${PYTHON:-python3}" -m fedtailor.federation.deploy.superlink .$insecure "$$@"
 """
 
 SITE_SH = """\
@@ -16,7 +16,7 @@ SITE_SH = """\
 # PYTHON names the interpreter that FedTailor is installed in.
 set -eu
 cd "$$(dirname "$$0")"
-exec "$${PYTHON:-python3}" -m fedtailor.sites.node site.toml \\
+exec "$${PYTHON:-python3}" -m fedtailor.federation.site.node site.toml \\
   --superlink "$${COORDINATOR:-$address}" \\
 $trust  --host 127.0.0.1 --port "$${NODE_PORT:-$port}"
 """
@@ -29,7 +29,8 @@ SITE_INSECURE = """\
 """
 
 # A node that comes back within a minute is turned away, since the coordinator still believes in
-# the old one; `fedtailor.sites.node` waits that out by itself, and the unit restarts only the rest.
+# the old one; `federation/site/node.py` waits that out by itself, and the unit restarts only the
+# rest.
 UNIT = """\
 # $what of '$federation'. Change the two paths and the user, then:
 #   sudo cp $unit /etc/systemd/system/ && sudo systemctl enable --now $unit

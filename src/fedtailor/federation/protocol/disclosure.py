@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 
 import torch
 
-from .. import tree
-from ..config import make_config
-from ..datasets import Encoder
-from ..form import Form
-from ..tree import Tree
-from .messages import to_arrays
-from .plan import bring_to_life, first_server, make_plan, upload_like
+from fedtailor.core import tree
+from fedtailor.core.form import Form
+from fedtailor.core.tree import Tree
+from fedtailor.datasets import Encoder
+from fedtailor.federation.protocol.messages import to_arrays
+from fedtailor.federation.protocol.plan import bring_to_life, first_server, make_plan, upload_like
+from fedtailor.results.config import make_config
 
 REFERENCE = "mlp"
 FORM = Form("image", (1, 8, 8), 10)  # digits

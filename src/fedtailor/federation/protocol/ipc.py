@@ -19,9 +19,9 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from .. import __version__
-from ..errors import BadInput
-from .packet import Limits, Packet, from_bytes, to_bytes
+from fedtailor.core.errors import BadInput
+from fedtailor.core.version import __version__
+from fedtailor.federation.protocol.packet import Limits, Packet, from_bytes, to_bytes
 
 START_SECONDS = 120.0
 STOP = "stop"
@@ -121,7 +121,12 @@ def _connect(where: Path) -> socket.socket | None:
 
 def start(path: Path) -> subprocess.Popen[bytes]:
     """Starts the process of a site's file; it goes on when the caller ends."""
-    command = [sys.executable, "-m", "fedtailor.sites.worker", str(path.expanduser().resolve())]
+    command = [
+        sys.executable,
+        "-m",
+        "fedtailor.federation.site.worker",
+        str(path.expanduser().resolve()),
+    ]
     return subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True
     )

@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import tree, wire
-from ..errors import BadInput
-from ..method import Upload
-from ..tree import Tree
-from .packet import BFLOAT16, Arrays, Packet
+from fedtailor.core import tree, wire
+from fedtailor.core.errors import BadInput
+from fedtailor.core.method import Upload
+from fedtailor.core.tree import Tree
+from fedtailor.federation.protocol.packet import BFLOAT16, Arrays, Packet
 
 Spec = list[list[Any]]  # [flat name, type, shape] of each leaf, in order
 

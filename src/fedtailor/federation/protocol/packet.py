@@ -15,7 +15,7 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
-from ..errors import BadInput
+from fedtailor.core.errors import BadInput
 
 if TYPE_CHECKING:
     from flwr.app import RecordDict

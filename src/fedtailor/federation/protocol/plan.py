@@ -14,20 +14,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import __version__, rng
-from ..assemble import make_method, make_task
-from ..config import Config, make_config
-from ..data import Data
-from ..datasets import Encoder
-from ..errors import BadInput
-from ..form import Form
-from ..method import Clients, Method
-from ..rng import Turn
-from ..task import Task
-from ..tree import Params, Tree
-from .holding import one_client
-from .messages import Spec, like_of, spec_of
-from .packet import PROTOCOL
+from fedtailor.core import rng
+from fedtailor.core.data import Data
+from fedtailor.core.errors import BadInput
+from fedtailor.core.form import Form
+from fedtailor.core.method import Clients, Method
+from fedtailor.core.rng import Turn
+from fedtailor.core.task import Task
+from fedtailor.core.tree import Params, Tree
+from fedtailor.core.version import __version__
+from fedtailor.datasets import Encoder
+from fedtailor.federation.protocol.messages import Spec, like_of, spec_of
+from fedtailor.federation.protocol.packet import PROTOCOL
+from fedtailor.federation.site.local_data import one_client
+from fedtailor.results.config import Config, make_config
+from fedtailor.runs.build import make_method, make_task
 
 # Settings that all must share. What concerns a site's data is its own affair.
 SHARED = (

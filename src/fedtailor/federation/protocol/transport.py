@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple, Protocol
 
-from .packet import Limits, Packet
+from fedtailor.federation.protocol.packet import Limits, Packet
 
 
 class Answer(NamedTuple):

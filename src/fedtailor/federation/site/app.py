@@ -15,10 +15,10 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from .. import __version__
-from ..errors import BadInput
-from .call import ask_site
-from .packet import PROTOCOL, Packet, from_records, refusal, to_records
+from fedtailor.core.errors import BadInput
+from fedtailor.core.version import __version__
+from fedtailor.federation.protocol.ipc import ask_site
+from fedtailor.federation.protocol.packet import PROTOCOL, Packet, from_records, refusal, to_records
 
 SITE, FEDERATION = "site", "federation"  # in a node's config, and in a run's
 
@@ -60,7 +60,7 @@ def make_server_app() -> ServerApp:
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         # late: the sites' processes load this module too, and must stay light
-        from .serve import serve
+        from fedtailor.federation.coordinator.serve import serve
 
         logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(message)s")
         config = context.run_config

@@ -8,15 +8,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..assemble import lay_out
-from ..config import make_config
-from ..data import Data
-from ..datasets import Encoder, Source, load
-from ..datasets.source import take
-from ..engine.federation import Federation
-from ..errors import BadInput
-from ..partition import split
-from .settings import SiteSettings
+from fedtailor.core.data import Data
+from fedtailor.core.errors import BadInput
+from fedtailor.datasets import Encoder, Source, load
+from fedtailor.datasets.source import take
+from fedtailor.engine.client_data import Federation
+from fedtailor.federation.site.settings import SiteSettings
+from fedtailor.partition import split
+from fedtailor.results.config import make_config
+from fedtailor.runs.build import lay_out
 
 
 class Holding(NamedTuple):

@@ -13,16 +13,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import __version__, rng, tree
-from ..checkpoint import save_tensors, write_atomically
-from ..config import write_config
-from ..folders import file_name
-from ..privacy import Spent, epsilons
-from ..train import Recipe, Score, fit, score
-from ..tree import Params, Tree
-from .holding import Holding
-from .plan import Play
-from .settings import SiteSettings
+from fedtailor.core import rng, tree
+from fedtailor.core.privacy import Spent, epsilons
+from fedtailor.core.training import Recipe, Score, fit, score
+from fedtailor.core.tree import Params, Tree
+from fedtailor.core.version import __version__
+from fedtailor.federation.protocol.plan import Play
+from fedtailor.federation.site.local_data import Holding
+from fedtailor.federation.site.settings import SiteSettings
+from fedtailor.results.config import write_config
+from fedtailor.results.folder import file_name
+from fedtailor.results.storage import save_tensors, write_atomically
 
 CARD = "card.json"
 

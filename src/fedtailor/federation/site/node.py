@@ -1,4 +1,4 @@
-"""Keeps a site's SuperNode alive: `python -m fedtailor.sites.node SITE.toml ARGUMENTS...`
+"""Keeps a site's SuperNode alive: `python -m fedtailor.federation.site.node SITE.toml ARGUMENTS...`
 
 ARGUMENTS are those of `flower-supernode`. A node that restarts within a minute is turned away by
 the coordinator, who still believes in the old one; so whenever it ends, it is started again after a
@@ -20,10 +20,10 @@ from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
-from ..errors import BadInput
-from .call import private_folder, stop_site
-from .call import start as start_worker
-from .nursery import SOCKET_VARIABLE, write_shim
+from fedtailor.core.errors import BadInput
+from fedtailor.federation.deploy.prefork import SOCKET_VARIABLE, write_shim
+from fedtailor.federation.protocol.ipc import private_folder, stop_site
+from fedtailor.federation.protocol.ipc import start as start_worker
 
 log = logging.getLogger("fedtailor.node")
 
@@ -74,7 +74,12 @@ class Node:
     def run(self) -> None:
         """Runs until it is ended."""
         env = self._environment()
-        nursery = [sys.executable, "-m", "fedtailor.sites.nursery", env[SOCKET_VARIABLE]]
+        nursery = [
+            sys.executable,
+            "-m",
+            "fedtailor.federation.deploy.prefork",
+            env[SOCKET_VARIABLE],
+        ]
         self._children.append(subprocess.Popen(nursery, env=env, stdin=subprocess.DEVNULL))
         start_worker(self.site_file)  # warm before the first message
         config = ["--node-config", f'site="{self.site_file}"']
@@ -117,7 +122,7 @@ def _wait_or_kill(child: subprocess.Popen[bytes], seconds: float = 5.0) -> None:
 def main(arguments: Sequence[str]) -> int:
     """The command: a site file, then Flower's arguments."""
     if not arguments:
-        sys.stderr.write("usage: python -m fedtailor.sites.node SITE.toml ARGUMENTS...\n")
+        sys.stderr.write("usage: python -m fedtailor.federation.site.node SITE.toml ARGUMENTS...\n")
         return 2
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(message)s")
     try:

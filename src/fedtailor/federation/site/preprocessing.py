@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from ..assemble import DEFAULT_MODELS, find_source
-from ..config import make_config
-from ..datasets import Encoder, encode
-from ..errors import BadInput
+from fedtailor.core.errors import BadInput
+from fedtailor.datasets import Encoder, encode
+from fedtailor.results.config import make_config
+from fedtailor.runs.build import DEFAULT_MODELS, find_source
 
 
 def preprocessing_like(like: str, settings: Mapping[str, Any]) -> Encoder:

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..config import settings
-from ..errors import BadInput, unknown
-from .packet import Limits
+from fedtailor.core.errors import BadInput, unknown
+from fedtailor.federation.protocol.packet import Limits
+from fedtailor.results.config import settings
 
 # Of a run's settings, those that say where rows come from and how they are cut.
 OF_DATA = (
@@ -112,7 +112,7 @@ def _words(found: dict[str, Any], name: str, where: str) -> tuple[str, ...] | No
 
 
 def _of_data(found: dict[str, Any], base: Path, where: str) -> dict[str, Any]:
-    from ..datasets import KNOWN
+    from fedtailor.datasets import KNOWN
 
     known = settings()
     try:

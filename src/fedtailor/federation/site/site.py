@@ -10,24 +10,36 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from .. import __version__, rng, train, tree
-from ..combine import PARTS
-from ..data import Data
-from ..errors import BadInput
-from ..method import Model
-from ..methods import METHODS
-from ..models import MODELS
-from ..privacy import Entry, Spent, charged, keep_account
-from ..rng import Turn
-from ..train import Score
-from ..tree import Tree
-from .card import accuracy, finetuned, write_model
-from .holding import Holding, hold
-from .messages import from_arrays, in_order, unknown_parts, upload_arrays
-from .packet import PROTOCOL, Header, Packet, digest, refusal
-from .plan import Play, bring_to_life, in_dtype, read_plan, require_version
-from .settings import BASELINE, SCORES, SiteSettings
-from .state import Kept, StateError, Store, checked_id, write_whole
+from fedtailor.core import rng, training, tree
+from fedtailor.core.data import Data
+from fedtailor.core.errors import BadInput
+from fedtailor.core.method import Model
+from fedtailor.core.privacy import Entry, Spent, charged, keep_account
+from fedtailor.core.rng import Turn
+from fedtailor.core.training import Score
+from fedtailor.core.tree import Tree
+from fedtailor.core.version import __version__
+from fedtailor.federation.protocol.messages import (
+    from_arrays,
+    in_order,
+    unknown_parts,
+    upload_arrays,
+)
+from fedtailor.federation.protocol.packet import PROTOCOL, Header, Packet, digest, refusal
+from fedtailor.federation.protocol.plan import (
+    Play,
+    bring_to_life,
+    in_dtype,
+    read_plan,
+    require_version,
+)
+from fedtailor.federation.site.local_data import Holding, hold
+from fedtailor.federation.site.model_card import accuracy, finetuned, write_model
+from fedtailor.federation.site.settings import BASELINE, SCORES, SiteSettings
+from fedtailor.federation.site.state import Kept, StateError, Store, checked_id, write_whole
+from fedtailor.methods import METHODS
+from fedtailor.methods.combine import PARTS
+from fedtailor.models import MODELS
 
 log = logging.getLogger("fedtailor.site")
 
@@ -258,7 +270,7 @@ class Site:
     # --- evaluation ---
 
     def _measure(self, here: _Here, model: Model) -> Score:
-        return train.score(here.play.method.predict, model, here.holding.test)
+        return training.score(here.play.method.predict, model, here.holding.test)
 
     def _model(self, packet: Packet, here: _Here) -> tuple[Tree, Kept | None, Spent]:
         """The model that the site would use now, as the simulation scores it; what it goes on from;

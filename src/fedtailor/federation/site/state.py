@@ -20,11 +20,11 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from .. import tree
-from ..errors import BadInput
-from ..privacy import Spent
-from ..tree import Tree
-from .packet import Limits, Packet, from_bytes, to_bytes
+from fedtailor.core import tree
+from fedtailor.core.errors import BadInput
+from fedtailor.core.privacy import Spent
+from fedtailor.core.tree import Tree
+from fedtailor.federation.protocol.packet import Limits, Packet, from_bytes, to_bytes
 
 INDEX = "state.json"
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")

@@ -1,6 +1,6 @@
 """A site's own process: keeps torch, data and method warm between messages.
 
-python -m fedtailor.sites.worker SITE.toml
+python -m fedtailor.federation.site.worker SITE.toml
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import socket
 import sys
 from pathlib import Path
 
-from ..errors import BadInput
-from .call import STOP, listen, receive, send, socket_of
-from .packet import Packet, refusal
-from .settings import SiteSettings, read_settings
+from fedtailor.core.errors import BadInput
+from fedtailor.federation.protocol.ipc import STOP, listen, receive, send, socket_of
+from fedtailor.federation.protocol.packet import Packet, refusal
+from fedtailor.federation.site.settings import SiteSettings, read_settings
 
 log = logging.getLogger("fedtailor.site")
 
@@ -33,7 +33,7 @@ def _serve(listener: socket.socket, settings: SiteSettings) -> None:
     """Answers one message after another until nobody asks any more."""
     import torch
 
-    from .site import Site
+    from fedtailor.federation.site.site import Site
 
     if settings.threads:
         torch.set_num_threads(settings.threads)
@@ -90,7 +90,7 @@ def serve(path: Path) -> int:
 def main(arguments: list[str]) -> int:
     """The command: one site file."""
     if len(arguments) != 1:
-        sys.stderr.write("usage: python -m fedtailor.sites.worker SITE.toml\n")
+        sys.stderr.write("usage: python -m fedtailor.federation.site.worker SITE.toml\n")
         return 2
     try:
         return serve(Path(arguments[0]))

@@ -5,16 +5,23 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .. import tree, wire
-from ..data import Data
-from ..directed import Schedule, combined, fading, learn, others_of, surroundings
-from ..errors import BadInput
-from ..method import Clients, Method, Outcome, Upload
-from ..options import NonNegative, Share, Whole
-from ..rng import Key, Turn
-from ..task import Task
-from ..train import Recipe
-from ..tree import Params, Tree
+from fedtailor.core import tree, wire
+from fedtailor.core.data import Data
+from fedtailor.core.errors import BadInput
+from fedtailor.core.method import Clients, Method, Outcome, Upload
+from fedtailor.core.options import NonNegative, Share, Whole
+from fedtailor.core.rng import Key, Turn
+from fedtailor.core.task import Task
+from fedtailor.core.training import Recipe
+from fedtailor.core.tree import Params, Tree
+from fedtailor.methods.parts.directed import (
+    Schedule,
+    combined,
+    fading,
+    learn,
+    others_of,
+    surroundings,
+)
 
 
 def apple(

@@ -5,15 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .. import tree
-from ..clusters import refined
-from ..data import Data
-from ..method import Clients, Method, Outcome, Upload
-from ..options import NonNegative, Whole
-from ..rng import Key, Turn
-from ..task import Task
-from ..train import Recipe, fit
-from ..tree import Params, Tree
+from fedtailor.core import tree
+from fedtailor.core.data import Data
+from fedtailor.core.method import Clients, Method, Outcome, Upload
+from fedtailor.core.options import NonNegative, Whole
+from fedtailor.core.rng import Key, Turn
+from fedtailor.core.task import Task
+from fedtailor.core.training import Recipe, fit
+from fedtailor.core.tree import Params, Tree
+from fedtailor.methods.parts.clusters import refined
 
 
 def cfl(

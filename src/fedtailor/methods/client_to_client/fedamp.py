@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..attention import attentive, pairwise, squared_distances
-from ..begin import Starter, as_received
-from ..method import Method
-from ..options import Above, NonNegative
-from ..task import Task
-from ..train import Recipe
-from ..tree import Params
+from fedtailor.core.method import Method
+from fedtailor.core.options import Above, NonNegative
+from fedtailor.core.task import Task
+from fedtailor.core.training import Recipe
+from fedtailor.core.tree import Params
+from fedtailor.methods.parts.attention import attentive, pairwise, squared_distances
+from fedtailor.methods.parts.start import Starter, as_received
 
 
 def fedamp(

@@ -7,8 +7,15 @@ from typing import Literal
 from torch import Tensor
 from torch.func import vmap
 
-from .. import tree, wire
-from ..candidates import (
+from fedtailor.core import tree, wire
+from fedtailor.core.data import Data
+from fedtailor.core.method import Clients, Method, Outcome, Upload
+from fedtailor.core.options import Count, NonNegative, Share
+from fedtailor.core.rng import Key, Turn
+from fedtailor.core.task import Task
+from fedtailor.core.training import Recipe, fit
+from fedtailor.core.tree import Params, Tree
+from fedtailor.methods.parts.candidates import (
     Norm,
     acquainted,
     choose,
@@ -19,13 +26,6 @@ from ..candidates import (
     strangers,
     towards,
 )
-from ..data import Data
-from ..method import Clients, Method, Outcome, Upload
-from ..options import Count, NonNegative, Share
-from ..rng import Key, Turn
-from ..task import Task
-from ..train import Recipe, fit
-from ..tree import Params, Tree
 
 
 def fedfomo(

@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .. import tree, wire
-from ..candidates import mean_losses, normalised
-from ..data import Data
-from ..method import Clients, Method, Outcome, Upload
-from ..rng import Key, Turn
-from ..task import Task
-from ..train import Recipe, fit, mean_loss
-from ..tree import Params, Tree
+from fedtailor.core import tree, wire
+from fedtailor.core.data import Data
+from fedtailor.core.method import Clients, Method, Outcome, Upload
+from fedtailor.core.rng import Key, Turn
+from fedtailor.core.task import Task
+from fedtailor.core.training import Recipe, fit, mean_loss
+from fedtailor.core.tree import Params, Tree
+from fedtailor.methods.parts.candidates import mean_losses, normalised
 
 
 def fedfomo_ma(task: Task, *, recipe: Recipe = Recipe()) -> Method:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ..layerwise import LayerWeights, Normalisation, layer_wise
-from ..method import Method
-from ..options import Count, NonNegative, Whole
-from ..task import Task
-from ..train import Recipe
+from fedtailor.core.method import Method
+from fedtailor.core.options import Count, NonNegative, Whole
+from fedtailor.core.task import Task
+from fedtailor.core.training import Recipe
+from fedtailor.methods.parts.layerwise import LayerWeights, Normalisation, layer_wise
 
 
 def heurpfedla(

@@ -8,17 +8,17 @@ from typing import Literal
 from torch import Tensor
 from torch.func import vjp, vmap
 
-from .. import rng, tree
-from ..begin import Starter, as_received
-from ..data import Data
-from ..hypernetwork import mlp_writer, table_writer
-from ..method import Clients, Method, Outcome, Upload
-from ..optim import clip_norm, sgd
-from ..options import Count, NonNegative, Share, Whole
-from ..rng import Key, Turn
-from ..task import Task, blocks_without
-from ..train import Gradient, Recipe, as_is, fit
-from ..tree import Params, Tree
+from fedtailor.core import rng, tree
+from fedtailor.core.data import Data
+from fedtailor.core.method import Clients, Method, Outcome, Upload
+from fedtailor.core.optim import clip_norm, sgd
+from fedtailor.core.options import Count, NonNegative, Share, Whole
+from fedtailor.core.rng import Key, Turn
+from fedtailor.core.task import Task, blocks_without
+from fedtailor.core.training import Gradient, Recipe, as_is, fit
+from fedtailor.core.tree import Params, Tree
+from fedtailor.methods.parts.hypernetwork import mlp_writer, table_writer
+from fedtailor.methods.parts.start import Starter, as_received
 
 
 def pfedhn(

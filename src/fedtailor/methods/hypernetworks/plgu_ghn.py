@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ..lwsam import Form, Scale, lwsam, scored
-from ..method import Method
-from ..options import AboveOne, Count, NonNegative, Share, Whole
-from ..task import Task
-from ..train import Recipe
-from .pfedhn import pfedhn
+from fedtailor.core.method import Method
+from fedtailor.core.options import AboveOne, Count, NonNegative, Share, Whole
+from fedtailor.core.task import Task
+from fedtailor.core.training import Recipe
+from fedtailor.methods.hypernetworks.pfedhn import pfedhn
+from fedtailor.methods.parts.lwsam import Form, Scale, lwsam, scored
 
 
 def plgu_ghn(

@@ -7,15 +7,16 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from .. import blend, tree
-from ..data import Data
-from ..method import Method, Outcome, Upload, by_size
-from ..options import Share, Weighting
-from ..rng import Key, Turn
-from ..task import Batch, Task
-from ..train import Recipe, descend
-from ..tree import Params, Tree
-from .fedavg import fedavg
+from fedtailor.core import tree
+from fedtailor.core.data import Data
+from fedtailor.core.method import Method, Outcome, Upload, by_size
+from fedtailor.core.options import Share, Weighting
+from fedtailor.core.rng import Key, Turn
+from fedtailor.core.task import Batch, Task
+from fedtailor.core.training import Recipe, descend
+from fedtailor.core.tree import Params, Tree
+from fedtailor.methods.one_model.fedavg import fedavg
+from fedtailor.methods.parts import blend
 
 
 def apfl(

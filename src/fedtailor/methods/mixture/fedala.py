@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ..ala import ala
-from ..method import Method
-from ..options import Count, NonNegative, Percent, Weighting, Whole
-from ..task import Task
-from ..train import Recipe
-from .fedavg import fedavg
+from fedtailor.core.method import Method
+from fedtailor.core.options import Count, NonNegative, Percent, Weighting, Whole
+from fedtailor.core.task import Task
+from fedtailor.core.training import Recipe
+from fedtailor.methods.one_model.fedavg import fedavg
+from fedtailor.methods.parts.ala import ala
 
 
 def fedala(
@@ -28,8 +28,8 @@ def fedala(
         Θ̂_i = Θ_i + (Θ − Θ_i) ⊙ W_i     on the p blocks next to the output, Θ below
         Θ_i ← SGD(Θ̂_i; E),   Θ ← Σ_i Ω_i Θ_i
 
-    W_i ∈ [0, 1] is learnt on s % of the client's training rows (see `fedtailor.ala`) and never
-    travels. Learnt on the client: Θ_i, W_i. Tested with Θ̂_i, before local training.
+    W_i ∈ [0, 1] is learnt on s % of the client's training rows (see `methods/parts/ala.py`) and
+    never travels. Learnt on the client: Θ_i, W_i. Tested with Θ̂_i, before local training.
 
     Args:
       s: per cent of the training rows that W is learnt on, redrawn every round.

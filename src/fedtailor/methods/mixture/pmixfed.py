@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Literal
 
-from .. import rng
-from ..method import Method
-from ..mixing import Mixer, Policy, matched, with_mixup
-from ..options import Above, Share, Weighting
-from ..sharing import Phase, all_names, partial
-from ..task import Task
-from ..train import Recipe
+from fedtailor.core import rng
+from fedtailor.core.method import Method
+from fedtailor.core.options import Above, Share, Weighting
+from fedtailor.core.task import Task
+from fedtailor.core.training import Recipe
+from fedtailor.methods.parts.mixing import Mixer, Policy, matched, with_mixup
+from fedtailor.methods.parts.partial import Phase, all_names, partial
 
 
 def pmixfed(

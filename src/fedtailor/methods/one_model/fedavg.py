@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from ..begin import Starter, as_received
-from ..data import Data
-from ..method import Clients, Method, Outcome, Upload, by_size
-from ..options import Weighting
-from ..rng import Key, Turn
-from ..task import Task
-from ..train import Gradient, Loss, Recipe, as_is, fit
-from ..tree import Params, Tree
+from fedtailor.core.data import Data
+from fedtailor.core.method import Clients, Method, Outcome, Upload, by_size
+from fedtailor.core.options import Weighting
+from fedtailor.core.rng import Key, Turn
+from fedtailor.core.task import Task
+from fedtailor.core.training import Gradient, Loss, Recipe, as_is, fit
+from fedtailor.core.tree import Params, Tree
+from fedtailor.methods.parts.start import Starter, as_received
 
 
 def fedavg(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ..begin import finetuned
-from ..method import Method
-from ..options import Weighting, Whole
-from ..task import Task
-from ..train import Recipe
-from .fedavg import fedavg
+from fedtailor.core.method import Method
+from fedtailor.core.options import Weighting, Whole
+from fedtailor.core.task import Task
+from fedtailor.core.training import Recipe
+from fedtailor.methods.one_model.fedavg import fedavg
+from fedtailor.methods.parts.start import finetuned
 
 
 def fedavg_c(

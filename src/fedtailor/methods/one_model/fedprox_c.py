@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ..begin import finetuned
-from ..method import Method
-from ..options import NonNegative, Weighting, Whole
-from ..task import Task
-from ..train import Recipe, prox
-from .fedprox import fedprox
+from fedtailor.core.method import Method
+from fedtailor.core.options import NonNegative, Weighting, Whole
+from fedtailor.core.task import Task
+from fedtailor.core.training import Recipe, prox
+from fedtailor.methods.one_model.fedprox import fedprox
+from fedtailor.methods.parts.start import finetuned
 
 
 def fedprox_c(

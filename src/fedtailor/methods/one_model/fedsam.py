@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ..begin import Starter, as_received
-from ..method import Method
-from ..options import NonNegative, Weighting
-from ..task import Task
-from ..train import Recipe, sam
-from .fedavg import fedavg
+from fedtailor.core.method import Method
+from fedtailor.core.options import NonNegative, Weighting
+from fedtailor.core.task import Task
+from fedtailor.core.training import Recipe, sam
+from fedtailor.methods.one_model.fedavg import fedavg
+from fedtailor.methods.parts.start import Starter, as_received
 
 
 def fedsam(

@@ -5,15 +5,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from .. import tree
-from ..data import Data
-from ..method import Clients, Method, Outcome, Upload
-from ..options import NonNegative
-from ..rng import Key, Turn
-from ..task import Batch, Task
-from ..train import Recipe, Slope, fit
-from ..tree import Params, Tree
-from .fedavg import fedavg
+from fedtailor.core import tree
+from fedtailor.core.data import Data
+from fedtailor.core.method import Clients, Method, Outcome, Upload
+from fedtailor.core.options import NonNegative
+from fedtailor.core.rng import Key, Turn
+from fedtailor.core.task import Batch, Task
+from fedtailor.core.training import Recipe, Slope, fit
+from fedtailor.core.tree import Params, Tree
+from fedtailor.methods.one_model.fedavg import fedavg
 
 
 def scaffold(task: Task, *, server_lr: NonNegative = 1.0, recipe: Recipe = Recipe()) -> Method:

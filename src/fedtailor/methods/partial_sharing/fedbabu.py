@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..begin import Starter, as_received
-from ..data import Data
-from ..method import Method
-from ..options import Count, Whole
-from ..rng import Turn
-from ..sharing import Phase, Weighting, all_names, partial
-from ..task import Task
-from ..train import Recipe, fit
-from ..tree import Params, Tree
+from fedtailor.core.data import Data
+from fedtailor.core.method import Method
+from fedtailor.core.options import Count, Whole
+from fedtailor.core.rng import Turn
+from fedtailor.core.task import Task
+from fedtailor.core.training import Recipe, fit
+from fedtailor.core.tree import Params, Tree
+from fedtailor.methods.parts.partial import Phase, Weighting, all_names, partial
+from fedtailor.methods.parts.start import Starter, as_received
 
 
 def fedbabu(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from ..begin import Starter, as_received
-from ..method import Method
-from ..sharing import Phase, Weighting, all_names, partial
-from ..task import Task
-from ..train import Recipe
+from fedtailor.core.method import Method
+from fedtailor.core.task import Task
+from fedtailor.core.training import Recipe
+from fedtailor.methods.parts.partial import Phase, Weighting, all_names, partial
+from fedtailor.methods.parts.start import Starter, as_received
 
 
 def fedbn(

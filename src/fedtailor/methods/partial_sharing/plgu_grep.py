@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from .. import tree
-from ..lwsam import Form, Scale, perturbation, scored
-from ..method import Method
-from ..options import AboveOne, Count, NonNegative, Whole
-from ..sharing import Phase, all_names, partial
-from ..task import Batch, Task
-from ..train import Recipe, Slope
-from ..tree import Tree
+from fedtailor.core import tree
+from fedtailor.core.method import Method
+from fedtailor.core.options import AboveOne, Count, NonNegative, Whole
+from fedtailor.core.task import Batch, Task
+from fedtailor.core.training import Recipe, Slope
+from fedtailor.core.tree import Tree
+from fedtailor.methods.parts.lwsam import Form, Scale, perturbation, scored
+from fedtailor.methods.parts.partial import Phase, all_names, partial
 
 
 def plgu_grep(

@@ -11,15 +11,15 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from . import tree
-from .begin import Begin, Begun, Starter, as_received
-from .data import Data
-from .options import Count, NonNegative, Percent, Whole
-from .rng import Turn
-from .scan import repeat
-from .task import Batch, Blocks, Task
-from .train import Recipe, descend
-from .tree import Params, Tree
+from fedtailor.core import tree
+from fedtailor.core.data import Data
+from fedtailor.core.options import Count, NonNegative, Percent, Whole
+from fedtailor.core.rng import Turn
+from fedtailor.core.scan import repeat
+from fedtailor.core.task import Batch, Blocks, Task
+from fedtailor.core.training import Recipe, descend
+from fedtailor.core.tree import Params, Tree
+from fedtailor.methods.parts.start import Begin, Begun, Starter, as_received
 
 
 def ala(

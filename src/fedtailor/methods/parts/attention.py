@@ -7,14 +7,14 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from . import tree
-from .begin import Starter
-from .data import Data
-from .method import Clients, Method, Outcome, Upload
-from .rng import Key, Turn
-from .task import Task
-from .train import Recipe, fit, prox
-from .tree import Params, Tree
+from fedtailor.core import tree
+from fedtailor.core.data import Data
+from fedtailor.core.method import Clients, Method, Outcome, Upload
+from fedtailor.core.rng import Key, Turn
+from fedtailor.core.task import Task
+from fedtailor.core.training import Recipe, fit, prox
+from fedtailor.core.tree import Params, Tree
+from fedtailor.methods.parts.start import Starter
 
 
 def pairwise(models: Params, fn: Callable[[Params, Params], Tensor]) -> Tensor:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from . import tree
-from .task import Batch
-from .train import Slope
-from .tree import Tree
+from fedtailor.core import tree
+from fedtailor.core.task import Batch
+from fedtailor.core.training import Slope
+from fedtailor.core.tree import Tree
 
 
 def of_models(at: Slope) -> Slope:

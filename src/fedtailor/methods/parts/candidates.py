@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from . import rng, tree, wire
-from .data import Data
-from .rng import Key
-from .task import Task
-from .train import SCORED, mean_loss, score
-from .tree import Params, Tree
+from fedtailor.core import rng, tree, wire
+from fedtailor.core.data import Data
+from fedtailor.core.rng import Key
+from fedtailor.core.task import Task
+from fedtailor.core.training import SCORED, mean_loss, score
+from fedtailor.core.tree import Params, Tree
 
 Norm = Literal["l2", "l1"]
 

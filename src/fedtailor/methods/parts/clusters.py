@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from . import tree
-from .attention import cosines, pairwise
-from .tree import Params
+from fedtailor.core import tree
+from fedtailor.core.tree import Params
+from fedtailor.methods.parts.attention import cosines, pairwise
 
 
 def bipartition(cosine: Tensor) -> np.ndarray:

@@ -16,12 +16,12 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from . import rng, tree, wire
-from .data import Data
-from .rng import Key, Turn
-from .task import Batch, Task
-from .train import Descent, Recipe, Slope, descend
-from .tree import Params, Tree
+from fedtailor.core import rng, tree, wire
+from fedtailor.core.data import Data
+from fedtailor.core.rng import Key, Turn
+from fedtailor.core.task import Batch, Task
+from fedtailor.core.training import Descent, Recipe, Slope, descend
+from fedtailor.core.tree import Params, Tree
 
 Schedule = Literal["cosine", "exponential"]
 

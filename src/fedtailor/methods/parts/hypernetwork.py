@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from torch import Tensor
 
-from . import rng, tree
-from .rng import Key
-from .tree import Params, Tree
+from fedtailor.core import rng, tree
+from fedtailor.core.rng import Key
+from fedtailor.core.tree import Params, Tree
 
 
 class Writer(NamedTuple):

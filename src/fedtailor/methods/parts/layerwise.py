@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 from torch.func import vjp, vmap
 
-from . import rng, tree, wire
-from .data import Data
-from .hypernetwork import apply_linear, linear
-from .method import Clients, Method, Outcome, Upload
-from .rng import Key, Turn
-from .task import Blocks, Task, blocks_without
-from .train import Recipe, fit
-from .tree import Params, Tree
+from fedtailor.core import rng, tree, wire
+from fedtailor.core.data import Data
+from fedtailor.core.method import Clients, Method, Outcome, Upload
+from fedtailor.core.rng import Key, Turn
+from fedtailor.core.task import Blocks, Task, blocks_without
+from fedtailor.core.training import Recipe, fit
+from fedtailor.core.tree import Params, Tree
+from fedtailor.methods.parts.hypernetwork import apply_linear, linear
 
 Normalisation = Literal["softmax", "relu_norm"]
 

@@ -10,13 +10,13 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from . import tree
-from .begin import Begin, Begun, Starter
-from .data import Data
-from .rng import Turn
-from .task import Batch, Blocks, Task, blocks_without, per_name
-from .train import Gradient, Recipe, Slope
-from .tree import Params, Tree
+from fedtailor.core import tree
+from fedtailor.core.data import Data
+from fedtailor.core.rng import Turn
+from fedtailor.core.task import Batch, Blocks, Task, blocks_without, per_name
+from fedtailor.core.training import Gradient, Recipe, Slope
+from fedtailor.core.tree import Params, Tree
+from fedtailor.methods.parts.start import Begin, Begun, Starter
 
 Scale = Literal["mean1", "sum1", "identity"]
 Form = Literal["eq5", "asam"]

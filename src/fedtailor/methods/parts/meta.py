@@ -7,15 +7,15 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from . import tree
-from .begin import Begin, Starter
-from .data import Data
-from .method import Method
-from .options import Weighting
-from .rng import Turn
-from .task import Batch, Blocks, Task
-from .train import Gradient, Recipe, Slope, fit
-from .tree import Params, Tree
+from fedtailor.core import tree
+from fedtailor.core.data import Data
+from fedtailor.core.method import Method
+from fedtailor.core.options import Weighting
+from fedtailor.core.rng import Turn
+from fedtailor.core.task import Batch, Blocks, Task
+from fedtailor.core.training import Gradient, Recipe, Slope, fit
+from fedtailor.core.tree import Params, Tree
+from fedtailor.methods.parts.start import Begin, Starter
 
 
 def _part(batch: Batch, i: int, n: int) -> Batch:

@@ -12,14 +12,14 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from . import rng, tree
-from .data import Data
-from .method import Clients, Method, Outcome, Upload
-from .options import Above, Share
-from .rng import Key, Turn
-from .task import Task, per_name
-from .train import score
-from .tree import Params, Tree
+from fedtailor.core import rng, tree
+from fedtailor.core.data import Data
+from fedtailor.core.method import Clients, Method, Outcome, Upload
+from fedtailor.core.options import Above, Share
+from fedtailor.core.rng import Key, Turn
+from fedtailor.core.task import Task, per_name
+from fedtailor.core.training import score
+from fedtailor.core.tree import Params, Tree
 
 Policy = Literal["sigmoid", "dynamic", "gradual", "random", "random_adaptive"]
 QUANTILES = 4096  # steps of the table that Beta numbers are drawn with

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from . import tree
-from .task import Batch
-from .train import Gradient, Slope
-from .tree import Tree
+from fedtailor.core import tree
+from fedtailor.core.task import Batch
+from fedtailor.core.training import Gradient, Slope
+from fedtailor.core.tree import Tree
 
 
 def envelope(lam: float, steps: int, rate: float, *, warm_start: bool = False) -> Gradient:

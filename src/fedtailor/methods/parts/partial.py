@@ -13,14 +13,14 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from . import tree
-from .begin import Starter, as_received
-from .data import Data
-from .method import Clients, Method, Outcome, Upload, by_size
-from .rng import Key, Turn
-from .task import Task, blocks_without
-from .train import Gradient, Recipe, as_is, fit
-from .tree import Params, Tree
+from fedtailor.core import tree
+from fedtailor.core.data import Data
+from fedtailor.core.method import Clients, Method, Outcome, Upload, by_size
+from fedtailor.core.rng import Key, Turn
+from fedtailor.core.task import Task, blocks_without
+from fedtailor.core.training import Gradient, Recipe, as_is, fit
+from fedtailor.core.tree import Params, Tree
+from fedtailor.methods.parts.start import Starter, as_received
 
 Weighting = Literal["data", "uniform", "batches"]
 

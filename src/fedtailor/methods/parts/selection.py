@@ -11,11 +11,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from . import rng, tree
-from .rng import Key, Turn
-from .task import Batch, Task, per_name
-from .train import Objective
-from .tree import Params, Tree
+from fedtailor.core import rng, tree
+from fedtailor.core.rng import Key, Turn
+from fedtailor.core.task import Batch, Task, per_name
+from fedtailor.core.training import Objective
+from fedtailor.core.tree import Params, Tree
 
 
 class Strategy(NamedTuple):

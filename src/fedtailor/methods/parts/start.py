@@ -6,11 +6,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
-from .data import Data
-from .rng import Turn
-from .task import Blocks, Task
-from .train import Loss, Recipe, fit
-from .tree import Params, Tree
+from fedtailor.core.data import Data
+from fedtailor.core.rng import Turn
+from fedtailor.core.task import Blocks, Task
+from fedtailor.core.training import Loss, Recipe, fit
+from fedtailor.core.tree import Params, Tree
 
 
 class Begun(NamedTuple):

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ..begin import Starter, as_received
-from ..data import Data
-from ..method import Method, Outcome
-from ..options import NonNegative, Weighting, Whole
-from ..rng import Key, Turn
-from ..task import Task
-from ..train import Recipe, fit, prox
-from ..tree import Params, Tree
-from .fedavg import fedavg
+from fedtailor.core.data import Data
+from fedtailor.core.method import Method, Outcome
+from fedtailor.core.options import NonNegative, Weighting, Whole
+from fedtailor.core.rng import Key, Turn
+from fedtailor.core.task import Task
+from fedtailor.core.training import Recipe, fit, prox
+from fedtailor.core.tree import Params, Tree
+from fedtailor.methods.one_model.fedavg import fedavg
+from fedtailor.methods.parts.start import Starter, as_received
 
 
 def ditto(

@@ -6,16 +6,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .. import tree
-from ..begin import Starter, as_received
-from ..data import Data
-from ..method import Method, Outcome, Upload, by_size
-from ..options import Above, Share, Weighting
-from ..rng import Key, Turn
-from ..task import Batch, Task, weighted_mean
-from ..train import Recipe, fit
-from ..tree import Params, Tree
-from .fedavg import fedavg
+from fedtailor.core import tree
+from fedtailor.core.data import Data
+from fedtailor.core.method import Method, Outcome, Upload, by_size
+from fedtailor.core.options import Above, Share, Weighting
+from fedtailor.core.rng import Key, Turn
+from fedtailor.core.task import Batch, Task, weighted_mean
+from fedtailor.core.training import Recipe, fit
+from fedtailor.core.tree import Params, Tree
+from fedtailor.methods.one_model.fedavg import fedavg
+from fedtailor.methods.parts.start import Starter, as_received
 
 
 def fedphp(

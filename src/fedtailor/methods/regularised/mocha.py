@@ -8,14 +8,14 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from .. import tree, wire
-from ..data import Data
-from ..method import Clients, Method, Outcome, Upload
-from ..options import NonNegative
-from ..rng import Key, Turn
-from ..task import Batch, Task
-from ..train import Recipe, fit
-from ..tree import Params, Tree
+from fedtailor.core import tree, wire
+from fedtailor.core.data import Data
+from fedtailor.core.method import Clients, Method, Outcome, Upload
+from fedtailor.core.options import NonNegative
+from fedtailor.core.rng import Key, Turn
+from fedtailor.core.task import Batch, Task
+from fedtailor.core.training import Recipe, fit
+from fedtailor.core.tree import Params, Tree
 
 
 def mocha(

@@ -6,17 +6,17 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from .. import tree
-from ..begin import Starter, as_received
-from ..data import Data
-from ..method import Method, Outcome, Upload, by_size
-from ..moreau import envelope
-from ..options import Count, NonNegative, Share, Weighting, Whole
-from ..rng import Key, Turn
-from ..task import Task
-from ..train import Recipe, descend
-from ..tree import Params, Tree
-from .fedavg import fedavg
+from fedtailor.core import tree
+from fedtailor.core.data import Data
+from fedtailor.core.method import Method, Outcome, Upload, by_size
+from fedtailor.core.options import Count, NonNegative, Share, Weighting, Whole
+from fedtailor.core.rng import Key, Turn
+from fedtailor.core.task import Task
+from fedtailor.core.training import Recipe, descend
+from fedtailor.core.tree import Params, Tree
+from fedtailor.methods.one_model.fedavg import fedavg
+from fedtailor.methods.parts.moreau import envelope
+from fedtailor.methods.parts.start import Starter, as_received
 
 
 def pfedme(

@@ -7,16 +7,16 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from .. import tree
-from ..data import Data
-from ..lwsam import Form, Scale, beside, block_scores
-from ..method import Method, Outcome, Upload
-from ..options import AboveOne, BlocksOrAuto, NonNegative
-from ..rng import Key, Turn
-from ..task import Task, blocks_without, per_name
-from ..train import Recipe, descend
-from ..tree import Params, Tree
-from .fedavg import fedavg
+from fedtailor.core import tree
+from fedtailor.core.data import Data
+from fedtailor.core.method import Method, Outcome, Upload
+from fedtailor.core.options import AboveOne, BlocksOrAuto, NonNegative
+from fedtailor.core.rng import Key, Turn
+from fedtailor.core.task import Task, blocks_without, per_name
+from fedtailor.core.training import Recipe, descend
+from fedtailor.core.tree import Params, Tree
+from fedtailor.methods.one_model.fedavg import fedavg
+from fedtailor.methods.parts.lwsam import Form, Scale, beside, block_scores
 
 
 def plgu_lf(

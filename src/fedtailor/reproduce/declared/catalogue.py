@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..config import Config
-from .cells import Scale, make_cells, run_key
-from .declare import find_experiments, read_papers
-from .estimate import in_words, seconds
-from .needs import lacking
-from .schema import Experiment
+from fedtailor.reproduce.declared.declare import find_experiments, read_papers
+from fedtailor.reproduce.declared.needs import lacking
+from fedtailor.reproduce.declared.schema import Experiment
+from fedtailor.reproduce.playing.cells import Scale, make_cells, run_key
+from fedtailor.reproduce.playing.estimate import in_words, seconds
+from fedtailor.results.config import Config
 
 
 def _runs(experiment: Experiment, scale: Scale, given: dict[str, Any]) -> list[Config]:

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from ..errors import BadInput, unknown
-from .cells import Cell
+from fedtailor.core.errors import BadInput, unknown
+from fedtailor.reproduce.playing.cells import Cell
 
 
 class Choosing(NamedTuple):

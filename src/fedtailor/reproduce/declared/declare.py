@@ -11,13 +11,21 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from ..config import MERE_PLACE
-from ..config import settings as known_settings
-from ..errors import BadInput, unknown
-from .fields import Fields
-from .measures import MEASURES
-from .published import read_published
-from .schema import Choice, Column, Experiment, Paper, Row, Small, Values
+from fedtailor.core.errors import BadInput, unknown
+from fedtailor.reproduce.declared.fields import Fields
+from fedtailor.reproduce.declared.published import read_published
+from fedtailor.reproduce.declared.schema import (
+    Choice,
+    Column,
+    Experiment,
+    Paper,
+    Row,
+    Small,
+    Values,
+)
+from fedtailor.reproduce.shown.measures import MEASURES
+from fedtailor.results.config import MERE_PLACE
+from fedtailor.results.config import settings as known_settings
 
 SHOWS = ("table", "curves", "sweep", "spread", "matrix", "bytes", "landscape", "join")
 RANKS = ("rows", "columns")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ..errors import BadInput, unknown
+from fedtailor.core.errors import BadInput, unknown
 
 WORDS = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
 WORDS |= {list: "a list", dict: "a table"}

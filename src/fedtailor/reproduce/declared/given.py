@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..config import settings as known_settings
-from ..errors import BadInput, unknown
+from fedtailor.core.errors import BadInput, unknown
+from fedtailor.results.config import settings as known_settings
 
 MAY_BE_GIVEN = (
     "data_dir", "hub", "device", "compile", "precision", "chunk", "checkpoint_every",

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ..config import Config
-from ..datasets import KNOWN, cifar, idx
-from ..datasets.images import visible
-from ..datasets.known import SETS, Known
-from ..datasets.load import FOLDER_VARIABLE, data_folder
+from fedtailor.datasets import KNOWN
+from fedtailor.datasets.formats import cifar, idx
+from fedtailor.datasets.formats.images import visible
+from fedtailor.datasets.known import SETS, Known
+from fedtailor.datasets.load import FOLDER_VARIABLE, data_folder
+from fedtailor.results.config import Config
 
 
 def _holds(known: Known, folder: Path) -> bool:

@@ -6,7 +6,7 @@ import re
 from math import inf
 from typing import NamedTuple
 
-from ..errors import BadInput
+from fedtailor.core.errors import BadInput
 
 NONE = "-"
 INFINITE = "∞"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from .published import Published
+from fedtailor.reproduce.declared.published import Published
 
 Values = dict[str, Any]
 

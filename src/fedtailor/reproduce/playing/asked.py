@@ -8,13 +8,13 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from ..checkpoint import write_atomically
-from ..errors import BadInput
-from ..folders import written_to
-from .cells import Scale
-from .declare import find_experiments, read_papers
-from .outcome import Part
-from .plan import Plan, make_plan
+from fedtailor.core.errors import BadInput
+from fedtailor.reproduce.declared.declare import find_experiments, read_papers
+from fedtailor.reproduce.playing.cells import Scale
+from fedtailor.reproduce.playing.plan import Plan, make_plan
+from fedtailor.reproduce.shown.outcome import Part
+from fedtailor.results.folder import written_to
+from fedtailor.results.storage import write_atomically
 
 ASKED = "asked.json"
 

@@ -9,13 +9,13 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache
 from typing import Any
 
-from ..config import MERE_PLACE, Config, make_config
-from ..config import settings as known_settings
-from ..describe import find, page
-from ..errors import BadInput, unknown
-from .given import check_given
-from .published import Published
-from .schema import Column, Experiment, Row, Values
+from fedtailor.core.errors import BadInput, unknown
+from fedtailor.methods.describe import find, page
+from fedtailor.reproduce.declared.given import check_given
+from fedtailor.reproduce.declared.published import Published
+from fedtailor.reproduce.declared.schema import Column, Experiment, Row, Values
+from fedtailor.results.config import MERE_PLACE, Config, make_config
+from fedtailor.results.config import settings as known_settings
 
 # a run that is finished elsewhere, or on data that came from elsewhere, is finished
 ELSEWHERE = MERE_PLACE | {"hub"}
@@ -144,7 +144,7 @@ def _check_options(experiment: Experiment, methods: Sequence[str]) -> None:
 
 
 def _somewhere(name: str) -> bool:
-    from ..methods import METHODS
+    from fedtailor.methods import METHODS
 
     return any(name in option_names(m) for m in METHODS)
 

@@ -12,12 +12,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..config import Config
-from ..describe import find
-from ..engine import Federation, Simulation
-from ..method import Method
-from ..task import classification
-from ..train import Recipe
+from fedtailor.core.method import Method
+from fedtailor.core.task import classification
+from fedtailor.core.training import Recipe
+from fedtailor.engine import Federation, Simulation
+from fedtailor.methods.describe import find
+from fedtailor.results.config import Config
 
 FEATURES, CLASSES, LAYERS = 8, 4, 12  # as deep as networks whose blocks options count
 CLIENTS, ROWS, HELD = 2, 16, 4  # rows per client: for training, and for validation and testing

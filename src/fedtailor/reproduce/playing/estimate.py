@@ -13,14 +13,14 @@ from typing import Any
 
 import torch
 
-from .. import __version__
-from ..assemble import DEFAULT_CLIENTS, DEFAULT_MODELS, choose_device
-from ..checkpoint import write_atomically
-from ..config import Config
-from ..form import Form
-from ..interruption import Interrupted
-from ..partition import parse_partition
-from .effort import effort
+from fedtailor.core.form import Form
+from fedtailor.core.version import __version__
+from fedtailor.partition import parse_partition
+from fedtailor.reproduce.playing.effort import effort
+from fedtailor.results.config import Config
+from fedtailor.results.storage import write_atomically
+from fedtailor.runs.build import DEFAULT_CLIENTS, DEFAULT_MODELS, choose_device
+from fedtailor.runs.interruption import Interrupted
 
 COUNTED = 2  # examples: a normalisation without statistics of its own takes no single one
 TRAINING = 3  # a step costs about three times its forward pass
@@ -65,7 +65,7 @@ def _remembered(name: str, find: Callable[[], float]) -> float:
 def _count(model: str, form: Form) -> float:
     from torch.utils.flop_counter import FlopCounterMode
 
-    from ..models import build
+    from fedtailor.models import build
 
     with torch.device("meta"):
         network = build(model, form).eval()
@@ -86,7 +86,7 @@ def forward_operations(model: str, form: Form) -> float:
 
 
 def _measure(device: str) -> float:
-    from ..runs import run
+    from fedtailor.runs.run import run
 
     batch, steps, clients = 10, 4, 10
     walls: list[float] = []

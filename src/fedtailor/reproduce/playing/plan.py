@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 
-from ..errors import BadInput
-from .cells import Scale, make_cells
-from .choose import choose
-from .needs import lacking
-from .outcome import Part
-from .play import Task, make_task
-from .schema import Experiment
+from fedtailor.core.errors import BadInput
+from fedtailor.reproduce.declared.choose import choose
+from fedtailor.reproduce.declared.needs import lacking
+from fedtailor.reproduce.declared.schema import Experiment
+from fedtailor.reproduce.playing.cells import Scale, make_cells
+from fedtailor.reproduce.playing.play import Task, make_task
+from fedtailor.reproduce.shown.outcome import Part
 
 
 @dataclass

@@ -7,19 +7,19 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
 
-from .. import __version__
-from ..assemble import World, assemble
-from ..checkpoint import LATEST
-from ..config import Config
-from ..engine import Diverged
-from ..errors import BadInput
-from ..failures import failure
-from ..folders import file_name
-from ..interruption import Interrupted
-from ..occupied import LOCK, occupy
-from ..resuming import restored
-from ..runs import Runner, Watcher, start
-from .cells import run_key, world_key
+from fedtailor.core.errors import BadInput
+from fedtailor.core.version import __version__
+from fedtailor.engine import Diverged
+from fedtailor.reproduce.playing.cells import run_key, world_key
+from fedtailor.results.config import Config
+from fedtailor.results.failures import failure
+from fedtailor.results.folder import file_name
+from fedtailor.results.lock import LOCK, occupy
+from fedtailor.results.storage import LATEST
+from fedtailor.runs.build import World, assemble
+from fedtailor.runs.interruption import Interrupted
+from fedtailor.runs.resume import restored
+from fedtailor.runs.run import Runner, Watcher, start
 
 HEAVY = ("models", "checkpoint", "general")  # hundreds of runs would fill any disk
 WORLDS = 2  # in memory at a time

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from time import monotonic
 from typing import Any, NamedTuple
 
-from .cells import world_key
-from .play import Task
+from fedtailor.reproduce.playing.cells import world_key
+from fedtailor.reproduce.playing.play import Task
 
 LATER = 5.0  # seconds until a run that another process plays is looked at again
 

@@ -7,19 +7,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ..checkpoint import write_atomically
-from ..errors import BadInput
-from ..figures import PAPER
-from ..folders import file_name, written_to
-from ..landscape import Tell
-from ..report import write_report
-from . import pictures
-from .landscapes import landscape, measure
-from .latex import as_latex
-from .matrices import matrix
-from .outcome import Part, outcome
-from .page import render
-from .writing import as_csv
+from fedtailor.analysis.landscape import Tell
+from fedtailor.core.errors import BadInput
+from fedtailor.figures import PAPER
+from fedtailor.report import write_report
+from fedtailor.reproduce.shown import pictures
+from fedtailor.reproduce.shown.landscapes import landscape, measure
+from fedtailor.reproduce.shown.latex import as_latex
+from fedtailor.reproduce.shown.matrices import matrix
+from fedtailor.reproduce.shown.outcome import Part, outcome
+from fedtailor.reproduce.shown.page import render
+from fedtailor.reproduce.shown.writing import as_csv
+from fedtailor.results.folder import file_name, written_to
+from fedtailor.results.storage import write_atomically
 
 DRAW: dict[str, Callable[[Part, Path], list[str]]] = {
     "table": lambda part, folder: [],

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .outcome import Part
-from .pictures import KINDS, finished, titled
-from .play import Task
+from fedtailor.reproduce.playing.play import Task
+from fedtailor.reproduce.shown.outcome import Part
+from fedtailor.reproduce.shown.pictures import KINDS, finished, titled
 
 if TYPE_CHECKING:
-    from ..landscape import Tell
+    from fedtailor.analysis.landscape import Tell
 
 PICTURE = "landscape"
 
@@ -28,8 +28,8 @@ def measure(part: Part, tell: Tell) -> None:
     Raises:
       BadInput: a run has not kept its models.
     """
-    from ..landscape import write_landscapes
-    from ..measured import read_landscape
+    from fedtailor.analysis.landscape import write_landscapes
+    from fedtailor.results.measurements import read_landscape
 
     for _, tasks in _columns(part):
         left = [task.folder for task in tasks if read_landscape(task.folder) is None]
@@ -39,7 +39,7 @@ def measure(part: Part, tell: Tell) -> None:
 
 def landscape(part: Part, folder: Path) -> list[str]:
     """Draws what was measured, a column of the experiment at a time."""
-    from ..figures import draw_figure
+    from fedtailor.figures import draw_figure
 
     out = []
     for number, (column, tasks) in enumerate(_columns(part)):

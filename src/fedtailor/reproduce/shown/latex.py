@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from .outcome import taus
-from .writing import Cell, Outcome, by_place, is_partial, number, ours, ranks_of
+from fedtailor.reproduce.shown.outcome import taus
+from fedtailor.reproduce.shown.writing import (
+    Cell,
+    Outcome,
+    by_place,
+    is_partial,
+    number,
+    ours,
+    ranks_of,
+)
 
 # the page of LaTeX's article class at 10 pt, which is the narrowest that is usual
 WIDTH = 345.0  # points

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from ..report.running import Standing, standing
-from .asked import part_of
-from .outcome import RESUMED_BY, outcome
-from .page import render
+from fedtailor.reproduce.playing.asked import part_of
+from fedtailor.reproduce.shown.outcome import RESUMED_BY, outcome
+from fedtailor.reproduce.shown.page import render
+from fedtailor.results.running import Standing, standing
 
 
 class LiveExperiment:

@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from ..figures import figure
-from ..folders import file_name
-from ..report.learnt import Records
-from .cells import Cell
-from .measures import read_run
-from .outcome import Part
-from .pictures import finished, headline, save, titled
-from .play import Task
+from fedtailor.figures import figure
+from fedtailor.reproduce.playing.cells import Cell
+from fedtailor.reproduce.playing.play import Task
+from fedtailor.reproduce.shown.measures import read_run
+from fedtailor.reproduce.shown.outcome import Part
+from fedtailor.reproduce.shown.pictures import finished, headline, save, titled
+from fedtailor.results.folder import file_name
+from fedtailor.results.learnt import Records
 
 BLOCKS = 8  # rows of a picture at most
 

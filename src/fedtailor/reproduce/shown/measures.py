@@ -8,7 +8,7 @@ from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ..errors import BadInput
+from fedtailor.core.errors import BadInput
 
 Result = dict[str, Any]
 History = list[dict[str, Any]]

@@ -10,17 +10,17 @@ from typing import Any
 import numpy as np
 from scipy.stats import kendalltau
 
-from .. import __version__
-from ..config import settings as known_settings
-from ..failures import failure
-from ..report.numbers import played_on
-from ..report.running import standing
-from .cells import ELSEWHERE, Cell, declared_rounds
-from .measures import MEASURES, Value, read_run
-from .play import Task
-from .published import Published
-from .schema import Experiment
-from .writing import in_order, number, shown
+from fedtailor.core.version import __version__
+from fedtailor.reproduce.declared.published import Published
+from fedtailor.reproduce.declared.schema import Experiment
+from fedtailor.reproduce.playing.cells import ELSEWHERE, Cell, declared_rounds
+from fedtailor.reproduce.playing.play import Task
+from fedtailor.reproduce.shown.measures import MEASURES, Value, read_run
+from fedtailor.reproduce.shown.writing import in_order, number, shown
+from fedtailor.results.config import settings as known_settings
+from fedtailor.results.failures import failure
+from fedtailor.results.numbers import played_on
+from fedtailor.results.running import standing
 
 APART = 2.0  # standard deviations of the paper
 RESUMED_BY = "fedtailor reproduce"  # be it at work already: half runs wait for their turn

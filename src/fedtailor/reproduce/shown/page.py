@@ -7,7 +7,16 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from .writing import SIGNS, by_place, is_partial, order, ours, signed, troubles, verdict
+from fedtailor.reproduce.shown.writing import (
+    SIGNS,
+    by_place,
+    is_partial,
+    order,
+    ours,
+    signed,
+    troubles,
+    verdict,
+)
 
 
 def _asset(package: str, name: str) -> str:

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from ..checkpoint import write_atomically
-from ..figures import COLOURS, curve, figure, file_of, look, tidy
-from ..report.collect import read_history
-from .cells import Cell
-from .measures import MEASURES, read_run
-from .outcome import Part, over_seeds
-from .play import Task
+from fedtailor.figures import COLOURS, curve, figure, file_of, look, tidy
+from fedtailor.reproduce.playing.cells import Cell
+from fedtailor.reproduce.playing.play import Task
+from fedtailor.reproduce.shown.measures import MEASURES, read_run
+from fedtailor.reproduce.shown.outcome import Part, over_seeds
+from fedtailor.results.collect import read_history
+from fedtailor.results.storage import write_atomically
 
 KINDS = ("png", "svg", "pdf")
 DOTS = 150  # per inch

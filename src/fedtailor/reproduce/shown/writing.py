@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from math import isinf
 from typing import Any
 
-from .published import INFINITE
+from fedtailor.reproduce.declared.published import INFINITE
 
 Outcome = dict[str, Any]
 Cell = dict[str, Any]

@@ -1,0 +1,1 @@
+"""Loss landscapes and trajectories of finished runs."""

@@ -1,0 +1,1 @@
+"""Clients spread over the workers of a Ray cluster."""

@@ -1,0 +1,1 @@
+"""The coordinator: rounds, members, and what it keeps on disk."""

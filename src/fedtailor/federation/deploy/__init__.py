@@ -1,0 +1,1 @@
+"""From nothing to running processes: keys, files of a project, and who starts what."""

@@ -1,0 +1,1 @@
+"""What travels between coordinator and sites, and what is checked before it is used."""

@@ -1,0 +1,1 @@
+"""A site: its data, its state, its settings, and the turns it plays."""

@@ -1,0 +1,1 @@
+"""Methods in which clients learn from chosen others."""

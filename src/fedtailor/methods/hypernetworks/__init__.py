@@ -1,0 +1,1 @@
+"""Methods whose server learns to write clients' models."""

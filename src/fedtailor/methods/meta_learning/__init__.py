@@ -1,0 +1,1 @@
+"""Methods that learn a model to be adapted in a few steps."""

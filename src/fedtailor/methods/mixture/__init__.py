@@ -1,0 +1,1 @@
+"""Methods that mix a shared model with a personal one."""

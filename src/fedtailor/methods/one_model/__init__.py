@@ -1,0 +1,1 @@
+"""Methods that learn one model for all, fine-tuned or not."""

@@ -1,0 +1,1 @@
+"""Methods that share some blocks of the network and keep the others."""

@@ -1,0 +1,1 @@
+"""Methods whose personal models are held near a shared one."""

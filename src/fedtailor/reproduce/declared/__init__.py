@@ -1,0 +1,1 @@
+"""What the papers say: experiments, settings and published numbers, as TOML."""

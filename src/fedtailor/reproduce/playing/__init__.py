@@ -1,0 +1,1 @@
+"""Plays a table's runs: which, in which order, in how many processes."""

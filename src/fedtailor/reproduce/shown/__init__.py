@@ -1,0 +1,1 @@
+"""A table beside the paper's: numbers, pages, pictures, LaTeX."""
