@@ -11,10 +11,10 @@ import pytest
 import torch
 
 import fedtailor
-from fedtailor.runs.build import assemble, choose_device, lay_out, make_method
-from fedtailor.results.config import Config, make_config
 from fedtailor.core.errors import BadInput
 from fedtailor.partition import save
+from fedtailor.results.config import Config, make_config
+from fedtailor.runs.build import assemble, choose_device, lay_out, make_method
 
 
 def config(**given: Any) -> Config:

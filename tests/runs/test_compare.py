@@ -16,10 +16,10 @@ from PIL import Image
 
 import fedtailor
 from fedtailor import BadInput
-from fedtailor.runs.compare import Plan, finish, open_comparison, run_folder, spread_options
 from fedtailor.results.config import read_config
-from fedtailor.runs.interruption import Interrupted
 from fedtailor.results.lock import LOCK, Occupied
+from fedtailor.runs.compare import Plan, finish, open_comparison, run_folder, spread_options
+from fedtailor.runs.interruption import Interrupted
 from tests.runs.runlab import held
 
 SMALL: dict[str, Any] = {

@@ -64,8 +64,8 @@ def test_predictions_agree_with_the_reported_accuracy(method: str, tmp_path: Pat
     """Every method's saved models predict what the run scored, on all test rows."""
     data = table(tmp_path / "own.csv", clients="north south east")
     found = fedtailor.run(method, data=str(data), rounds=2, out=tmp_path / "run", test=0.5)
-    from fedtailor.runs.build import lay_out
     from fedtailor.results.config import make_config, read_config
+    from fedtailor.runs.build import lay_out
 
     name, given, options = read_config(tmp_path / "run" / "config.toml")
     _, _, partition = lay_out(make_config(str(name), given, options))

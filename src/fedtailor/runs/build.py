@@ -14,21 +14,29 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedtailor.results.config import Config
-from fedtailor.datasets import Encoder, Source, encode, load
-from fedtailor.datasets.wording import shown
-from fedtailor.methods.describe import find
-from fedtailor.engine import Federation
-from fedtailor.engine.loops.runner import use_precision
 from fedtailor.core.errors import BadInput
 from fedtailor.core.form import Form
 from fedtailor.core.method import Method
-from fedtailor.models import build
-from fedtailor.partition import Partition, divide, hold_out, load_partition, parse_partition, permute_targets, split
-from fedtailor.partition.latent import latent_clusters
 from fedtailor.core.privacy import require_accountant
-from fedtailor.runs.schedule import networks
 from fedtailor.core.task import AUGMENTATIONS, Task, classification
+from fedtailor.datasets import Encoder, Source, encode, load
+from fedtailor.datasets.wording import shown
+from fedtailor.engine import Federation
+from fedtailor.engine.loops.runner import use_precision
+from fedtailor.methods.describe import find
+from fedtailor.models import build
+from fedtailor.partition import (
+    Partition,
+    divide,
+    hold_out,
+    load_partition,
+    parse_partition,
+    permute_targets,
+    split,
+)
+from fedtailor.partition.latent import latent_clusters
+from fedtailor.results.config import Config
+from fedtailor.runs.schedule import networks
 
 DEFAULT_CLIENTS, DEFAULT_PARTITION = 20, "dirichlet:0.1"
 DEFAULT_MODELS = {"image": "cnn", "table": "mlp", "text": "fasttext"}

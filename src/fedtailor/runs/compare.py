@@ -11,21 +11,21 @@ from typing import Any
 
 import numpy as np
 
-from fedtailor.core.version import __version__
-from fedtailor.runs.build import World, assemble, make_method, make_task
-from fedtailor.results.storage import write_atomically
-from fedtailor.results.config import Config, make_config
-from fedtailor.methods.describe import find, page
 from fedtailor.core.errors import BadInput, unknown
-from fedtailor.results.folder import open_folder
-from fedtailor.methods import METHODS
-from fedtailor.results.lock import occupy
+from fedtailor.core.version import __version__
 from fedtailor.figures.partition import draw
+from fedtailor.methods import METHODS
+from fedtailor.methods.describe import find, page
 from fedtailor.report import write_report
 from fedtailor.results.collect import read_history, read_result
+from fedtailor.results.config import Config, make_config
+from fedtailor.results.folder import open_folder
+from fedtailor.results.lock import occupy
+from fedtailor.results.storage import write_atomically
+from fedtailor.results.verdict import YARDSTICK, verdict
+from fedtailor.runs.build import World, assemble, make_method, make_task
 from fedtailor.runs.resume import resume
 from fedtailor.runs.run import Line, Watcher, start
-from fedtailor.results.verdict import YARDSTICK, verdict
 
 MOST_SEEDS = 1000
 MARK = "comparison.json"

@@ -7,18 +7,18 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from fedtailor.results import storage
 from fedtailor.core import tree
-from fedtailor.runs.build import World, assemble, make_players
-from fedtailor.results.storage import load_tensors
-from fedtailor.results.config import config_of
 from fedtailor.core.errors import BadInput, unknown
-from fedtailor.results.folder import file_name
-from fedtailor.runs.saved_models import read_general
 from fedtailor.core.method import Method
-from fedtailor.results.collect import read_run, run_folders
 from fedtailor.core.task import Task
 from fedtailor.core.tree import Tree
+from fedtailor.results import storage
+from fedtailor.results.collect import read_run, run_folders
+from fedtailor.results.config import config_of
+from fedtailor.results.folder import file_name
+from fedtailor.results.storage import load_tensors
+from fedtailor.runs.build import World, assemble, make_players
+from fedtailor.runs.saved_models import read_general
 
 
 class Reopened(NamedTuple):

@@ -9,12 +9,12 @@ from typing import Any, NamedTuple
 
 import torch
 
-from fedtailor.runs.build import make_method, make_task
-from fedtailor.results.storage import load_tensors
-from fedtailor.results.config import config_of
-from fedtailor.datasets import Encoder, read_examples
 from fedtailor.core.errors import BadInput, unknown
+from fedtailor.datasets import Encoder, read_examples
+from fedtailor.results.config import config_of
 from fedtailor.results.folder import file_name
+from fedtailor.results.storage import load_tensors
+from fedtailor.runs.build import make_method, make_task
 
 
 class Prediction(NamedTuple):

@@ -12,13 +12,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedtailor.core.privacy import Spent
+from fedtailor.core.training import Score
 from fedtailor.core.version import __version__
-from fedtailor.runs.build import hardware
 from fedtailor.methods.describe import find, page
 from fedtailor.results.metrics import accuracies, best_round, summarise
-from fedtailor.core.privacy import Spent
 from fedtailor.results.names import block_names
-from fedtailor.core.training import Score
+from fedtailor.runs.build import hardware
 
 if TYPE_CHECKING:
     from fedtailor.runs.run import Runner

@@ -6,15 +6,15 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fedtailor.core.version import __version__
-from fedtailor.results import storage
-from fedtailor.results.storage import write_atomically
-from fedtailor.results.config import config_of
 from fedtailor.core.errors import BadInput
-from fedtailor.results.lock import occupy
 from fedtailor.core.privacy import Spent
+from fedtailor.core.version import __version__
 from fedtailor.report import write_report
+from fedtailor.results import storage
 from fedtailor.results.collect import read_result
+from fedtailor.results.config import config_of
+from fedtailor.results.lock import occupy
+from fedtailor.results.storage import write_atomically
 from fedtailor.runs.run import Line, Progress, Runner, Watcher
 
 

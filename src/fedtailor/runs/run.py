@@ -13,27 +13,27 @@ from typing import Any
 
 import torch
 
-from fedtailor.core.version import __version__
-from fedtailor.results import storage
 from fedtailor.core import tree
-from fedtailor.runs.build import World, assemble, make_players, players_on
-from fedtailor.results.storage import save_tensors, write_atomically
-from fedtailor.results.config import Config, make_config, write_config
+from fedtailor.core.errors import BadInput
+from fedtailor.core.privacy import Spent, epsilons
+from fedtailor.core.training import Recipe, Score
+from fedtailor.core.version import __version__
 from fedtailor.engine import Cluster, RoundReport, Scores, Simulation, draw_cohort
 from fedtailor.engine.loops.runner import Way, Work, choose_way
-from fedtailor.core.errors import BadInput
+from fedtailor.report import write_report
+from fedtailor.results import storage
+from fedtailor.results.config import Config, make_config, write_config
+from fedtailor.results.confusion import Confusion
 from fedtailor.results.failures import noted
 from fedtailor.results.folder import file_name, open_folder
-from fedtailor.runs.interruption import Interrupted, ctrl_c
-from fedtailor.runs.saved_models import Points, keep_general
 from fedtailor.results.lock import occupy
-from fedtailor.core.privacy import Spent, epsilons
-from fedtailor.results.confusion import Confusion
-from fedtailor.report import write_report
 from fedtailor.results.running import BEGUN
+from fedtailor.results.storage import save_tensors, write_atomically
+from fedtailor.runs.build import World, assemble, make_players, players_on
+from fedtailor.runs.interruption import Interrupted, ctrl_c
 from fedtailor.runs.result import client_table, facts_of, per_client, result_of, summary
+from fedtailor.runs.saved_models import Points, keep_general
 from fedtailor.runs.schedule import arrivals, networks, present
-from fedtailor.core.training import Recipe, Score
 
 Line = dict[str, Any]
 Watcher = Callable[[Line, int], None]  # (line of the history, number of rounds)

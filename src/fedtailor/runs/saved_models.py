@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from fedtailor.core import tree
-from fedtailor.results.storage import load_tensors, save_tensors
+from fedtailor.core.tree import Tree
 from fedtailor.engine import Simulation
 from fedtailor.results.folder import file_name
 from fedtailor.results.measurements import AFTER, BEFORE
-from fedtailor.core.tree import Tree
+from fedtailor.results.storage import load_tensors, save_tensors
 
 GENERAL = "general"  # a file, or a folder where the clients' differ
 PATH = "path"

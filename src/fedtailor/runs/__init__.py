@@ -1,0 +1,1 @@
+"""Plays runs: from a configuration to a folder."""
