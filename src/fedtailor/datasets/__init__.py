@@ -1,14 +1,16 @@
 """Data: known sets and one's own, from disk or the hub, to arrays that a network takes.
 
-`load` finds a data set and returns a `Source`: raw examples with labels, the official split and
-the natural clients, all checked. `encode` fits the preprocessing on the training rows only and
-returns an `Encoder`, which is saved with a model so that `read_examples` can feed it later.
+`load` finds a data set by its name or path, `source_of` takes objects in memory. Both return a
+`Source`: raw examples with labels, the official split and the natural clients, all checked.
+`encode` fits the preprocessing on the training rows only and returns an `Encoder`, which is saved
+with a model so that `read_examples` can feed it later.
 """
 
 from fedtailor.datasets.encode import Encoder, encode
 from fedtailor.datasets.examples import read_examples
 from fedtailor.datasets.known import KNOWN
 from fedtailor.datasets.load import load
+from fedtailor.datasets.objects import source_of
 from fedtailor.datasets.source import Source, Table
 
-__all__ = ["KNOWN", "Encoder", "Source", "Table", "encode", "load", "read_examples"]
+__all__ = ["KNOWN", "Encoder", "Source", "Table", "encode", "load", "read_examples", "source_of"]

@@ -111,7 +111,7 @@ def _table(sheet: Sheet, encoder: Encoder) -> Table:
         if cells is None:
             continue  # the encoder names all missing columns at once
         if isinstance(cells, np.ndarray):
-            columns[column.name] = cells
+            columns[column.name] = cells.astype(np.float64, copy=False)
         elif isinstance(column, Numeric):
             columns[column.name] = _numbers(sheet, column.name, [str(c) for c in cells])
         else:
@@ -134,7 +134,7 @@ def _text_column(sheet: Sheet) -> str:
     chosen = [n for n in names if n.lower() == "text"] or names
     if len(chosen) != 1:
         raise BadInput(
-            f"'{shown(sheet.path)}' has the columns {listed(names)}: call the one to read 'text'"
+            f"{sheet.where} has the columns {listed(names)}: call the one to read 'text'"
         )
     return chosen[0]
 

@@ -48,7 +48,7 @@ def load(
     wishes = Wishes(label, client, text)
     # A known name wins over a folder of the same name: `mnist` is never by accident one's own.
     if name in KNOWN:
-        _refuse_wishes(wishes, name)
+        wishes.refuse(f"is for tables of your own, not for '{name}'")
         source = _digits() if name == "digits" else _load_known(name, data_dir, image_size, hub)
     elif _is_path(name):
         if hub:
@@ -56,12 +56,17 @@ def load(
         source = load_own(Path(name), wishes, image_size)
     else:
         raise unknown("data set", shown(name), (*KNOWN, "or a path to your own data"))
+    return with_image_size(source, image_size)
+
+
+def with_image_size(source: Source, image_size: int | None) -> Source:
+    """The source with its images brought to that many pixels a side; None leaves them."""
     if image_size is None:
         return source
     if not isinstance(source.raw, np.ndarray):
         raise BadInput(
-            f"--image-size {image_size} is for images but '{shown(name)}' is {source.kind} data: "
-            "leave it out"
+            f"--image-size {image_size} is for images but '{shown(source.name)}' is {source.kind} "
+            "data: leave it out"
         )
     return replace(source, raw=resized(source.raw, image_size))
 
@@ -69,13 +74,6 @@ def load(
 def _is_path(name: str) -> bool:
     separators = [s for s in (os.sep, os.altsep) if s]
     return any(s in name for s in separators) or (bool(name) and Path(name).exists())
-
-
-def _refuse_wishes(wishes: Wishes, name: str) -> None:
-    for flag, wish in wishes.flags().items():
-        raise BadInput(
-            f"{flag} '{shown(wish)}' is for tables of your own, not for '{name}': leave it out"
-        )
 
 
 def data_folder(data_dir: Path | None) -> Path:

@@ -172,8 +172,7 @@ def _column(sheet: Sheet, usual: Sequence[str], role: str) -> str:
         if name in sheet.columns:
             return name
     raise BadInput(
-        f"'{shown(sheet.path)}' has no {role} column among {listed(sheet.columns)}: "
-        f"call it '{usual[0]}'"
+        f"{sheet.where} has no {role} column among {listed(sheet.columns)}: call it '{usual[0]}'"
     )
 
 
@@ -260,5 +259,5 @@ def _pixel_part(known: Known, path: Path) -> Part:
         places.append(f"line {line}")
     grid = np.frombuffer(bytes(pixels), np.uint8).reshape(-1, side, side, known.channels)
     images = np.ascontiguousarray(grid.transpose(0, 3, 1, 2))
-    names = label_names(Sheet(path, {label: labels}, places, typed=False), label)
+    names = label_names(Sheet(f"'{shown(path)}'", {label: labels}, places, typed=False), label)
     return Part(images, names, f"'{shown(path)}'", _is_test(path) and not _is_train(path))

@@ -58,28 +58,21 @@ def load_own(path: Path, wishes: Wishes, image_size: int | None) -> Source:
     if not path.exists():
         raise BadInput(f"data '{shown(path)}' does not exist: give a file or a folder")
     if path.suffix.lower() == ".npz":
-        _refuse_wishes(wishes, path)
+        wishes.refuse(f"names a column but '{shown(path)}' has none")
         return assemble(name, npz_parts(path))
     if path.suffix.lower() in TABLES:
         return assemble(name, sheet_parts([read_sheet(path)], wishes, [None], image_size))
     raise BadInput(f"data '{shown(path)}' is of no known kind: give {listed(TABLE_FILES)}")
 
 
-def _refuse_wishes(wishes: Wishes, path: Path) -> None:
-    for flag, wish in wishes.flags().items():
-        raise BadInput(
-            f"{flag} '{shown(wish)}' names a column but '{shown(path)}' has none: leave it out"
-        )
-
-
 def _load_folder(root: Path, name: str, wishes: Wishes, image_size: int | None) -> Source:
     folders = _folders_only(root)
     if any(is_image(p) for f in folders for p in visible(f)):
-        _refuse_wishes(wishes, root)
+        wishes.refuse(f"names a column but '{shown(root)}' has none")
         return assemble(name, parts_of([shelf_of(root)], image_size))
     names = {f.name for f in folders}
     if "train" in names and names <= {"train", *TEST_FOLDERS}:
-        _refuse_wishes(wishes, root)
+        wishes.refuse(f"names a column but '{shown(root)}' has none")
         ordered = sorted(folders, key=lambda f: f.name != "train")
         shelves = [shelf_of(f, test=f.name != "train") for f in ordered]
         return assemble(name, parts_of(shelves, image_size))
@@ -89,7 +82,7 @@ def _load_folder(root: Path, name: str, wishes: Wishes, image_size: int | None) 
             "whose folders are the clients: leave it out"
         )
     if all(p.is_dir() for f in folders for p in visible(f)):
-        _refuse_wishes(wishes, root)
+        wishes.refuse(f"names a column but '{shown(root)}' has none")
         return assemble(name, parts_of([_client_shelf(f) for f in folders], image_size))
     return assemble(name, _client_tables(folders, wishes, image_size))
 
@@ -126,7 +119,7 @@ def _client_tables(folders: Sequence[Path], wishes: Wishes, image_size: int | No
         )
     owners = [folder.name for folder in folders]
     if endings == [".npz"]:
-        _refuse_wishes(wishes, folders[0].parent)
+        wishes.refuse(f"names a column but '{shown(folders[0].parent)}' has none")
         return [
             Part(p.raw, p.labels, p.where, p.test, [owner] * len(p.labels))
             for file, owner in zip(files, owners, strict=True)
@@ -157,10 +150,7 @@ def sheet_parts(
     roles = roles_of(sheets[0], wishes)
     for sheet in sheets[1:]:
         first = sheets[0]
-        same_columns(
-            tuple(first.columns), tuple(sheet.columns), f"'{shown(first.path)}'",
-            f"'{shown(sheet.path)}'",
-        )  # fmt: skip
+        same_columns(tuple(first.columns), tuple(sheet.columns), first.where, sheet.where)
     raws = _raws(sheets, roles, image_size)
     parts = []
     for sheet, raw, owner in zip(sheets, raws, owners, strict=True):
@@ -169,7 +159,7 @@ def sheet_parts(
         else:
             names = client_names(sheet, roles.client) if roles.client else []
         labels = label_names(sheet, roles.label)
-        parts.append(Part(raw, labels, f"'{shown(sheet.path)}'", owners=names))
+        parts.append(Part(raw, labels, sheet.where, owners=names))
     return parts
 
 
@@ -193,5 +183,5 @@ def pictures_of(sheet: Sheet, column: str) -> list[Picture]:
     """The encoded images in a column of bytes."""
     cells = sheet.columns[column]
     if not holds_images(sheet, column):
-        raise BadInput(f"'{shown(sheet.path)}' column '{shown(column)}' holds no image bytes")
+        raise BadInput(f"{sheet.where} column '{shown(column)}' holds no image bytes")
     return [Picture(sheet.at(i), c) for i, c in enumerate(cells) if isinstance(c, bytes)]

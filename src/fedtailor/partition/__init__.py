@@ -6,7 +6,15 @@ Everything here is a pure function of its arguments.
 from fedtailor.partition.draws import draws
 from fedtailor.partition.files import load_partition, save
 from fedtailor.partition.kinship import relatives, ring
-from fedtailor.partition.parts import PARTS, Partition, hold_out, permute_targets, split
+from fedtailor.partition.objects import partition_of
+from fedtailor.partition.parts import (
+    PARTS,
+    Partition,
+    hold_out,
+    numbered_clients,
+    permute_targets,
+    split,
+)
 from fedtailor.partition.recipes import (
     dirichlet,
     groups,
@@ -35,7 +43,9 @@ __all__ = [
     "natural",
     "noniid1",
     "noniid2",
+    "numbered_clients",
     "parse_partition",
+    "partition_of",
     "pathological",
     "permute_targets",
     "relatives",

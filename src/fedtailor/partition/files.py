@@ -64,25 +64,7 @@ def load_partition(path: Path, *, rows: int) -> Partition:
         raise BadInput(
             f"'{path}' is not an intact partition file: make it anew with the command that wrote it"
         ) from error
-    for client, name in enumerate(partition.names):
-        for part in ("train", "test"):
-            if getattr(partition, part)[client].size == 0:
-                raise BadInput(
-                    f"partition '{path}': {part} of client '{name}' has no rows; mend it"
-                )
-        mine = partition.rows(client)
-        if mine[0] < 0 or mine[-1] >= rows:
-            wrong = mine[0] if mine[0] < 0 else mine[-1]
-            raise BadInput(
-                f"partition '{path}': client '{name}' has row {wrong}, but the data have {rows} "
-                "rows: use the partition made for these data"
-            )
-        twice = mine[1:][mine[1:] == mine[:-1]]
-        if twice.size:
-            raise BadInput(
-                f"partition '{path}': row {twice[0]} of client '{name}' is in two places: "
-                "train, val and test may not overlap"
-            )
+    partition.check(rows, f"partition '{path}'")
     return partition
 
 

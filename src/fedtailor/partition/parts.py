@@ -40,6 +40,37 @@ class Partition:
         """All rows of a client."""
         return np.sort(np.concatenate([getattr(self, part)[client] for part in PARTS]))
 
+    def check(self, rows: int, where: str) -> None:
+        """Raise `BadInput`, which begins with `where`, unless it fits data with that many rows."""
+        for client, name in enumerate(self.names):
+            for part in ("train", "test"):
+                if getattr(self, part)[client].size == 0:
+                    raise BadInput(f"{where}: {part} of client '{name}' has no rows; mend it")
+            mine = self.rows(client)
+            if mine[0] < 0 or mine[-1] >= rows:
+                wrong = mine[0] if mine[0] < 0 else mine[-1]
+                raise BadInput(
+                    f"{where}: client '{name}' has row {wrong}, but the data have {rows} rows: "
+                    "use the partition made for these data"
+                )
+            twice = mine[1:][mine[1:] == mine[:-1]]
+            if twice.size:
+                raise BadInput(
+                    f"{where}: row {twice[0]} of client '{name}' is in two places: "
+                    "train, val and test may not overlap"
+                )
+
+
+def numbered_clients(count: int) -> list[str]:
+    """Names for clients that have none: as many digits as the last one needs.
+
+    Example:
+      >>> numbered_clients(11)[:2]
+      ['client-00', 'client-01']
+    """
+    digits = len(str(count - 1))
+    return [f"client-{i:0{digits}d}" for i in range(count)]
+
 
 def split(
     rows_per_client: Sequence[Rows],

@@ -30,6 +30,7 @@ from fedtailor.partition import (
     divide,
     hold_out,
     load_partition,
+    numbered_clients,
     parse_partition,
     permute_targets,
     split,
@@ -177,8 +178,7 @@ def make_partition(config: Config, source: Source) -> Partition:
             clusters=_clusters(source, scheme.name, scheme.parameters, config.partition_seed),
             min_samples=config.min_samples,
         )
-        digits = len(str(len(rows) - 1))
-        names = source.owners if natural else [f"client-{i:0{digits}d}" for i in range(len(rows))]
+        names = source.owners if natural else numbered_clients(len(rows))
         if config.official_test and not source.official_test.any():
             raise BadInput(
                 f"data '{source.name}' has no test rows of its own: drop --official-test"

@@ -25,16 +25,16 @@ Cells: TypeAlias = Array | list[str] | list[bytes]
 
 @dataclass(frozen=True, eq=False)
 class Sheet:
-    """A table file as read: numbers as float64, text as str, images as bytes.
+    """A table as read: numbers as an array, text as str, images as bytes.
 
     Attributes:
-      path: the file.
+      where: how messages call it: the file's name in quotes.
       columns: the cells of each column.
       places: "line 3" or "row 2" of each row, for messages.
       typed: whether the file itself says what is a number (parquet) or all is text (csv).
     """
 
-    path: Path
+    where: str
     columns: Mapping[str, Cells]
     places: Sequence[str]
     typed: bool
@@ -43,7 +43,7 @@ class Sheet:
         return len(self.places)
 
     def at(self, row: int) -> str:
-        return f"'{shown(self.path)}' {self.places[row]}"
+        return f"{self.where} {self.places[row]}"
 
 
 def read_sheet(path: Path) -> Sheet:
@@ -86,24 +86,27 @@ def csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
 def _read_csv(path: Path) -> Sheet:
     (_, header), *rows = csv_rows(path)
     names = [name.strip() for name in header]
-    _check_header(names, path)
+    check_header(names, f"'{shown(path)}'")
     columns: dict[str, Cells] = {name: [row[i] for _, row in rows] for i, name in enumerate(names)}
-    return Sheet(path, columns, [f"line {line}" for line, _ in rows], typed=False)
+    return Sheet(f"'{shown(path)}'", columns, [f"line {line}" for line, _ in rows], typed=False)
 
 
-def _check_header(names: Sequence[str], path: Path) -> None:
+def check_header(names: Sequence[str], where: str) -> None:
+    """Raise `BadInput` unless every column has a name of its own."""
     for i, name in enumerate(names):
         if not name:
-            raise BadInput(f"'{shown(path)}' has no name for column {i + 1}: name it in line 1")
+            raise BadInput(f"{where} has no name for column {i + 1}: name it in line 1")
         if name in names[:i]:
-            raise BadInput(f"'{shown(path)}' has two columns '{shown(name)}': rename one")
+            raise BadInput(f"{where} has two columns '{shown(name)}': rename one")
 
 
 def _read_parquet(path: Path) -> Sheet:
     table = _parquet_table(path)
-    _check_header(table.column_names, path)
+    check_header(table.column_names, f"'{shown(path)}'")
     columns = {n: _parquet_cells(table.column(n), n, path) for n in table.column_names}
-    return Sheet(path, columns, [f"row {i + 1}" for i in range(table.num_rows)], typed=True)
+    return Sheet(
+        f"'{shown(path)}'", columns, [f"row {i + 1}" for i in range(table.num_rows)], typed=True
+    )
 
 
 def _parquet_table(path: Path) -> Any:
@@ -189,11 +192,9 @@ def _typed(cells: Sequence[Cells], name: str, sheets: Sequence[Sheet]) -> list[A
     out = []
     for sheet, column in zip(sheets, cells, strict=True):
         if isinstance(column, np.ndarray):
-            array: Array | int = column
+            array: Array | int = column.astype(np.float64, copy=False)
         elif any(isinstance(c, bytes) for c in column):
-            raise BadInput(
-                f"'{shown(sheet.path)}' column '{shown(name)}' holds bytes: leave it out"
-            )
+            raise BadInput(f"{sheet.where} column '{shown(name)}' holds bytes: leave it out")
         else:
             array = 0 if sheet.typed else numbers([str(c) for c in column])
         if isinstance(array, int):
@@ -207,7 +208,7 @@ def _all_categories(cells: Sequence[Cells], name: str, sheets: Sequence[Sheet]) 
     for sheet, column in zip(sheets, cells, strict=True):
         if isinstance(column, np.ndarray) and not np.isnan(column).all():
             raise BadInput(
-                f"'{shown(sheet.path)}' column '{shown(name)}' holds numbers but text at another "
+                f"{sheet.where} column '{shown(name)}' holds numbers but text at another "
                 "client: make it one or the other everywhere"
             )
     return [categories([str(c) for c in column]) for column in cells]
@@ -268,10 +269,11 @@ class Wishes(NamedTuple):
     client: str | None = None
     text: str | None = None
 
-    def flags(self) -> dict[str, str]:
-        """What was named, by its option on the command line."""
-        flags = {"--label": self.label, "--client-column": self.client, "--text-column": self.text}
-        return {flag: name for flag, name in flags.items() if name is not None}
+    def refuse(self, why: str) -> None:
+        """Raise `BadInput` if a column was named: these data have none."""
+        for flag, name in zip(("--label", "--client-column", "--text-column"), self, strict=True):
+            if name is not None:
+                raise BadInput(f"{flag} '{shown(name)}' {why}: leave it out")
 
 
 class Roles(NamedTuple):
@@ -288,8 +290,8 @@ def roles_of(sheet: Sheet, wishes: Wishes) -> Roles:
     names = tuple(sheet.columns)
     for wish in wishes:
         if wish is not None and wish not in names:
-            raise unknown(f"column in '{shown(sheet.path)}'", shown(wish), map(shown, names))
-    label = wishes.label or _usual_label(names, sheet.path, wishes)
+            raise unknown(f"column in {sheet.where}", shown(wish), map(shown, names))
+    label = wishes.label or _usual_label(names, sheet.where, wishes)
     client = wishes.client
     if client is None:
         usual = [n for n in names if n.lower() in CLIENT_NAMES and n not in (label, wishes.text)]
@@ -299,34 +301,28 @@ def roles_of(sheet: Sheet, wishes: Wishes) -> Roles:
         wishes.text is not None
     ):
         raise BadInput(
-            f"'{shown(sheet.path)}': one column cannot be label '{shown(label)}', client "
+            f"{sheet.where}: one column cannot be label '{shown(label)}', client "
             f"'{shown(client)}' and text '{shown(wishes.text)}' at once: name different columns"
         )
     if not features:
-        raise BadInput(
-            f"'{shown(sheet.path)}' has only the columns {listed(names)}: add a feature column"
-        )
+        raise BadInput(f"{sheet.where} has only the columns {listed(names)}: add a feature column")
     text = wishes.text
     if text is None and len(features) == 1 and features[0].lower() == "text":
         text = features[0]
     return Roles(label, client, text, features)
 
 
-def _usual_label(names: Sequence[str], path: Path, wishes: Wishes) -> str:
+def _usual_label(names: Sequence[str], where: str, wishes: Wishes) -> str:
     for usual in LABEL_NAMES:
         for name in names:
             if name.lower() == usual and name not in (wishes.client, wishes.text):
                 return name
-    raise BadInput(
-        f"'{shown(path)}' has no label column among {listed(names)}: name it with --label"
-    )
+    raise BadInput(f"{where} has no label column among {listed(names)}: name it with --label")
 
 
 def texts(sheet: Sheet, column: str) -> tuple[str, ...]:
     """The column as texts."""
     cells = sheet.columns[column]
     if isinstance(cells, np.ndarray) or any(isinstance(c, bytes) for c in cells):
-        raise BadInput(
-            f"'{shown(sheet.path)}' column '{shown(column)}' is not text: choose another"
-        )
+        raise BadInput(f"{sheet.where} column '{shown(column)}' is not text: choose another")
     return tuple(str(c) for c in cells)

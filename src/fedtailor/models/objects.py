@@ -1,0 +1,108 @@
+"""Networks as objects: a module with its weights, or a factory that makes new ones."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import torch
+from torch import nn
+
+from fedtailor.core.errors import BadInput
+from fedtailor.core.form import Form
+from fedtailor.core.task import to_input
+from fedtailor.models.named import build
+
+Model: TypeAlias = str | nn.Module | Callable[[Form], nn.Module] | Callable[[], nn.Module]
+
+
+def network_of(model: Model, form: Form) -> nn.Module:
+    """A network for data of this form, from a name, a module or a factory.
+
+    Args:
+      model: a name as `build` takes it; a module, which is copied with its weights: they are what
+        all clients start from, whatever the seed; or a factory, called without arguments or with
+        the form (if it has one parameter without a default, or one called `form`). A factory draws
+        new weights from the run's seed.
+      form: what the examples look like.
+
+    Raises:
+      BadInput: no network, or it does not give one logit per class for such examples.
+
+    Example:
+      >>> form = Form("table", (4,), 3)
+      >>> network_of(lambda form: nn.Linear(form.shape[0], form.classes), form)
+      Linear(in_features=4, out_features=3, bias=True)
+      >>> network_of(nn.Linear(4, 2), form)  # doctest: +ELLIPSIS
+      Traceback (most recent call last):
+      fedtailor.core.errors.BadInput: model Linear gives (2,) for an example: return 3 logits...
+    """
+    if isinstance(model, str):
+        return build(model, form)
+    network = copy.deepcopy(model) if isinstance(model, nn.Module) else _made(model, form)
+    network = network.cpu()
+    _check(network, form)
+    return network
+
+
+def _made(factory: Any, form: Form) -> nn.Module:
+    name = getattr(factory, "__name__", type(factory).__name__)
+    if not callable(factory):
+        raise BadInput(
+            f"model is of type {type(factory).__name__}: give a name, an nn.Module or a factory"
+        )
+    network = factory(form) if _takes_form(factory, name) else factory()
+    if not isinstance(network, nn.Module):
+        raise BadInput(
+            f"model {name}: the factory returned {type(network).__name__}: return a torch.nn.Module"
+        )
+    return network
+
+
+def _takes_form(factory: Callable[..., Any], name: str) -> bool:
+    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    parameters = inspect.signature(factory).parameters.values()
+    needed = [p for p in parameters if p.kind in positional and p.default is p.empty]
+    if len(needed) > 1:
+        raise BadInput(
+            f"model {name}: the factory needs {', '.join(p.name for p in needed)}: "
+            "write one that takes nothing, or the form of the data"
+        )
+    first = next((p for p in parameters if p.kind in positional), None)
+    return bool(needed) or (first is not None and first.name == "form")
+
+
+def _check(network: nn.Module, form: Form) -> None:
+    """Two examples of zeros go through, in evaluation: statistics stay as they are."""
+    name = type(network).__name__
+    frozen = [k for k, p in network.named_parameters() if not p.requires_grad]
+    if frozen:
+        raise BadInput(
+            f"model {name}: '{frozen[0]}' is frozen, but all parameters are trained: call "
+            "requires_grad_(True), or make it a buffer"
+        )
+    kinds = {"image": torch.uint8, "table": torch.float32, "text": torch.int64}
+    x = torch.zeros(2, *form.shape, dtype=kinds[form.kind])
+    was_training = network.training
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            dtype = next((p.dtype for p in network.parameters()), None)
+            if dtype is None:
+                raise BadInput(f"model {name} has no parameters: there is nothing to train")
+            logits = network.eval()(to_input(x, dtype))
+    except BadInput:
+        raise
+    except Exception as error:  # whatever a stranger's forward raises
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        raise BadInput(
+            f"model {name} does not take {form.kind} examples of shape {form.shape} ({reason[:160]}"
+            "): make its first layer fit"
+        ) from error
+    finally:
+        network.train(was_training)
+    shape = tuple(getattr(logits, "shape", ()))
+    if shape != (2, form.classes):
+        found = f"{shape[1:]} for an example" if shape[:1] == (2,) else f"{type(logits).__name__}"
+        raise BadInput(f"model {name} gives {found}: return {form.classes} logits, one per class")
