@@ -20,7 +20,7 @@ from fedtailor.reproduce.playing.asked import Asked
 from fedtailor.reproduce.playing.cells import Scale
 from fedtailor.reproduce.shown.measures import read_run
 from fedtailor.results.config import Config, config_of
-from fedtailor.runs.run import start
+from fedtailor.runs.run import run_config
 
 COLUMN, HELD_OUT = "CIFAR-10, 100 clients", 90
 ROWS = ("Local Training", "FedFomo (n=5)")
@@ -81,7 +81,7 @@ def main() -> None:
     for name, (config, paper) in configs(args.data_dir, args.device).items():
         folder = args.runs / f"{config.method}-seed{config.seed}"
         if not (folder / "result.json").exists():
-            start(config, folder)
+            run_config(config, folder)
         rows.append({"row": name, "paper": paper} | of_the_ten(folder, config))
         print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
     report = {

@@ -30,12 +30,12 @@ _WHERE = {
     "Upload": "core.method",
     "check_method": "methods.check",
     "classification": "core.task",
-    "compare": "runs.compare",
+    "compare": "api",
     "fit": "core.training",
-    "predict": "runs.predict",
+    "predict": "api",
     "read_records": "results.records",
-    "resume": "runs.resume",
-    "run": "runs.run",
+    "resume": "api",
+    "run": "api",
 }
 
 __all__ = ["__version__", *_WHERE]

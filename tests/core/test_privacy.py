@@ -17,6 +17,7 @@ from torch.func import vmap
 
 import fedtailor
 from fedtailor import BadInput
+from fedtailor.api import resume
 from fedtailor.core import rng, tree
 from fedtailor.core.form import Form
 from fedtailor.core.privacy import (
@@ -34,7 +35,6 @@ from fedtailor.core.training import Recipe, descend, fit, plain
 from fedtailor.methods import METHODS, ditto, fedavg, fedrep, local
 from fedtailor.methods.describe import find as find_method
 from fedtailor.results.config import make_config
-from fedtailor.runs.resume import resume
 from tests.methods.worlds import (
     data_of,
     gap,

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedtailor.core.errors import BadInput
+from fedtailor.core.errors import BadInput, Interrupted
 from fedtailor.engine import Diverged
 from fedtailor.results.failures import FAILED, failure, noted, reason_of
 from fedtailor.results.running import BEGUN, standing
-from fedtailor.runs.interruption import Interrupted
 
 
 def test_reasons_are_one_line() -> None:

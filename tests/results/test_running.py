@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 import fedtailor
-from fedtailor.core.errors import BadInput
+from fedtailor.core.errors import BadInput, Interrupted
 from fedtailor.report.page import page_data, render
 from fedtailor.results.running import collect_so_far, run_so_far, standing
-from fedtailor.runs.interruption import Interrupted
 from tests.report import synthetic
 from tests.runs.runlab import held
 

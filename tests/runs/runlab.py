@@ -47,7 +47,7 @@ def table(path: Path, sizes: dict[str, int], huge: str = "", seed: int = 0) -> P
 HOLD = """
 import sys
 from pathlib import Path
-from fedtailor.occupied import occupy
+from fedtailor.results.lock import occupy
 with occupy(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()

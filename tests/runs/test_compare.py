@@ -16,10 +16,12 @@ from PIL import Image
 
 import fedtailor
 from fedtailor import BadInput
+from fedtailor.api import resume
+from fedtailor.core.errors import Interrupted
 from fedtailor.results.config import read_config
+from fedtailor.results.folder import run_folder
 from fedtailor.results.lock import LOCK, Occupied
-from fedtailor.runs.compare import Plan, finish, open_comparison, run_folder, spread_options
-from fedtailor.runs.interruption import Interrupted
+from fedtailor.runs.compare import ComparisonPlan, open_comparison, spread_options
 from tests.runs.runlab import held
 
 SMALL: dict[str, Any] = {
@@ -173,7 +175,7 @@ def test_an_option_for_one_method_goes_before_one_for_all() -> None:
 )
 def test_options_that_nobody_has(options: dict[str, Any], said: str) -> None:
     with pytest.raises(BadInput, match=said):
-        Plan(["fedavg", "fedprox"], 1, {}, options)
+        ComparisonPlan(["fedavg", "fedprox"], 1, {}, options)
 
 
 @pytest.mark.parametrize(
@@ -187,12 +189,12 @@ def test_options_that_nobody_has(options: dict[str, Any], said: str) -> None:
 )
 def test_plans_that_make_no_sense(methods: list[str], seeds: int, said: str) -> None:
     with pytest.raises(BadInput, match=said):
-        Plan(methods, seeds, {}, {})
+        ComparisonPlan(methods, seeds, {}, {})
 
 
 def test_a_seed_that_is_no_number() -> None:
     with pytest.raises(BadInput):
-        Plan(["fedavg"], 1, {"seed": "abc"}, {})
+        ComparisonPlan(["fedavg"], 1, {"seed": "abc"}, {})
 
 
 # --- interruption ---
@@ -235,7 +237,7 @@ def test_an_interrupted_comparison_goes_on(tmp_path: Path) -> None:
     def announce(name: str, seed: int, done: int, runs: int) -> Any:
         return lambda line, rounds: played.append((name, line["round"]))
 
-    finish(Plan.from_json(tmp_path / "c" / "comparison.json"), tmp_path / "c", announce)
+    resume(tmp_path / "c", announce=announce)
     assert done.stat().st_mtime_ns == before, "a finished run was run again"
     # round 2 died before its checkpoint, so it is played again; round 1 is not
     assert played == [("fedavg", 2), ("fedavg", 3), *(("fedala", r) for r in (1, 2, 3))]
@@ -255,12 +257,12 @@ def test_a_comparison_does_not_go_on_with_other_data(tmp_path: Path) -> None:
     }  # fmt: skip
     fedtailor.compare("fedavg", out=folder, **settings)
     shutil.rmtree(run_folder(folder, "fedavg", 0))
-    finish(Plan.from_json(folder / "comparison.json"), folder)  # the data are what they were
+    resume(folder)  # the data are what they were
     shutil.rmtree(run_folder(folder, "fedavg", 0))
     other = [row.replace("a", "c").replace("b", "a").replace("c", "b") for row in rows]
     table.write_text("\n".join(["value,outcome,site", *other]) + "\n")
     with pytest.raises(BadInput, match=r"data have changed since .*local-seed0"):
-        finish(Plan.from_json(folder / "comparison.json"), folder)
+        resume(folder)
     assert not run_folder(folder, "fedavg", 0).exists()
 
 
@@ -268,7 +270,7 @@ def test_a_broken_result_of_a_comparison_is_one_line(made: Path, tmp_path: Path)
     folder = shutil.copytree(made, tmp_path / "broken")
     (run_folder(folder, "fedavg", 0) / "result.json").write_text("{")
     with pytest.raises(BadInput, match=r"fedavg-seed0/result\.json' cannot be read"):
-        finish(Plan.from_json(folder / "comparison.json"), folder)
+        resume(folder)
 
 
 def test_ctrl_c_in_the_last_round_of_a_run_stops_the_comparison(tmp_path: Path) -> None:
@@ -289,7 +291,7 @@ def test_ctrl_c_in_the_last_round_of_a_run_stops_the_comparison(tmp_path: Path) 
     assert begun == ["local"]
     done = run_folder(folder, "local", 0) / "result.json"
     before = done.stat().st_mtime_ns
-    finish(Plan.from_json(folder / "comparison.json"), folder)
+    resume(folder)
     assert done.stat().st_mtime_ns == before, "a finished run was run again"
     assert timeless(summary(folder)) == timeless(fedtailor.compare("fedavg", **SMALL))
 
@@ -297,10 +299,10 @@ def test_ctrl_c_in_the_last_round_of_a_run_stops_the_comparison(tmp_path: Path) 
 OVERWRITE = """
 import sys
 from pathlib import Path
-from fedtailor.comparison import Plan, open_comparison
-from fedtailor.occupied import Occupied
+from fedtailor.runs.compare import ComparisonPlan, open_comparison
+from fedtailor.results.lock import Occupied
 try:
-    open_comparison(Plan(["fedavg"], 1, {}, {}), Path(sys.argv[1]), overwrite=True)
+    open_comparison(ComparisonPlan(["fedavg"], 1, {}, {}), Path(sys.argv[1]), overwrite=True)
 except Occupied as error:
     print(error)
 """
@@ -326,9 +328,9 @@ def test_a_comparison_that_another_process_is_at_is_left_alone(made: Path, tmp_p
     shutil.copytree(made, folder)
     (folder / "summary.json").unlink()
     with held(folder), pytest.raises(Occupied, match="is being played by process"):
-        finish(Plan.from_json(folder / "comparison.json"), folder)
+        resume(folder)
     assert not (folder / "summary.json").exists()
-    finish(Plan.from_json(folder / "comparison.json"), folder)  # its process was killed: free again
+    resume(folder)  # its process was killed: free again
     assert timeless(summary(folder)) == timeless(summary(made))
 
 
@@ -339,7 +341,7 @@ def test_a_run_that_never_reached_a_checkpoint_starts_anew(made: Path, tmp_path:
     before = result(place)["accuracy"]
     (place / "result.json").unlink()
     shutil.rmtree(place / "checkpoint")
-    finish(Plan.from_json(folder / "comparison.json"), folder)
+    resume(folder)
     assert result(place)["accuracy"] == before
     assert timeless(summary(folder)) == timeless(summary(made))
 
@@ -353,26 +355,26 @@ def test_a_comparison_of_own_data_goes_on_from_any_folder(
     fedtailor.compare("fedavg", data="./own.csv", rounds=1, out=tmp_path / "c")
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    finish(Plan.from_json(tmp_path / "c" / "comparison.json"), tmp_path / "c")
+    resume(tmp_path / "c")
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"methods": 3}'])
 def test_a_broken_plan_is_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "comparison.json").write_text(text)
     with pytest.raises(BadInput, match="broken"):
-        Plan.from_json(tmp_path / "comparison.json")
+        ComparisonPlan.from_json(tmp_path / "comparison.json")
 
 
 def test_a_plan_of_another_version_is_refused(made: Path, tmp_path: Path) -> None:
     plan = json.loads((made / "comparison.json").read_text()) | {"version": "0.0.1"}
     (tmp_path / "comparison.json").write_text(json.dumps(plan))
     with pytest.raises(BadInput, match=r"0\.0\.1"):
-        Plan.from_json(tmp_path / "comparison.json")
+        ComparisonPlan.from_json(tmp_path / "comparison.json")
 
 
 def test_an_earlier_comparison_is_not_replaced_unasked(made: Path) -> None:
     with pytest.raises(BadInput, match="earlier run"):
-        open_comparison(Plan(["fedavg"], 1, {}, {}), made)
+        open_comparison(ComparisonPlan(["fedavg"], 1, {}, {}), made)
     assert (made / "summary.json").exists()
 
 

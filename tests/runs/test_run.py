@@ -17,12 +17,12 @@ from safetensors.torch import load_file
 import fedtailor
 from fedtailor import BadInput
 from fedtailor.core import tree
+from fedtailor.core.errors import Interrupted
 from fedtailor.methods import METHODS
 from fedtailor.results import storage
 from fedtailor.results.config import make_config, read_config
 from fedtailor.results.metrics import summarise
 from fedtailor.runs.build import assemble, make_method, make_task
-from fedtailor.runs.interruption import Interrupted
 from fedtailor.runs.run import file_name, open_folder
 from tests.runs.runlab import SMALL, history, models, result, table, timeless
 

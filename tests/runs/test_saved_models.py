@@ -13,8 +13,8 @@ import torch
 from safetensors.torch import load_file
 
 import fedtailor
+from fedtailor.api import resume
 from fedtailor.core.errors import BadInput
-from fedtailor.runs.resume import resume
 from fedtailor.runs.saved_models import path_clients, path_rounds, read_general, read_points
 from tests.analysis.surfacelab import SMALL, play
 

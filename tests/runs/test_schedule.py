@@ -11,7 +11,7 @@ import torch
 
 import fedtailor
 from fedtailor import BadInput
-from fedtailor.runs.resume import resume
+from fedtailor.api import resume
 from fedtailor.runs.schedule import arrivals, networks, present
 
 EVERYONE = torch.arange(10)

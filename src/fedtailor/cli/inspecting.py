@@ -259,8 +259,8 @@ def predict(
     from rich.markup import escape
     from rich.table import Table
 
+    from fedtailor.api import predict as predict_files
     from fedtailor.cli.showing import out, per_cent
-    from fedtailor.runs.predict import predict as predict_files
 
     found = predict_files(folder, client, files)
     if json:

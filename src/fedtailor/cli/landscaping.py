@@ -115,8 +115,8 @@ def landscape(
     if not folders:
         raise BadInput("no folders: name at least one finished run or comparison")
     from fedtailor.analysis.landscape import write_landscapes
+    from fedtailor.api import report
     from fedtailor.cli.showing import out
-    from fedtailor.report import write_report
 
     with points_shown() as tell:
         found = write_landscapes(
@@ -130,7 +130,7 @@ def landscape(
         )
     out.print(_sharpness_table(found))
     for folder in folders:
-        out.print(f"In: {write_report([folder])}", markup=False)
+        out.print(f"In: {report(folder)}", markup=False)
 
 
 def _window(text: str) -> tuple[int, int]:
@@ -168,8 +168,8 @@ def trajectory(
         raise BadInput("no folders: name at least one run that was made with --keep-path")
     window = _window(rounds) if rounds else (1, 10**9)
     from fedtailor.analysis.trajectory import write_trajectory
+    from fedtailor.api import report
     from fedtailor.cli.showing import out
-    from fedtailor.report import write_report
 
     with points_shown() as tell:
         found = write_trajectory(
@@ -178,7 +178,7 @@ def trajectory(
     share = 100 * sum(s or 0 for s in found["shares"])
     out.print(f"{found['client']}: the plane holds {share:.0f} % of the variance", markup=False)
     for folder in folders:
-        out.print(f"In: {write_report([folder])}", markup=False)
+        out.print(f"In: {report(folder)}", markup=False)
 
 
 def add_to(app: typer.Typer) -> None:

@@ -32,7 +32,7 @@ def report(
         raise BadInput("no folders: name at least one finished run or comparison")
     if out and out.suffix.lower() not in ("", ".html", ".htm") and not out.is_dir():
         raise BadInput(f"'{out}' ends with {out.suffix}: name a file that ends with .html")
-    from fedtailor.report import write_report
+    from fedtailor.api import report as write_report
 
     typer.echo(f"Written: {write_report(folders, out)}")
 

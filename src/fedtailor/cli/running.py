@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -69,25 +69,75 @@ def _tracking_again(folder: Path) -> Any:
 Told = Callable[[dict[str, Any], int], None]
 
 
-def _together(live: Told, tracking: Any, folder: Path) -> Told:
-    """Tells terminal and tools of each round."""
-    if tracking is None:
-        return live
-    note = tracking.run(folder)
+class _Shown(ExitStack):
+    """What is shown of a run or comparison while it goes on: progress, the page, tools.
 
-    def both(line: dict[str, Any], rounds: int) -> None:
-        live(line, rounds)
-        note(line, rounds)
+    Args:
+      folder: of the run or comparison.
+      tracking: the tools that are told, if any.
+      watch: whether its page is shown in the browser.
+      kept: what is there still if a client's training diverges.
+    """
 
-    return both
+    def __init__(
+        self, folder: Path, tracking: Any, watch: bool, kept: str = "the last good checkpoint"
+    ) -> None:
+        super().__init__()
+        from fedtailor.cli.showing import Live
 
+        self._folder, self._tracking, self._watch, self._kept = folder, tracking, watch, kept
+        self._live = Live()
 
-def _told(folder: Path | None, error: Any) -> None:
-    """How to go on after Ctrl-C."""
-    sys.stderr.write(
-        f"fedtailor: stopped after round {error.round}; go on with: fedtailor resume {folder}\n"
-    )
-    raise typer.Exit(130)
+    def begun(self) -> None:
+        """Begins to show what has just got its folder."""
+        if self._tracking:
+            self._tracking.remember()
+        self.show()
+
+    def show(self) -> None:
+        """Shows what goes on from here until the end."""
+        self.enter_context(watched(self._folder, self._watch))
+        self.enter_context(self._live)
+        if self._tracking:
+            self.enter_context(self._tracking)
+
+    def round_of(self, name: str, folder: Path | None = None) -> Told:
+        """What is to be called with each round of a run."""
+        live = self._live.watch(name)
+        if self._tracking is None:
+            return live
+        note = self._tracking.run(folder or self._folder)
+
+        def both(line: dict[str, Any], rounds: int) -> None:
+            live(line, rounds)
+            note(line, rounds)
+
+        return both
+
+    def announce(self, method: str, seed: int, done: int, runs: int) -> Told:
+        """What is to be called with each round of a comparison's next run."""
+        from fedtailor.results.collect import read_planned
+        from fedtailor.results.folder import run_folder
+
+        several = len(read_planned(self._folder)[1]) > 1
+        name = f"[{done + 1}/{runs}] {method}" + (f" seed {seed}" if several else "")
+        return self.round_of(name, run_folder(self._folder, method, seed))
+
+    def __exit__(self, *raised: Any) -> Literal[False]:
+        from fedtailor.core.errors import Interrupted
+        from fedtailor.engine import Diverged
+
+        super().__exit__(*raised)
+        error = raised[1]
+        if isinstance(error, Interrupted):
+            sys.stderr.write(
+                f"fedtailor: stopped after round {error.round}; go on with: "
+                f"fedtailor resume {self._folder}\n"
+            )
+            raise typer.Exit(130)
+        if isinstance(error, Diverged):
+            raise BadInput(f"{error}; {self._kept} is kept in {self._folder}") from None
+        return False
 
 
 def _show_result(result: dict[str, Any], folder: Path, as_json: bool) -> None:
@@ -148,29 +198,22 @@ def run(
     Example: fedtailor run fedala --data digits --clients 20 --partition dirichlet:0.1
     """
     name, values, hyper = gather(method, given, options, config)
-    from fedtailor.cli.showing import Live
-    from fedtailor.engine import Diverged
-    from fedtailor.report import write_report
+    from fedtailor import api
     from fedtailor.results.config import make_config
-    from fedtailor.results.folder import free_folder, open_folder
-    from fedtailor.runs.interruption import Interrupted
-    from fedtailor.runs.run import Runner, begin
+    from fedtailor.results.folder import free_folder
 
     made = make_config(name, values, hyper)
     folder = out or free_folder(f"{name.replace(':', '.')}-{Path(made.data).name}-seed{made.seed}")
-    tracking = _tracking(track, folder)
-    runner = Runner(made)  # before the folder: bad input leaves nothing behind
-    begin(runner, open_folder(folder, overwrite=overwrite))
-    if tracking:
-        tracking.remember()
-    try:
-        with watched(folder, watch), Live() as live, tracking or nullcontext():
-            result = runner.play(_together(live.watch(name), tracking, folder))
-    except Interrupted as error:
-        _told(folder, error)
-    except Diverged as error:
-        raise BadInput(f"{error}; the last good checkpoint is kept in {folder}") from None
-    write_report([folder])
+    with _Shown(folder, _tracking(track, folder), watch) as shown:
+        result = api.run(
+            name,
+            out=folder,
+            overwrite=overwrite,
+            watch=shown.round_of(name),
+            begun=shown.begun,
+            options=hyper,
+            **values,
+        )
     _show_result(result, folder, json)
 
 
@@ -207,40 +250,25 @@ def compare(
         given = values | given
         if named in methods:
             pairs = {f"{named}.{k}": v for k, v in hyper.items()} | pairs
+    from fedtailor import api
     from fedtailor.results.folder import free_folder
-    from fedtailor.runs.compare import Plan, open_comparison
+    from fedtailor.runs.compare import ComparisonPlan
 
-    plan = Plan(methods, whole("seeds", seeds), given, pairs)
-    first = next(iter(plan.configs.values()))
+    number = whole("seeds", seeds)
+    first = next(iter(ComparisonPlan(methods, number, given, pairs).configs.values()))
     folder = out or free_folder(f"compare-{Path(first.data).name}")
-    tracking = _tracking(track, folder)
-    plan.assemble()  # before the folder: bad input leaves nothing behind
-    open_comparison(plan, folder, overwrite=overwrite)
-    if tracking:
-        tracking.remember()
-    _finish(plan, folder, json, watch, tracking)
-
-
-def _finish(plan: Any, folder: Path, as_json: bool, watch: bool, tracking: Any) -> None:
-    from fedtailor.cli.showing import Live
-    from fedtailor.engine import Diverged
-    from fedtailor.runs.compare import finish, run_folder
-    from fedtailor.runs.interruption import Interrupted
-
-    several = plan.seeds > 1
-    try:
-        with watched(folder, watch), Live() as live, tracking or nullcontext():
-
-            def announce(method: str, seed: int, done: int, runs: int) -> Told:
-                name = f"[{done + 1}/{runs}] {method}" + (f" seed {seed}" if several else "")
-                return _together(live.watch(name), tracking, run_folder(folder, method, seed))
-
-            summary = finish(plan, folder, announce)
-    except Interrupted as error:
-        _told(folder, error)
-    except Diverged as error:
-        raise BadInput(f"{error}; what was finished is kept in {folder}") from None
-    _show_summary(summary, folder, as_json)
+    with _Shown(folder, _tracking(track, folder), watch, "what was finished") as shown:
+        summary = api.compare(
+            *methods,
+            seeds=number,
+            out=folder,
+            overwrite=overwrite,
+            announce=shown.announce,
+            begun=shown.begun,
+            options=pairs,
+            **given,
+        )
+    _show_summary(summary, folder, json)
 
 
 def resume(
@@ -249,26 +277,18 @@ def resume(
     json: Json = False,
 ) -> None:
     """Go on with a run or comparison that was interrupted; it ends as if it never had been."""
-    from fedtailor.cli.showing import Live
-    from fedtailor.engine import Diverged
-    from fedtailor.runs.compare import MARK, Plan
-    from fedtailor.runs.interruption import Interrupted
-    from fedtailor.runs.resume import resume as go_on
+    from fedtailor import api
+    from fedtailor.results.folder import COMPARISON
 
     if not folder.is_dir():
         raise BadInput(f"'{folder}' is no folder: name a run's folder")
-    tracking = _tracking_again(folder)
-    if (folder / MARK).exists():
-        _finish(Plan.from_json(folder / MARK), folder, json, watch, tracking)
-        return
-    try:
-        with watched(folder, watch), Live() as live, tracking or nullcontext():
-            result = go_on(folder, watch=_together(live.watch(folder.name), tracking, folder))
-    except Interrupted as error:
-        _told(folder, error)
-    except Diverged as error:
-        raise BadInput(f"{error}; the last good checkpoint is kept in {folder}") from None
-    _show_result(result, folder, json)
+    several = (folder / COMPARISON).exists()
+    kept = "what was finished" if several else "the last good checkpoint"
+    with _Shown(folder, _tracking_again(folder), watch, kept) as shown:
+        shown.show()
+        found = api.resume(folder, watch=shown.round_of(folder.name), announce=shown.announce)
+    show = _show_summary if several else _show_result
+    show(found, folder, json)
 
 
 def add_to(app: typer.Typer) -> None:

@@ -1,9 +1,10 @@
-"""What a person is told when the input cannot be used."""
+"""What stops a run: input that cannot be used, or somebody who pressed Ctrl-C."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from pathlib import Path
 
 
 class BadInput(ValueError):
@@ -11,6 +12,14 @@ class BadInput(ValueError):
 
     The command line prints it without a traceback and exits with code 2.
     """
+
+
+class Interrupted(Exception):
+    """Somebody pressed Ctrl-C; everything up to `round` is in the folder."""
+
+    def __init__(self, folder: Path | None, round: int) -> None:
+        self.folder, self.round = folder, round
+        super().__init__(f"interrupted after round {round}")
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:

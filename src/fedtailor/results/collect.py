@@ -13,6 +13,7 @@ from fedtailor.core.errors import BadInput
 from fedtailor.results.config import MERE_PLACE, read_config
 from fedtailor.results.confusion import read_confusion
 from fedtailor.results.failures import failure
+from fedtailor.results.folder import COMPARISON, run_folder
 from fedtailor.results.lock import is_held
 from fedtailor.results.names import variant_labels
 from fedtailor.results.verdict import YARDSTICK
@@ -91,7 +92,7 @@ def run_folders(folder: Path) -> list[Path]:
     """
     if not folder.is_dir():
         raise BadInput(f"'{folder}' is no folder: name a finished run or comparison")
-    if (folder / "comparison.json").exists():
+    if (folder / COMPARISON).exists():
         found = [f for f in sorted((folder / "runs").glob("*")) if _is_run(f)]
     else:
         found = [folder] if _is_run(folder) else []
@@ -223,7 +224,7 @@ def read_planned(folder: Path) -> tuple[list[str], range]:
     Raises:
       BadInput: the file is missing or broken.
     """
-    path = folder / "comparison.json"
+    path = folder / COMPARISON
     try:
         kept = json.loads(path.read_text(encoding="utf-8"))
         methods = list(dict.fromkeys([YARDSTICK, *(str(m) for m in kept["methods"])]))
@@ -244,8 +245,6 @@ def _planned(folder: Path) -> tuple[list[str], range]:
 def _not_begun(folder: Path) -> list[str]:
     """Methods of a comparison with runs that are not there, e.g. "ditto (2 seeds)" for all of its
     seeds or "ditto (seed 1)" for some."""
-    from fedtailor.runs.compare import run_folder  # comparisons write reports, so not at the top
-
     methods, seeds = _planned(folder)
     told = []
     for method in methods:

@@ -8,12 +8,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from fedtailor.core.errors import BadInput
+from fedtailor.core.errors import BadInput, Interrupted
 from fedtailor.core.version import __version__
 from fedtailor.engine import Diverged
 from fedtailor.engine.memory import is_out_of_memory
 from fedtailor.results.storage import write_atomically
-from fedtailor.runs.interruption import Interrupted
 
 FAILED = "failed.json"
 

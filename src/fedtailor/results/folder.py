@@ -12,6 +12,13 @@ from pathlib import Path
 from fedtailor.core.errors import BadInput
 from fedtailor.results.lock import check_free
 
+COMPARISON = "comparison.json"  # what was planned; it marks a comparison's folder
+
+
+def run_folder(folder: Path, method: str, seed: int) -> Path:
+    """Where one run of a comparison lies."""
+    return folder / "runs" / f"{method.replace(':', '.')}-seed{seed}"
+
 
 def file_name(client: str) -> str:
     """A client's name as a file name of its own: what could lead elsewhere is replaced, and a name

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -13,22 +12,19 @@ import numpy as np
 
 from fedtailor.core.errors import BadInput, unknown
 from fedtailor.core.version import __version__
-from fedtailor.figures.partition import draw
 from fedtailor.methods import METHODS
 from fedtailor.methods.describe import find, page
-from fedtailor.report import write_report
 from fedtailor.results.collect import read_history, read_result
 from fedtailor.results.config import Config, make_config
-from fedtailor.results.folder import open_folder
-from fedtailor.results.lock import occupy
+from fedtailor.results.folder import COMPARISON, open_folder, run_folder
 from fedtailor.results.storage import write_atomically
 from fedtailor.results.verdict import YARDSTICK, verdict
 from fedtailor.runs.build import World, assemble, make_method, make_task
-from fedtailor.runs.resume import resume
-from fedtailor.runs.run import Line, Watcher, start
+from fedtailor.runs.prepared import Line
+from fedtailor.runs.resume import resume_run
+from fedtailor.runs.run import Watcher, run_config
 
 MOST_SEEDS = 1000
-MARK = "comparison.json"
 PATHS = ("data", "data_dir", "partition_file")
 METRICS = ("mean", "weighted", "std", "median", "bottom5", "top5", "worst")
 # (method, seed, how many runs are done, how many there are) -> what is told of each round
@@ -53,7 +49,7 @@ def spread_options(methods: Sequence[str], given: dict[str, Any]) -> dict[str, d
     return out
 
 
-class Plan:
+class ComparisonPlan:
     """What is compared: checked, and the same in a resumed comparison.
 
     Args:
@@ -115,11 +111,11 @@ class Plan:
         return json.dumps(kept, indent=1)
 
     @staticmethod
-    def from_json(path: Path) -> Plan:
+    def from_json(path: Path) -> ComparisonPlan:
         """The plan that a folder was made with."""
         try:
             kept = json.loads(path.read_text(encoding="utf-8"))
-            plan = Plan(kept["methods"], kept["seeds"], kept["settings"], kept["options"])
+            plan = ComparisonPlan(kept["methods"], kept["seeds"], kept["settings"], kept["options"])
         except (json.JSONDecodeError, KeyError, TypeError) as error:
             raise BadInput(f"'{path}' is broken ({error}): start the comparison anew") from None
         if kept.get("version") != __version__:
@@ -129,13 +125,8 @@ class Plan:
         return plan
 
 
-def run_folder(folder: Path, method: str, seed: int) -> Path:
-    """Where one run of a comparison lies."""
-    return folder / "runs" / f"{method.replace(':', '.')}-seed{seed}"
-
-
 def _play(
-    plan: Plan, folder: Path | None, announce: Announce | None
+    plan: ComparisonPlan, folder: Path | None, announce: Announce | None
 ) -> tuple[World, dict[tuple[str, int], dict[str, Any]], dict[tuple[str, int], list[Line]]]:
     """All runs of the plan; those that are finished already are read, half ones resumed.
 
@@ -144,8 +135,6 @@ def _play(
     """
     world = plan.assemble()
     rows = world.rows_digest()
-    if folder:
-        draw(world.partition, world.source.labels, world.source.classes, folder / "partition.png")
     results, histories = {}, {}
     for done, ((method, seed), config) in enumerate(plan.configs.items()):
         lines: list[Line] = []
@@ -167,11 +156,11 @@ def _play(
                     "with it: put them back, or compare anew with another --out"
                 )
         elif place and (place / "checkpoint" / "latest.json").exists():
-            result = resume(place, watch=watch)
+            result = resume_run(place, watch=watch)
         else:
             if place:
                 open_folder(place, overwrite=True)
-            result = start(config, place, world=world, watch=watch)
+            result = run_config(config, place, world=world, watch=watch)
         results[method, seed] = result
         histories[method, seed] = read_history(place) if place else lines
     return world, results, histories
@@ -194,7 +183,7 @@ def _mean_curve(lines: list[list[Line]]) -> list[dict[str, Any]]:
 
 
 def summarise_runs(
-    plan: Plan,
+    plan: ComparisonPlan,
     world: World,
     results: dict[tuple[str, int], dict[str, Any]],
     histories: dict[tuple[str, int], list[Line]],
@@ -247,59 +236,22 @@ def summarise_runs(
     return summary | {"verdict": verdict(summary)}
 
 
-def finish(plan: Plan, folder: Path | None, announce: Announce | None = None) -> dict[str, Any]:
-    """Plays what is left of a comparison and sums it up.
+def play_comparison(
+    plan: ComparisonPlan, folder: Path | None, announce: Announce | None = None
+) -> dict[str, Any]:
+    """Plays what is left of a comparison and sums it up; whoever calls it holds the folder.
 
     Raises:
-      Occupied: another process is at it.
       Interrupted: somebody pressed Ctrl-C.
     """
-    # also between two runs, each of which holds only its own folder
-    with occupy(folder) if folder else nullcontext():
-        world, results, histories = _play(plan, folder, announce)
-        summary = summarise_runs(plan, world, results, histories)
-        if folder:
-            from fedtailor.figures import comparison_figures
-
-            write_atomically(folder / "summary.json", json.dumps(summary, indent=1) + "\n")
-            comparison_figures(summary, folder)
-            write_report([folder])
+    summary = summarise_runs(plan, *_play(plan, folder, announce))
+    if folder:
+        write_atomically(folder / "summary.json", json.dumps(summary, indent=1) + "\n")
     return summary
 
 
-def open_comparison(plan: Plan, folder: Path, *, overwrite: bool = False) -> Path:
+def open_comparison(plan: ComparisonPlan, folder: Path, *, overwrite: bool = False) -> Path:
     """The folder of a new comparison."""
-    open_folder(folder, overwrite=overwrite, marks=(MARK, "config.toml"))
-    write_atomically(folder / MARK, plan.to_json())
+    open_folder(folder, overwrite=overwrite, marks=(COMPARISON, "config.toml"))
+    write_atomically(folder / COMPARISON, plan.to_json())
     return folder
-
-
-def compare(
-    *methods: str,
-    seeds: int = 1,
-    out: str | Path | None = None,
-    overwrite: bool = False,
-    options: dict[str, Any] | None = None,
-    announce: Announce | None = None,
-    **settings: Any,
-) -> dict[str, Any]:
-    """Compares methods on the same data, as `fedtailor compare` does.
-
-    Args:
-      methods: their names. Training alone is always among them.
-      seeds: how many runs per method; seeds count up from `seed`.
-      out: folder for runs, summary and pictures; None keeps nothing.
-      overwrite: replace an earlier comparison there.
-      options: hyper-parameters: `name` for all methods that have it, `method.name` for one.
-      announce: called before each run; may return what is to be called with each round.
-      settings: any setting of `fedtailor.Config`, the same for all methods.
-
-    Example:
-      >>> summary = compare("fedavg", model="mlp", clients=5, rounds=1)
-      >>> summary["methods"]
-      ['local', 'fedavg']
-    """
-    plan = Plan(methods, seeds, settings, options or {})
-    plan.assemble()  # before the folder: bad input leaves nothing behind
-    folder = open_comparison(plan, Path(out), overwrite=overwrite) if out is not None else None
-    return finish(plan, folder, announce)

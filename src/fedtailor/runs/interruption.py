@@ -6,16 +6,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
-
-
-class Interrupted(Exception):
-    """Somebody pressed Ctrl-C; everything up to `round` is in the folder."""
-
-    def __init__(self, folder: Path | None, round: int) -> None:
-        self.folder, self.round = folder, round
-        super().__init__(f"interrupted after round {round}")
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import csv
 import io
 import math
 import resource
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,9 +19,7 @@ from fedtailor.methods.describe import find, page
 from fedtailor.results.metrics import accuracies, best_round, summarise
 from fedtailor.results.names import block_names
 from fedtailor.runs.build import hardware
-
-if TYPE_CHECKING:
-    from fedtailor.runs.run import Runner
+from fedtailor.runs.prepared import PreparedRun
 
 
 def per_client(score: Score, n: Tensor) -> list[float | None]:
@@ -39,7 +37,7 @@ def summary(score: Score, n: Tensor) -> dict[str, float]:
     return {k: round(v, 6) for k, v in found.items() if math.isfinite(v)}
 
 
-def facts_of(run: Runner) -> dict[str, Any]:
+def facts_of(run: PreparedRun) -> dict[str, Any]:
     """What is known of a run before its first round."""
     sim, fed, config = run.simulation, run.world.federation, run.config
     options = {o.name: o.default for o in page(find(config.method)).options}
@@ -66,7 +64,7 @@ def facts_of(run: Runner) -> dict[str, Any]:
     }
 
 
-def result_of(run: Runner) -> dict[str, Any]:
+def result_of(run: PreparedRun) -> dict[str, Any]:
     """What a run came to."""
     sim, fed, config = run.simulation, run.world.federation, run.config
     n = fed.test.n
@@ -119,7 +117,7 @@ def result_of(run: Runner) -> dict[str, Any]:
     }
 
 
-def final_epsilon(run: Runner, noisy: Tensor) -> dict[str, Any] | None:
+def final_epsilon(run: PreparedRun, noisy: Tensor) -> dict[str, Any] | None:
     """ε of all rounds and of making the final models, for which some methods train once more."""
     if not run.config.dp_clip:
         return None
@@ -129,7 +127,7 @@ def final_epsilon(run: Runner, noisy: Tensor) -> dict[str, Any] | None:
     )
 
 
-def client_table(run: Runner, result: dict[str, Any] | None = None) -> str:
+def client_table(run: PreparedRun, result: dict[str, Any] | None = None) -> str:
     """A row per client, as csv; without a result, who they are and how many rows they have."""
     fed, out = run.world.federation, io.StringIO()
     found = result or {"per_client": {}, "best_per_client": {}}

@@ -9,16 +9,16 @@ from typing import Any
 from fedtailor.core.errors import BadInput
 from fedtailor.core.privacy import Spent
 from fedtailor.core.version import __version__
-from fedtailor.report import write_report
 from fedtailor.results import storage
 from fedtailor.results.collect import read_result
 from fedtailor.results.config import config_of
 from fedtailor.results.lock import occupy
 from fedtailor.results.storage import write_atomically
-from fedtailor.runs.run import Line, Progress, Runner, Watcher
+from fedtailor.runs.prepared import Line, Progress
+from fedtailor.runs.run import Runner, Watcher
 
 
-def resume(folder: Path, *, watch: Watcher | None = None) -> dict[str, Any]:
+def resume_run(folder: Path, *, watch: Watcher | None = None) -> dict[str, Any]:
     """Goes on with a run where its last checkpoint left it.
 
     Raises:
@@ -30,11 +30,8 @@ def resume(folder: Path, *, watch: Watcher | None = None) -> dict[str, Any]:
         runner = restored(folder)
         if (folder / "result.json").exists():  # nothing is left to play, and time not to be added
             runner.simulation.close()
-            result = read_result(folder)
-        else:
-            result = runner.play(watch)
-    write_report([folder])
-    return result
+            return read_result(folder)
+        return runner.play(watch)
 
 
 def restored(folder: Path) -> Runner:

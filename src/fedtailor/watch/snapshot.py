@@ -14,9 +14,9 @@ from fedtailor.report.page import page_data, render
 from fedtailor.reproduce.playing.asked import ASKED
 from fedtailor.results.collect import read_planned
 from fedtailor.results.failures import FAILED
+from fedtailor.results.folder import COMPARISON, run_folder
 from fedtailor.results.lock import is_held
 from fedtailor.results.running import BEGUN, Standing, collect_so_far, standing
-from fedtailor.runs.compare import MARK, run_folder
 
 TOLD = (BEGUN, "history.jsonl", "result.json", FAILED)
 POLL = 2.0  # seconds between two questions of a browser
@@ -31,7 +31,7 @@ def planned(folder: Path) -> list[Path]:
     """
     if not folder.is_dir():
         raise BadInput(f"'{folder}' is no folder: name a run or comparison")
-    if not (folder / MARK).exists():
+    if not (folder / COMPARISON).exists():
         if not (folder / "config.toml").exists():
             raise BadInput(
                 f"'{folder}' holds no run: name what fedtailor run or compare writes, or an "

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from fedtailor.core.errors import Interrupted
 from fedtailor.core.form import Form
 from fedtailor.reproduce.playing import estimate
 from fedtailor.results.config import make_config
-from fedtailor.runs.interruption import Interrupted
 
 
 @pytest.fixture(autouse=True)
@@ -66,7 +66,7 @@ def test_ctrl_c_while_measuring_is_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> No
     def pressed(*given: object, **settings: object) -> None:
         raise Interrupted(None, 1)
 
-    monkeypatch.setattr("fedtailor.runs.run.run", pressed)
+    monkeypatch.setattr("fedtailor.api.run", pressed)
     with pytest.raises(KeyboardInterrupt):
         estimate._measure("cpu")
 

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from fedtailor.core.errors import BadInput
+from fedtailor.core.errors import BadInput, Interrupted
 from fedtailor.reproduce.playing.play import Task, Worlds, make_task, play
 from fedtailor.results.config import make_config
-from fedtailor.runs.interruption import Interrupted
 from tests.runs.runlab import SMALL, history
 
 CONFIG = make_config("fedavg", SMALL | {"partition": "iid", "device": "cpu"}, {})

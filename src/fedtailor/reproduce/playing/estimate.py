@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from fedtailor.core.errors import Interrupted
 from fedtailor.core.form import Form
 from fedtailor.core.version import __version__
 from fedtailor.partition import parse_partition
@@ -20,7 +21,6 @@ from fedtailor.reproduce.playing.effort import effort
 from fedtailor.results.config import Config
 from fedtailor.results.storage import write_atomically
 from fedtailor.runs.build import DEFAULT_CLIENTS, DEFAULT_MODELS, choose_device
-from fedtailor.runs.interruption import Interrupted
 
 COUNTED = 2  # examples: a normalisation without statistics of its own takes no single one
 TRAINING = 3  # a step costs about three times its forward pass
@@ -86,7 +86,7 @@ def forward_operations(model: str, form: Form) -> float:
 
 
 def _measure(device: str) -> float:
-    from fedtailor.runs.run import run
+    from fedtailor.api import run
 
     batch, steps, clients = 10, 4, 10
     walls: list[float] = []

@@ -15,14 +15,14 @@ from typing import Any
 
 import torch
 
-from fedtailor.core.errors import BadInput
+from fedtailor.core.errors import BadInput, Interrupted
 from fedtailor.engine import Diverged
 from fedtailor.engine.memory import is_out_of_memory
 from fedtailor.reproduce.playing.play import Task, Worlds, play
 from fedtailor.reproduce.playing.queue import News, Played, Tell, Waiting
 from fedtailor.results.failures import reason_of
 from fedtailor.results.lock import Occupied
-from fedtailor.runs.interruption import Interrupted, ctrl_c
+from fedtailor.runs.interruption import ctrl_c
 
 OFTEN = 0.1  # seconds between two words of a worker
 TRIES = 2  # of a run whose process dies

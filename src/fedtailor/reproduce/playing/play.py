@@ -7,7 +7,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedtailor.core.errors import BadInput
+from fedtailor.core.errors import BadInput, Interrupted
 from fedtailor.core.version import __version__
 from fedtailor.engine import Diverged
 from fedtailor.reproduce.playing.cells import run_key, world_key
@@ -17,9 +17,8 @@ from fedtailor.results.folder import file_name
 from fedtailor.results.lock import LOCK, occupy
 from fedtailor.results.storage import LATEST
 from fedtailor.runs.build import World, assemble
-from fedtailor.runs.interruption import Interrupted
 from fedtailor.runs.resume import restored
-from fedtailor.runs.run import Runner, Watcher, start
+from fedtailor.runs.run import Runner, Watcher, run_config
 
 HEAVY = ("models", "checkpoint", "general")  # hundreds of runs would fill any disk
 WORLDS = 2  # in memory at a time
@@ -136,7 +135,7 @@ def play(task: Task, worlds: Worlds, watch: Watcher | None = None) -> None:
             else:
                 world = worlds.of(task.config)  # before anything is lost: it may be bad input
                 _clear(task.folder)
-                start(task.config, task.folder, world=world, watch=watch)
+                run_config(task.config, task.folder, world=world, watch=watch)
         except (Diverged, Interrupted) as error:
             # a run that is interrupted in its last round is finished all the same
             if isinstance(error, Diverged) or task.finished:

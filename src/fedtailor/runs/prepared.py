@@ -1,0 +1,132 @@
+"""One configuration made ready to be played: data, method, network, simulation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedtailor.core.errors import BadInput
+from fedtailor.core.privacy import Spent, epsilons
+from fedtailor.core.training import Recipe
+from fedtailor.engine import Cluster, Scores, Simulation
+from fedtailor.engine.loops.runner import Way, Work, choose_way
+from fedtailor.results.config import Config
+from fedtailor.runs.build import World, assemble, make_players, players_on
+from fedtailor.runs.schedule import arrivals, networks
+
+Line = dict[str, Any]  # of a run's history
+
+LAID = ("data", "data_dir", "partition_file", "clients", "partition", "model", "device")
+
+
+@dataclass
+class Progress:
+    """What a run has added up so far; saved with every checkpoint."""
+
+    history: list[Line] = field(default_factory=list)
+    seconds: float = 0.0
+    up: int = 0
+    down: int = 0
+    noisy: list[Spent] = field(default_factory=list)  # noisy gradients taken, per client
+
+
+class PreparedRun:
+    """One configuration on its data, ready to be played, and how far it is.
+
+    Args:
+      config: what to run; `auto` values are replaced.
+      world: its data, if they are there already.
+      folder: where to keep everything; None keeps nothing.
+    """
+
+    def __init__(
+        self, config: Config, world: World | None = None, folder: Path | None = None
+    ) -> None:
+        self.world = world or assemble(config)
+        laid = self.world.config
+        config = replace(
+            config,
+            **{k: getattr(laid, k) for k in LAID},
+        )
+        form = self.world.encoder.form
+        fed = self.world.federation
+        self.leaks = config.options.get("acc_source") == "test"
+        if self.leaks:  # for literal replication only: methods look at test rows
+            fed = fed._replace(val=fed.test)
+        having = networks(config.depths, config.model, fed.clients)
+        self.networks = {fed.names[int(i)]: model for model, ids in having for i in ids}
+        engine = "vectorised" if config.engine == "auto" else config.engine
+        config = replace(config, engine=engine)
+        (self.method, self.task, first), *others = make_players(config, form, fed.clients)
+        model = next(name for name, ids in having if torch.equal(ids, first))
+        self.config = config = replace(config, model=model)
+        self.folder = folder
+        self.late = arrivals(config.join, self.world.trained, config.partition_seed)
+        self.simulation = Simulation(
+            self.method,
+            fed,
+            self.task,
+            seed=config.seed,
+            rounds=config.rounds,
+            engine=engine,
+            chunk=config.chunk,
+            place=None if config.states == "auto" else config.states,
+            folder=folder,
+            recipe=config.recipe(),
+            others=others,
+            held_out=self.world.held_out,
+            way=self._way(),
+            cluster=self._cluster() if engine == "ray" else None,
+        )
+        if config.keep_path > len(self.world.trained):
+            raise BadInput(
+                f"keep-path is {config.keep_path}, but only {len(self.world.trained)} clients "
+                "train: lower it"
+            )
+        self.progress = Progress()
+        self.latest: Scores | None = None  # of the last evaluated round
+
+    def _way(self) -> Way:
+        """How loops over batches are run: by the work of the whole run, also when it is resumed."""
+        config, train = self.config, self.world.federation.train
+        each = [config.recipe().count(n) for n in train.n[self.world.trained].tolist()]
+        work = Work(
+            int(config.rounds * config.participation * sum(each)),
+            config.rounds * max(each, default=0),
+        )
+        device = torch.device(config.device)
+        return (
+            choose_way(work, device, config.compile) if config.engine != "sequential" else "plain"
+        )
+
+    def _cluster(self) -> Cluster:
+        """Where the workers are, and what they build."""
+        config, form = self.config, self.world.encoder.form
+        build = partial(players_on, config, form, self.world.federation.clients)
+        return Cluster(build, config.workers, config.address, config.device, config.worker_gpus)
+
+    @cached_property
+    def digest(self) -> str:
+        """Of the data: they do not change while a run lasts, and hashing them takes a while."""
+        return self.world.digest()
+
+    @property
+    def finetune(self) -> Recipe | None:
+        """How models are trained before the final test, if they are."""
+        epochs = self.config.finetune
+        return replace(self.config.recipe(), epochs=epochs, steps=0) if epochs else None
+
+    def epsilon(self, spent: Sequence[Spent]) -> dict[str, Any]:
+        """Everyone's ε, for files."""
+        rows, config = self.world.federation.train.n.tolist(), self.config
+        found = epsilons(spent, rows, config.batch, config.dp_noise, config.dp_delta)
+        # without noise there is no guarantee: JSON has no word for infinity
+        shown = [None if math.isinf(e) else round(e, 6) for e in found]
+        most = None if config.dp_noise == 0 else max(found)
+        return {"delta": config.dp_delta, "max": most, "each": shown}
