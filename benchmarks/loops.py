@@ -33,7 +33,7 @@ from fedtailor.core.data import Data
 from fedtailor.core.form import Form
 from fedtailor.core.rng import Turn
 from fedtailor.core.task import classification, to_input
-from fedtailor.engine import Federation
+from fedtailor.engine import ClientData
 from fedtailor.methods import METHODS
 from fedtailor.methods.parts.layerwise import init_weigher
 from fedtailor.models import build
@@ -55,7 +55,7 @@ class Loop:
     Args:
       model: name of a network without BatchNorm, see `fedtailor.models`.
       form: what the examples look like.
-      federation: everybody's data, on any device; it is copied to host memory.
+      client_data: everybody's data, on any device; it is copied to host memory.
       seed: of the run.
       lr: learning rate of the clients.
       batch: examples per step; 0 takes all of a client's rows at once.
@@ -72,7 +72,7 @@ class Loop:
         self,
         model: str,
         form: Form,
-        federation: Federation,
+        client_data: ClientData,
         seed: int = 0,
         lr: float = 0.05,
         batch: int = 10,
@@ -85,9 +85,9 @@ class Loop:
         self.seed, self.batch, self.epochs, self.rounds = seed, batch, epochs, rounds
         self.device = torch.device(device)
         self.option = self._options(options or {})
-        self.federation = _on_host(federation)
-        self.clients = range(federation.clients)
-        self.sizes = federation.train.n.tolist()
+        self.client_data = _on_host(client_data)
+        self.clients = range(client_data.clients)
+        self.sizes = client_data.train.n.tolist()
         if min(self.sizes) < 1:
             raise ValueError(f"client {self.sizes.index(0)} has no training rows: leave it out")
 
@@ -142,7 +142,7 @@ class Loop:
         for cid in cohort:
             if (number, cid) not in self._plans:
                 client = torch.tensor(cid)
-                data = _of_one(self.federation.data(client[None]))
+                data = _of_one(self.client_data.data(client[None]))
                 self._plans[number, cid] = self.plan(cid, data, turn.of(client))
 
     def round(self, number: int, cohort: Iterable[int]) -> None:
@@ -164,8 +164,8 @@ class Loop:
 
     def fetch(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """A batch from host memory; images travel as bytes, and nobody waits for them to arrive."""
-        x = self.federation.x.index_select(0, rows).to(self.device, non_blocking=True)
-        y = self.federation.y.index_select(0, rows).to(self.device, non_blocking=True)
+        x = self.client_data.x.index_select(0, rows).to(self.device, non_blocking=True)
+        y = self.client_data.y.index_select(0, rows).to(self.device, non_blocking=True)
         return to_input(x, torch.get_default_dtype()), y
 
     def place(self, values: Iterable[Tensor]) -> None:
@@ -211,8 +211,8 @@ class Loop:
 
     def held_out(self, cid: int) -> Held:
         """A client's validation rows on the device, in batches as large as FedTailor's."""
-        begin, count = int(self.federation.val.offset[cid]), int(self.federation.val.n[cid])
-        rows = self.federation.val.flat[begin : begin + count]
+        begin, count = int(self.client_data.val.offset[cid]), int(self.client_data.val.n[cid])
+        rows = self.client_data.val.flat[begin : begin + count]
         return [self.fetch(part) for part in rows.split(128)] if count else []
 
     def judge_by(
@@ -228,10 +228,10 @@ class Loop:
         return total / max(count, 1)
 
 
-def _on_host(federation: Federation) -> Federation:
-    parts = {k: getattr(federation, k) for k in ("train", "val", "test")}
+def _on_host(client_data: ClientData) -> ClientData:
+    parts = {k: getattr(client_data, k) for k in ("train", "val", "test")}
     rows = {k: part._replace(flat=part.flat.cpu()) for k, part in parts.items()}
-    return federation._replace(x=federation.x.cpu(), y=federation.y.cpu(), **rows)
+    return client_data._replace(x=client_data.x.cpu(), y=client_data.y.cpu(), **rows)
 
 
 def _of_one(data: Data) -> Data:

@@ -62,7 +62,7 @@ def play(method: str, network: str, way: str, recipe: Recipe, device: str) -> di
     engine = "sequential" if way == "sequential" else "vectorised"
     fast: Any = "plain" if way == "sequential" else way
     made = METHODS[method](task, recipe=recipe)
-    sim = Simulation(made, fed, task, rounds=ROUNDS, engine=engine, way=fast, recipe=recipe)
+    sim = Simulation(made, fed, task, rounds=ROUNDS, engine=engine, loop_mode=fast, recipe=recipe)
     for number in range(ROUNDS):
         sim.step(draw_cohort(0, number, torch.arange(CLIENTS), 0.6))
     found = {f"{cid}/{k}": v for cid, m in sim.models() for k, v in flatten(m).items()}

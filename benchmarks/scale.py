@@ -31,7 +31,7 @@ import fedtailor
 from fedtailor.core.form import Form
 from fedtailor.core.task import classification
 from fedtailor.core.training import Recipe
-from fedtailor.engine import Cluster, Federation, Simulation, draw_cohort
+from fedtailor.engine import ClientData, Cluster, Simulation, draw_cohort
 from fedtailor.methods import METHODS
 from fedtailor.models import build
 from fedtailor.runs.build import hardware
@@ -40,7 +40,7 @@ ROWS, TEST, BATCH = 100, 20, 10
 FORM = Form("image", (1, 8, 8), 10)
 
 
-def world(clients: int) -> Federation:
+def world(clients: int) -> ClientData:
     """Images of noise: what is learnt does not matter here."""
     draw = np.random.default_rng(0)
     each = ROWS + TEST
@@ -48,7 +48,7 @@ def world(clients: int) -> Federation:
     y = torch.from_numpy(draw.integers(0, FORM.classes, clients * each))
     rows = np.arange(clients * each).reshape(clients, each)
     none = [np.empty(0, dtype=np.int64)] * clients
-    return Federation.of(x, y, list(rows[:, :ROWS]), none, list(rows[:, ROWS:]))
+    return ClientData.of(x, y, list(rows[:, :ROWS]), none, list(rows[:, ROWS:]))
 
 
 def players(name: str, model: str, clients: int, device: str) -> list[Any]:

@@ -151,7 +151,7 @@ def distance_to_simulation(folder: Path, settings: dict[str, Any], sites: int) -
     world = assemble(make_config("fedala", settings | {"clients": sites, "device": "cpu"}, {}))
     task = make_task(world.config, world.encoder.form)
     sim = Simulation(
-        make_method(world.config, task), world.federation, task, seed=world.config.seed,
+        make_method(world.config, task), world.client_data, task, seed=world.config.seed,
         rounds=ROUNDS, recipe=world.config.recipe(),
     )  # fmt: skip
     for line in rounds_of(folder):

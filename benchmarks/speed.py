@@ -33,7 +33,7 @@ from fedtailor.core import rng
 from fedtailor.core.form import Form
 from fedtailor.core.task import Batch, Task, classification
 from fedtailor.core.training import Recipe
-from fedtailor.engine import Federation, Simulation
+from fedtailor.engine import ClientData, Simulation
 from fedtailor.engine.loops.runner import use_precision
 from fedtailor.methods import METHODS
 from fedtailor.models import build
@@ -110,7 +110,7 @@ def sizes_of(case: Case) -> list[int]:
     return [max(BATCH, int(ROWS * case.clients * share)) for share in shares]
 
 
-def world(sizes: list[int], form: Form, device: str, val: int = VAL) -> Federation:
+def world(sizes: list[int], form: Form, device: str, val: int = VAL) -> ClientData:
     """Random images. Speed does not depend on what they show."""
     make = torch.Generator(device).manual_seed(0)
     total = sum(sizes) + val * len(sizes)
@@ -122,7 +122,7 @@ def world(sizes: list[int], form: Form, device: str, val: int = VAL) -> Federati
     train = [np.arange(low, low + n) for low, n in zip(ends, sizes, strict=False)]
     held = [np.arange(low + n, low + n + val) for low, n in zip(ends, sizes, strict=False)]
     none = [np.empty(0, dtype=np.int64)] * len(sizes)
-    return Federation.of(x, y, train, held, none)
+    return ClientData.of(x, y, train, held, none)
 
 
 def seconds(device: str, fn: Any, *arguments: Any) -> float:
@@ -135,12 +135,12 @@ def seconds(device: str, fn: Any, *arguments: Any) -> float:
     return time.perf_counter() - begun
 
 
-def simulation(case: Case, fed: Federation, device: str, way: str, **more: Any) -> Simulation:
+def simulation(case: Case, fed: ClientData, device: str, way: str, **more: Any) -> Simulation:
     compute = torch.bfloat16 if case.precision == "bf16" else None
     task = classification(lambda: build(case.model, case.form), device=device, compute=compute)
     recipe = Recipe(epochs=1, batch=BATCH, lr=LR)
     method = METHODS[case.method](task, recipe=recipe, **case.options)
-    return Simulation(method, fed, task, recipe=recipe, rounds=100, way=way, **more)
+    return Simulation(method, fed, task, recipe=recipe, rounds=100, loop_mode=way, **more)
 
 
 def measure(case: Case, device: str, floors: dict[str, float]) -> dict[str, Any]:
@@ -190,7 +190,7 @@ def measure(case: Case, device: str, floors: dict[str, float]) -> dict[str, Any]
         "at_least": case.at_least,
         "steps": steps,
         "step_ms": 1e3 * fast / steps,
-        "preparing_seconds": sim.players.pace.seconds,
+        "preparing_seconds": sim.clients.runner.seconds,
         "peak_memory_gb": torch.cuda.max_memory_allocated() / 2**30 if device == "cuda" else None,
         "largest_difference": apart,
         **floor,
@@ -209,15 +209,15 @@ def measure(case: Case, device: str, floors: dict[str, float]) -> dict[str, Any]
     return row
 
 
-def _mixing(case: Case, fed: Federation, device: str, number: int) -> dict[str, float]:
+def _mixing(case: Case, fed: ClientData, device: str, number: int) -> dict[str, float]:
     """The same round again in a new simulation: compiled code is there already."""
     sim = simulation(case, fed, device, "compiled")
     ids = torch.arange(case.clients)
     for _ in range(number):
         sim.step(ids)
-    before = sim.players.pace.seconds
+    before = sim.clients.runner.seconds
     took = seconds(device, sim.step, ids)
-    made = sim.players.pace.seconds - before
+    made = sim.clients.runner.seconds - before
     sim.close()
     return {"seconds": took - made, "preparing_seconds": made}
 

@@ -16,11 +16,11 @@ from fedtailor.core.version import __version__
 # Loaded when first used: torch takes seconds to import, `fedtailor --help` must not.
 _WHERE = {
     "BadInput": "core.errors",
+    "ClientData": "engine",
     "Config": "results.config",
     "METHODS": "methods",
     "MODELS": "models",
     "Data": "core.data",
-    "Federation": "engine",
     "Method": "core.method",
     "Outcome": "core.method",
     "Recipe": "core.training",

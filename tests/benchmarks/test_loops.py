@@ -9,7 +9,7 @@ import torch
 from fedtailor.core.form import Form
 from fedtailor.core.task import classification
 from fedtailor.core.training import Recipe
-from fedtailor.engine import Federation, Simulation
+from fedtailor.engine import ClientData, Simulation
 from fedtailor.methods import METHODS
 from fedtailor.models import build
 from tests.benchmarks.scripts import load
@@ -29,7 +29,7 @@ def _double():
     torch.set_default_dtype(torch.float32)
 
 
-def _world() -> Federation:
+def _world() -> ClientData:
     """Images whose classes can be told apart, so that accuracies and losses do change."""
     draw = np.random.default_rng(0)
     centres = draw.integers(30, 226, (FORM.classes, *FORM.shape))
@@ -39,7 +39,7 @@ def _world() -> Federation:
     ends = np.cumsum((*SIZES, *VALIDATION))
     parts = np.split(draw.permutation(len(labels)), ends[:-1])
     none = [np.empty(0, dtype=np.int64)] * len(SIZES)
-    return Federation.of(x, y, parts[: len(SIZES)], parts[len(SIZES) :], none)
+    return ClientData.of(x, y, parts[: len(SIZES)], parts[len(SIZES) :], none)
 
 
 def _both(
@@ -59,7 +59,7 @@ def _both(
     for number, cohort in enumerate(cohorts):
         loop.round(number, cohort)
         sim.step(torch.tensor(cohort))
-    (kept,) = sim.kept()
+    (kept,) = sim.client_states()
     assert kept[0].tolist() == list(range(len(SIZES)))
     states = [_row(kept[1], i) for i in range(len(SIZES))]
     return loop, sim, states

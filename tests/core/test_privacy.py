@@ -250,7 +250,7 @@ def test_noise_of_dittos_two_paths_is_independent() -> None:
     recipe = Recipe(batch=0, lr=1.0, dp_clip=1.0, dp_noise=1.0)
     sim = simulate(ditto(task, lam=0.0, recipe=recipe), world, task)
     play(sim)
-    own, general = sim.bank.rows["own"]["a"][0], sim.server["params"]["a"]
+    own, general = sim.states.rows["own"]["a"][0], sim.server["params"]["a"]
     assert abs(correlation(own, general)) < 0.3
 
 
@@ -314,7 +314,7 @@ def test_noise_of_fedreps_two_phases_is_independent() -> None:
     recipe = Recipe(batch=0, lr=1.0, dp_clip=1.0, dp_noise=1.0)
     sim = simulate(fedrep(task, head_epochs=1, recipe=recipe), world, task)
     play(sim)
-    head, body = sim.bank.rows["personal"]["b"][0], sim.server["shared"]["a"]
+    head, body = sim.states.rows["personal"]["b"][0], sim.server["shared"]["a"]
     assert abs(correlation(head, body)) < 0.3
 
 

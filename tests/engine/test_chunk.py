@@ -10,14 +10,14 @@ from torch import nn
 from fedtailor.core import rng
 from fedtailor.core.task import Task, classification
 from fedtailor.core.training import Recipe
-from fedtailor.engine import Federation, chunk
-from fedtailor.engine.chunk import choose_chunk
+from fedtailor.engine import ClientData, chunk
+from fedtailor.engine.chunk import estimate_chunk
 
 
-def world(clients: int = 50, rows: int = 4) -> Federation:
+def world(clients: int = 50, rows: int = 4) -> ClientData:
     x = torch.zeros(clients * rows, 4)
     deal = np.array_split(np.arange(clients * rows), clients)
-    return Federation.of(x, torch.zeros(len(x), dtype=torch.int64), deal, deal, deal)
+    return ClientData.of(x, torch.zeros(len(x), dtype=torch.int64), deal, deal, deal)
 
 
 def task(width: int = 8) -> Task:
@@ -30,7 +30,7 @@ def choose(memory: int, monkeypatch: pytest.MonkeyPatch, batch: int = 4, width: 
     monkeypatch.setattr(chunk, "free_memory", lambda device: memory)
     made = task(width)
     params = made.init(rng.key(0))
-    return choose_chunk(made, params, world(), {"p": params}, {}, Recipe(batch=batch))
+    return estimate_chunk(made, params, world(), {"p": params}, {}, Recipe(batch=batch))
 
 
 def test_a_chunk_is_between_one_and_all(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,7 +55,7 @@ def test_workers_have_caches_of_their_own(monkeypatch: pytest.MonkeyPatch) -> No
     made = task()
     params = made.init(rng.key(0))
     few, many = (
-        choose_chunk(made, params, world(), {}, {}, Recipe(), mapped=mapped)
+        estimate_chunk(made, params, world(), {}, {}, Recipe(), mapped=mapped)
         for mapped in (True, False)
     )
     assert few < many == 50
@@ -76,7 +76,7 @@ def test_measuring_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     params = made.init(rng.key(0))
     before = {k: v.clone() for k, v in params.items()}
     state = torch.get_rng_state()
-    choose_chunk(made, params, world(), {}, {}, Recipe(batch=0))
+    estimate_chunk(made, params, world(), {}, {}, Recipe(batch=0))
     assert all(torch.equal(params[k], before[k]) and not params[k].requires_grad for k in params)
     assert torch.equal(torch.get_rng_state(), state)
 
@@ -91,6 +91,6 @@ def test_all_rows_at_once_are_measured_on_the_largest_client(
     for first, second in ((2, 3000), (3000, 2)):
         rows = [np.arange(first), np.arange(second), *[np.arange(2)] * 48]
         x = torch.zeros(3000, 4)
-        federation = Federation.of(x, torch.zeros(3000, dtype=torch.int64), rows, rows, rows)
-        found.append(choose_chunk(made, params, federation, {}, {}, Recipe(batch=0)))
+        client_data = ClientData.of(x, torch.zeros(3000, dtype=torch.int64), rows, rows, rows)
+        found.append(estimate_chunk(made, params, client_data, {}, {}, Recipe(batch=0)))
     assert found[0] == found[1]

@@ -9,20 +9,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedtailor.core import rng
-from fedtailor.engine import Federation
+from fedtailor.engine import ClientData
 
 X = torch.arange(60.0)
 counts = st.lists(st.tuples(*[st.integers(0, 5)] * 3), min_size=1, max_size=4)
 
 
-def federation(sizes: list[tuple[int, int, int]]) -> Federation:
+def client_data(sizes: list[tuple[int, int, int]]) -> ClientData:
     """Clients with so many training, validation and test rows, dealt from a shuffled store."""
     deck = iter(np.random.default_rng(0).permutation(60))
     parts = [[np.array([next(deck) for _ in range(k)], dtype=int) for k in c] for c in sizes]
-    return Federation.of(X, X.long(), *zip(*parts, strict=True))
+    return ClientData.of(X, X.long(), *zip(*parts, strict=True))
 
 
-def own(which: str, world: Federation, client: int) -> set[int]:
+def own(which: str, world: ClientData, client: int) -> set[int]:
     rows = getattr(world, which)
     begin, n = int(rows.offset[client]), int(rows.n[client])
     return set(rows.flat[begin : begin + n].tolist())
@@ -33,7 +33,7 @@ def own(which: str, world: Federation, client: int) -> set[int]:
 def test_methods_see_their_own_rows_and_never_test_rows(
     sizes: list[tuple[int, int, int]], seed: int
 ) -> None:
-    world = federation(sizes)
+    world = client_data(sizes)
     ids = rng.permutation(rng.key(seed), len(sizes))
     data = world.data(ids)
     tests = set(world.test.flat.tolist())
@@ -56,7 +56,7 @@ def test_methods_see_their_own_rows_and_never_test_rows(
 @settings(max_examples=30, deadline=None)
 @given(counts)
 def test_batches_hold_no_row_of_another_part(sizes: list[tuple[int, int, int]]) -> None:
-    world = federation(sizes)
+    world = client_data(sizes)
     for client in range(len(sizes)):
         data = world.data(torch.tensor([client]))
         one = data._replace(
@@ -70,7 +70,7 @@ def test_batches_hold_no_row_of_another_part(sizes: list[tuple[int, int, int]]) 
 
 @pytest.mark.parametrize("which", ["train", "val", "test"])
 def test_parts_for_evaluation(which: str) -> None:
-    world = federation([(3, 2, 4), (1, 0, 2)])
+    world = client_data([(3, 2, 4), (1, 0, 2)])
     data = world.part(torch.tensor([1, 0]), which)
     for row, client in enumerate((1, 0)):
         assert set(data.rows[row, : int(data.n[row])].tolist()) == own(which, world, client)
@@ -79,27 +79,27 @@ def test_parts_for_evaluation(which: str) -> None:
 
 
 def test_the_width_is_that_of_the_clients_asked_for() -> None:
-    world = federation([(9, 0, 1), (2, 0, 1), (3, 0, 1)])
+    world = client_data([(9, 0, 1), (2, 0, 1), (3, 0, 1)])
     assert world.data(torch.tensor([1, 2])).rows.shape == (2, 3)
     assert world.data(torch.tensor([0, 2])).rows.shape == (2, 9)
 
 
 def test_a_part_that_nobody_has() -> None:
-    world = federation([(2, 0, 1), (1, 0, 1)])
+    world = client_data([(2, 0, 1), (1, 0, 1)])
     data = world.data(torch.arange(2))
     assert data.val_n.tolist() == [0, 0]
     assert data.val_rows.shape == (2, 1)
 
 
 def test_names() -> None:
-    assert federation([(1, 0, 0), (1, 0, 0)]).names == ("client-0", "client-1")
+    assert client_data([(1, 0, 0), (1, 0, 0)]).names == ("client-0", "client-1")
     rows = [np.array([0])]
-    named = Federation.of(X, X.long(), rows, rows, rows, ["anna"])
+    named = ClientData.of(X, X.long(), rows, rows, rows, ["anna"])
     assert named.names == ("anna",) and named.clients == 1
 
 
 def test_padding_of_a_client_without_rows_weighs_nothing() -> None:
-    world = federation([(2, 0, 0), (0, 0, 0), (2, 0, 0)])
+    world = client_data([(2, 0, 0), (0, 0, 0), (2, 0, 0)])
     data = world.data(torch.tensor([1]))
     one = data._replace(rows=data.rows[0], n=data.n[0])
     for batch in one.batches(2, torch.tensor(0)):

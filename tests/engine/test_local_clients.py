@@ -18,7 +18,7 @@ from fedtailor.core.errors import BadInput
 from fedtailor.core.task import Task, classification
 from fedtailor.core.training import Recipe
 from fedtailor.core.tree import Tree
-from fedtailor.engine import Federation, Simulation, local_clients
+from fedtailor.engine import ClientData, Simulation, local_clients
 from fedtailor.engine.mapper import Visit, vectorised
 from fedtailor.methods import METHODS, ditto, fedavg
 
@@ -38,11 +38,11 @@ def float64() -> Iterator[None]:
     torch.set_default_dtype(before)
 
 
-def world(clients: int = 9, rows: int = 5) -> Federation:
+def world(clients: int = 9, rows: int = 5) -> ClientData:
     deck = iter(range(10**6))
     deal = lambda k: [np.array([next(deck) for _ in range(k)]) for _ in range(clients)]
     x = rng.normal(rng.key(0), clients * (rows + 4), 4)
-    return Federation.of(x, (x[:, 0] > 0).long(), deal(rows), deal(2), deal(2))
+    return ClientData.of(x, (x[:, 0] > 0).long(), deal(rows), deal(2), deal(2))
 
 
 def make_task(width: int = 6) -> Task:
@@ -85,7 +85,7 @@ def play(simulation: Simulation) -> Tensor:
     return torch.cat(
         [
             flat(simulation.server),
-            flat(simulation.bank.rows),
+            flat(simulation.states.rows),
             *(flat(models[i]) for i in range(9)),
             *scores.test,
             *(part for r in reports for part in (*r.post.test, *r.noisy.T)),  # type: ignore[union-attr]
@@ -128,7 +128,7 @@ def test_memory_that_runs_out_later_leaves_the_round_whole(
     for _ in range(2):
         simulation.step(torch.arange(9))
     torch.testing.assert_close(flat(simulation.server), flat(wanted.server), rtol=1e-9, atol=1e-9)
-    rows = [flat(s.bank.rows) for s in (simulation, wanted)]
+    rows = [flat(s.states.rows) for s in (simulation, wanted)]
     torch.testing.assert_close(*rows, rtol=1e-9, atol=1e-9)
     assert simulation.round == 3 and simulation.chunk == 2
 
@@ -154,11 +154,11 @@ def test_scoring_has_chunks_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     simulation = start()
     simulation.step(torch.arange(9))
     before = simulation.score().test.loss
-    simulation.players._scoring = 6
+    simulation.clients._scoring = 6
     cramped = Cramped(3, ERRORS["gpu"])
     monkeypatch.setitem(local_clients.MAPPERS, "vectorised", cramped)
     torch.testing.assert_close(simulation.score().test.loss, before, rtol=1e-12, atol=1e-12)
-    assert cramped.refused == 1 and simulation.players._scoring == 3
+    assert cramped.refused == 1 and simulation.clients._scoring == 3
     assert simulation.chunk == 8  # that training takes more at a time is no matter
 
 
@@ -182,7 +182,7 @@ def test_one_client_that_does_not_fit_is_bad_input(
         simulation.step(torch.arange(9))
     assert "\n" not in str(e.value)
     assert torch.equal(flat(simulation.server), before)
-    assert simulation.round == 0 and not bool(simulation.bank.met.any())
+    assert simulation.round == 0 and not bool(simulation.states.met.any())
 
 
 def test_other_errors_are_not_taken_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,5 +242,5 @@ def test_a_round_costs_its_cohort_not_the_federation(place: Any) -> None:
 def test_fedavg_keeps_nothing_of_ten_thousand() -> None:
     task = make_task()
     simulation = Simulation(fedavg(task, recipe=RECIPE), world(100), task)
-    assert simulation.bank.rows == {}
-    assert [kept.rows for kept in simulation.kept()] == [{}]
+    assert simulation.states.rows == {}
+    assert [kept.rows for kept in simulation.client_states()] == [{}]

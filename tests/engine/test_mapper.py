@@ -15,8 +15,8 @@ from fedtailor.core import training as train
 from fedtailor.core.rng import Turn
 from fedtailor.core.task import classification
 from fedtailor.core.training import Recipe, Score
-from fedtailor.engine import Federation
-from fedtailor.engine.mapper import MAPPERS, Visit, join, sequential, vectorised
+from fedtailor.engine import ClientData
+from fedtailor.engine.mapper import MAPPERS, Visit, concatenate, sequential, vectorised
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -27,20 +27,20 @@ def float64() -> Iterator[None]:
     torch.set_default_dtype(before)
 
 
-def world(train: list[int], val: list[int]) -> Federation:
+def world(train: list[int], val: list[int]) -> ClientData:
     deck = iter(range(200))
     deal = lambda sizes: [np.array([next(deck) for _ in range(k)], dtype=int) for k in sizes]
     x = rng.normal(rng.key(0), 200, 4, dtype=torch.float64)
     y = rng.bits(rng.key(1), 200) % 3
-    return Federation.of(x, y, deal(train), deal(val), deal([2] * len(train)))
+    return ClientData.of(x, y, deal(train), deal(val), deal([2] * len(train)))
 
 
-def visits(federation: Federation, server: Any, states: Any) -> Visit:
-    ids = torch.arange(federation.clients)
+def visits(client_data: ClientData, server: Any, states: Any) -> Visit:
+    ids = torch.arange(client_data.clients)
     turn = Turn(rng.key(0, rng.TURN, 1), torch.tensor(1), torch.tensor(9))
     fresh = ids % 2 == 0
-    part = federation.part(ids, "test")
-    return Visit(server, ids, states, federation.data(ids), part, turn.of(ids), fresh)
+    part = client_data.part(ids, "test")
+    return Visit(server, ids, states, client_data.data(ids), part, turn.of(ids), fresh)
 
 
 class Result(NamedTuple):
@@ -75,9 +75,9 @@ def toy(visit: Visit) -> Result:
 
 
 def test_both_mappers_give_the_same() -> None:
-    federation = world([5, 3, 1, 4], [3, 1, 2, 2])
+    client_data = world([5, 3, 1, 4], [3, 1, 2, 2])
     states = {"w": rng.normal(rng.key(4), 4, 2)}
-    given = visits(federation, {"w": torch.ones(2)}, states)
+    given = visits(client_data, {"w": torch.ones(2)}, states)
     compare(sequential(toy)(given), vectorised(toy)(given))
     assert set(MAPPERS) == {"sequential", "vectorised"}
 
@@ -95,48 +95,48 @@ def test_both_mappers_give_the_same() -> None:
 )
 def test_training_is_the_same_in_both(recipe: Recipe) -> None:
     task = classification(lambda: nn.Sequential(nn.Linear(4, 5), nn.Dropout(0.3), nn.Linear(5, 3)))
-    federation = world([5, 3, 1, 4], [1, 1, 1, 1])
+    client_data = world([5, 3, 1, 4], [1, 1, 1, 1])
 
     def fit(visit: Visit) -> Any:
         return train.fit(task, visit.server, visit.data, visit.turn, recipe)
 
-    given = visits(federation, task.init(rng.key(0)), {})
+    given = visits(client_data, task.init(rng.key(0)), {})
     compare(sequential(fit)(given), vectorised(fit)(given))
 
 
 def test_a_client_without_rows_is_the_same_in_both() -> None:
     task = classification(lambda: nn.Sequential(nn.Linear(4, 3)))
-    federation = world([3, 0], [1, 1])
+    client_data = world([3, 0], [1, 1])
 
     def fit(visit: Visit) -> Any:
         return train.fit(
             task, visit.server, visit.data, visit.turn, Recipe(batch=2, weight_decay=0.5)
         )
 
-    given = visits(federation, task.init(rng.key(0)), {})
+    given = visits(client_data, task.init(rng.key(0)), {})
     compare(sequential(fit)(given), vectorised(fit)(given))
 
 
 def test_a_client_without_validation_rows_can_be_scored_in_both() -> None:
     task = classification(lambda: nn.Sequential(nn.Linear(4, 3)))
-    federation = world([3, 2], [1, 0])
+    client_data = world([3, 2], [1, 0])
 
     def score(visit: Visit) -> Score:
         return train.score(task.predict, visit.server, visit.data.val)
 
-    given = visits(federation, task.init(rng.key(0)), {})
+    given = visits(client_data, task.init(rng.key(0)), {})
     compare(vectorised(score)(given), sequential(score)(given))
 
 
 @pytest.mark.parametrize("last", ["wrap", "drop"])
 def test_all_rows_at_once_are_the_same_in_both(last: str) -> None:
     task = classification(lambda: nn.Sequential(nn.Linear(4, 3)))
-    federation = world([5, 3], [1, 1])
+    client_data = world([5, 3], [1, 1])
 
     def fit(visit: Visit) -> Any:
         return train.fit(task, visit.server, visit.data, visit.turn, Recipe(batch=0, last=last))  # type: ignore[arg-type]
 
-    given = visits(federation, task.init(rng.key(0)), {})
+    given = visits(client_data, task.init(rng.key(0)), {})
     compare(sequential(fit)(given), vectorised(fit)(given))
 
 
@@ -145,7 +145,7 @@ def test_join_puts_chunks_in_order() -> None:
         Score(torch.tensor([2, 0]), torch.tensor([2.5, 0.5])),
         Score(torch.tensor([1]), torch.tensor([1.5])),
     ]
-    joined = join(parts, torch.tensor([2, 0, 1]).argsort())
+    joined = concatenate(parts, torch.tensor([2, 0, 1]).argsort())
     assert isinstance(joined, Score)
     assert joined.correct.tolist() == [0, 1, 2]
     assert joined.loss.tolist() == [0.5, 1.5, 2.5]

@@ -22,7 +22,7 @@ from fedtailor.core.rng import Turn
 from fedtailor.core.task import Task, classification
 from fedtailor.core.training import Recipe
 from fedtailor.core.tree import Params, Tree
-from fedtailor.engine import Diverged, Federation, Simulation
+from fedtailor.engine import ClientData, Diverged, Simulation
 from fedtailor.methods import METHODS, ditto, fedavg, fedfomo
 
 RECIPE = Recipe(epochs=1, batch=3, lr=0.1)
@@ -38,13 +38,13 @@ def float64() -> Iterator[None]:
     torch.set_default_dtype(before)
 
 
-def world(sizes: tuple[int, ...] = (7, 3, 5, 1), val: int = 2) -> Federation:
+def world(sizes: tuple[int, ...] = (7, 3, 5, 1), val: int = 2) -> ClientData:
     deck = iter(range(1000))
     deal = lambda counts: [np.array([next(deck) for _ in range(k)], dtype=int) for k in counts]
     x = rng.normal(rng.key(0), 200, 4, dtype=torch.float64)
     y = (x[:, 0] + x[:, 1] > 0).long() + (x[:, 2] > 0.5).long()
     parts = [deal(sizes), deal([val] * len(sizes)), deal([3] * len(sizes))]
-    return Federation.of(x, y, *parts)
+    return ClientData.of(x, y, *parts)
 
 
 def make_task() -> Task:
@@ -56,12 +56,12 @@ def flat(values: Tree) -> Tensor:
 
 
 def everyone(simulation: Simulation) -> Tensor:
-    return torch.arange(simulation.federation.clients)
+    return torch.arange(simulation.client_data.clients)
 
 
 def test_a_round_of_fedavg_by_hand() -> None:
-    task, federation = make_task(), world()
-    simulation = Simulation(fedavg(task, recipe=RECIPE), federation, task, seed=3, chunk=4)
+    task, client_data = make_task(), world()
+    simulation = Simulation(fedavg(task, recipe=RECIPE), client_data, task, seed=3, chunk=4)
     initial = task.init(rng.key(3, rng.INITIAL))
     assert torch.equal(flat(simulation.server["params"]), flat(initial))
     cohort = torch.tensor([0, 1, 3])
@@ -69,7 +69,7 @@ def test_a_round_of_fedavg_by_hand() -> None:
 
     total, mean = 0, torch.zeros_like(flat(initial))
     for cid in cohort:
-        data = federation.data(cid[None])
+        data = client_data.data(cid[None])
         one = data._replace(
             rows=data.rows[0], n=data.n[0], val_rows=data.val_rows[0], val_n=data.val_n[0]
         )
@@ -85,7 +85,7 @@ def test_a_round_of_fedavg_by_hand() -> None:
 
 @pytest.mark.parametrize("name", FEW)
 def test_engines_chunks_and_places_make_no_difference(name: str, tmp_path: Path) -> None:
-    task, federation = make_task(), world()
+    task, client_data = make_task(), world()
     ends = []
     for options in (
         {"engine": "sequential"},
@@ -94,11 +94,11 @@ def test_engines_chunks_and_places_make_no_difference(name: str, tmp_path: Path)
         {"chunk": 1, "place": "disk", "folder": tmp_path},
     ):
         method = METHODS[name](task, recipe=RECIPE)
-        simulation = Simulation(method, federation, task, rounds=3, **options)  # type: ignore[arg-type]
+        simulation = Simulation(method, client_data, task, rounds=3, **options)  # type: ignore[arg-type]
         for cohort in ([0, 2, 3], [1, 2], [0, 1, 2, 3]):
             simulation.step(torch.tensor(cohort))
         scores = simulation.score()
-        kept = {"server": simulation.server, "states": simulation.bank.rows}
+        kept = {"server": simulation.server, "states": simulation.states.rows}
         ends.append(torch.cat([flat(kept), *scores.test, *scores.val]))
         simulation.close()
     assert list(tmp_path.iterdir()) == []  # files of states on disk are gone
@@ -107,10 +107,10 @@ def test_engines_chunks_and_places_make_no_difference(name: str, tmp_path: Path)
 
 
 def test_the_order_of_a_cohort_does_not_matter() -> None:
-    task, federation = make_task(), world()
+    task, client_data = make_task(), world()
     ends = []
     for cohort in ([0, 2, 3], [3, 0, 2]):
-        simulation = Simulation(fedfomo(task, recipe=RECIPE), federation, task, chunk=2)
+        simulation = Simulation(fedfomo(task, recipe=RECIPE), client_data, task, chunk=2)
         report = simulation.step(torch.tensor(cohort))
         simulation.step(torch.tensor(cohort))
         assert report.ids.tolist() == [0, 2, 3]
@@ -136,7 +136,7 @@ def test_a_client_begins_with_the_first_message_it_gets(engine: str) -> None:
     for cohort in ([0, 1], [1, 2]):
         sent.append(flat(simulation.server))
         simulation.step(torch.tensor(cohort))
-    states = simulation.bank.get(torch.tensor([1, 2, 3]))
+    states = simulation.states.get(torch.tensor([1, 2, 3]))
     assert torch.equal(flat(tree.index(states, 0)), sent[0])  # and keeps it
     assert torch.equal(flat(tree.index(states, 1)), sent[1])
     assert float(flat(tree.index(states, 2)).norm()) == 0
@@ -209,12 +209,12 @@ def test_absentees_stay_as_they_are() -> None:
     task = make_task()
     simulation = Simulation(ditto(task, recipe=RECIPE), world(), task, chunk=2)
     simulation.step(torch.tensor([0, 1]))
-    before = simulation.bank.get(torch.tensor([0, 1]))
+    before = simulation.states.get(torch.tensor([0, 1]))
     simulation.step(torch.tensor([1, 2]))
-    after = simulation.bank.get(torch.tensor([0, 1]))
+    after = simulation.states.get(torch.tensor([0, 1]))
     assert torch.equal(flat(tree.index(after, 0)), flat(tree.index(before, 0)))
     assert not torch.equal(flat(tree.index(after, 1)), flat(tree.index(before, 1)))
-    assert simulation.bank.met.tolist() == [True, True, True, False]
+    assert simulation.states.met.tolist() == [True, True, True, False]
 
 
 def test_scoring_changes_nothing() -> None:
@@ -231,26 +231,29 @@ def test_scoring_changes_nothing() -> None:
                 assert torch.equal(one.test.loss, two.test.loss)
                 list(simulation.models())
     assert torch.equal(flat(scored.server), flat(bare.server))
-    assert torch.equal(flat(scored.bank.rows), flat(bare.bank.rows))
-    assert torch.equal(scored.bank.met, bare.bank.met)
+    assert torch.equal(flat(scored.states.rows), flat(bare.states.rows))
+    assert torch.equal(scored.states.met, bare.states.met)
 
 
 @pytest.mark.parametrize("part", ["test", "train"])
 def test_scores_are_those_of_each_clients_model(part: str) -> None:
-    task, federation = make_task(), world()
-    simulation = Simulation(ditto(task, recipe=RECIPE), federation, task, chunk=3)
+    task, client_data = make_task(), world()
+    simulation = Simulation(ditto(task, recipe=RECIPE), client_data, task, chunk=3)
     simulation.step(torch.tensor([0, 1, 3]))
     scores = simulation.score(part=part)
     models = dict(simulation.models())
     assert sorted(models) == [0, 1, 2, 3]
     for cid, model in models.items():
-        for rows, score in ((getattr(federation, part), scores.test), (federation.val, scores.val)):
+        for rows, score in (
+            (getattr(client_data, part), scores.test),
+            (client_data.val, scores.val),
+        ):
             begin = int(rows.offset[cid])
             own = rows.flat[begin : begin + int(rows.n[cid])]
-            logits = task.predict(model, federation.x[own])
-            right = int((logits.argmax(-1) == federation.y[own]).sum())
+            logits = task.predict(model, client_data.x[own])
+            right = int((logits.argmax(-1) == client_data.y[own]).sum())
             assert int(score.correct[cid]) == right
-            loss = nn.functional.cross_entropy(logits, federation.y[own], reduction="sum")
+            loss = nn.functional.cross_entropy(logits, client_data.y[own], reduction="sum")
             torch.testing.assert_close(score.loss[cid], loss, rtol=1e-10, atol=1e-10)
 
 
@@ -351,7 +354,7 @@ def test_divergence_stops_and_leaves_the_round_unplayed(
     assert caught.value.clients == names and caught.value.round == 1  # all, not the first chunk's
     assert "\n" not in str(caught.value) and "--lr" in str(caught.value)
     assert torch.equal(flat(simulation.server), before)
-    assert simulation.round == 0 and not bool(simulation.bank.met.any())
+    assert simulation.round == 0 and not bool(simulation.states.met.any())
 
 
 @pytest.mark.parametrize(("engine", "chunk"), STEPPINGS)
@@ -364,8 +367,8 @@ def test_skipping_is_as_if_the_diverged_had_not_been_drawn(engine: str, chunk: i
     assert report.ids.tolist() == [0, 1, 2, 3] and report.skipped.tolist() == [1, 3]
     assert report.taken.tolist() == [0, 2]
     torch.testing.assert_close(flat(ill.server), flat(well.server), rtol=1e-12, atol=1e-12)
-    assert torch.equal(ill.bank.met, well.bank.met)
-    assert torch.equal(ill.bank.rows["seen"], well.bank.rows["seen"])
+    assert torch.equal(ill.states.met, well.states.met)
+    assert torch.equal(ill.states.rows["seen"], well.states.rows["seen"])
 
 
 def test_a_round_in_which_all_diverge_cannot_be_skipped() -> None:
@@ -396,12 +399,12 @@ def test_ten_thousand_clients_cost_a_chunk_of_models_and_no_more() -> None:
     x = rng.normal(rng.key(0), 2 * clients, 2)
     rows = list(np.arange(2 * clients).reshape(clients, 2))
     empty = [np.array([], dtype=int)] * clients
-    federation = Federation.of(x, (x[:, 0] > 0).long(), rows, empty, rows)
+    client_data = ClientData.of(x, (x[:, 0] > 0).long(), rows, empty, rows)
     model = flat(task.init(rng.key(0))).numel() * 8
 
     method = fedavg(task, recipe=Recipe(batch=2))
-    simulation = Simulation(method, federation, task, chunk=chunk)
-    assert simulation.bank.rows == {}
+    simulation = Simulation(method, client_data, task, chunk=chunk)
+    assert simulation.states.rows == {}
     before = flat(simulation.server)
     with Largest() as largest:
         report = simulation.step(torch.arange(clients))
@@ -424,10 +427,10 @@ def test_a_chunk_is_chosen_where_none_is_given() -> None:
 
 @pytest.mark.parametrize("name", FEW)
 def test_the_seed_decides_everything(name: str) -> None:
-    task, federation = make_task(), world()
+    task, client_data = make_task(), world()
 
     def play(seed: int) -> Tensor:
-        simulation = Simulation(METHODS[name](task, recipe=RECIPE), federation, task, seed=seed)
+        simulation = Simulation(METHODS[name](task, recipe=RECIPE), client_data, task, seed=seed)
         torch.manual_seed(int(torch.randint(1000, ())))  # the global generator has no say
         for _ in range(2):
             simulation.step(everyone(simulation))

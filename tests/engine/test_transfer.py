@@ -11,7 +11,7 @@ from torch import nn
 from fedtailor.core import rng, tree
 from fedtailor.core.tree import Tree
 from fedtailor.engine import transfer
-from fedtailor.engine.bank import Bank
+from fedtailor.engine.state_store import StateStore
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 ROWS, WIDTH = 64, 1 << 16
@@ -48,54 +48,54 @@ def test_rows_go_there_and_back(
             transfer, "_pinned", lambda shape, dtype: torch.empty(shape, dtype=dtype)
         )
     device = torch.device("cuda", 0)
-    bank = Bank(ROWS, tree.index(states(1), 0), device, place, tmp_path)
-    assert not any(leaf.is_pinned() for leaf in tree.leaves(bank.rows))
+    store = StateStore(ROWS, tree.index(states(1), 0), device, place, tmp_path)
+    assert not any(leaf.is_pinned() for leaf in tree.leaves(store.rows))
     new = tree.map(lambda p: p.to(device), states(ROWS))
     landings = []
     for ids in torch.arange(ROWS).split(8):
-        landings.append((ids, bank.land(tree.index(new, ids.to(device)))))
+        landings.append((ids, store.land(tree.index(new, ids.to(device)))))
         # the device is busy, and memory that was just read is used again
         tree.map(torch.zeros_like, tree.index(new, ids.to(device)))
     for ids, landing in landings:
         rows = landing()
         assert all(not leaf.is_pinned() and not leaf.is_cuda for leaf in tree.leaves(rows))
-        bank.put(ids, rows)
+        store.put(ids, rows)
     for step in (8, 16):
         for ids in torch.arange(ROWS).split(step):
-            bank.expect((ids + step) % ROWS)
-            got = bank.get(ids if step == 8 else (ids + step) % ROWS)
+            store.expect((ids + step) % ROWS)
+            got = store.get(ids if step == 8 else (ids + step) % ROWS)
             wanted = tree.index(new, (ids if step == 8 else (ids + step) % ROWS).to(device))
             assert all(
                 torch.equal(a, b)
                 for a, b in zip(tree.leaves(got), tree.leaves(wanted), strict=True)
             )
-    bank.close()
+    store.close()
 
 
 @needs_gpu
 def test_what_was_expected_is_not_given_when_it_changed() -> None:
     device = torch.device("cuda", 0)
-    bank = Bank(4, tree.index(states(1), 0), device, "host")
+    store = StateStore(4, tree.index(states(1), 0), device, "host")
     ids = torch.tensor([1, 3])
-    bank.expect(ids)
-    bank.put(torch.tensor([3]), states(1, seed=5))
-    assert torch.equal(bank.get(ids)["w"][1].cpu(), states(1, seed=5)["w"][0])
-    bank.expect(ids)
-    bank.put(torch.tensor([0]), states(1, seed=6))  # somebody else's
-    assert torch.equal(bank.get(ids)["w"][1].cpu(), states(1, seed=5)["w"][0])
+    store.expect(ids)
+    store.put(torch.tensor([3]), states(1, seed=5))
+    assert torch.equal(store.get(ids)["w"][1].cpu(), states(1, seed=5)["w"][0])
+    store.expect(ids)
+    store.put(torch.tensor([0]), states(1, seed=6))  # somebody else's
+    assert torch.equal(store.get(ids)["w"][1].cpu(), states(1, seed=5)["w"][0])
 
 
 @needs_gpu
 def test_a_gpu_that_is_too_small_gets_smaller_chunks() -> None:
     from fedtailor.core.task import classification
     from fedtailor.core.training import Recipe
-    from fedtailor.engine import Federation, Simulation
+    from fedtailor.engine import ClientData, Simulation
     from fedtailor.methods import ditto
 
     device = torch.device("cuda", 0)
     x = rng.normal(rng.key(0), 640, 256).to(device)
     rows = torch.arange(640).reshape(64, 10).numpy()
-    fed = Federation.of(x, (x[:, 0] > 0).long(), list(rows), list(rows), list(rows))
+    fed = ClientData.of(x, (x[:, 0] > 0).long(), list(rows), list(rows), list(rows))
     task = classification(
         lambda: nn.Sequential(nn.Linear(256, 2048), nn.ReLU(), nn.Linear(2048, 2)), device=device
     )
@@ -113,7 +113,7 @@ def test_a_gpu_that_is_too_small_gets_smaller_chunks() -> None:
         try:
             for _ in range(2):
                 simulation.step(torch.arange(64))
-            ends.append((simulation.chunk, simulation.bank.rows["own"]))
+            ends.append((simulation.chunk, simulation.store.rows["own"]))
         finally:
             torch.cuda.set_per_process_memory_fraction(1.0)
     assert ends[1][0] < 64

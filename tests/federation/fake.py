@@ -12,7 +12,7 @@ from fedtailor.federation.protocol.plan import bring_to_life
 from fedtailor.federation.protocol.transport import Answer, Rules
 from fedtailor.federation.site.settings import read_settings
 from fedtailor.federation.site.site import Site
-from tests.federation.trial import Trial
+from tests.client_data.trial import Trial
 
 Fault = Callable[[Packet, Callable[[Packet], Packet]], list[Packet | str] | None]
 
@@ -60,7 +60,7 @@ RULES = Rules(min_sites=2, deadline=5, join=1, wait=1, attempts=3, pause=0.01, a
 
 
 def coordinator(trial: Trial, post: FakePost, rules: Rules = RULES) -> Coordinator:
-    found = read_federation(trial.federation)
+    found = read_federation(trial.client_data)
     book = Book(found.folder, found.id, found.plan.fingerprint())
     return Coordinator(bring_to_life(found.plan), found.id, book, post, rules)
 

@@ -20,7 +20,7 @@ from fedtailor.federation.site.site import Site
 from fedtailor.methods import METHODS
 from fedtailor.results.storage import load_tensors
 from fedtailor.runs.predict import predict
-from tests.federation.trial import Trial, distance
+from tests.client_data.trial import Trial, distance
 
 # what a method needs beside its defaults to be played by sites
 OPTIONS = {"fedavg-data": {"beta": 0.0}}
@@ -36,7 +36,7 @@ def play(trial: Trial) -> Book:
 
     nodes = {100 + i: {"site": str(path)} for i, path in enumerate(trial.sites)}
     grid = LocalGrid(make_client_app(answer), nodes)
-    config = {"federation": str(trial.federation)}
+    config = {"federation": str(trial.client_data)}
     server_app(grid, Context(1, 1, {}, RecordDict(), config))
     return trial.root / "coordinator" / "trial"
 
@@ -72,8 +72,8 @@ def test_bytes_card_and_prediction(tmp_path, float64):
         assert line["bytes"] == {"up": int(report.up.sum()), "down": int(report.down.sum())}
         assert 0 < line["envelope"]["up"] < 20_000
     local = Trial(tmp_path, "local").simulate()
-    alone = local.score().test.correct / trial.world.federation.test.n
-    own = sim.score().test.correct / trial.world.federation.test.n
+    alone = local.score().test.correct / trial.world.client_data.test.n
+    own = sim.score().test.correct / trial.world.client_data.test.n
     for i in range(3):
         site = tmp_path / f"site-{i}" / "federations" / "trial"
         card = json.loads((site / "card.json").read_text())
@@ -103,7 +103,7 @@ def test_an_array_that_does_not_parse_fails_its_site_alone(tmp_path):
     for kind in (app.query, app.train, app.evaluate):
         kind()(handle)
     grid = LocalGrid(app, {100 + i: {"site": str(path)} for i, path in enumerate(trial.sites)})
-    config = {"federation": str(trial.federation)}
+    config = {"federation": str(trial.client_data)}
     server_app(grid, Context(1, 1, {}, RecordDict(), config))
     rounds = rounds_of(tmp_path / "coordinator" / "trial")
     assert [line["taken"] for line in rounds] == [[0, 2]] * 2

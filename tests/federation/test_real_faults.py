@@ -18,8 +18,8 @@ import numpy as np
 
 from fedtailor.federation.deploy.processes import Crew
 from fedtailor.federation.protocol.ipc import _owner, socket_of
-from tests.federation.real import RULES, equals_simulation, finished, history, kill_site, until
-from tests.federation.trial import Trial
+from tests.client_data.real import RULES, equals_simulation, finished, history, kill_site, until
+from tests.client_data.trial import Trial
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -64,7 +64,7 @@ def play(tmp_path, trial, during, of_site=lambda i: {}):
         crew.start_coordinator()
         for i, path in enumerate(trial.sites):
             crew.start_site(f"site-{i}", path, **of_site(i))
-        crew.submit(trial.federation)
+        crew.submit(trial.client_data)
         until(lambda: len(history(folder)) >= 1, 240, "a round")
         during(crew, folder)
         until(lambda: finished(folder), 500, "the federation is done")

@@ -55,8 +55,8 @@ class Trial:
         encoder = json.dumps(self.world.encoder.to_json())
         (root / "preprocessing.json").write_text(encoder)
         said = {"id": "trial", "sites": 3, "preprocessing": "preprocessing.json", "pause": 0.01}
-        self.federation = root / "federation.toml"
-        self.federation.write_text(
+        self.client_data = root / "federation.toml"
+        self.client_data.write_text(
             toml({"method": method} | self.settings)
             + "[options]\n"
             + toml(self.options)
@@ -76,7 +76,7 @@ class Trial:
         task = make_task(config, self.world.encoder.form)
         sim = Simulation(
             make_method(config, task),
-            self.world.federation,
+            self.world.client_data,
             task,
             seed=config.seed,
             rounds=config.rounds,

@@ -122,7 +122,7 @@ def test_an_option_that_both_have_gets_the_parts_name() -> None:
     SEEN.clear()
     method = factory(task, recipe=recipe, p=7.0, ala_p=2)
     assert (SEEN[0]["p"], SEEN[0]["s"], SEEN[0]["recipe"]) == (7.0, 4, recipe)
-    state = simulate(method, ragged(), task).bank.rows
+    state = simulate(method, ragged(), task).states.rows
     assert set(state["weight"]) == set(task.top(2))
     assert parse_options(factory, {"p": "0.5", "ala_p": "2"}) == {"p": 0.5, "ala_p": 2}
     with pytest.raises(BadInput, match="ala_p"):

@@ -110,7 +110,7 @@ def test_absent_clients_and_evaluation_leave_states_alone(name: str, engine: str
         play(quiet, [cohort])
         play(curious, [cohort])
         absent = torch.tensor([c for c in range(6) if c not in cohort])
-        assert same(tree.index(before, absent), tree.index(curious.bank.rows, absent))
+        assert same(tree.index(before, absent), tree.index(curious.states.rows, absent))
         after = snapshot(curious)
         curious.score()
         assert same(snapshot(curious), after)
@@ -154,7 +154,7 @@ def test_a_hundred_clients(name: str, options: dict[str, Any]) -> None:
         assert len(cohort) == 10
         met[cohort] = True
         absent = torch.tensor(sorted(set(range(100)) - set(cohort.tolist())))
-        assert same(tree.index(before["states"], absent), tree.index(sim.bank.rows, absent))
+        assert same(tree.index(before["states"], absent), tree.index(sim.states.rows, absent))
         if name in rows:
             old, new = before["server"][rows[name]], sim.server[rows[name]]
             assert same(tree.index(old, absent), tree.index(new, absent))
@@ -164,7 +164,7 @@ def test_a_hundred_clients(name: str, options: dict[str, Any]) -> None:
             assert torch.equal(before["server"]["cluster"][absent], sim.server["cluster"][absent])
         if name == "apple":
             assert (report.down <= 4 * (5 * SIGMA + 200)).all()
-    assert torch.equal(sim.bank.met, met)
+    assert torch.equal(sim.states.met, met)
     scores = sim.score()
     assert len(scores.test.loss) == 100
     assert scores.test.loss.isfinite().all()
@@ -240,7 +240,7 @@ def test_with_ala_training_begins_with_the_adapted_model(host: str, engine: str)
         for name, sent in (("adapted", adapted), ("received", received))
     }
     play(sim, [[3]])
-    trained = find(tree.index(sim.bank.rows, 3), "begin" if "begin" in state else "own")
+    trained = find(tree.index(sim.states.rows, 3), "begin" if "begin" in state else "own")
     trained = trained.get("own", trained)
     upload = ends["adapted"].upload
     expected = upload.each["model"] if host == "fedamp" else upload.mean["params"]
@@ -265,7 +265,7 @@ def test_per_fedavg_with_ala_is_tested_after_one_step(name: str, engine: str) ->
     for client in range(6):
         before = turn.of(torch.tensor(client)).at_client().split()[0]
         data = data_of(world, client)
-        state = tree.index(sim.bank.rows, client)
+        state = tree.index(sim.states.rows, client)
         adapted = begin.adapt(sim.server["params"], state, {}, data, before.aside()).params
         step = Recipe(steps=1, batch=5, lr=0.3)
         expected = fit(task, adapted, data, before, step)

@@ -12,7 +12,7 @@ from fedtailor.core import rng, tree
 from fedtailor.core.errors import BadInput
 from fedtailor.core.task import classification
 from fedtailor.core.training import Recipe, fit
-from fedtailor.engine import Diverged, Federation, Scores, draw_cohort
+from fedtailor.engine import ClientData, Diverged, Scores, draw_cohort
 from fedtailor.methods import METHODS, fedavg
 from tests.methods.worlds import (
     DEFINING,
@@ -161,8 +161,8 @@ def test_absent_clients_keep_their_state(name, engine):
         before = snapshot(sim)["states"]
         play(sim, [cohort])
         for client in range(6):
-            untouched = same(tree.index(before, client), tree.index(sim.bank.rows, client))
-            assert untouched == (client not in cohort or not tree.leaves(sim.bank.rows))
+            untouched = same(tree.index(before, client), tree.index(sim.states.rows, client))
+            assert untouched == (client not in cohort or not tree.leaves(sim.states.rows))
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -193,9 +193,9 @@ def test_clients_that_were_never_drawn_are_evaluated_and_keep_no_state(name, eng
     """Section 0. Also for a client that comes late."""
     task, world = _world("norm")
     sim = simulate(quick(name, task), world, task, engine=engine)
-    zero = lambda client: all(not p[client].any() for p in tree.leaves(sim.bank.rows))
+    zero = lambda client: all(not p[client].any() for p in tree.leaves(sim.states.rows))
     for number, cohort in enumerate(COHORTS):
-        assert bool(sim.bank.met[5]) == (number > 2)
+        assert bool(sim.states.met[5]) == (number > 2)
         if number <= 2:
             assert zero(5)
         scores = sim.score()
@@ -203,9 +203,9 @@ def test_clients_that_were_never_drawn_are_evaluated_and_keep_no_state(name, eng
         assert scores.test.loss.isfinite().all()
         assert (scores.test.loss > 0).all()
         play(sim, [cohort])
-    assert sim.bank.met.tolist() == [True, True, True, True, False, True]
+    assert sim.states.met.tolist() == [True, True, True, True, False, True]
     assert zero(4)
-    if tree.leaves(sim.bank.rows):
+    if tree.leaves(sim.states.rows):
         assert not zero(5)
     # what such a client would get by joining now
     stranger = models(sim)["4"]
@@ -403,7 +403,7 @@ def test_clients_without_validation_rows_can_play(name, engine):
     task, world = _world()
     none = [np.arange(0)] * 2 + [r.numpy() for r in world.val.flat.split(world.val.n.tolist())][2:]
     lists = [[r.numpy() for r in p.flat.split(p.n.tolist())] for p in (world.train, world.test)]
-    bare = Federation.of(world.x, world.y, lists[0], none, lists[1])
+    bare = ClientData.of(world.x, world.y, lists[0], none, lists[1])
     sim = simulate(quick(name, task), bare, task, engine=engine)
     play(sim, 2)
     scores = sim.score()
@@ -415,7 +415,7 @@ def test_clients_without_validation_rows_can_play(name, engine):
 # ------------------------------------------------------------------------------------- divergence
 
 
-def _spoilt(world: Federation, clients: list[int]) -> Federation:
+def _spoilt(world: ClientData, clients: list[int]) -> ClientData:
     """The same world with infinities in some clients' training rows."""
     x = world.x.clone()
     rows, n = world.train.at(torch.tensor(clients))
@@ -433,7 +433,7 @@ def test_diverged_clients_are_named_and_nothing_changes(name, engine, chunk):
     sim = simulate(quick(name, task), world, task, engine=engine, chunk=chunk)
     play(sim)
     before = snapshot(sim)
-    sim.federation = sim.players.federation = _spoilt(world, [2, 3])
+    sim.client_data = sim.clients.client_data = _spoilt(world, [2, 3])
     with pytest.raises(Diverged, match=r"client-2, client-3 diverged .* in round 2:") as caught:
         play(sim, [[3, 0, 2]])
     assert caught.value.clients == ["client-2", "client-3"]  # all of them, in every engine
@@ -450,7 +450,7 @@ def test_skipped_clients_leave_no_trace(name, engine):
     sims = [simulate(quick(name, task), world, task, engine=engine) for _ in range(2)]
     for sim in sims:
         play(sim)
-        sim.federation = sim.players.federation = spoilt
+        sim.client_data = sim.clients.client_data = spoilt
     before = snapshot(sims[0])["states"]
     reports = play(sims[0], [[0, 1, 2, 3, 5], [2, 3, 4]], on_nan="skip")
     plain = play(sims[1], [[0, 3, 5], [3, 4]])

@@ -29,9 +29,9 @@ def test_two_clients_by_hand(engine):
     task = one_number()
     sim = simulate(local(task, recipe=HALF), two_clients(), task, engine=engine)
     play(sim)
-    assert sim.bank.rows["own"]["w"].tolist() == near(1.0, 4.0)
+    assert sim.states.rows["own"]["w"].tolist() == near(1.0, 4.0)
     play(sim)
-    assert sim.bank.rows["own"]["w"].tolist() == near(1.5, 6.0)
+    assert sim.states.rows["own"]["w"].tolist() == near(1.5, 6.0)
     assert of_models(sim, "w") == near(1.5, 6.0)
     assert sim.server == {}
 
@@ -59,7 +59,7 @@ def test_a_client_trains_exactly_in_its_own_rounds(engine):
     )
     play(alone, [[2], [4], [2], [4]])
     play(among, [[0, 2, 5], [1, 3], [2, 3], [0, 1]])
-    ours, theirs = alone.bank.rows["own"], among.bank.rows["own"]
+    ours, theirs = alone.states.rows["own"], among.states.rows["own"]
     for name in ours:
         torch.testing.assert_close(theirs[name][2], ours[name][2], rtol=0, atol=1e-6)
     # client 4 was never drawn in the second world: it has the common initial model

@@ -128,7 +128,7 @@ def test_lf_may_perturb_some_blocks_only(perturb, a, b):
     play(sim)  # the same first round for all
     other = simulate(plgu_lf(task, D=1, rho=0.5, perturb=perturb, recipe=HALF), _world(), task)
     other.server = tree.map(torch.clone, sim.server)
-    other.bank.put(torch.arange(2), sim.bank.rows)
+    other.states.put(torch.arange(2), sim.states.rows)
     other.round = 1
     play(other)
     assert other.server["params"]["a"] == near(a)
@@ -220,7 +220,7 @@ def test_lf_without_radius_and_personal_blocks_is_fedavg(engine, eval_point):
         play(theirs, [cohort])
         assert _equal(ours.server["params"], theirs.server["params"], engine)
     # the last round had everybody: the mean of all θ is w
-    mean = tree.map(lambda p: p.mean(0), ours.bank.rows["theta"])
+    mean = tree.map(lambda p: p.mean(0), ours.states.rows["theta"])
     assert gap(mean, ours.server["params"]) < 1e-6
 
 
@@ -281,8 +281,8 @@ def test_grep_by_hand(engine):
     # φ = (14.1, 18.8); heads (1 + 2)/2 and (4 + 8)/2
     (report,) = play(sim)
     assert report.notes["score"].tolist() == [near(6 / 7, 8 / 7)] * 2
-    assert find(sim.bank.rows, "own")["a"].tolist() == near(7.221428571428571, 20.97857142857143)
-    assert find(sim.bank.rows, "own")["c"].tolist() == near(9.571428571428571, 28.02857142857143)
+    assert find(sim.states.rows, "own")["a"].tolist() == near(7.221428571428571, 20.97857142857143)
+    assert find(sim.states.rows, "own")["c"].tolist() == near(9.571428571428571, 28.02857142857143)
     assert sim.server["shared"]["a"] == near(14.1)
     assert sim.server["shared"]["c"] == near(18.8)
     assert of_models(sim, "b") == near(1.5, 6.0)

@@ -10,7 +10,7 @@ from fedtailor.core import rng, tree
 from fedtailor.core.method import Upload
 from fedtailor.core.task import Task, classification
 from fedtailor.core.training import Recipe
-from fedtailor.engine import Federation
+from fedtailor.engine import ClientData
 from fedtailor.methods import (
     METHODS,
     apple,
@@ -52,7 +52,7 @@ def test_moving_the_mixture_moves_the_client(factory):
     task, world = task_of(), ragged()
     sim = simulate(factory(task), world, task)
     play(sim)
-    state, data = tree.index(sim.bank.rows, 1), data_of(world, 1)
+    state, data = tree.index(sim.states.rows, 1), data_of(world, 1)
     near_by, far = (
         sim.method.client({"params": u}, state, data, turn_of(1)).state["own"]
         for u in (state["own"], random_like(state["own"], 3))
@@ -74,7 +74,7 @@ def test_moving_the_others_moves_the_client():
         others = tree.stack([random_like(sim.initial, 10 * seed + i) for i in range(6)])
         server = sim.server | {"models": others}
         message = sim.method.send(server, torch.tensor(1), turn_of(1))
-        state, data = tree.index(sim.bank.rows, 1), data_of(world, 1)
+        state, data = tree.index(sim.states.rows, 1), data_of(world, 1)
         ends.append(sim.method.client(message, state, data, turn_of(1)).state["own"])
     assert gap(*ends) > 1e-3
 
@@ -118,7 +118,7 @@ def test_apple_uploads_its_core(engine):
     play(sim, 2)
     before = snapshot(sim)
     (report,) = play(sim, 1)
-    assert same(sim.server["cores"], sim.bank.rows["core"])
+    assert same(sim.server["cores"], sim.states.rows["core"])
     for client, model in models(sim).items():
         core = tree.index(sim.server["cores"], int(client))
         assert gap(core, model) > 1e-3
@@ -184,7 +184,7 @@ def test_lg_fedavg_shares_the_upper_blocks(engine):
     play(sim, 2)
     lower = {"0.weight", "0.bias"}
     assert set(sim.server["shared"]) == {"2.weight", "2.bias", "4.weight", "4.bias"}
-    assert set(sim.bank.rows["personal"]) == lower
+    assert set(sim.states.rows["personal"]) == lower
     everyone = list(models(sim).values())
     for name in everyone[0]:
         values = {tuple(m[name].flatten().tolist()) for m in everyone}
@@ -215,7 +215,7 @@ def test_fedbn_finds_batch_norm_by_type(engine):
     play(sim, 2)
     parts = ("weight", "bias", "running_mean", "running_var")
     expected = {f"{norm}.{part}" for norm in ("norm1", "shortcut.1") for part in parts}
-    assert set(task.batch_norm) == set(sim.bank.rows["personal"]) == expected
+    assert set(task.batch_norm) == set(sim.states.rows["personal"]) == expected
     assert {"bn_like.weight", "bn_like.bias", "shortcut.0.weight"} <= set(sim.server["shared"])
     assert not expected & set(sim.server["shared"])
 
@@ -229,7 +229,7 @@ def test_dittos_own_model_trains_in_training_mode(engine):
     task, world = task_of("norm"), ragged()
     sim = simulate(ditto(task), world, task, engine=engine)
     play(sim)
-    own = sim.bank.rows["own"]
+    own = sim.states.rows["own"]
     assert (own["1.running_mean"] != 0).all()
     assert (own["1.running_var"] != 1).all()
     # every v_k has statistics of its own rows
@@ -241,7 +241,7 @@ def test_dittos_own_model_trains_in_training_mode(engine):
     dry = simulate(ditto(classification(build)), world, classification(build), engine=engine)
     play(dry)
     assert same(dry.initial, sim.initial)
-    assert gap(dry.bank.rows["own"], own) > 1e-4
+    assert gap(dry.states.rows["own"], own) > 1e-4
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -253,7 +253,7 @@ def test_fedreps_head_is_trained_with_one_local_epoch(head_epochs, engine):
     sim = simulate(method, world, task, engine=engine)
     play(sim)
     for client in range(6):
-        head = tree.index(sim.bank.rows["personal"], client)
+        head = tree.index(sim.states.rows["personal"], client)
         assert gap(head, tree.pick(sim.initial, task.head)) > 1e-4
     body = sim.server["shared"]
     assert gap(body, tree.pick(sim.initial, body)) > 1e-4
@@ -276,7 +276,7 @@ def test_rows_are_the_same_in_every_round(name):
         return method.client(msg, state, data, turn)
 
     sim = simulate(method._replace(client=client), world, task, engine="sequential")
-    before = [sim.federation.data(torch.tensor([c])) for c in range(6)]
+    before = [sim.client_data.data(torch.tensor([c])) for c in range(6)]
     play(sim, 3)
     sim.score()
     assert len(seen) == 6
@@ -288,7 +288,7 @@ def test_rows_are_the_same_in_every_round(name):
     for client_rows in seen.values():
         assert not (set(client_rows[0][0]) | set(client_rows[0][1])) & test
     for c in range(6):
-        after = sim.federation.data(torch.tensor([c]))
+        after = sim.client_data.data(torch.tensor([c]))
         assert torch.equal(before[c].rows, after.rows)
         assert torch.equal(before[c].val_rows, after.val_rows)
 
@@ -349,7 +349,7 @@ def test_lg_fedavg_and_cfl_are_not_fedavg_by_default_either():
 # -------------------------------------------------------------------------- adaptation on test rows
 
 
-def _other_test_rows(world: Federation) -> Federation:
+def _other_test_rows(world: ClientData) -> ClientData:
     x, y = world.x.clone(), world.y.clone()
     x[world.test.flat] += 5.0
     y[world.test.flat] = (y[world.test.flat] + 1) % 3

@@ -18,7 +18,7 @@ from fedtailor.core.rng import Turn
 from fedtailor.core.task import Batch, Task, classification
 from fedtailor.core.training import Recipe
 from fedtailor.core.tree import Params, Tree
-from fedtailor.engine import Federation, RoundReport, Simulation
+from fedtailor.engine import ClientData, RoundReport, Simulation
 from fedtailor.methods import METHODS
 
 ENGINES = ("sequential", "vectorised")
@@ -94,7 +94,7 @@ def rows_of(
     train: Sequence[Sequence[float]],
     val: Sequence[Sequence[float]] | None = None,
     test: Sequence[Sequence[float]] | None = None,
-) -> Federation:
+) -> ClientData:
     """A federation of numbers: one list per client and part."""
     val = val or train
     test = test or val
@@ -109,10 +109,10 @@ def rows_of(
 
     parts = [part(lists) for lists in (train, val, test)]
     x = torch.tensor(flat)
-    return Federation.of(x, torch.zeros(len(flat), dtype=torch.int64), *parts)
+    return ClientData.of(x, torch.zeros(len(flat), dtype=torch.int64), *parts)
 
 
-def two_clients() -> Federation:
+def two_clients() -> ClientData:
     """One row, 2, against three rows with the mean 8. Validation rows are 3 and 6."""
     return rows_of([[2.0], [7.0, 8.0, 9.0]], [[3.0], [6.0]])
 
@@ -124,7 +124,7 @@ SIZES = (7, 40, 13, 24, 9, 31)
 
 def ragged(
     sizes: Sequence[int] = SIZES, *, image: bool = False, val: int = 4, seed: int = 0
-) -> Federation:
+) -> ClientData:
     """Clients with few and many rows, each of mostly two of three classes."""
     maker = np.random.default_rng(seed)
     shape = (1, 5, 5) if image else (4,)
@@ -139,7 +139,7 @@ def ragged(
         for part, low, high in zip(parts, ends[:-1], ends[1:], strict=True):
             part.append(np.arange(low, high))
     stored = torch.tensor(np.concatenate(x), dtype=torch.get_default_dtype())
-    return Federation.of(stored, torch.tensor(np.array(y)), *parts)
+    return ClientData.of(stored, torch.tensor(np.array(y)), *parts)
 
 
 def mlp() -> nn.Module:
@@ -177,14 +177,14 @@ def quick(name: str, task: Task, recipe: Recipe = Recipe()) -> Method:
 # --------------------------------------------------------------------------- playing and comparing
 
 
-def simulate(method: Method, federation: Federation, task: Task, **options: Any) -> Simulation:
+def simulate(method: Method, client_data: ClientData, task: Task, **options: Any) -> Simulation:
     """A simulation of ten rounds; options as the simulation's own."""
-    return Simulation(method, federation, task, **{"rounds": 10, **options})
+    return Simulation(method, client_data, task, **{"rounds": 10, **options})
 
 
 def everyone(sim: Simulation) -> Tensor:
     """All ids."""
-    return torch.arange(sim.federation.clients)
+    return torch.arange(sim.client_data.clients)
 
 
 def play(
@@ -202,7 +202,7 @@ def models(sim: Simulation) -> Tree:
 
 def snapshot(sim: Simulation) -> Tree:
     """Copies of all that a simulation keeps."""
-    kept = {"server": sim.server, "states": sim.bank.rows, "met": sim.bank.met}
+    kept = {"server": sim.server, "states": sim.states.rows, "met": sim.states.met}
     return tree.map(torch.clone, kept)
 
 
@@ -253,9 +253,9 @@ def with_epochs(epochs: int, recipe: Recipe = Recipe()) -> Recipe:
     return replace(recipe, epochs=epochs)
 
 
-def data_of(federation: Federation, client: int) -> Data:
+def data_of(client_data: ClientData, client: int) -> Data:
     """One client's data, for functions that are called without an engine."""
-    many = federation.data(torch.tensor([client]))
+    many = client_data.data(torch.tensor([client]))
     rows = (many.rows[0], many.n[0], many.val_rows[0], many.val_n[0])
     return Data(many.x, many.y, *rows, many.counts)
 

@@ -28,9 +28,9 @@ def simulation(method: str = "fedala", width: int = 5) -> Simulation:
         )
     )
     made = METHODS[method](task, recipe=Recipe(batch=8, lr=0.1))
-    federation = toy_federation()
-    federation = federation._replace(x=federation.x.float())
-    return Simulation(made, federation, task, rounds=4, chunk=3)
+    client_data = toy_federation()
+    client_data = client_data._replace(x=client_data.x.float())
+    return Simulation(made, client_data, task, rounds=4, chunk=3)
 
 
 def same(a: tree.Tree, b: tree.Tree) -> bool:
@@ -47,11 +47,11 @@ def test_there_and_back(method: str, tmp_path: Path) -> None:
     second = simulation(method)
     assert storage.restore(tmp_path / "c", second)["colour"] == "green"
     assert second.round == 2
-    assert torch.equal(second.bank.met, first.bank.met)
+    assert torch.equal(second.states.met, first.states.met)
     for sim in (first, second):
         sim.step(torch.tensor([0, 1, 7]))
     assert same(first.server, second.server)
-    assert same(first.bank.rows, second.bank.rows)
+    assert same(first.states.rows, second.states.rows)
 
 
 def test_only_clients_that_were_met_are_kept(tmp_path: Path) -> None:

@@ -43,13 +43,13 @@ def test_auto_of_own_data_with_clients(own: Path) -> None:
     world = assemble(config(data=str(own)))
     assert (world.config.partition, world.config.clients) == ("natural", 2)
     assert world.config.model == "mlp"
-    assert tuple(world.federation.names) == ("north", "south")
+    assert tuple(world.client_data.names) == ("north", "south")
 
 
 def test_own_data_can_be_divided_anew(own: Path) -> None:
     world = assemble(config(data=str(own), partition="iid", clients=4, min_samples=1, batch=5))
-    assert len(world.federation.names) == 4
-    assert "north" not in world.federation.names
+    assert len(world.client_data.names) == 4
+    assert "north" not in world.client_data.names
 
 
 def test_every_row_has_one_place() -> None:
@@ -95,8 +95,8 @@ def test_the_preprocessing_never_sees_a_test_row(own: Path) -> None:
     own.write_text("\n".join(lines) + "\n")
     other = assemble(plain)
     train = torch.from_numpy(np.concatenate(world.partition.train))
-    assert torch.equal(world.federation.x[train], other.federation.x[train])
-    assert other.federation.x[row].abs().max() > 1000
+    assert torch.equal(world.client_data.x[train], other.client_data.x[train])
+    assert other.client_data.x[row].abs().max() > 1000
 
 
 @pytest.mark.parametrize("name", ["gpu9", "cuda:99", "", "cpu:x"])

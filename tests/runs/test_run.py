@@ -100,12 +100,12 @@ def test_saved_models_score_as_reported(method: str, tmp_path: Path) -> None:
     world = assemble(config)
     predict = make_method(config, make_task(config, world.encoder.form)).predict
     correct = []
-    for cid, client in enumerate(world.federation.names):
+    for cid, client in enumerate(world.client_data.names):
         model = tree.unflatten(load_file(folder / "models" / f"{client}.safetensors"))
         rows = world.partition.test[cid]
         with torch.no_grad():
-            guess = predict(model, world.federation.x[rows]).argmax(-1)
-        correct.append(int((guess == world.federation.y[rows]).sum()))
+            guess = predict(model, world.client_data.x[rows]).argmax(-1)
+        correct.append(int((guess == world.client_data.y[rows]).sum()))
         assert correct[-1] / len(rows) == pytest.approx(found["per_client"][client], abs=1e-6)
     n = np.array([len(rows) for rows in world.partition.test])
     summary = summarise(np.array(correct), n)

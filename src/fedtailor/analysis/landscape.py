@@ -134,7 +134,7 @@ class _Bench:
 
 def _check(run: Reopened, clients: Sequence[str]) -> None:
     for name in clients:
-        if not int(run.world.federation.test.n[run.number(name)]):
+        if not int(run.world.client_data.test.n[run.number(name)]):
             raise BadInput(f"client '{name}' has no test rows: choose another with --clients")
 
 

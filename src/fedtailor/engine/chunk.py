@@ -8,15 +8,15 @@ from torch import Tensor
 from fedtailor.core.task import Task
 from fedtailor.core.training import Recipe
 from fedtailor.core.tree import Params, Tree
-from fedtailor.engine.bank import free_memory, nbytes
-from fedtailor.engine.client_data import Federation
+from fedtailor.engine.client_data import ClientData
+from fedtailor.engine.state_store import free_memory, nbytes
 
 MODEL_COPIES = 8  # parameters, gradients, optimiser, results and what is on its way between them
 SHARE = 0.4  # of the free memory
 CACHE = 32 << 20  # on a CPU larger chunks that are mapped push each other out of its caches
 
 
-def _saved_bytes(task: Task, params: Params, federation: Federation, batch: int) -> int:
+def _saved_bytes(task: Task, params: Params, client_data: ClientData, batch: int) -> int:
     """Bytes that one training step keeps for its backward pass, measured on a real batch."""
     kept = 0
 
@@ -25,7 +25,7 @@ def _saved_bytes(task: Task, params: Params, federation: Federation, batch: int)
         kept += saved.numel() * saved.element_size()
         return saved
 
-    data = federation.data(federation.train.n.argmax()[None])  # the client with most rows
+    data = client_data.data(client_data.train.n.argmax()[None])  # the client with most rows
     one = data._replace(rows=data.rows[0], n=data.n[0])
     sample = next(one.batches(batch or len(one.rows), data.n[0]))
     leaf = {k: v.detach().clone().requires_grad_(v.is_floating_point()) for k, v in params.items()}
@@ -34,10 +34,10 @@ def _saved_bytes(task: Task, params: Params, federation: Federation, batch: int)
     return kept
 
 
-def choose_chunk(
+def estimate_chunk(
     task: Task,
     params: Params,
-    federation: Federation,
+    client_data: ClientData,
     message: Tree,
     state: Tree,
     recipe: Recipe,
@@ -49,16 +49,16 @@ def choose_chunk(
     Args:
       task: the clients' network.
       params: its parameters.
-      federation: the clients.
+      client_data: the clients.
       message: what one of them receives.
       state: what one of them keeps.
       recipe: how they train.
       mapped: whether their steps are mapped as they come; workers have caches of their own.
     """
     models = MODEL_COPIES * nbytes(params) + 2 * nbytes(message) + 2 * nbytes(state)
-    each = models + 2 * _saved_bytes(task, params, federation, recipe.batch)
-    device = federation.x.device
+    each = models + 2 * _saved_bytes(task, params, client_data, recipe.batch)
+    device = client_data.x.device
     fits = SHARE * free_memory(device) // each
     if device.type == "cpu" and mapped:
         fits = min(fits, CACHE // (MODEL_COPIES * max(nbytes(params), 1)))
-    return int(max(1, min(federation.clients, fits)))
+    return int(max(1, min(client_data.clients, fits)))

@@ -47,7 +47,7 @@ class Rows(NamedTuple):
         return torch.where(own, self.flat[where.to(device)], 0), n.to(device)
 
 
-class Federation(NamedTuple):
+class ClientData(NamedTuple):
     """Attributes:
     x: examples of all clients.
     y: labels of all clients.
@@ -73,13 +73,13 @@ class Federation(NamedTuple):
         val: Sequence[np.ndarray],
         test: Sequence[np.ndarray],
         names: Sequence[str] | None = None,
-    ) -> Federation:
+    ) -> ClientData:
         """From a store and one array of row numbers per client and part."""
         names = names or [f"client-{i}" for i in range(len(train))]
         rows = [Rows.of(part, x.device) for part in (train, val, test)]
         return cls(x, y, rows[0], rows[1], rows[2], tuple(names))
 
-    def pooled(self, share: float, seed: int, outside: Collection[int] = ()) -> Pool:
+    def pooled(self, share: float, seed: int, outside: Collection[int] = ()) -> PooledData:
         """The federation after every client gave a share of its training rows to a common pool.
 
         Everyone trains on its own rows and those of the others in the pool; nothing else changes.
@@ -100,7 +100,7 @@ class Federation(NamedTuple):
         gave = torch.tensor([len(g) for g in given])
         got = torch.tensor([0 if i in outside else len(pool) for i in range(len(own))])
         with_pool = self._replace(train=Rows.of(all_rows, self.x.device))
-        return Pool(with_pool, (got - gave) * each, gave * each)
+        return PooledData(with_pool, (got - gave) * each, gave * each)
 
     @property
     def clients(self) -> int:
@@ -122,13 +122,13 @@ class Federation(NamedTuple):
         return Data(self.x, self.y, rows, n, rows[:, :1], n * 0, counts)
 
 
-class Pool(NamedTuple):
+class PooledData(NamedTuple):
     """Attributes:
-    federation: with everyone's training rows after pooling.
+    client_data: with everyone's training rows after pooling.
     down: bytes of the pool that each client downloads, once.
     up: bytes that each client gave, once.
     """
 
-    federation: Federation
+    client_data: ClientData
     down: Tensor
     up: Tensor

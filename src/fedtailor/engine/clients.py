@@ -31,7 +31,7 @@ class Scores(NamedTuple):
     noisy: Tensor
 
 
-class Measured(NamedTuple):
+class TurnReport(NamedTuple):
     """What a round notes of each client that was drawn, one row each.
 
     Attributes:
@@ -51,7 +51,7 @@ class Measured(NamedTuple):
     fresh: Tensor
 
 
-class Played(NamedTuple):
+class CohortOutcome(NamedTuple):
     """What the turns of some clients came to. Nothing has changed yet.
 
     Attributes:
@@ -65,7 +65,7 @@ class Played(NamedTuple):
     """
 
     drawn: Tensor
-    measured: Measured
+    measured: TurnReport
     taken: Tensor
     notes: Tree
     fold: Fold
@@ -73,7 +73,7 @@ class Played(NamedTuple):
     keep: Callable[[], None]
 
 
-class Kept(NamedTuple):
+class ClientStates(NamedTuple):
     """States of some clients.
 
     Attributes:
@@ -85,7 +85,7 @@ class Kept(NamedTuple):
     rows: Tree
 
 
-class Players(Protocol):
+class SimulatedClients(Protocol):
     """All clients of a federation, wherever they are. They never change the server's state."""
 
     @property
@@ -103,7 +103,9 @@ class Players(Protocol):
     def preparing_seconds(self) -> float:
         """What tracing and compiling steps took so far, as far as it is known here."""
 
-    def play(self, server: Tree, cohort: Tensor, turn: Turn, *, post: bool = False) -> Played:
+    def play(
+        self, server: Tree, cohort: Tensor, turn: Turn, *, post: bool = False
+    ) -> CohortOutcome:
         """The turns of the clients `cohort`."""
 
     def score(
@@ -128,11 +130,11 @@ class Players(Protocol):
     ) -> Iterator[tuple[Tensor, Tree]]:
         """(ids, models stacked), some clients at a time."""
 
-    def kept(self) -> list[Kept]:
+    def client_states(self) -> list[ClientStates]:
         """For each group the states of those clients that were met."""
 
-    def put_back(self, states: list[Kept]) -> None:
-        """Puts states where `kept` found them; clients that are not named stay as they are."""
+    def restore_states(self, states: list[ClientStates]) -> None:
+        """Puts states where `client_states` found them; other clients stay as they are."""
 
     def like(self) -> list[Tree]:
         """For each group its states without any row: names, shapes and types."""

@@ -16,10 +16,10 @@ from fedtailor.core.rng import Turn
 from fedtailor.core.task import Task
 from fedtailor.core.training import SCORED, Recipe, fit
 from fedtailor.core.tree import Params, Tree
-from fedtailor.engine.bank import Bank, Place, choose_place, nbytes
-from fedtailor.engine.chunk import choose_chunk
-from fedtailor.engine.client_data import Federation
+from fedtailor.engine.chunk import estimate_chunk
+from fedtailor.engine.client_data import ClientData
 from fedtailor.engine.mapper import Visit
+from fedtailor.engine.state_store import StatePlace, StateStore, choose_place, nbytes
 
 
 class Room(NamedTuple):
@@ -30,7 +30,7 @@ class Room(NamedTuple):
     scoring: int = 0
 
 
-class Group:
+class ClientGroup:
     """A method built for one network, the clients that have it, and their states.
 
     Args:
@@ -43,29 +43,29 @@ class Group:
     def __init__(self, method: Method, task: Task, members: Tensor, seed: int) -> None:
         self.method, self.task, self.members = method, task, members
         self.initial: Params = task.init(rng.key(seed, rng.INITIAL))
-        self.bank: Bank
+        self.states: StateStore
 
     def prepare(
         self,
         server: Tree,
-        federation: Federation,
+        client_data: ClientData,
         turn: Turn,
-        place: Place | None,
+        place: StatePlace | None,
         folder: Path | None,
         recipe: Recipe,
         mapped: bool = True,
     ) -> Room:
         """Makes room for the states; returns how much is left for clients."""
-        first = self.members[0].to(federation.x.device)
+        first = self.members[0].to(client_data.x.device)
         message = self.method.send(server, first, turn.of(first))
         like = self.method.start(message, self.initial, turn.of(first).at_start())
-        device, count = federation.x.device, len(self.members)
+        device, count = client_data.x.device, len(self.members)
         place = place or choose_place(nbytes(like), count, device)
-        self.bank = Bank(count, like, device, place, folder)
+        self.states = StateStore(count, like, device, place, folder)
 
         def fits(how: Recipe) -> int:
-            return choose_chunk(
-                self.task, self.initial, federation, message, like, how, mapped=mapped
+            return estimate_chunk(
+                self.task, self.initial, client_data, message, like, how, mapped=mapped
             )
 
         if device.type == "cpu":  # memory is not short there
@@ -79,15 +79,15 @@ class Group:
     def stage(self, ids: Tensor, state: Tree) -> Callable[[], Tree]:
         """Holds new states until the round is whole; states on disk do not fit in memory and go
         there at once (a round that breaks ends the run, and the last checkpoint counts)."""
-        if self.bank.place == "disk":
-            self.bank.put(self.rows(ids), self.bank.land(state)())
+        if self.states.place == "disk":
+            self.states.put(self.rows(ids), self.states.land(state)())
             return dict
-        return self.bank.land(state)
+        return self.states.land(state)
 
     def keep(self, ids: Tensor, state: Tree) -> None:
         """Puts staged states where they belong."""
-        if self.bank.place != "disk":
-            self.bank.put(self.rows(ids), state)
+        if self.states.place != "disk":
+            self.states.put(self.rows(ids), state)
 
     def begin(self, visit: Visit) -> tuple[Tree, Tree]:
         """A client's message, and its state at the start of its turn."""

@@ -22,14 +22,14 @@ from fedtailor.core.privacy import charged, keep_account
 from fedtailor.core.rng import Turn
 from fedtailor.core.training import Recipe, Score
 from fedtailor.core.tree import Tree
-from fedtailor.engine.bank import Place
-from fedtailor.engine.client_data import Federation
-from fedtailor.engine.clients import Kept, Measured, Played, Point, Scores
+from fedtailor.engine.client_data import ClientData
+from fedtailor.engine.clients import ClientStates, CohortOutcome, Point, Scores, TurnReport
 from fedtailor.engine.fold import Fold, Folded
-from fedtailor.engine.group import Group
-from fedtailor.engine.loops.runner import Pace, Way
-from fedtailor.engine.mapper import MAPPERS, Visit, join
+from fedtailor.engine.group import ClientGroup
+from fedtailor.engine.loops.runner import LoopMode, LoopRunner
+from fedtailor.engine.mapper import MAPPERS, Visit, concatenate
 from fedtailor.engine.memory import is_out_of_memory
+from fedtailor.engine.state_store import StatePlace
 
 Found = TypeVar("Found")
 log = logging.getLogger("fedtailor")
@@ -38,7 +38,7 @@ log = logging.getLogger("fedtailor")
 class _Chunk(NamedTuple):
     """Clients that share a call, and those that come after them."""
 
-    group: Group
+    group: ClientGroup
     ids: Tensor
     following: Tensor
 
@@ -47,13 +47,13 @@ class _Acted(NamedTuple):
     state: Tree
     upload: Upload
     notes: Tree
-    measured: Measured
+    measured: TurnReport
 
 
 class _Turned(NamedTuple):
     """A chunk's turn: what was measured of all, and the rest of those that count."""
 
-    measured: Measured
+    measured: TurnReport
     ids: Tensor
     state: Tree
     folded: Folded
@@ -61,48 +61,48 @@ class _Turned(NamedTuple):
     notes: Tree
 
 
-class Block:
+class LocalClients:
     """Clients of one or several groups, played by one engine on one device.
 
     Args:
       groups: the clients, by network; each has at least one.
-      federation: their data. Ids are those of the whole federation.
+      client_data: their data. Ids are those of the whole federation.
       engine: `sequential` or `vectorised`.
       recipe: how clients train, to estimate memory by.
-      way: how loops over batches are run, see `Pace`.
+      loop_mode: how loops over batches are run, see `LoopRunner`.
     """
 
     def __init__(
         self,
-        groups: list[Group],
-        federation: Federation,
+        groups: list[ClientGroup],
+        client_data: ClientData,
         engine: str,
         recipe: Recipe,
-        way: Way = "plain",
+        loop_mode: LoopMode = "plain",
     ) -> None:
-        self.groups, self.federation, self.engine = groups, federation, engine
-        self.recipe, self.device = recipe, federation.x.device
-        self.pace = Pace(way if engine == "vectorised" else "plain", self.device)
+        self.groups, self.client_data, self.engine = groups, client_data, engine
+        self.recipe, self.device = recipe, client_data.x.device
+        self.runner = LoopRunner(loop_mode if engine == "vectorised" else "plain", self.device)
         self.chunk = 1
         self._scoring = 0  # clients that are scored at a time; 0: as many as train
 
     @property
-    def place(self) -> Place:
+    def place(self) -> StatePlace:
         """Where the states are kept."""
-        return self.groups[0].bank.place
+        return self.groups[0].states.place
 
     @property
     def preparing_seconds(self) -> float:
         """What tracing and compiling steps took so far."""
-        return self.pace.seconds
+        return self.runner.seconds
 
     def prepare(
-        self, server: Tree, turn: Turn, place: Place | None, folder: Path | None, chunk: int
+        self, server: Tree, turn: Turn, place: StatePlace | None, folder: Path | None, chunk: int
     ) -> None:
         """Makes room for states, and chooses how many clients share a call where `chunk` is 0."""
-        mapped = self.pace.way == "plain"
+        mapped = self.runner.loop_mode == "plain"
         rooms = [
-            group.prepare(server, self.federation, turn, place, folder, self.recipe, mapped)
+            group.prepare(server, self.client_data, turn, place, folder, self.recipe, mapped)
             for group in self.groups
         ]
         if self.engine == "vectorised":  # one after another: a chunk is one client
@@ -121,7 +121,7 @@ class Block:
         scoring = scoring and self._scoring > 0
         for group in self.groups:
             mine = ids[torch.isin(ids, group.members)].sort().values
-            left = mine[self.federation.train.n[mine].argsort(stable=True, descending=True)]
+            left = mine[self.client_data.train.n[mine].argsort(stable=True, descending=True)]
             while len(left):
                 size = self._scoring if scoring else self.chunk
                 chunk = _Chunk(group, left[:size], left[size:][:size])
@@ -150,8 +150,8 @@ class Block:
 
     def _half(self, chunk: _Chunk, problem: str) -> int:
         """Frees what can be freed; returns how many clients to go on with."""
-        chunk.group.bank.expect(chunk.ids[:0])
-        self.pace.forget()
+        chunk.group.states.expect(chunk.ids[:0])
+        self.runner.forget()
         size = len(chunk.ids)
         if size == 1:
             parameters = sum(p.numel() for p in chunk.group.initial.values())
@@ -183,22 +183,24 @@ class Block:
         visits = Visit(
             server,
             here,
-            group.bank.get(rows),
-            self.federation.data(ids),
-            self.federation.part(ids, part),
+            group.states.get(rows),
+            self.client_data.data(ids),
+            self.client_data.part(ids, part),
             turn.of(here),
-            ~group.bank.met[rows].to(self.device),
+            ~group.states.met[rows].to(self.device),
         )
-        with torch.no_grad(), self.pace.running(), keep_account() as entries:
+        with torch.no_grad(), self.runner.running(), keep_account() as entries:
             found = MAPPERS[self.engine](fn)(visits)
-        group.bank.expect(group.rows(following))  # while the device is still at work
-        sizes = self.federation.train.n[ids].tolist()
+        group.states.expect(group.rows(following))  # while the device is still at work
+        sizes = self.client_data.train.n[ids].tolist()
         return found, torch.tensor([charged(entries, n) for n in sizes])
 
     # --- what clients do ---
 
-    def play(self, server: Tree, cohort: Tensor, turn: Turn, *, post: bool = False) -> Played:
-        """The turns of the clients `cohort`, all of this block; see `Played`.
+    def play(
+        self, server: Tree, cohort: Tensor, turn: Turn, *, post: bool = False
+    ) -> CohortOutcome:
+        """The turns of the clients `cohort`, all of this block; see `CohortOutcome`.
 
         Args:
           server: the server's state.
@@ -209,7 +211,7 @@ class Block:
         fold = Fold()
         drawn: list[Tensor] = []
         turned: list[_Turned] = []
-        staged: list[tuple[Group, Tensor, Callable[[], Tree]]] = []
+        staged: list[tuple[ClientGroup, Tensor, Callable[[], Tree]]] = []
         for chunk, one in self._chunks(cohort, lambda c: self._turn(server, c, turn, post)):
             drawn.append(chunk.ids)
             fold.merge(one.folded)
@@ -229,9 +231,9 @@ class Block:
         def each() -> Tree:
             return tree.index(tree.cat([one.each for one in good]), rows.to(self.device))
 
-        return Played(
+        return CohortOutcome(
             all_ids,
-            join([one.measured for one in turned], order),
+            concatenate([one.measured for one in turned], order),
             taken,
             common_notes([one.notes for one in good], rows),
             fold,
@@ -248,7 +250,7 @@ class Block:
             state, up, model, notes = method.client(message, state, visit.data, own)
             zero = torch.zeros_like(visit.cid)
             blank = Score(zero, zero)
-            measured = Measured(
+            measured = TurnReport(
                 zero + wire.size(message),
                 zero + wire.size(up.mean) + wire.size(up.each),
                 zero == 0,
@@ -310,7 +312,7 @@ class Block:
         for chunk, scores in self._chunks(ids, assess, scoring=True):
             seen.append(chunk.ids)
             found.append(scores)
-        ordered: Scores = join(found, torch.cat(seen).argsort())
+        ordered: Scores = concatenate(found, torch.cat(seen).argsort())
         return ordered
 
     def models(
@@ -344,31 +346,31 @@ class Block:
 
     # --- states ---
 
-    def kept(self, ids: Tensor | None = None) -> list[Kept]:
+    def client_states(self, ids: Tensor | None = None) -> list[ClientStates]:
         """For each group the states of those clients (of `ids`, if given) that were met."""
         found = []
         for group in self.groups:
-            met = group.bank.met.nonzero()[:, 0]
+            met = group.states.met.nonzero()[:, 0]
             if ids is not None:
                 met = met[torch.isin(group.members[met], ids)]
-            rows = tree.map(lambda p, met=met: p[met.to(p.device)], group.bank.rows)
-            found.append(Kept(group.members[met], rows))
+            rows = tree.map(lambda p, met=met: p[met.to(p.device)], group.states.rows)
+            found.append(ClientStates(group.members[met], rows))
         return found
 
-    def put_back(self, states: list[Kept]) -> None:
-        """Puts states where `kept` found them; clients that are not named stay as they are."""
+    def restore_states(self, states: list[ClientStates]) -> None:
+        """Puts states where `client_states` found them; other clients stay as they are."""
         for group, (ids, rows) in zip(self.groups, states, strict=True):
-            group.bank.put(group.rows(ids), rows)
+            group.states.put(group.rows(ids), rows)
 
     def like(self) -> list[Tree]:
         """For each group its states without any row: names, shapes and types."""
-        return [tree.index(group.bank.rows, slice(0, 0)) for group in self.groups]
+        return [tree.index(group.states.rows, slice(0, 0)) for group in self.groups]
 
     def close(self) -> None:
         """Removes the files of states that are kept on disk, and ends worker threads."""
-        self.pace.close()
+        self.runner.close()
         for group in self.groups:
-            group.bank.close()
+            group.states.close()
 
 
 def common_notes(chunks: list[Tree], order: Tensor) -> Tree:

@@ -64,12 +64,12 @@ def _stack(results: list[Any]) -> Any:
     return type(first)(*(_stack([r[i] for r in results]) for i in range(len(first))))
 
 
-def join(parts: list[Any], order: Tensor) -> Any:
+def concatenate(parts: list[Any], order: Tensor) -> Any:
     """Stacked results of several chunks, joined on the host and put in order."""
     first = parts[0]
     if isinstance(first, Tensor):
         return torch.cat([p.cpu() for p in parts])[order]
-    return type(first)(*(join([p[i] for p in parts], order) for i in range(len(first))))
+    return type(first)(*(concatenate([p[i] for p in parts], order) for i in range(len(first))))
 
 
 def _one(data: Data, i: int) -> Data:

@@ -15,13 +15,13 @@ from fedtailor.core.rng import Turn
 from fedtailor.core.task import Task
 from fedtailor.core.training import Recipe
 from fedtailor.core.tree import Params, Tree
-from fedtailor.engine.bank import Bank, Place
-from fedtailor.engine.client_data import Federation
-from fedtailor.engine.clients import Kept, Players, Point, Scores
-from fedtailor.engine.group import Group
-from fedtailor.engine.local_clients import Block
-from fedtailor.engine.loops.runner import Way
+from fedtailor.engine.client_data import ClientData
+from fedtailor.engine.clients import ClientStates, Point, Scores, SimulatedClients
+from fedtailor.engine.group import ClientGroup
+from fedtailor.engine.local_clients import LocalClients
+from fedtailor.engine.loops.runner import LoopMode
 from fedtailor.engine.ray.cluster import Cluster
+from fedtailor.engine.state_store import StatePlace, StateStore
 
 
 class Diverged(RuntimeError):
@@ -64,7 +64,7 @@ class Simulation:
 
     Args:
       method: what is played; its `init` and `receive` are the server's.
-      federation: everybody's data.
+      client_data: everybody's data.
       task: the network, for the common initial parameters and for fine-tuning.
       seed: of the run.
       rounds: how many rounds the run will have (schedules may depend on it).
@@ -75,95 +75,96 @@ class Simulation:
       recipe: how clients train, to estimate memory by.
       others: (method, task, ids) of clients with other networks.
       held_out: ids of clients that never take part, and so give no rows to a pool.
-      way: how loops over batches are run, see `Pace`.
+      loop_mode: how loops over batches are run, see `LoopRunner`.
       cluster: workers that have the clients, each with the vectorised engine; None has them here.
     """
 
     def __init__(
         self,
         method: Method,
-        federation: Federation,
+        client_data: ClientData,
         task: Task,
         *,
         seed: int = 0,
         rounds: int = 1,
         engine: str = "vectorised",
         chunk: int = 0,
-        place: Place | None = None,
+        place: StatePlace | None = None,
         folder: Path | None = None,
         recipe: Recipe | None = None,
         others: Sequence[tuple[Method, Task, Tensor]] = (),
         held_out: Tensor | None = None,
-        way: Way = "plain",
+        loop_mode: LoopMode = "plain",
         cluster: Cluster | None = None,
     ) -> None:
         outside = set() if held_out is None else set(held_out.tolist())
-        pool = federation.pooled(method.donate, seed, outside) if method.donate else None
+        pool = client_data.pooled(method.donate, seed, outside) if method.donate else None
         if pool is not None:
-            federation = pool.federation
-        self.method, self.federation, self.task, self.pool = method, federation, task, pool
-        self.seed, self.rounds, self.engine, self.way = seed, rounds, engine, way
-        self.device = federation.x.device
+            client_data = pool.client_data
+        self.method, self.client_data, self.task, self.pool = method, client_data, task, pool
+        self.seed, self.rounds, self.engine, self.loop_mode = seed, rounds, engine, loop_mode
+        self.device = client_data.x.device
         self.round = 0
         members = self._everyone()
         for _, _, ids in others:
             members = members[~torch.isin(members, ids)]
         groups = [
-            Group(m, t, ids.sort().values, seed) for m, t, ids in [(method, task, members), *others]
+            ClientGroup(m, t, ids.sort().values, seed)
+            for m, t, ids in [(method, task, members), *others]
         ]
         self.initial: Params = groups[0].initial
         self.groups = [group for group in groups if len(group.members)]
         server_key = rng.key(seed, rng.SERVER, device=self.device)
-        sizes = Clients.of(federation.train.n.to(self.device))
+        sizes = Clients.of(client_data.train.n.to(self.device))
         self.server: Tree = method.init(sizes, self.initial, server_key)
         turn, how = self._turn(rng.TURN), recipe or Recipe()
-        self.players: Players
+        self.clients: SimulatedClients
         if cluster is None:
-            block = Block(self.groups, federation, engine, how, way)
+            block = LocalClients(self.groups, client_data, engine, how, loop_mode)
             block.prepare(self.server, turn, place, folder, chunk)
-            self.players = block
+            self.clients = block
         else:
-            from fedtailor.engine.ray.clients import RayPlayers  # late: most runs do without
+            from fedtailor.engine.ray.clients import RayClients  # late: most runs do without
 
-            self.players = RayPlayers(
+            self.clients = RayClients(
                 cluster,
                 [group.members for group in groups],
-                federation,
+                client_data,
                 self.server,
                 turn,
                 seed=seed,
                 place=place,
                 recipe=how,
                 chunk=chunk,
-                way=way,
+                loop_mode=loop_mode,
             )
 
     @property
-    def bank(self) -> Bank:
+    def states(self) -> StateStore:
         """The states of the clients that have the server's network, if they are on this machine."""
-        return self.groups[0].bank
+        return self.groups[0].states
 
     @property
     def place(self) -> str:
         """Where client states are kept."""
-        return self.players.place
+        return self.clients.place
 
     @property
     def chunk(self) -> int:
         """How many clients share the device at a time; falls when memory runs out."""
-        return self.players.chunk
+        return self.clients.chunk
 
     @chunk.setter
     def chunk(self, size: int) -> None:
-        self.players.chunk = size
+        self.clients.chunk = size
 
     @property
     def preparing_seconds(self) -> float:
         """What tracing and compiling steps took so far."""
-        return self.players.preparing_seconds
+        return self.clients.preparing_seconds
 
     def _everyone(self) -> Tensor:
-        return torch.arange(self.federation.clients)
+        return torch.arange(self.client_data.clients)
 
     def _turn(self, purpose: int) -> Turn:
         """The round's turn; a client's own is `.of(id)`."""
@@ -181,11 +182,11 @@ class Simulation:
             states and the server are as if they had not been drawn.
         """
         turn = self._turn(rng.TURN)
-        played = self.players.play(self.server, cohort, turn, post=post)
+        played = self.clients.play(self.server, cohort, turn, post=post)
         drawn, taken, measured = played.drawn, played.taken, played.measured
         skipped = drawn[~torch.isin(drawn, taken)]
         if len(skipped) and (on_nan != "skip" or not len(taken)):
-            raise Diverged([self.federation.names[i] for i in skipped.tolist()], self.round + 1)
+            raise Diverged([self.client_data.names[i] for i in skipped.tolist()], self.round + 1)
         upload = Upload(played.fold.mean(), played.fold.share(), played.each())
         with torch.no_grad():
             server = self.method.receive(self.server, taken.to(self.device), upload, turn)
@@ -231,7 +232,7 @@ class Simulation:
         """
         who = self._everyone() if ids is None else ids
         turn = self._turn(rng.SCORE)
-        return self.players.score(
+        return self.clients.score(
             self.server, who, turn, part=part, finetune=finetune, general=general
         )
 
@@ -252,14 +253,14 @@ class Simulation:
         """
         turn = self._turn(rng.TURN if point == "post" else rng.SCORE)
         who = self._everyone() if ids is None else ids
-        for some, models in self.players.models(self.server, who, turn, finetune, point):
+        for some, models in self.clients.models(self.server, who, turn, finetune, point):
             for i, cid in enumerate(some.tolist()):
                 yield cid, tree.index(models, i)
 
-    def kept(self) -> list[Kept]:
+    def client_states(self) -> list[ClientStates]:
         """For each group the states of those clients that were met."""
-        return self.players.kept()
+        return self.clients.client_states()
 
     def close(self) -> None:
         """Gives back what was taken for the run: workers, and files of states kept on disk."""
-        self.players.close()
+        self.clients.close()

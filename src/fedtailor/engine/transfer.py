@@ -35,7 +35,7 @@ def _upload(kept: Tensor, ids: Tensor, device: torch.device) -> Tensor:
     return some.to(device, non_blocking=True)
 
 
-class Fetch:
+class Prefetch:
     """Rows that are being copied from the host to a GPU, on a stream of their own.
 
     Args:
@@ -62,7 +62,7 @@ class Fetch:
         return self._rows
 
 
-class Landing:
+class Writeback:
     """Rows that are being copied from a GPU to the host, on a stream of their own.
 
     Args:

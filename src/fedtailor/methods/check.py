@@ -20,8 +20,8 @@ from fedtailor.core.rng import Turn
 from fedtailor.core.task import Task, classification
 from fedtailor.core.training import Recipe
 from fedtailor.core.tree import Tree
-from fedtailor.engine import Federation, Simulation, draw_cohort
-from fedtailor.engine.loops.runner import Way
+from fedtailor.engine import ClientData, Simulation, draw_cohort
+from fedtailor.engine.loops.runner import LoopMode
 from fedtailor.methods.describe import Factory, page
 
 CLIENTS, FEATURES, CLASSES, ROUNDS = 8, 6, 3, 4
@@ -64,7 +64,7 @@ def _normed() -> nn.Module:
 NETWORKS: dict[str, Callable[[], nn.Module]] = {"dense": _dense, "batch-norm": _normed}
 
 
-def toy_federation(*, relabel_test: bool = False) -> Federation:
+def toy_federation(*, relabel_test: bool = False) -> ClientData:
     """Eight clients of unequal size, each with its own linear rule."""
     draw = np.random.Generator(np.random.Philox(key=7))
     total = 2 * sum(SIZES)
@@ -80,7 +80,7 @@ def toy_federation(*, relabel_test: bool = False) -> Federation:
     train, val, test = (list(part) for part in zip(*cut, strict=True))
     if relabel_test:
         y[np.concatenate(test)] = (y[np.concatenate(test)] + 1) % CLASSES
-    return Federation.of(torch.from_numpy(x), torch.from_numpy(y), train, val, test)
+    return ClientData.of(torch.from_numpy(x), torch.from_numpy(y), train, val, test)
 
 
 class Lab:
@@ -90,7 +90,7 @@ class Lab:
         self.factory, self.options = factory, options
         self.task: Task = classification(NETWORKS[network])
         self.recipe = Recipe(epochs=2, batch=8, lr=0.1)
-        self.federation = toy_federation()
+        self.client_data = toy_federation()
         self.method = self.build(factory, options)
 
     def build(self, factory: Factory, options: dict[str, Any]) -> Method:
@@ -104,10 +104,10 @@ class Lab:
         chunk: int = 0,
         rounds: int = ROUNDS,
         backwards: bool = False,
-        way: Way = "plain",
-        federation: Federation | None = None,
+        loop_mode: LoopMode = "plain",
+        client_data: ClientData | None = None,
     ) -> Simulation:
-        fed = federation or self.federation
+        fed = client_data or self.client_data
         sim = Simulation(
             method or self.method,
             fed,
@@ -115,7 +115,7 @@ class Lab:
             rounds=max(rounds, 1),
             engine=engine,
             chunk=chunk,
-            way=way,
+            loop_mode=loop_mode,
         )
         for r in range(rounds):
             cohort = draw_cohort(0, r, torch.arange(CLIENTS), 0.6)
@@ -128,7 +128,7 @@ class Lab:
         turn = Turn(rng.key(3), torch.tensor(ROUNDS), torch.tensor(ROUNDS + 1)).of(torch.tensor(2))
         message = self.method.send(sim.server, torch.tensor(2), turn)
         state = self.method.start(message, sim.initial, turn.at_start())
-        data = self.federation.data(torch.tensor([2]))
+        data = self.client_data.data(torch.tensor([2]))
         one = data._replace(
             rows=data.rows[0], n=data.n[0], val_rows=data.val_rows[0], val_n=data.val_n[0]
         )
@@ -139,7 +139,7 @@ def _trace(sim: Simulation) -> Tree:
     models = dict(sim.models())
     return {
         "server": sim.server,
-        "clients": sim.bank.rows,
+        "clients": sim.states.rows,
         "models": {str(k): models[k] for k in sorted(models)},
     }
 
@@ -228,7 +228,7 @@ def check_engines(lab: Lab) -> None:
         ("all clients at once", lab.play()),
         ("chunks of 3", lab.play(chunk=3)),
         ("the cohort in another order", lab.play(backwards=True)),
-        ("steps traced and replayed", lab.play(way="traced")),
+        ("steps traced and replayed", lab.play(loop_mode="traced")),
     ):
         apart = _distance(reference, _trace(other))
         other.close()
@@ -238,13 +238,13 @@ def check_engines(lab: Lab) -> None:
 def check_absent(lab: Lab) -> None:
     """clients that are absent, and evaluation, change nothing"""
     sim = lab.play()
-    before = _copy(sim.bank.rows)
+    before = _copy(sim.states.rows)
     sim.score()
-    _demand(_same(before, sim.bank.rows), "evaluation changed a client's state")
+    _demand(_same(before, sim.states.rows), "evaluation changed a client's state")
     cohort = torch.tensor([0, 3])
     sim.step(cohort)
     others = torch.tensor([i for i in range(CLIENTS) if i not in (0, 3)])
-    untouched = _same(tree.index(before, others), tree.index(sim.bank.rows, others))
+    untouched = _same(tree.index(before, others), tree.index(sim.states.rows, others))
     _demand(untouched, "a round changed the state of a client that did not take part")
 
 
@@ -252,7 +252,7 @@ def check_personal(lab: Lab) -> None:
     """everyone has a model that predicts, whoever took part, and in evaluation mode"""
     sim = lab.play(rounds=1)
     for cid, model in sim.models():
-        x = lab.federation.x[:5]
+        x = lab.client_data.x[:5]
         logits = lab.method.predict(model, x)
         _demand(
             logits.shape == (5, CLASSES), f"client {cid}: logits of shape {tuple(logits.shape)}"
@@ -267,9 +267,9 @@ def check_personal(lab: Lab) -> None:
 
 def check_no_leak(lab: Lab) -> None:
     """test rows have no influence on anything that is learnt"""
-    federation = toy_federation(relabel_test=True)
+    client_data = toy_federation(relabel_test=True)
     _demand(
-        _same(_trace(lab.play()), _trace(lab.play(federation=federation))),
+        _same(_trace(lab.play()), _trace(lab.play(client_data=client_data))),
         "other test labels gave another result",
     )
 

@@ -159,8 +159,8 @@ def footprint(factory: Factory) -> Footprint:
 
     lab = Lab(factory, {}, "dense")
     sim = lab.play(rounds=2)
-    report = sim.step(torch.arange(lab.federation.clients))
-    report = sim.step(torch.arange(lab.federation.clients))  # everyone has uploaded by now
+    report = sim.step(torch.arange(lab.client_data.clients))
+    report = sim.step(torch.arange(lab.client_data.clients))  # everyone has uploaded by now
     one = sum(p.numel() for p in sim.initial.values())
     width = next(iter(sim.initial.values())).element_size()
 
@@ -170,8 +170,8 @@ def footprint(factory: Factory) -> Footprint:
     return Footprint(
         float(report.down.double().mean()) / (one * width),
         float(report.up.double().mean()) / (one * width),
-        models(sim.bank.rows) / lab.federation.clients,
+        models(sim.states.rows) / lab.client_data.clients,
         models(sim.server),
-        lab.federation.clients,
+        lab.client_data.clients,
         one,
     )

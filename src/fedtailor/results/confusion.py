@@ -13,8 +13,8 @@ from torch import Tensor
 
 from fedtailor.core import tree
 from fedtailor.core.tree import Tree
-from fedtailor.engine import Federation
-from fedtailor.engine.group import Group
+from fedtailor.engine import ClientData
+from fedtailor.engine.group import ClientGroup
 from fedtailor.results.storage import load_tensors, save_tensors
 
 FILE = "confusion.safetensors"
@@ -31,12 +31,12 @@ class Confusion:
     """Counts of (client, true class, predicted class), and of (client, class) over all its rows.
 
     Args:
-      federation: everybody's data.
+      client_data: everybody's data.
       groups: who has which network.
     """
 
-    def __init__(self, federation: Federation, groups: list[Group]) -> None:
-        self._federation = federation
+    def __init__(self, client_data: ClientData, groups: list[ClientGroup]) -> None:
+        self._client_data = client_data
         self._predict = {
             cid: group.method.predict for group in groups for cid in group.members.tolist()
         }
@@ -45,12 +45,12 @@ class Confusion:
     @torch.no_grad()
     def add(self, client: int, model: Tree) -> None:
         """Lets a client's model classify its test rows."""
-        test = self._federation.test
+        test = self._client_data.test
         start, count = int(test.offset[client]), int(test.n[client])
         if not count:
             return
         rows = test.flat[start : start + count]
-        x, y = self._federation.x, self._federation.y
+        x, y = self._client_data.x, self._client_data.y
         model = tree.map(lambda leaf: leaf.to(x.device), model)
         parts = torch.split(rows, BATCH)
         said = [self._predict[client](model, x[part]).argmax(-1) for part in parts]
@@ -60,7 +60,7 @@ class Confusion:
 
     def class_counts(self) -> Tensor:
         """Rows (client, class, count) over training, validation and test rows."""
-        fed, out = self._federation, []
+        fed, out = self._client_data, []
         labels = fed.y.cpu().long()
         for part in (fed.train, fed.val, fed.test):
             owner = torch.repeat_interleave(torch.arange(fed.clients), part.n)

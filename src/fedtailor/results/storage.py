@@ -19,7 +19,7 @@ from torch import Tensor
 from fedtailor.core import tree
 from fedtailor.core.errors import BadInput
 from fedtailor.core.tree import Tree
-from fedtailor.engine import Kept, Simulation
+from fedtailor.engine import ClientStates, Simulation
 
 LATEST = "latest.json"
 PART = ".part"  # how the names of half-written files end
@@ -100,7 +100,7 @@ def save(folder: Path, simulation: Simulation, meta: dict[str, Any]) -> None:
     """
     folder.mkdir(exist_ok=True)
     tensors = tree.flatten({"server": simulation.server})
-    for number, (ids, rows) in enumerate(simulation.kept()):
+    for number, (ids, rows) in enumerate(simulation.client_states()):
         met = simulation.groups[number].rows(ids)
         tensors |= tree.flatten({f"group{number}": {"met": met, "clients": rows}})
     path = folder / f"state-{simulation.round:06d}.safetensors"
@@ -157,7 +157,7 @@ def restore(folder: Path, simulation: Simulation) -> dict[str, Any]:
         raise BadInput(f"checkpoint '{path}' holds another server state: was the method changed?")
     simulation.server = tree.map(lambda p: p.to(device), found.get("server", {}))
     states = []
-    for number, like in enumerate(simulation.players.like()):
+    for number, like in enumerate(simulation.clients.like()):
         kept = found.get(f"group{number}", {})
         clients = kept.get("clients", {})
         met = len(kept.get("met", ()))
@@ -169,8 +169,8 @@ def restore(folder: Path, simulation: Simulation) -> dict[str, Any]:
             raise BadInput(
                 f"checkpoint '{path}' holds other client states: was the method changed?"
             )
-        states.append(Kept(simulation.groups[number].members[kept["met"]], clients))
-    simulation.players.put_back(states)
+        states.append(ClientStates(simulation.groups[number].members[kept["met"]], clients))
+    simulation.clients.restore_states(states)
     simulation.round = int(meta["round"])
     simulation.chunk = int(meta["chunk"])
     torch.manual_seed(0)  # nothing may draw from it; if something does, it is the same each time

@@ -21,7 +21,7 @@ from fedtailor.core.privacy import require_accountant
 from fedtailor.core.task import AUGMENTATIONS, Task, classification
 from fedtailor.datasets import Encoder, Source, encode, load
 from fedtailor.datasets.wording import shown
-from fedtailor.engine import Federation
+from fedtailor.engine import ClientData
 from fedtailor.engine.loops.runner import use_precision
 from fedtailor.methods.describe import find
 from fedtailor.models import build
@@ -52,7 +52,7 @@ class World(NamedTuple):
       source: where the rows come from.
       encoder: preprocessing, fitted on training rows.
       partition: whose the rows are.
-      federation: the same on the compute device.
+      client_data: the same on the compute device.
       held_out: ids of clients that never train.
     """
 
@@ -60,19 +60,19 @@ class World(NamedTuple):
     source: Source
     encoder: Encoder
     partition: Partition
-    federation: Federation
+    client_data: ClientData
     held_out: Tensor
 
     @property
     def trained(self) -> Tensor:
         """Ids of the clients that may take part."""
-        everyone = torch.arange(self.federation.clients)
+        everyone = torch.arange(self.client_data.clients)
         return everyone[~torch.isin(everyone, self.held_out)]
 
     def digest(self) -> str:
         """Tells whether two runs see the same data, laid out in the same way."""
         found = hashlib.blake2b(digest_size=16)
-        found.update(np.ascontiguousarray(self.federation.x.cpu().numpy()).tobytes())
+        found.update(np.ascontiguousarray(self.client_data.x.cpu().numpy()).tobytes())
         self._add_rows(found)
         return found.hexdigest()
 
@@ -84,8 +84,8 @@ class World(NamedTuple):
         return found.hexdigest()
 
     def _add_rows(self, found: hashlib.blake2b) -> None:
-        found.update(self.federation.y.cpu().numpy().tobytes())
-        found.update("\0".join(self.federation.names).encode())
+        found.update(self.client_data.y.cpu().numpy().tobytes())
+        found.update("\0".join(self.client_data.names).encode())
         for part in (self.partition.train, self.partition.val, self.partition.test):
             for rows in part:
                 found.update(rows.tobytes() + b"|")
@@ -262,7 +262,7 @@ def assemble(config: Config) -> World:
         raise BadInput(
             f"augment is '{config.augment}', but '{source.name}' is {source.kind}: use none"
         )
-    federation = Federation.of(
+    client_data = ClientData.of(
         torch.from_numpy(x).to(device),
         torch.from_numpy(source.labels).to(device),
         partition.train,
@@ -270,7 +270,7 @@ def assemble(config: Config) -> World:
         partition.test,
         partition.names,
     )
-    return World(config, source, encoder, partition, federation, held)
+    return World(config, source, encoder, partition, client_data, held)
 
 
 def make_task(config: Config, form: Form, model: str | None = None) -> Task:

@@ -190,7 +190,7 @@ def summarise_runs(
 ) -> dict[str, Any]:
     """What the runs come to, over seeds and against training alone."""
     seeds = sorted({seed for _, seed in results})
-    names = list(world.federation.names)
+    names = list(world.client_data.names)
     table: dict[str, Any] = {}
     clients: dict[str, dict[str, float]] = {}
     for method in plan.methods:
@@ -230,7 +230,9 @@ def summarise_runs(
         "seeds": seeds,
         "settings": shared | {k: first[k] for k in facts},
         "engines": {m: results[m, seeds[0]]["engine"] for m in plan.methods},
-        "test_rows": {name: int(n) for name, n in zip(names, world.federation.test.n, strict=True)},
+        "test_rows": {
+            name: int(n) for name, n in zip(names, world.client_data.test.n, strict=True)
+        },
         "table": table,
     }
     return summary | {"verdict": verdict(summary)}

@@ -37,7 +37,7 @@ class Reopened(NamedTuple):
     @property
     def clients(self) -> tuple[str, ...]:
         """Everybody's name."""
-        return self.world.federation.names
+        return self.world.client_data.names
 
     def number(self, client: str) -> int:
         """A client's id.
@@ -56,7 +56,7 @@ class Reopened(NamedTuple):
 
     def rows(self, part: str, client: str | None = None) -> tuple[Tensor, Tensor]:
         """Examples and labels of a part (`train`, `val`, `test`) of one client, or of all."""
-        fed = self.world.federation
+        fed = self.world.client_data
         held = getattr(fed, part)
         flat = held.flat
         if client is not None:
@@ -66,7 +66,7 @@ class Reopened(NamedTuple):
 
     def here(self, model: Tree) -> Tree:
         """A model where the data are."""
-        device = self.world.federation.x.device
+        device = self.world.client_data.x.device
         return tree.map(lambda leaf: leaf.to(device), model)
 
     def personal(self, client: str) -> Tree:
@@ -111,5 +111,5 @@ def reopen(folder: Path, device: str = "auto") -> Reopened:
         kept = storage.read_meta(folder / "checkpoint").get("data")
         if kept not in (None, world.digest()):
             raise BadInput(f"the data of '{folder}' have changed since the run: run it again")
-    players = make_players(world.config, world.encoder.form, world.federation.clients)
+    players = make_players(world.config, world.encoder.form, world.client_data.clients)
     return Reopened(folder, result, world, players)

@@ -15,7 +15,7 @@ from fedtailor.core.errors import BadInput
 from fedtailor.core.privacy import Spent, epsilons
 from fedtailor.core.training import Recipe
 from fedtailor.engine import Cluster, Scores, Simulation
-from fedtailor.engine.loops.runner import Way, Work, choose_way
+from fedtailor.engine.loops.runner import LoopMode, Workload, choose_loop_mode
 from fedtailor.results.config import Config
 from fedtailor.runs.build import World, assemble, make_players, players_on
 from fedtailor.runs.schedule import arrivals, networks
@@ -55,7 +55,7 @@ class PreparedRun:
             **{k: getattr(laid, k) for k in LAID},
         )
         form = self.world.encoder.form
-        fed = self.world.federation
+        fed = self.world.client_data
         self.leaks = config.options.get("acc_source") == "test"
         if self.leaks:  # for literal replication only: methods look at test rows
             fed = fed._replace(val=fed.test)
@@ -81,7 +81,7 @@ class PreparedRun:
             recipe=config.recipe(),
             others=others,
             held_out=self.world.held_out,
-            way=self._way(),
+            loop_mode=self._loop_mode(),
             cluster=self._cluster() if engine == "ray" else None,
         )
         if config.keep_path > len(self.world.trained):
@@ -92,23 +92,25 @@ class PreparedRun:
         self.progress = Progress()
         self.latest: Scores | None = None  # of the last evaluated round
 
-    def _way(self) -> Way:
+    def _loop_mode(self) -> LoopMode:
         """How loops over batches are run: by the work of the whole run, also when it is resumed."""
-        config, train = self.config, self.world.federation.train
+        config, train = self.config, self.world.client_data.train
         each = [config.recipe().count(n) for n in train.n[self.world.trained].tolist()]
-        work = Work(
+        work = Workload(
             int(config.rounds * config.participation * sum(each)),
             config.rounds * max(each, default=0),
         )
         device = torch.device(config.device)
         return (
-            choose_way(work, device, config.compile) if config.engine != "sequential" else "plain"
+            choose_loop_mode(work, device, config.compile)
+            if config.engine != "sequential"
+            else "plain"
         )
 
     def _cluster(self) -> Cluster:
         """Where the workers are, and what they build."""
         config, form = self.config, self.world.encoder.form
-        build = partial(players_on, config, form, self.world.federation.clients)
+        build = partial(players_on, config, form, self.world.client_data.clients)
         return Cluster(build, config.workers, config.address, config.device, config.worker_gpus)
 
     @cached_property
@@ -124,7 +126,7 @@ class PreparedRun:
 
     def epsilon(self, spent: Sequence[Spent]) -> dict[str, Any]:
         """Everyone's ε, for files."""
-        rows, config = self.world.federation.train.n.tolist(), self.config
+        rows, config = self.world.client_data.train.n.tolist(), self.config
         found = epsilons(spent, rows, config.batch, config.dp_noise, config.dp_delta)
         # without noise there is no guarantee: JSON has no word for infinity
         shown = [None if math.isinf(e) else round(e, 6) for e in found]

@@ -39,7 +39,7 @@ def summary(score: Score, n: Tensor) -> dict[str, float]:
 
 def facts_of(run: PreparedRun) -> dict[str, Any]:
     """What is known of a run before its first round."""
-    sim, fed, config = run.simulation, run.world.federation, run.config
+    sim, fed, config = run.simulation, run.world.client_data, run.config
     options = {o.name: o.default for o in page(find(config.method)).options}
     return {
         "method": config.method,
@@ -66,7 +66,7 @@ def facts_of(run: PreparedRun) -> dict[str, Any]:
 
 def result_of(run: PreparedRun) -> dict[str, Any]:
     """What a run came to."""
-    sim, fed, config = run.simulation, run.world.federation, run.config
+    sim, fed, config = run.simulation, run.world.client_data, run.config
     n = fed.test.n
     # the last round was evaluated, unless it was played before a resume
     last = run.latest or sim.score()
@@ -82,7 +82,7 @@ def result_of(run: PreparedRun) -> dict[str, Any]:
     seen = accuracies(final.test.correct.double().numpy(), n.numpy())
     held, trained = run.world.held_out.numpy(), run.world.trained.numpy()
     # a method may train on other rows than the partition gave (a pool)
-    rows = sim.federation.train.n.numpy()
+    rows = sim.client_data.train.n.numpy()
     train_mean = np.nanmean(accuracies(on_train.correct.double().numpy(), rows)[trained])
     test_mean = np.nanmean(accuracies(last.test.correct.double().numpy(), n.numpy())[trained])
     return facts_of(run) | {
@@ -110,7 +110,7 @@ def result_of(run: PreparedRun) -> dict[str, Any]:
         if at_best
         else {},
         "skipped": {str(line["round"]): line["skipped"] for line in history if "skipped" in line},
-        "way": sim.way,
+        "way": sim.loop_mode,
         "preparing_seconds": round(sim.preparing_seconds, 3),
         "chunk": sim.chunk,
         "states": sim.place,
@@ -129,7 +129,7 @@ def final_epsilon(run: PreparedRun, noisy: Tensor) -> dict[str, Any] | None:
 
 def client_table(run: PreparedRun, result: dict[str, Any] | None = None) -> str:
     """A row per client, as csv; without a result, who they are and how many rows they have."""
-    fed, out = run.world.federation, io.StringIO()
+    fed, out = run.world.client_data, io.StringIO()
     found = result or {"per_client": {}, "best_per_client": {}}
     posts: dict[int, Any] = {}
     rounds = [0] * fed.clients

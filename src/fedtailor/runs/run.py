@@ -90,7 +90,7 @@ class Runner(PreparedRun):
         return result
 
     def _round(self) -> Line:
-        sim, fed = self.simulation, self.world.federation
+        sim, fed = self.simulation, self.world.client_data
         number = sim.round + 1
         evaluate = number % self.config.eval_every == 0 or number == self.config.rounds
         here = present(self.world.trained, self.late, sim.round)
@@ -120,7 +120,7 @@ class Runner(PreparedRun):
         if evaluate:
             pre = self.latest = sim.score()
             line["pre"] = summary(pre.test, fed.test.n)
-            line["pre_val"] = summary(pre.val, sim.federation.val.n)
+            line["pre_val"] = summary(pre.val, sim.client_data.val.n)
             line["pre_per_client"] = per_client(pre.test, fed.test.n)
             if report.post is not None:
                 line["post"] = summary(report.post.test, fed.test.n[report.ids])
@@ -140,7 +140,7 @@ class Runner(PreparedRun):
     def _spend(self, report: RoundReport) -> dict[str, Any]:
         """Charges clients for noisy gradients; returns everyone's ε over all rounds so far."""
         if not self.progress.noisy:
-            self.progress.noisy = [Spent()] * self.world.federation.clients
+            self.progress.noisy = [Spent()] * self.world.client_data.clients
         for i, more in zip(report.ids.tolist(), report.noisy.tolist(), strict=True):
             self.progress.noisy[i] = self.progress.noisy[i].and_then(Spent(*more))
         return self.epsilon(self.progress.noisy)
@@ -165,7 +165,7 @@ class Runner(PreparedRun):
         encoder = json.dumps(self.world.encoder.to_json(), indent=1)
         write_atomically(folder / "preprocessing.json", encoder)
         write_atomically(folder / "clients.csv", client_table(self))
-        Confusion(self.world.federation, self.simulation.groups).save(folder)
+        Confusion(self.world.client_data, self.simulation.groups).save(folder)
         write_atomically(folder / BEGUN, json.dumps(facts_of(self), indent=1) + "\n")
 
     def _append(self, line: Line) -> None:
@@ -195,9 +195,9 @@ class Runner(PreparedRun):
         folder = self.folder
         models = folder / "models"
         models.mkdir(exist_ok=True)
-        confusion = Confusion(self.world.federation, self.simulation.groups)
+        confusion = Confusion(self.world.client_data, self.simulation.groups)
         for cid, model in self.simulation.models(self.finetune):
-            path = models / f"{file_name(self.world.federation.names[cid])}.safetensors"
+            path = models / f"{file_name(self.world.client_data.names[cid])}.safetensors"
             save_tensors(path, tree.flatten(model))
             confusion.add(cid, model)
         confusion.save(folder)

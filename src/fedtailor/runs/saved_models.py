@@ -42,7 +42,7 @@ def keep_general(simulation: Simulation, folder: Path) -> None:
     place = folder / GENERAL
     place.mkdir(exist_ok=True)
     for cid, model in models():
-        name = file_name(simulation.federation.names[cid])
+        name = file_name(simulation.client_data.names[cid])
         save_tensors(place / f"{name}.safetensors", model)
 
 
@@ -74,7 +74,7 @@ class Points:
         found = {BEFORE: simulation.models(ids=watched)}
         if len(training):
             found[AFTER] = simulation.models(ids=training, point="post")
-        names = simulation.federation.names
+        names = simulation.client_data.names
         self.tensors = {
             f"{file_name(names[cid])}/{when}/{k}": leaf
             for when, models in found.items()

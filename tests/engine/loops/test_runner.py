@@ -19,10 +19,10 @@ from fedtailor.core.scan import Loop, plainly
 from fedtailor.core.task import Task, classification
 from fedtailor.core.training import Recipe
 from fedtailor.core.tree import flatten
-from fedtailor.engine import Federation, Simulation
+from fedtailor.engine import ClientData, Simulation
 from fedtailor.engine.loops import runner as paces
-from fedtailor.engine.loops.cuda_graph import Captured, sizes
-from fedtailor.engine.loops.runner import Pace, Work, choose_way
+from fedtailor.engine.loops.cuda_graph import CapturedLoop, sizes
+from fedtailor.engine.loops.runner import LoopRunner, Workload, choose_loop_mode
 from fedtailor.methods import METHODS
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -54,17 +54,17 @@ def convolved() -> nn.Module:
     )  # fmt: skip
 
 
-def world(rows: Sequence[int] = ROWS) -> Federation:
+def world(rows: Sequence[int] = ROWS) -> ClientData:
     draw = np.random.default_rng(0)
     total = sum(rows) + 10 * len(rows)
     x, y = draw.standard_normal((total, 4)), draw.integers(0, 3, total)
     ends = np.cumsum([0, *(n + 10 for n in rows)])
     cut = [np.arange(low, low + n + 10) for low, n in zip(ends, rows, strict=False)]
     parts = [[c[:n] for c, n in zip(cut, rows, strict=True)], [c[-10:-5] for c in cut]]
-    return Federation.of(torch.tensor(x), torch.tensor(y), *parts, [c[-5:] for c in cut])
+    return ClientData.of(torch.tensor(x), torch.tensor(y), *parts, [c[-5:] for c in cut])
 
 
-class Buffered(Pace):
+class Buffered(LoopRunner):
     """What a GPU does, but for capturing."""
 
     def run(self, loop: Loop, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
@@ -81,9 +81,9 @@ def play(method: str, net: Any, way: str, recipe: Recipe, **options: Any) -> dic
     made = METHODS[method](task, recipe=recipe, **options)
     engine = "sequential" if way == "sequential" else "vectorised"
     fast = "traced" if way == "buffered" else way if way in ("traced", "compiled") else "plain"
-    sim = Simulation(made, world(), task, recipe=recipe, rounds=3, engine=engine, way=fast)  # type: ignore[arg-type]
+    sim = Simulation(made, world(), task, recipe=recipe, rounds=3, engine=engine, loop_mode=fast)  # type: ignore[arg-type]
     if way == "buffered":
-        sim.players.pace = Buffered("traced", CPU)  # type: ignore[attr-defined]
+        sim.clients.runner = Buffered("traced", CPU)  # type: ignore[attr-defined]
     for cohort in ([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10], [1, 4, 7, 8, 9]):
         sim.step(torch.tensor(cohort))
     scores = sim.score()
@@ -153,7 +153,7 @@ def test_noise_is_accounted_for_though_steps_are_replayed() -> None:
     counts = []
     for way in ("plain", "traced"):
         made = METHODS["fedsam"](task, recipe=recipe)  # two gradients a step
-        sim = Simulation(made, world(), task, recipe=recipe, way=way)  # type: ignore[arg-type]
+        sim = Simulation(made, world(), task, recipe=recipe, loop_mode=way)  # type: ignore[arg-type]
         everyone = torch.arange(len(ROWS))
         counts.append([sim.step(everyone).noisy.tolist() for _ in range(2)])
         sim.close()
@@ -163,7 +163,7 @@ def test_noise_is_accounted_for_though_steps_are_replayed() -> None:
 
 def test_programs_are_made_once() -> None:
     task = classification(dense)
-    sim = Simulation(METHODS["fedavg"](task, recipe=PLAIN), world(), task, way="traced")
+    sim = Simulation(METHODS["fedavg"](task, recipe=PLAIN), world(), task, loop_mode="traced")
     everyone = torch.arange(len(ROWS))
     sim.step(everyone)
     took = sim.preparing_seconds
@@ -191,7 +191,7 @@ def test_a_step_that_closes_over_a_client_is_run_as_it_is(
         return out._replace(model=fit(task, own, data, turn, PLAIN, loss=far))
 
     for way in ("plain", "traced"):
-        sim = Simulation(base._replace(client=client), world(), task, way=way)  # type: ignore[arg-type]
+        sim = Simulation(base._replace(client=client), world(), task, loop_mode=way)  # type: ignore[arg-type]
         sim.step(torch.arange(4))
         sim.close()
     assert "closes over a client" in caplog.text
@@ -199,32 +199,32 @@ def test_a_step_that_closes_over_a_client_is_run_as_it_is(
 
 def test_the_way_depends_on_the_work_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(paces, "can_compile", lambda device: True)
-    few, some, many = Work(10, 1), Work(5_000, 250), Work(10**6, 10**4)
-    assert [choose_way(w, CPU, "auto") for w in (few, some, many)] == [
+    few, some, many = Workload(10, 1), Workload(5_000, 250), Workload(10**6, 10**4)
+    assert [choose_loop_mode(w, CPU, "auto") for w in (few, some, many)] == [
         "plain",
         "traced",
         "compiled",
     ]
-    assert [choose_way(w, CUDA, "auto") for w in (few, some, many, Work(10**7, 10**5))] == [
-        "plain", "plain", "traced", "compiled",
-    ]  # fmt: skip
-    assert choose_way(Work(10**9, 1), CPU, "never") == "traced"
-    assert choose_way(few, CPU, "always") == "compiled"
-    assert choose_way(Work(10**9, 10**9), torch.device("meta"), "auto") == "plain"
+    works = (few, some, many, Workload(10**7, 10**5))
+    expected = ["plain", "plain", "traced", "compiled"]
+    assert [choose_loop_mode(w, CUDA, "auto") for w in works] == expected
+    assert choose_loop_mode(Workload(10**9, 1), CPU, "never") == "traced"
+    assert choose_loop_mode(few, CPU, "always") == "compiled"
+    assert choose_loop_mode(Workload(10**9, 10**9), torch.device("meta"), "auto") == "plain"
 
 
 def test_on_a_gpu_few_clients_are_traced_as_soon_as_many() -> None:
     """Launches take the time there, and a step of all has as many for ten as for a hundred."""
     for clients in (1, 10, 100):
-        assert choose_way(Work(1_200 * clients, 1_200), CUDA, "never") == "traced"
-        assert choose_way(Work(500 * clients, 500), CUDA, "never") == "plain"
+        assert choose_loop_mode(Workload(1_200 * clients, 1_200), CUDA, "never") == "traced"
+        assert choose_loop_mode(Workload(500 * clients, 500), CUDA, "never") == "plain"
 
 
 def test_without_a_compiler_steps_are_traced(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(paces, "can_compile", lambda device: False)
-    assert choose_way(Work(10**6, 10**4), CPU, "always") == "traced"
+    assert choose_loop_mode(Workload(10**6, 10**4), CPU, "always") == "traced"
     assert "compiles" in caplog.text
 
 
@@ -239,12 +239,12 @@ def test_buffers_grow_with_the_number_of_steps() -> None:
     task = classification(dense)
     recipe = Recipe(batch=8)
     sim = Simulation(METHODS["fedavg"](task, recipe=recipe), world((8, 8, 40, 40)), task)
-    pace = sim.players.pace = Buffered("traced", CPU)  # type: ignore[attr-defined]
+    runner = sim.clients.runner = Buffered("traced", CPU)  # type: ignore[attr-defined]
     plain = Simulation(METHODS["fedavg"](task, recipe=recipe), world((8, 8, 40, 40)), task)
     for cohort in ([0, 1], [2, 3], [0, 2]):
         sim.step(torch.tensor(cohort))
         plain.step(torch.tensor(cohort))
-    kinds = [k for k in pace._programs.values() if isinstance(k, Captured)]
+    kinds = [k for k in runner._programs.values() if isinstance(k, CapturedLoop)]
     assert max(k.capacity for k in kinds) == 5
     assert apart(sim.server["params"], plain.server["params"]) < 1e-12
 
@@ -252,10 +252,10 @@ def test_buffers_grow_with_the_number_of_steps() -> None:
 def test_what_was_captured_is_gone_after_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     task = classification(dense)
     sim = Simulation(METHODS["fedavg"](task, recipe=Recipe(batch=8)), world(), task)
-    pace = sim.players.pace = Buffered("traced", CPU)  # type: ignore[attr-defined]
+    runner = sim.clients.runner = Buffered("traced", CPU)  # type: ignore[attr-defined]
     sim.step(torch.arange(4))
     sim.score()
-    captured = [weakref.ref(k) for k in pace._programs.values()]
+    captured = [weakref.ref(k) for k in runner._programs.values()]
     assert len(captured) > 1
     asked: list[torch.device] = []
     monkeypatch.setattr(paces, "give_back", lambda device: asked.append(device) or gc.collect())

@@ -14,8 +14,8 @@ from fedtailor.core.task import classification
 from fedtailor.core.training import Recipe
 from fedtailor.core.tree import Tree
 from fedtailor.engine import RoundReport, Simulation
-from fedtailor.engine.ray.clients import RayPlayers
-from fedtailor.engine.ray.cluster import Build, Cluster
+from fedtailor.engine.ray.clients import RayClients
+from fedtailor.engine.ray.cluster import BuildGroups, Cluster
 from fedtailor.methods import METHODS
 from fedtailor.methods.check import CLIENTS, NETWORKS, toy_federation
 
@@ -40,7 +40,7 @@ def mostly_slow(names: Any, fast: tuple[str, ...]) -> list[Any]:
 
 def builder(
     name: str, options: dict[str, Any], recipe: Recipe = RECIPE, network: str = "dense"
-) -> Build:
+) -> BuildGroups:
     """Travels as code: workers cannot import tests."""
 
     def build(device: str) -> list[Any]:
@@ -51,7 +51,12 @@ def builder(
 
 
 def start(
-    name: str, *, workers: int = 0, build: Build | None = None, recipe: Recipe = RECIPE, **how: Any
+    name: str,
+    *,
+    workers: int = 0,
+    build: BuildGroups | None = None,
+    recipe: Recipe = RECIPE,
+    **how: Any,
 ) -> Simulation:
     """With no workers on this machine, in chunks of three."""
     build = build or builder(name, QUICK.get(name, {}), recipe)
@@ -70,9 +75,9 @@ def start(
     )
 
 
-def players(simulation: Simulation) -> RayPlayers:
-    assert isinstance(simulation.players, RayPlayers)
-    return simulation.players
+def ray_clients(simulation: Simulation) -> RayClients:
+    assert isinstance(simulation.clients, RayClients)
+    return simulation.clients
 
 
 def report_of(report: RoundReport) -> Tree:
@@ -93,7 +98,9 @@ def outcome(simulation: Simulation, reports: list[RoundReport]) -> dict[str, Ten
     models = dict(simulation.models(RECIPE))
     scores = simulation.score()
     some = simulation.score(torch.tensor([6, 1]), part="train", finetune=RECIPE)
-    kept = {str(i): {"ids": k.ids, "rows": k.rows} for i, k in enumerate(simulation.kept())}
+    kept = {
+        str(i): {"ids": k.ids, "rows": k.rows} for i, k in enumerate(simulation.client_states())
+    }
     return tree.flatten(
         {
             "server": simulation.server,
@@ -129,4 +136,4 @@ def agree(one: dict[str, Tensor], two: dict[str, Tensor], within: float = 1e-9) 
 
 def kill(simulation: Simulation, *numbers: int) -> None:
     for number in numbers:
-        ray.kill(players(simulation)._seats[number].actor)
+        ray.kill(ray_clients(simulation)._slots[number].actor)

@@ -15,7 +15,7 @@ from fedtailor.core.errors import BadInput
 from fedtailor.core.task import classification
 from fedtailor.core.training import Recipe
 from fedtailor.engine import Diverged, Simulation
-from fedtailor.engine.ray.cluster import Build, Cluster
+from fedtailor.engine.ray.cluster import BuildGroups, Cluster
 from fedtailor.methods import METHODS
 from fedtailor.methods.check import CLIENTS, NETWORKS, toy_federation
 from fedtailor.results import storage
@@ -28,8 +28,8 @@ from tests.engine.ray.raylab import (
     mostly_slow,
     outcome,
     play,
-    players,
     ray,
+    ray_clients,
     start,
 )
 
@@ -96,7 +96,7 @@ class Spy:
 def test_only_what_is_needed_travels(name: str, one_by_one: bool) -> None:
     simulation = start(name, workers=2)
     simulation.step(torch.arange(CLIENTS))
-    spy = players(simulation)._ray = Spy()
+    spy = ray_clients(simulation)._ray = Spy()
     simulation.step(torch.arange(CLIENTS))
     kinds = sorted(type(value).__name__ for value in spy.got)
     # of each worker a word, a mean, and that states are kept; `each` only where it is used
@@ -114,7 +114,7 @@ def test_only_what_is_needed_travels(name: str, one_by_one: bool) -> None:
 def test_the_servers_state_is_sent_once_per_round() -> None:
     simulation = start("fedavg", workers=2)
     simulation.step(torch.arange(CLIENTS))
-    spy = players(simulation)._ray = Spy()
+    spy = ray_clients(simulation)._ray = Spy()
     simulation.score()
     simulation.score(part="train")
     list(simulation.models())
@@ -128,7 +128,7 @@ def test_the_servers_state_is_sent_once_per_round() -> None:
 # --- divergence, checkpoints, methods of one's own ---
 
 
-def poisoned(bad: tuple[int, ...]) -> Build:
+def poisoned(bad: tuple[int, ...]) -> BuildGroups:
     """FedAvg in which some clients send what is not a number."""
 
     def build(device: str) -> list[Any]:
@@ -156,10 +156,10 @@ def test_diverged_clients_stop_the_round_or_are_left_out() -> None:
     for simulation in pair:
         with pytest.raises(Diverged, match="client-1, client-3, client-4 diverged"):
             simulation.step(torch.tensor([0, 1, 2, 3, 4]))
-        assert simulation.round == 0 and not len(simulation.kept()[0].ids)
+        assert simulation.round == 0 and not len(simulation.client_states()[0].ids)
         report = simulation.step(torch.tensor([0, 1, 2, 3, 4, 6]), on_nan="skip")
         assert report.skipped.tolist() == [1, 3, 4, 6] and report.taken.tolist() == [0, 2]
-        assert simulation.kept()[0].ids.tolist() == [0, 2]
+        assert simulation.client_states()[0].ids.tolist() == [0, 2]
     agree(*(tree.flatten(simulation.server) for simulation in pair))
     pair[0].close()
 
@@ -219,8 +219,8 @@ def test_methods_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.slow
 def test_workers_serve_the_next_run() -> None:
     first = start("fedavg", workers=2)
-    before = {seat.actor._actor_id for seat in players(first)._seats}
+    before = {slot.actor._actor_id for slot in ray_clients(first)._slots}
     first.close()
     second = start("local", workers=2)
-    assert {seat.actor._actor_id for seat in players(second)._seats} == before
+    assert {slot.actor._actor_id for slot in ray_clients(second)._slots} == before
     second.close()

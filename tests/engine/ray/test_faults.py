@@ -15,7 +15,7 @@ from fedtailor.core.errors import BadInput
 from fedtailor.core.task import classification
 from fedtailor.core.tree import Tree
 from fedtailor.engine import Simulation
-from fedtailor.engine.ray.cluster import Build, Cluster
+from fedtailor.engine.ray.cluster import BuildGroups, Cluster
 from fedtailor.methods import METHODS
 from fedtailor.methods.check import CLIENTS, NETWORKS, toy_federation
 from tests.engine.ray.raylab import (
@@ -27,7 +27,7 @@ from tests.engine.ray.raylab import (
     mostly_slow,
     outcome,
     play,
-    players,
+    ray_clients,
     start,
 )
 
@@ -48,8 +48,8 @@ def test_a_worker_lost_between_rounds(name: str, caplog: pytest.LogCaptureFixtur
     with caplog.at_level(logging.WARNING, "fedtailor"):
         found = play(simulation, lambda number: kill(simulation, *losses.get(number, ())))
     agree(found, play(start(name)))
-    told = [record.getMessage() for record in caplog.records]
-    assert told == [f"worker {number} was lost: it is started again" for number in (0, 1)]
+    answered = [record.getMessage() for record in caplog.records]
+    assert answered == [f"worker {number} was lost: it is started again" for number in (0, 1)]
 
 
 @pytest.mark.parametrize("name", mostly_slow(["ditto", "fedfomo"], ("fedfomo",)))
@@ -70,7 +70,7 @@ def test_a_worker_lost_before_its_states_are_kept(name: str) -> None:
     assert rounds == [0, 1, 2, 3]
 
 
-def dying(path: Path, *, forever: bool = False) -> Build:
+def dying(path: Path, *, forever: bool = False) -> BuildGroups:
     """Ditto, whose worker dies in the second round, in the middle of a client's training."""
     folder = str(path)
 
@@ -117,10 +117,10 @@ def test_copies_of_states_do_not_pile_up() -> None:
     most = 0
     for number in range(12):
         simulation.step(torch.tensor([number % CLIENTS, (number + 3) % CLIENTS]))
-        for seat in players(simulation)._seats:
-            held = sum(count for count, _ in seat.snapshots._copies.values())
+        for slot in ray_clients(simulation)._slots:
+            held = sum(count for count, _ in slot.replicas._copies.values())
             most = max(most, held)
-            assert held <= 2 * len(seat.ids)
+            assert held <= 2 * len(slot.ids)
     assert most > 2
     kill(simulation, 0)
     wanted = start("ditto")

@@ -27,7 +27,7 @@ def test_without_ray_the_cure_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class FakeRay:
-    """As much of Ray as a session asks for before it hires anybody."""
+    """As much of Ray as a session asks for before it acquires anybody."""
 
     class exceptions:
         RayTaskError = RayActorError = WorkerCrashedError = NodeDiedError = ObjectLostError = (
@@ -129,10 +129,10 @@ def test_workers_wait_for_the_next_run(fake: Any) -> None:
             def remote(path: list[str]) -> None: ...
 
     actor, lost = Actor(), Actor()
-    session.give_back(actor)
-    assert Session(Cluster(no_build), 4).hire() is actor
-    session.give_back(lost)
+    session.release(actor)
+    assert Session(Cluster(no_build), 4).acquire() is actor
+    session.release(lost)
     ray.node = "b"  # shut down and started again: its workers are gone
     other = Session(Cluster(no_build), 4)
-    other.give_back(actor)
-    assert other.hire() is actor
+    other.release(actor)
+    assert other.acquire() is actor

@@ -14,9 +14,9 @@ from fedtailor.core.task import classification
 from fedtailor.core.training import Recipe
 from fedtailor.engine import Simulation
 from fedtailor.engine.fold import Fold
-from fedtailor.engine.ray.parcel import pack, unpack
+from fedtailor.engine.ray.arrays import from_arrays, to_arrays
 from fedtailor.engine.ray.shard import shard
-from fedtailor.engine.ray.worker import Spec, Worker
+from fedtailor.engine.ray.worker import RayWorker, WorkerSpec
 from fedtailor.methods import METHODS
 from fedtailor.methods.check import CLIENTS, NETWORKS, toy_federation
 
@@ -44,9 +44,9 @@ def build(device: str) -> list[Any]:
     return [(METHODS["ditto"](task, recipe=RECIPE), task, torch.arange(CLIENTS))]
 
 
-def hire(ids: torch.Tensor, driver: Simulation, device: str = "cpu") -> Worker:
-    worker = Worker()
-    spec = Spec(
+def acquire(ids: torch.Tensor, driver: Simulation, device: str = "cpu") -> RayWorker:
+    worker = RayWorker()
+    spec = WorkerSpec(
         build=build,
         members=[ids],
         seed=0,
@@ -56,11 +56,11 @@ def hire(ids: torch.Tensor, driver: Simulation, device: str = "cpu") -> Worker:
         device=device,
         dtype=torch.float64,
         threads=1,
-        way="plain",
+        loop_mode="plain",
     )
     worker.look_in([])
     turn = driver._turn(rng.TURN)
-    ready = worker.load(spec, shard(driver.federation, ids), pack(driver.server), turn)
+    ready = worker.load(spec, shard(driver.client_data, ids), to_arrays(driver.server), turn)
     assert ready.chunk == 3 and ready.place == "host" and list(ready.like) == [0]
     return worker
 
@@ -73,16 +73,16 @@ def driver() -> Simulation:
 @pytest.mark.parametrize("device", DEVICES)
 def test_workers_play_what_one_machine_does(device: str) -> None:
     whole = driver()
-    workers = [hire(ids, whole, device) for ids in HALVES]
+    workers = [acquire(ids, whole, device) for ids in HALVES]
     for cohort in ([0, 1, 2, 3, 4, 5], [1, 2, 6], list(range(CLIENTS))):
-        sent, turn = pack(whole.server), whole._turn(rng.TURN)
+        sent, turn = to_arrays(whole.server), whole._turn(rng.TURN)
         fold, loss = Fold(), {}
         for worker, ids in zip(workers, HALVES, strict=True):
             mine = torch.tensor([i for i in cohort if i in ids])
-            told, folded, each = worker.play(sent, mine, turn, True)
+            answered, folded, each = worker.play(sent, mine, turn, True)
             fold.merge(folded.open())
-            assert not told.has_each and each == {} and told.taken.tolist() == mine.tolist()
-            loss |= dict(zip(mine.tolist(), told.measured.post.test.loss.tolist(), strict=True))
+            assert not answered.has_each and each == {} and answered.taken.tolist() == mine.tolist()
+            loss |= dict(zip(mine.tolist(), answered.measured.post.test.loss.tolist(), strict=True))
             done, states = worker.keep()
             assert done and states[0][0].tolist() == mine.tolist()
         report = whole.step(torch.tensor(cohort), post=True)
@@ -91,11 +91,11 @@ def test_workers_play_what_one_machine_does(device: str) -> None:
         for name, leaf in tree.flatten(fold.mean()).items():
             here = tree.flatten(whole.server)[name]
             torch.testing.assert_close(leaf, here, rtol=1e-9, atol=1e-9)
-    kept = whole.kept()[0]
+    kept = whole.client_states()[0]
     for worker, ids in zip(workers, HALVES, strict=True):
-        _, states = worker.kept()
+        _, states = worker.client_states()
         assert states[0][0].tolist() == ids.tolist()
-        rows = tree.flatten(unpack(states[0][1]))
+        rows = tree.flatten(from_arrays(states[0][1]))
         for name, leaf in tree.flatten(tree.index(kept.rows, ids)).items():
             torch.testing.assert_close(rows[name], leaf, rtol=1e-9, atol=1e-9)
         worker.clear()
@@ -103,11 +103,11 @@ def test_workers_play_what_one_machine_does(device: str) -> None:
 
 def test_states_that_are_put_back_are_played_on() -> None:
     whole = driver()
-    first, second = hire(HALVES[0], whole), hire(HALVES[0], whole)
-    sent, turn = pack(whole.server), whole._turn(rng.TURN)
+    first, second = acquire(HALVES[0], whole), acquire(HALVES[0], whole)
+    sent, turn = to_arrays(whole.server), whole._turn(rng.TURN)
     first.play(sent, HALVES[0], turn, False)
     _, states = first.keep()
-    second.put_back(states)
+    second.restore_states(states)
     for one, two in zip(
         *(w.play(sent, HALVES[0], turn, False)[1] for w in (first, second)), strict=True
     ):
@@ -117,16 +117,16 @@ def test_states_that_are_put_back_are_played_on() -> None:
 
 def test_what_is_played_and_not_kept_changes_nothing() -> None:
     whole = driver()
-    worker = hire(HALVES[0], whole)
-    sent, turn = pack(whole.server), whole._turn(rng.TURN)
+    worker = acquire(HALVES[0], whole)
+    sent, turn = to_arrays(whole.server), whole._turn(rng.TURN)
     one = worker.play(sent, HALVES[0], turn, False)
     two = worker.play(sent, HALVES[0], turn, False)
     assert bool(two[0].measured.fresh.all())
     assert all((one[1].mean[k] == two[1].mean[k]).all() for k in one[1].mean)
-    assert len(worker.kept()[1][0][0]) == 0
+    assert len(worker.client_states()[1][0][0]) == 0
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="needs a machine without a GPU")
 def test_a_worker_without_a_gpu_says_so() -> None:
     with pytest.raises(BadInput, match="device 'cuda' cannot be used by a worker"):
-        hire(HALVES[0], driver(), "cuda")
+        acquire(HALVES[0], driver(), "cuda")

@@ -14,8 +14,8 @@ from fedtailor.federation.coordinator.coordinator import Stopped
 from fedtailor.federation.protocol.packet import Packet
 from fedtailor.federation.site import state as state_module
 from fedtailor.federation.site.site import PAUSE
-from tests.federation.fake import RULES, FakePost, coordinator, said
-from tests.federation.trial import Trial, distance
+from tests.client_data.fake import RULES, FakePost, coordinator, said
+from tests.client_data.trial import Trial, distance
 
 pytestmark = pytest.mark.usefixtures("float64")
 

@@ -13,7 +13,7 @@ from fedtailor.federation.coordinator.federation_file import read_federation
 from fedtailor.federation.coordinator.progress import Ending, folder_of, follow
 from fedtailor.federation.coordinator.serve import serve
 from fedtailor.federation.coordinator.store import Book
-from tests.federation.trial import Trial
+from tests.client_data.trial import Trial
 
 
 class Running:
@@ -25,7 +25,7 @@ def test_a_second_run_that_gives_up_does_not_end_the_first(tmp_path, monkeypatch
     monkeypatch.setattr(module, "PATIENCE", 0.1)
     monkeypatch.setattr(follow_module, "LOOK", 0.01)
     trial = Trial(tmp_path, "fedavg")
-    found = read_federation(trial.federation)
+    found = read_federation(trial.client_data)
     book, told, endings = Book(found.folder, found.id, found.plan.fingerprint()), [], {}
 
     def watch(run):
@@ -36,7 +36,7 @@ def test_a_second_run_that_gives_up_does_not_end_the_first(tmp_path, monkeypatch
         for watcher in watchers:
             watcher.start()
         with pytest.raises(BadInput, match="another run plays federation 'trial'"):
-            serve(None, trial.federation, "2")
+            serve(None, trial.client_data, "2")
         watchers[1].join(10)
         assert list(endings) == ["2"] and endings["2"].kind == "failed"
         book.ended("1", 2, "finished")

@@ -6,8 +6,8 @@ import shutil
 import numpy as np
 import pytest
 
-from tests.federation.fake import RULES, FakePost, coordinator, said
-from tests.federation.trial import Trial
+from tests.client_data.fake import RULES, FakePost, coordinator, said
+from tests.client_data.trial import Trial
 
 pytestmark = pytest.mark.usefixtures("float64")
 

@@ -18,7 +18,7 @@ from fedtailor.federation.deploy.prefork import COMMAND, write_shim
 from fedtailor.federation.protocol import ipc
 from fedtailor.federation.protocol.packet import PROTOCOL, Packet
 from fedtailor.federation.site.node import Node
-from tests.federation.trial import Trial
+from tests.client_data.trial import Trial
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_a_folder_too_deep_for_sockets_is_left_aside(site, tmp_path, monkeypatch
 
 
 def join(trial):
-    plan = read_federation(trial.federation).plan
+    plan = read_federation(trial.client_data).plan
     return Packet(
         {
             "protocol": PROTOCOL,

@@ -57,16 +57,16 @@ def test_two_clients_by_hand(engine):
     sim = simulate(method, two_clients(), task, engine=engine, rounds=4)
     play(sim)
     assert sim.server["cores"]["w"].tolist() == near(0.25, 3.0)
-    assert sim.bank.rows["weights"].flatten().tolist() == near(0.25, 0.75, 0.25, 0.75)
+    assert sim.states.rows["weights"].flatten().tolist() == near(0.25, 0.75, 0.25, 0.75)
     assert of_models(sim, "w") == near(2.3125, 2.3125)
     play(sim)
     assert sim.server["cores"]["w"].tolist() == near(0.2109375, 5.1328125)
-    assert sim.bank.rows["weights"].flatten().tolist() == near(
+    assert sim.states.rows["weights"].flatten().tolist() == near(
         0.2421875, 0.65625, 0.3921875, 2.45625
     )
     play(sim)
     assert sim.server["cores"]["w"].tolist() == near(0.03904557228088379, -0.6273366165161116)
-    assert sim.bank.rows["weights"].flatten().tolist() == near(
+    assert sim.states.rows["weights"].flatten().tolist() == near(
         0.21263566017150878, -0.06766247749328613, 0.2861442661285401, -0.03645306587219199
     )
 
@@ -88,8 +88,8 @@ def test_one_hot_and_fixed_it_is_local(engine):
         play(sim, COHORTS)
         equal = method is not usual
         assert same(models(sim), models(alone)) == equal
-        cores = sim.bank.rows["core"]
-        assert same(cores, tree.pick(alone.bank.rows["own"], cores)) == equal
+        cores = sim.states.rows["core"]
+        assert same(cores, tree.pick(alone.states.rows["own"], cores)) == equal
 
 
 @pytest.mark.usefixtures("double")
@@ -107,9 +107,9 @@ def test_gradients_are_those_of_the_combination(schedule, engine):
     sim.server = sim.server | {"cores": cores}
     maker = torch.Generator().manual_seed(0)
     p = torch.rand(6, 6, generator=maker)
-    sim.bank.rows = sim.bank.rows | {"core": tree.map(torch.clone, cores), "weights": p.clone()}
+    sim.states.rows = sim.states.rows | {"core": tree.map(torch.clone, cores), "weights": p.clone()}
     prior = world.train.n / world.train.n.sum()
-    torch.testing.assert_close(sim.bank.rows["prior"][0], prior)
+    torch.testing.assert_close(sim.states.rows["prior"][0], prior)
     fade = (1 + 2**-0.5) / 2 if schedule == "cosine" else 0.001**0.25  # round 1 of the first 4
     play(sim)
     for i in range(6):
@@ -121,8 +121,8 @@ def test_gradients_are_those_of_the_combination(schedule, engine):
         core = tree.sub(tree.index(cores, i), tree.scale(g, 0.3 * p[i, i]))
         dots = torch.stack([(g[k] * cores[k]).flatten(1).sum(1) for k in g]).sum(0)
         weights = p[i] - 0.02 * (dots + 2 * fade * 0.7 * (p[i] - prior))
-        assert gap(tree.index(sim.bank.rows["core"], i), core) < 1e-9
-        torch.testing.assert_close(sim.bank.rows["weights"][i], weights, rtol=0, atol=1e-9)
+        assert gap(tree.index(sim.states.rows["core"], i), core) < 1e-9
+        torch.testing.assert_close(sim.states.rows["weights"][i], weights, rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "exponential"])
@@ -192,14 +192,14 @@ def test_absent_clients_are_left_alone(M, engine):
             kept = [
                 same(tree.index(a, client), tree.index(b, client))
                 for a, b in (
-                    (before["states"], sim.bank.rows),
+                    (before["states"], sim.states.rows),
                     (before["server"]["cores"], sim.server["cores"]),
                 )
             ]
             assert kept == [client not in cohort] * 2
             message = sim.method.send(before["server"], cid, turn.of(cid))
             sent = wire.here(message["cores"]) | (torch.arange(6) == client)
-            moved = sim.bank.rows["weights"][client] != before["states"]["weights"][client]
+            moved = sim.states.rows["weights"][client] != before["states"]["weights"][client]
             assert torch.equal(moved, sent if client in cohort else sent & False)
 
 
@@ -218,7 +218,7 @@ def test_weight_decay_is_for_the_core_alone():
     sim = simulate(apple(task, eta2=0.0, recipe=recipe), world, task)
     play(sim, 3)
     prior = world.train.n.double() / world.train.n.sum()
-    assert gap({"p": sim.bank.rows["weights"]}, {"p": prior.expand(6, 6)}) < 1e-12
+    assert gap({"p": sim.states.rows["weights"]}, {"p": prior.expand(6, 6)}) < 1e-12
     plain = simulate(apple(task, eta2=0.0, recipe=Recipe(batch=8, lr=0.1)), world, task)
     play(plain, 3)
     assert gap(sim.server["cores"], plain.server["cores"]) > 1e-3

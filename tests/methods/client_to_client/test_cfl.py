@@ -211,4 +211,4 @@ def test_bytes(engine):
         sim = simulate(cfl(task), world, task, engine=engine)
         for report in play(sim, COHORTS[:2]):
             assert report.down.tolist() == report.up.tolist() == [4 * sigma] * len(report.ids)
-    assert tree.leaves(sim.bank.rows) == []
+    assert tree.leaves(sim.states.rows) == []

@@ -40,7 +40,7 @@ def _number() -> Task:
 
 
 def _own(sim) -> list[float]:
-    return sim.bank.rows["own"]["w"].flatten().tolist()
+    return sim.states.rows["own"]["w"].flatten().tolist()
 
 
 # ---------------------------------------------------------------------------------------- by hand
@@ -136,7 +136,7 @@ def test_without_the_pull_it_is_local(name, engine):
     for lam in (0.0, 1.0):
         sim = simulate(find_method(name)(task, lam=lam), world, task, engine=engine)
         play(sim, COHORTS)
-        assert same(sim.bank.rows["own"], alone.bank.rows["own"]) == (lam == 0)
+        assert same(sim.states.rows["own"], alone.states.rows["own"]) == (lam == 0)
         assert same(models(sim), models(alone)) == (lam == 0)
 
 
@@ -163,7 +163,7 @@ def test_absent_clients_count_with_their_latest_model(name, engine):
         play(sim, [cohort])
         for client in range(6):
             kept = (
-                same(tree.index(before["states"], client), tree.index(sim.bank.rows, client)),
+                same(tree.index(before["states"], client), tree.index(sim.states.rows, client)),
                 same(
                     tree.index(before["server"]["models"], client),
                     tree.index(sim.server["models"], client),
@@ -211,7 +211,7 @@ def test_ala_begins_with_the_adapted_model_and_is_pulled_to_the_mixture(engine):
     sim.server = sim.server | {"models": far}
     turn = sim._turn(rng.TURN).of(torch.tensor(2))
     mixture = sim.method.send(sim.server, torch.tensor(2), turn)["params"]
-    memory = tree.index(sim.bank.rows["begin"], 2)
+    memory = tree.index(sim.states.rows["begin"], 2)
     part = ala(**options)(task, task.blocks, recipe)
     data, mine = data_of(world, 2), turn.at_client()
     adapted = part.adapt(mixture, memory, {}, data, mine.aside()).params
@@ -221,7 +221,7 @@ def test_ala_begins_with_the_adapted_model_and_is_pulled_to_the_mixture(engine):
         for name, centre in (("mixture", mixture), ("adapted", adapted))
     }
     play(sim, [[2]])
-    after = tree.index(sim.bank.rows["own"], 2)
+    after = tree.index(sim.states.rows["own"], 2)
     assert gap(after, results["mixture"]) < 1e-5
     assert gap(after, results["adapted"]) > 1e-3
 

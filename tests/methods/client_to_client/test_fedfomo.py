@@ -58,19 +58,19 @@ def test_two_clients_by_hand(engine):
     task = one_number()
     sim = simulate(fedfomo(task, M=2, recipe=HALF), two_clients(), task, engine=engine)
     play(sim)
-    assert sim.bank.rows["base"]["w"].tolist() == near(0.0, 0.0)
-    assert sim.bank.rows["cur"]["w"].tolist() == near(1.0, 4.0)
+    assert sim.states.rows["base"]["w"].tolist() == near(0.0, 0.0)
+    assert sim.states.rows["cur"]["w"].tolist() == near(1.0, 4.0)
     assert sim.server["models"]["w"].tolist() == near(1.0, 4.0)
     assert sim.server["affinity"].tolist() == [[1.0, 0.0], [0.0, 1.0]]
     # tested with the model after the coming update
     assert of_models(sim, "w") == near(13 / 7, 43 / 19)
     play(sim)
-    assert sim.bank.rows["base"]["w"].tolist() == near(13 / 7, 43 / 19)
-    assert sim.bank.rows["cur"]["w"].tolist() == near(27 / 14, 195 / 38)
+    assert sim.states.rows["base"]["w"].tolist() == near(13 / 7, 43 / 19)
+    assert sim.states.rows["cur"]["w"].tolist() == near(27 / 14, 195 / 38)
     assert sim.server["affinity"].flatten().tolist() == near(3.5, 1.0, 5.5, 5.0)
     assert of_models(sim, "w") == near(27 / 14, 195 / 38)
     play(sim)
-    assert sim.bank.rows["base"]["w"].tolist() == near(27 / 14, 195 / 38)
+    assert sim.states.rows["base"]["w"].tolist() == near(27 / 14, 195 / 38)
     assert sim.server["affinity"].flatten().tolist() == near(
         3.5 + 1.1071428571, 1.0 - 0.4943609023, 5.5 - 3.9041353383, 5.0 + 2.3026315789
     )
@@ -86,7 +86,7 @@ def test_weights_follow_the_validation_rows(engine):
     world = rows_of([[2.0], [7.0, 8.0, 9.0]], [[6.0], [3.0]])
     sim = simulate(fedfomo(task, M=2, recipe=HALF), world, task, engine=engine)
     play(sim)
-    assert sim.bank.rows["cur"]["w"].tolist() == near(1.0, 4.0)
+    assert sim.states.rows["cur"]["w"].tolist() == near(1.0, 4.0)
     play(sim)
     expected = [1 + 5.5, 4.0, 2.5, 1 + 1.0]
     assert sim.server["affinity"].flatten().tolist() == pytest.approx(expected, abs=1e-9)
@@ -256,7 +256,7 @@ def test_alone_it_is_local_while_the_validation_loss_falls(engine):
         ]
         for sim in sims:
             play(sim, 3)
-        ours, theirs = sims[0].bank.rows["cur"], sims[1].bank.rows["own"]
+        ours, theirs = sims[0].states.rows["cur"], sims[1].states.rows["own"]
         assert (gap(ours, theirs) < 1e-6) == equal
 
 
@@ -271,7 +271,7 @@ def test_alone_without_rollback_it_is_local(engine):
         method = fedfomo(task, M=1, rollback=rollback, recipe=recipe)
         sim = simulate(method, world, task, engine=engine)
         play(sim, 4)
-        apart = gap(sim.bank.rows["cur"], alone.bank.rows["own"])
+        apart = gap(sim.states.rows["cur"], alone.states.rows["own"])
         assert apart > 1e-2 if rollback else apart < 1e-5
 
 
@@ -384,7 +384,7 @@ def test_with_everybody_offered_affinity_does_not_matter(engine):
         sims[1].server["affinity"] = 1e3 * torch.randn(6, 6, generator=maker)
         for sim in sims:
             play(sim, 3)
-        assert (gap(sims[0].bank.rows, sims[1].bank.rows) < 1e-6) == equal
+        assert (gap(sims[0].states.rows, sims[1].states.rows) < 1e-6) == equal
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -441,7 +441,7 @@ def test_the_server_keeps_the_last_upload_of_everyone(engine):
     for client in range(6):
         model = tree.index(sim.server["models"], client)
         if client < 3:
-            assert same(model, tree.index(sim.bank.rows["cur"], client))
+            assert same(model, tree.index(sim.states.rows["cur"], client))
         else:
             assert same(model, sim.initial)
 

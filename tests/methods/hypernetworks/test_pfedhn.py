@@ -222,8 +222,8 @@ def test_running_statistics_stay_with_the_client(engine):
     task, world = task_of("norm"), ragged()
     sim = simulate(pfedhn(task), world, task, engine=engine)
     play(sim, [[0, 1]])
-    assert set(sim.bank.rows["own"]) == {"1.running_mean", "1.running_var"}
-    mean = sim.bank.rows["own"]["1.running_mean"]
+    assert set(sim.states.rows["own"]) == {"1.running_mean", "1.running_var"}
+    mean = sim.states.rows["own"]["1.running_mean"]
     assert not torch.equal(mean[0], mean[1])
     assert torch.equal(models(sim)["0"]["1.running_mean"], mean[0])
     assert "1.running_mean" not in sim.server["net"]["heads"]

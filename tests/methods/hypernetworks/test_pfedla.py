@@ -125,7 +125,7 @@ def test_heuristic_by_hand(engine):
     sim = simulate(heurpfedla(task, k=1, **TINY), world, task, engine=engine)
     heads = [([0.0, 0.0], [0.0, 0.0]), ([0.0, 0.0], [math.log(3), 0.0])]
     sim.server = {"models": _stored(), "nets": _net(heads)}
-    sim.bank.put(torch.arange(2), {"buffers": {}, "own": _stored()})
+    sim.states.put(torch.arange(2), {"buffers": {}, "own": _stored()})
     # client 0: a is sent: (1 + 3)/2 = 2; b is its own: 0. -> (3, 2), Δ = (1, 2)
     # client 1: a is its own: 3; b is sent: 3/4 0 + 1/4 4 = 1. -> (5.5, 4.5), Δ = (2.5, 3.5)
     assert of_models(sim, "a") == near(2.0, 3.0)
@@ -135,7 +135,7 @@ def test_heuristic_by_hand(engine):
     assert report.up.tolist() == [16, 16]
     assert sim.server["models"]["a"].tolist() == near(3.0, 5.5)
     assert sim.server["models"]["b"].tolist() == near(2.0, 4.5)
-    assert sim.bank.rows["own"]["b"].tolist() == near(2.0, 4.5)
+    assert sim.states.rows["own"]["b"].tolist() == near(2.0, 4.5)
     # only what was sent teaches. client 0, a: ± 1/2 1 · 0.1
     # client 1, b: α_j (θ_j - 1) = (-3/4, 3/4), times 3.5 and 0.1: ± 0.2625
     heads = sim.server["nets"]["heads"]
@@ -342,7 +342,7 @@ def test_keeping_everything_is_local(k, engine):
         assert same(models(ours), models(theirs))
     assert same(ours.server["nets"], nets)
     # the server follows by adding up what it is told
-    assert gap(ours.server["models"], ours.bank.rows["own"]) < 1e-5
+    assert gap(ours.server["models"], ours.states.rows["own"]) < 1e-5
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -360,7 +360,7 @@ def test_retained_blocks_are_the_own(engine):
     written, received = models(k0), models(k1)
     chosen = set()
     for client in range(6):
-        own = tree.index(k1.bank.rows["own"], client)
+        own = tree.index(k1.states.rows["own"], client)
         kept = int(_weights(k1)[:, client, client].argmax())
         chosen.add(kept)
         for number, block in enumerate(task.blocks):
@@ -430,7 +430,7 @@ def test_running_statistics_stay_with_the_client(make, engine):
     report = play(sim, 2)[1]
     assert report.up.tolist() == [4 * 63] * 6
     assert not set(sim.server["models"]) & set(task.buffers)
-    means = sim.bank.rows["buffers"]["1.running_mean"]
+    means = sim.states.rows["buffers"]["1.running_mean"]
     assert len({tuple(row) for row in means.tolist()}) == 6
     for client, model in models(sim).items():
         assert torch.equal(model["1.running_mean"], means[int(client)])

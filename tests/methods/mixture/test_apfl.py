@@ -43,12 +43,12 @@ def test_two_clients_by_hand(engine):
     task = one_number()
     sim = simulate(apfl(task, alpha=0.5, recipe=HALF), two_clients(), task, engine=engine)
     play(sim)
-    assert sim.bank.rows["own"]["w"].tolist() == near(0.5, 2.0)
-    assert sim.bank.rows["alpha"].tolist() == [0.5, 0.5]
+    assert sim.states.rows["own"]["w"].tolist() == near(0.5, 2.0)
+    assert sim.states.rows["alpha"].tolist() == [0.5, 0.5]
     assert of_models(sim, "w") == near(1.875, 2.625)
     play(sim)
-    assert sim.bank.rows["alpha"].tolist() == near(0.328125, 0.0)
-    assert sim.bank.rows["own"]["w"].tolist() == near(0.442962646484375, 2.0)
+    assert sim.states.rows["alpha"].tolist() == near(0.328125, 0.0)
+    assert sim.states.rows["own"]["w"].tolist() == near(0.442962646484375, 2.0)
     assert float(sim.server["params"]["w"]) == near(4.875)
     assert of_models(sim, "w") == near(3.4207377433776855, 4.875)
 
@@ -63,10 +63,10 @@ def test_a_fixed_weight_by_hand(engine):
     method = apfl(task, alpha=0.25, adaptive=False, recipe=HALF)
     sim = simulate(method, two_clients(), task, engine=engine)
     play(sim)
-    assert sim.bank.rows["own"]["w"].tolist() == near(0.25, 1.0)
+    assert sim.states.rows["own"]["w"].tolist() == near(0.25, 1.0)
     play(sim)
-    assert sim.bank.rows["own"]["w"].tolist() == near(0.1875, 1.6640625)
-    assert sim.bank.rows["alpha"].tolist() == [0.25, 0.25]
+    assert sim.states.rows["own"]["w"].tolist() == near(0.1875, 1.6640625)
+    assert sim.states.rows["alpha"].tolist() == [0.25, 0.25]
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -102,13 +102,13 @@ def test_the_weight_stays_between_0_and_1_and_moves():
     sim = simulate(apfl(task), world, task)
     play(sim)
     (report,) = play(sim, 1)
-    share = sim.bank.rows["alpha"]
+    share = sim.states.rows["alpha"]
     assert ((share >= 0) & (share <= 1)).all()
     assert (share != 0.5).all()
     assert torch.equal(report.notes["alpha"], share)
     fixed = simulate(apfl(task, adaptive=False), world, task)
     play(fixed, 2)
-    assert (fixed.bank.rows["alpha"] == 0.5).all()
+    assert (fixed.states.rows["alpha"] == 0.5).all()
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -120,7 +120,7 @@ def test_absent_clients_keep_model_and_weight(engine):
     before, tested = snapshot(sim)["states"], models(sim)
     play(sim, [[0, 3]])
     for client in range(6):
-        kept = same(tree.index(before, client), tree.index(sim.bank.rows, client))
+        kept = same(tree.index(before, client), tree.index(sim.states.rows, client))
         assert kept == (client not in (0, 3))
     assert gap(models(sim)["1"], tested["1"]) > 1e-4
 

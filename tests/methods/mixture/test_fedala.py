@@ -67,21 +67,21 @@ def test_two_clients_by_hand(engine):
     sim = simulate(method, two_clients(), task, engine=engine)
     play(sim)
     assert [float(v) for v in sim.server["params"].values()] == near(3.25, 3.25)
-    assert find(sim.bank.rows, "own")["b"].tolist() == near(1.0, 4.0)
-    assert find(sim.bank.rows, "weight")["b"].tolist() == near(1.0, 1.0)
-    assert find(sim.bank.rows, "started").tolist() == [False, False]
+    assert find(sim.states.rows, "own")["b"].tolist() == near(1.0, 4.0)
+    assert find(sim.states.rows, "weight")["b"].tolist() == near(1.0, 1.0)
+    assert find(sim.states.rows, "started").tolist() == [False, False]
     # tested with b^ before training, and a as received
     assert of_models(sim, "b") == near(2.304736328125, 3.769345703125)
     assert of_models(sim, "a") == near(3.25, 3.25)
     play(sim)
-    assert find(sim.bank.rows, "weight")["b"].tolist() == near(0.5798828125, 0.3075390625)
-    assert find(sim.bank.rows, "started").tolist() == [True, True]
-    assert find(sim.bank.rows, "own")["b"].tolist() == near(2.1523681640625, 5.8846728515625)
+    assert find(sim.states.rows, "weight")["b"].tolist() == near(0.5798828125, 0.3075390625)
+    assert find(sim.states.rows, "started").tolist() == [True, True]
+    assert find(sim.states.rows, "own")["b"].tolist() == near(2.1523681640625, 5.8846728515625)
     assert float(sim.server["params"]["a"]) == near(4.875)
     assert float(sim.server["params"]["b"]) == near(4.9515966796875)
     play(sim)
-    assert find(sim.bank.rows, "weight")["b"].tolist() == near(0.08285384951, 0.08338761817)
-    assert find(sim.bank.rows, "own")["b"].tolist() == near(2.19214751112, 6.90343292601)
+    assert find(sim.states.rows, "weight")["b"].tolist() == near(0.08285384951, 0.08338761817)
+    assert find(sim.states.rows, "own")["b"].tolist() == near(2.19214751112, 6.90343292601)
     assert float(sim.server["params"]["a"]) == near(5.6875)
     assert float(sim.server["params"]["b"]) == near(5.72561157229)
 
@@ -97,7 +97,7 @@ def test_weights_are_clipped_by_hand(engine):
         method = fedala(task, s=100, max_ala_epochs=epochs, recipe=HALF)
         sim = simulate(method, two_clients(), task, engine=engine)
         play(sim, 2)
-        assert find(sim.bank.rows, "weight")["b"].tolist() == weight
+        assert find(sim.states.rows, "weight")["b"].tolist() == weight
 
 
 # ------------------------------------------------------------------------------- reductions (D-A1)
@@ -142,7 +142,7 @@ def test_with_weights_0_it_is_local(engine):
         play(sim, [list(range(6)), *COHORTS])
     # the received model of round 0 is shared, a state is not: see FedAvg with one client
     if engine == "sequential":
-        assert same(*(find(sim.bank.rows, "own") for sim in sims))
+        assert same(*(find(sim.states.rows, "own") for sim in sims))
         assert same(models(sims[0]), models(sims[1]))
     assert gap(models(sims[0]), models(sims[1])) < 1e-6
     plain = simulate(fedala(task), world, task, engine=engine)
@@ -157,7 +157,7 @@ def test_with_weights_0_late_clients_are_local_too():
     sims = [simulate(m, world, task, engine="sequential") for m in (method, local(task))]
     for sim in sims:
         play(sim, COHORTS)
-    assert same(*(find(sim.bank.rows, "own") for sim in sims))
+    assert same(*(find(sim.states.rows, "own") for sim in sims))
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -167,11 +167,11 @@ def test_a_single_client_is_local(engine):
     sims = [simulate(m(task), world, task, engine=engine) for m in (fedala, local)]
     for sim in sims:
         play(sim, 3)
-    ours, theirs = (find(sim.bank.rows, "own") for sim in sims)
+    ours, theirs = (find(sim.states.rows, "own") for sim in sims)
     if engine == "sequential":
         assert same(ours, theirs)
     assert gap(ours, theirs) < 1e-6
-    assert not bool(find(sims[0].bank.rows, "started"))
+    assert not bool(find(sims[0].states.rows, "started"))
 
 
 # --------------------------------------------------------------------------------- the part itself
@@ -225,7 +225,7 @@ def test_weights_of_a_run_stay_in_the_unit_interval_and_move(engine):
     task, world = task_of(), ragged()
     sim = simulate(fedala(task), world, task, engine=engine)
     play(sim, 4)
-    for weight in find(sim.bank.rows, "weight").values():
+    for weight in find(sim.states.rows, "weight").values():
         assert weight.min() >= 0
         assert weight.max() <= 1
         assert (weight != 1).any(dim=tuple(range(1, weight.ndim))).all()
@@ -374,7 +374,7 @@ def test_blocks_are_counted_from_the_output():
     task, world = task_of(), ragged()
     for p, names in ((1, task.head), (2, task.top(2)), (7, task.top(2))):
         sim = simulate(fedala(task, p=p), world, task)
-        assert set(find(sim.bank.rows, "weight")) == set(names)
+        assert set(find(sim.states.rows, "weight")) == set(names)
 
 
 def test_each_client_starts_when_it_first_has_something_to_adapt():
@@ -384,7 +384,7 @@ def test_each_client_starts_when_it_first_has_something_to_adapt():
     flags = []
     for cohort in ([0, 1], [0, 2], [0, 2]):
         play(sim, [cohort])
-        flags.append(find(sim.bank.rows, "started").tolist())
+        flags.append(find(sim.states.rows, "started").tolist())
     # round 0: same models; round 1: client 0 adapts, and client 2, which comes late with the
     # common initial model for its own
     assert [f[0] for f in flags] == [False, True, True]
@@ -400,7 +400,7 @@ def test_evaluation_adapts_without_leaving_a_trace():
     before = outcome(sim)
     sim.score()
     assert same(outcome(sim), before)
-    assert not find(sim.bank.rows, "started").any()
+    assert not find(sim.states.rows, "started").any()
     # yet the tested models are adapted ones
     assert not any(same(m, sim.server["params"]) for m in models(sim).values())
 
@@ -412,5 +412,5 @@ def test_ala_learns_in_batches_of_the_recipe():
         play(sim)
         # from the same point: only ALA's own batches are left to differ
         sim.server = sims[0].server
-        find(sim.bank.rows, "own").update(find(sims[0].bank.rows, "own"))
+        find(sim.states.rows, "own").update(find(sims[0].states.rows, "own"))
     assert not same(*map(models, sims))

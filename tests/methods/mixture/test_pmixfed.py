@@ -97,8 +97,8 @@ def test_two_clients_by_hand(engine):
     # G_a = 0.38491214 1.625 + 0.61508786 4.38621881 = 3.32339216, G_b = 4.875
     (report,) = play(sim)
     assert report.notes["mix_factor"].tolist() == near(0.5, 0.5926665999540697)
-    assert find(sim.bank.rows, "own")["a"].tolist() == near(1.65625, 5.296208412554542)
-    assert find(sim.bank.rows, "own")["b"].tolist() == near(1.5, 6.0)
+    assert find(sim.states.rows, "own")["a"].tolist() == near(1.65625, 5.296208412554542)
+    assert find(sim.states.rows, "own")["b"].tolist() == near(1.5, 6.0)
     assert sim.server["shared"]["a"] == near(3.323392156094256)
     assert sim.server["shared"]["b"] == near(4.875)
     assert sim.server["accuracy"] == near(0.25)
@@ -240,7 +240,7 @@ def test_cold_start_is_fine_tuned(engine):
         )
         expected = fit(task, sim.server["shared"], one, turn, tuned)
         assert gap(found[client], expected) < 1e-5
-    assert not sim.bank.met[4:].any()
+    assert not sim.states.met[4:].any()
 
 
 # ------------------------------------------------------------------------------------------ random
@@ -256,7 +256,7 @@ def test_random_degrees_differ_by_block_client_round_and_stage(engine):
     assert degrees.unique().numel() == 54
     assert (degrees.diff(dim=1) > 0).any()  # no ramp
     # the two stages: G'_k = G + (1 - λ)(L_k - G) tells λ, and it is not the download's
-    before, state = tree.map(torch.clone, sim.server["shared"]), find(sim.bank.rows, "own")
+    before, state = tree.map(torch.clone, sim.server["shared"]), find(sim.states.rows, "own")
     (report,) = play(sim, [[2]])
     down = report.notes["mix_degree"][0]
     for i, block in enumerate(task.blocks):
@@ -361,8 +361,8 @@ def test_unmatched_blocks_do_not_travel(engine):
     report = play(sim, 2)[1]
     assert report.down.tolist() == [4 * 74] * 3 + [4 * 26] * 3
     assert report.up.tolist() == [4 * 75] * 3 + [4 * 27] * 3
-    assert set(sim.groups[1].bank.rows["own"]) == {"0.weight", "0.bias"}
-    assert set(sim.groups[1].bank.rows["host"]["personal"]) == set(small.blocks[1])
+    assert set(sim.groups[1].states.rows["own"]) == {"0.weight", "0.bias"}
+    assert set(sim.groups[1].states.rows["host"]["personal"]) == set(small.blocks[1])
     # everyone has a model of the own kind
     assert [len(m) for m in models(sim).values()] == [6] * 3 + [4] * 3
     assert sim.score().test.loss.isfinite().all()
@@ -426,9 +426,9 @@ def test_ramps_use_the_clients_own_depth(engine):
             gap(tree.pick(found[client], small.blocks[0]), tree.pick(server, small.blocks[0]))
             < 1e-12
         )
-        own = tree.index(sim.groups[1].bank.rows["host"]["personal"], int(client) - 3)
+        own = tree.index(sim.groups[1].states.rows["host"]["personal"], int(client) - 3)
         assert same(tree.pick(found[client], small.blocks[1]), own)
-    own = tree.index(sim.bank.rows["own"], 1)
+    own = tree.index(sim.states.rows["own"], 1)
     for name in big.blocks[1]:
         torch.testing.assert_close(found["1"][name], (own[name] + server[name]) / 2)
 
@@ -439,7 +439,7 @@ def test_engines_agree_on_several_depths():
     for options in ({"engine": "sequential"}, {"engine": "vectorised"}):
         sim, _, _ = _mixed(**options)
         play(sim, COHORTS)
-        banks = {str(i): group.bank.rows for i, group in enumerate(sim.groups)}
+        banks = {str(i): group.states.rows for i, group in enumerate(sim.groups)}
         results.append({"server": sim.server, "banks": banks, "models": models(sim)})
     assert gap(*results) < 1e-9
 

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from fedtailor.core import tree
 from fedtailor.core.training import Recipe
-from fedtailor.engine import Federation
+from fedtailor.engine import ClientData
 from fedtailor.methods import fedavg, local
 from tests.methods.worlds import (
     ENGINES,
@@ -83,7 +83,7 @@ def test_the_order_of_clients_does_not_matter(engine):
         [r.numpy() for r in part.flat.split(part.n.tolist())]
         for part in (world.train, world.val, world.test)
     ]
-    other = Federation.of(world.x, world.y, *([part[i] for i in order] for part in lists))
+    other = ClientData.of(world.x, world.y, *([part[i] for i in order] for part in lists))
     method = fedavg(task, recipe=Recipe(batch=0))
     one, two = (simulate(method, w, task, engine=engine) for w in (world, other))
     play(one, 3)
@@ -122,7 +122,7 @@ def test_a_single_client_is_local(engine):
     one, two = (simulate(m(task), world, task, engine=engine) for m in (fedavg, local))
     play(one, 3)
     play(two, 3)
-    own = tree.index(two.bank.rows["own"], 0)
+    own = tree.index(two.states.rows["own"], 0)
     if engine == "sequential":
         assert same(one.server["params"], own)
     assert gap(one.server["params"], own) < 1e-6

@@ -108,7 +108,7 @@ def test_nothing_of_the_fine_tuning_stays_with_a_client():
     task, world = task_of(), ragged()
     sim = simulate(fedavg_c(task, F=2), world, task)
     play(sim, 2)
-    assert sim.bank.rows == {}
+    assert sim.states.rows == {}
 
 
 def test_more_fine_tuning_ends_nearer_to_the_own_rows():

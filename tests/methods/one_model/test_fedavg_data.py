@@ -39,7 +39,7 @@ def test_two_clients_by_hand(engine):
     task = one_number()
     method = fedavg_data(task, beta=0.5, recipe=HALF)
     sim = simulate(method, _world(), task, engine=engine)
-    assert sim.federation.train.n.tolist() == [5, 4]
+    assert sim.client_data.train.n.tolist() == [5, 4]
     play(sim)
     assert float(sim.server["params"]["w"]) == near(2.0)
     play(sim)
@@ -81,7 +81,7 @@ def test_the_pool_has_a_share_of_everybodys_training_rows():
     task, world = task_of(), ragged()
     sim = simulate(fedavg_data(task, beta=0.1), world, task)
     own = [set(r.tolist()) for r in world.train.flat.split(world.train.n.tolist())]
-    now = sim.federation.train
+    now = sim.client_data.train
     mine = [set(r.tolist()) for r in now.flat.split(now.n.tolist())]
     pool = set.intersection(*mine)
     # a tenth of 7, 40, 13, 24, 9 and 31 rows, at least one
@@ -94,7 +94,7 @@ def test_the_pool_has_a_share_of_everybodys_training_rows():
 def test_the_pool_is_drawn_once_from_the_seed():
     task, world = task_of(), ragged()
     pools = [
-        simulate(fedavg_data(task, beta=0.1), world, task, seed=seed).federation.train.flat
+        simulate(fedavg_data(task, beta=0.1), world, task, seed=seed).client_data.train.flat
         for seed in (1, 1, 2)
     ]
     assert torch.equal(pools[0], pools[1])
@@ -106,7 +106,7 @@ def test_held_out_clients_neither_give_nor_get_rows():
     held = torch.tensor([1, 4])
     sim = simulate(fedavg_data(task, beta=0.1), world, task, held_out=held)
     own = [set(r.tolist()) for r in world.train.flat.split(world.train.n.tolist())]
-    now = sim.federation.train
+    now = sim.client_data.train
     mine = [set(r.tolist()) for r in now.flat.split(now.n.tolist())]
     assert [mine[i] for i in (1, 4)] == [own[i] for i in (1, 4)]
     for i in (0, 2, 3, 5):

@@ -27,7 +27,7 @@ COHORTS = [[0, 1, 3], [1, 2, 4, 5], [0, 2, 5]]
 
 
 def _controls(sim) -> list[float]:
-    return sim.bank.rows["control"]["w"].tolist()
+    return sim.states.rows["control"]["w"].tolist()
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -120,7 +120,7 @@ def test_the_server_control_is_the_mean_of_the_clients(recipe, engine):
         old = snapshot(sim)
         rate = recipe.lr * recipe.lr_decay**sim.round
         play(sim, [cohort])
-        mean = tree.map(lambda p: p.mean(0), sim.bank.rows["control"])
+        mean = tree.map(lambda p: p.mean(0), sim.states.rows["control"])
         assert gap(sim.server["control"], mean) < 1e-9
         if cohort == [0, 2]:
             # Σ_k (w - y_k)/(K_k η) = Σ_k (c_k⁺ - c_k + c): two clients of known K
@@ -131,7 +131,7 @@ def test_the_server_control_is_the_mean_of_the_clients(recipe, engine):
             drift = tree.map(lambda p: p * 0, old["server"]["control"])
             for client, k in zip(cohort, K, strict=True):
                 change = tree.sub(
-                    tree.index(sim.bank.rows["control"], client),
+                    tree.index(sim.states.rows["control"], client),
                     tree.index(old["states"]["control"], client),
                 )
                 step = tree.scale(tree.add(change, old["server"]["control"]), k * rate)
@@ -161,7 +161,7 @@ def test_absent_clients_keep_their_controls(engine):
     before = snapshot(sim)["states"]
     play(sim, [[0, 3]])
     for client in range(6):
-        kept = same(tree.index(before, client), tree.index(sim.bank.rows, client))
+        kept = same(tree.index(before, client), tree.index(sim.states.rows, client))
         assert kept == (client not in (0, 3))
 
 

@@ -70,7 +70,7 @@ def test_fedalt_by_hand(engine):
     # u = (1.099 + 2 2.9250025921)/3 = 2.3163350614
     play(sim)
     assert sim.server["shared"]["a"] == near(2.3163350614)
-    assert find(sim.bank.rows, "personal")["b"].tolist() == near(1.1, 2.33)
+    assert find(sim.states.rows, "personal")["b"].tolist() == near(1.1, 2.33)
     # client 0: a b = 2.54796857; b = 1.1 - 0.23163351 0.54796857 = 0.97307212;
     #   a = 2.31633506 - 0.097307212 (2.25396106 - 2) = 2.29162282
     # client 1: b: 2.33 -> 2.93292796 -> 3.21236046; a: 2.31633506 -> 2.49593712 -> 2.49020315
@@ -286,7 +286,7 @@ def test_fedsim_with_mixing_by_hand(engine):
     (report,) = play(sim)
     assert report.notes["mix_factor"].tolist() == near(0.18242552380635635, 0.18242552380635635)
     assert report.notes["mix_degree"][0].tolist() == near(0.18242552380635635, 0.0)
-    assert sim.bank.rows["own"]["a"].tolist() == near(1.5228031904757946, 5.749164904766260)
+    assert sim.states.rows["own"]["a"].tolist() == near(1.5228031904757946, 5.749164904766260)
     assert of_models(sim, "b") == near(1.5, 6.0)
     assert sim.server["shared"]["a"] == near(2.6640930530482034)
 

@@ -62,7 +62,7 @@ def test_fedper_by_hand(engine):
     assert of_models(sim, "b") == near(1.125, 1.875)
     play(sim)
     assert float(sim.server["shared"]["a"]) == near(2.5411376953125)
-    assert sim.bank.rows["personal"]["b"].tolist() == near(1.14642333984375, 2.89508056640625)
+    assert sim.states.rows["personal"]["b"].tolist() == near(1.14642333984375, 2.89508056640625)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -80,7 +80,7 @@ def test_fedbabu_by_hand(engine):
     assert of_models(sim, "b") == near(1.09375, 2.21875)
     play(sim)
     assert float(sim.server["shared"]["a"]) == near(1.9375)
-    assert sim.bank.rows["personal"]["b"].tolist() == [1.0, 1.0]
+    assert sim.states.rows["personal"]["b"].tolist() == [1.0, 1.0]
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -100,7 +100,7 @@ def test_lg_fedavg_by_hand(engine):
     assert of_models(sim, "a") == near(1.125, 1.875)
     assert of_models(sim, "b") == near(1.5, 1.5)
     play(sim)
-    assert sim.bank.rows["personal"]["a"].tolist() == near(1.18359375, 2.84765625)
+    assert sim.states.rows["personal"]["a"].tolist() == near(1.18359375, 2.84765625)
     assert float(sim.server["shared"]["b"]) == near(2.1298828125)
 
 
@@ -115,7 +115,7 @@ def test_fedbn_by_hand(engine):
     assert of_models(sim, "b") == near(1.125, 1.875)
     play(sim)
     assert float(sim.server["shared"]["a"]) == near(2.1298828125)
-    assert sim.bank.rows["personal"]["b"].tolist() == near(1.18359375, 2.84765625)
+    assert sim.states.rows["personal"]["b"].tolist() == near(1.18359375, 2.84765625)
 
 
 # ----------------------------------------------------------------------------- limits (D-X5, D-X6)
@@ -185,7 +185,7 @@ def test_fedsim_with_a_personal_head_is_fedper(engine):
     for sim in sims:
         play(sim, COHORTS)
     assert same(sims[0].server, sims[1].server)
-    assert same(sims[0].bank.rows, sims[1].bank.rows)
+    assert same(sims[0].states.rows, sims[1].states.rows)
     assert same(models(sims[0]), models(sims[1]))
 
 
@@ -204,8 +204,8 @@ def test_fedbabus_head_is_constant_to_the_last_bit(engine):
     for name in task.head:
         assert name not in sim.server["shared"]
         for client in range(6):
-            kept = sim.bank.rows["personal"][name][client]
-            assert torch.equal(kept, sim.initial[name] if sim.bank.met[client] else kept * 0)
+            kept = sim.states.rows["personal"][name][client]
+            assert torch.equal(kept, sim.initial[name] if sim.states.met[client] else kept * 0)
     # the tested head did move
     assert all(
         gap({"h": m["4.bias"]}, {"h": sim.initial["4.bias"]}) > 0 for m in models(sim).values()
@@ -253,10 +253,10 @@ def test_what_belongs_to_batch_norm_never_travels(engine):
     (report,) = play(sim)
     assert report.down.tolist() == report.up.tolist() == [4 * 51] * 6
     assert not set(find(sim.server, "shared")) & set(task.batch_norm)
-    assert set(sim.bank.rows["personal"]) == set(task.batch_norm)
+    assert set(sim.states.rows["personal"]) == set(task.batch_norm)
     # all of it is each client's own
     for name in task.batch_norm:
-        rows = sim.bank.rows["personal"][name]
+        rows = sim.states.rows["personal"][name]
         assert len({tuple(row.tolist()) for row in rows}) == 6
 
 
@@ -267,4 +267,4 @@ def test_fedper_trains_body_and_head_at_once():
     play(sim)
     own = turn_of(key=0)._replace(key=rng.key(0, rng.TURN, 0)).of(torch.tensor(3)).at_client()
     expected = fit(task, sim.initial, data_of(world, 3), own, Recipe(batch=0))
-    assert gap(tree.index(sim.bank.rows["personal"], 3), tree.pick(expected, task.head)) < 1e-6
+    assert gap(tree.index(sim.states.rows["personal"], 3), tree.pick(expected, task.head)) < 1e-6

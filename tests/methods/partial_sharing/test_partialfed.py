@@ -67,13 +67,13 @@ def test_selection_by_hand(engine):
     world = rows_of([[2.0] * 2, [8.0] * 6])
     sim = simulate(_sure(method, 100.0), world, task, engine=engine)
     play(sim)
-    assert sim.bank.rows["own"]["w"].tolist() == near(-1.0, -4.0)
+    assert sim.states.rows["own"]["w"].tolist() == near(-1.0, -4.0)
     assert float(sim.server["params"]["w"]) == near(-3.25)
-    assert sim.bank.rows["logits"].flatten().tolist() == [100.0, 100.0]
+    assert sim.states.rows["logits"].flatten().tolist() == [100.0, 100.0]
     (report,) = play(sim)
-    assert sim.bank.rows["logits"].flatten().tolist() == pytest.approx([550.0, -500.0], rel=1e-4)
+    assert sim.states.rows["logits"].flatten().tolist() == pytest.approx([550.0, -500.0], rel=1e-4)
     assert report.notes["selected"].flatten().tolist() == [1.0, 0.0]
-    assert sim.bank.rows["own"]["w"].tolist() == near(-4.25, -8.0)
+    assert sim.states.rows["own"]["w"].tolist() == near(-4.25, -8.0)
     assert float(sim.server["params"]["w"]) == near(-7.0625)
     assert of_models(sim, "w") == near(-7.0625, -8.0)
 
@@ -145,7 +145,7 @@ def test_what_was_trained_is_kept(engine):
     world = rows_of([[float(x)] * 4 for x in range(2, 10)])
     sim = simulate(partialfed(task, recipe=HALF), world, task, engine=engine)
     play(sim)
-    assert sim.bank.rows["own"]["w"].tolist() == near(*[x / 2 for x in range(2, 10)])
+    assert sim.states.rows["own"]["w"].tolist() == near(*[x / 2 for x in range(2, 10)])
 
 
 def test_logits_and_weights_learn_from_rows_of_their_own():
@@ -162,7 +162,7 @@ def test_logits_and_weights_learn_from_rows_of_their_own():
     for lr in (0.0, 0.1):
         sim = simulate(partialfed(task, logit_lr=lr), world, task)
         play(sim, 3)
-        assert bool(sim.bank.rows["logits"].any()) == (lr > 0)
+        assert bool(sim.states.rows["logits"].any()) == (lr > 0)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -174,7 +174,7 @@ def test_absent_clients_keep_models_and_logits(engine):
     before = snapshot(sim)["states"]
     play(sim, [[0, 3]])
     for client in range(6):
-        kept = same(tree.index(before, client), tree.index(sim.bank.rows, client))
+        kept = same(tree.index(before, client), tree.index(sim.states.rows, client))
         assert kept == (client not in (0, 3))
 
 
@@ -203,7 +203,7 @@ def test_ala_by_hand(engine):
     play(sim)
     assert of_models(sim, "w") == near(2.6171875, 3.5171875)
     play(sim)
-    assert sim.bank.rows["own"]["w"].tolist() == near(2.30859375, 5.75859375)
+    assert sim.states.rows["own"]["w"].tolist() == near(2.30859375, 5.75859375)
 
 
 def test_half_a_row_is_not_enough():

@@ -16,7 +16,7 @@ HALF = Recipe(batch=0, lr=0.5)
 
 
 def everyone(sim) -> torch.Tensor:
-    return torch.arange(sim.federation.clients)
+    return torch.arange(sim.client_data.clients)
 
 
 def test_names() -> None:
@@ -43,7 +43,7 @@ def test_phases_run_one_after_another_and_an_empty_one_is_skipped() -> None:
     sim = simulate(partial(task, ["b"], phases, recipe=HALF), rows_of([[8.0]]), task)
     sim.step(everyone(sim))
     assert float(sim.server["shared"]["a"]) == 7.0
-    assert float(sim.bank.rows["personal"]["b"][0]) == 4.0
+    assert float(sim.states.rows["personal"]["b"][0]) == 4.0
 
 
 def test_a_phase_may_have_steps_and_a_gradient_of_its_own() -> None:
@@ -54,7 +54,7 @@ def test_a_phase_may_have_steps_and_a_gradient_of_its_own() -> None:
     sim.step(everyone(sim))
     assert float(sim.server["shared"]["a"]) == 7.0
     # at b = 0 the gradient is -8, the worst point -0.5, the gradient there -8.5
-    assert float(sim.bank.rows["personal"]["b"][0]) == pytest.approx(4.25)
+    assert float(sim.states.rows["personal"]["b"][0]) == pytest.approx(4.25)
 
 
 def test_the_server_may_have_other_names() -> None:
@@ -65,7 +65,7 @@ def test_the_server_may_have_other_names() -> None:
     assert message == {"shared": {"a": torch.tensor(3.0)}}
     state = method.start(message, task.init(torch.tensor(0)), torch.tensor(0))
     sim = simulate(partial(task, ["b"], [], recipe=HALF), rows_of([[8.0]]), task)
-    data = sim.federation.data(torch.tensor([0]))
+    data = sim.client_data.data(torch.tensor([0]))
     one = data._replace(
         rows=data.rows[0], n=data.n[0], val_rows=data.val_rows[0], val_n=data.val_n[0]
     )
@@ -83,5 +83,5 @@ def test_nobody_but_the_client_sees_the_personal_part(engine: str) -> None:
     sim.step(everyone(sim))
     assert not set(sim.server["shared"]) & set(task.head)
     assert set(sim.server["shared"]) | set(task.head) == set(all_names(task))
-    heads = tree.index(sim.bank.rows["personal"], 0), tree.index(sim.bank.rows["personal"], 1)
+    heads = tree.index(sim.states.rows["personal"], 0), tree.index(sim.states.rows["personal"], 1)
     assert not same(*heads)

@@ -68,7 +68,7 @@ def test_fedprox_by_hand(engine):
     # global: (2.466796875 + 3 5.691796875)/4 = 4.885546875
     # (around Θ^ itself there would be no pull: 2.30859375 and 5.75859375)
     (report,) = play(sim)
-    assert find(sim.bank.rows, "own")["w"].tolist() == near(2.466796875, 5.691796875)
+    assert find(sim.states.rows, "own")["w"].tolist() == near(2.466796875, 5.691796875)
     assert sim.server["params"]["w"] == near(4.885546875)
     assert report.notes["ala_weight"].flatten().tolist() == near(0.71875, 0.64375)
     # the loss at W = 1, before its step: 1.25²/2, and the mean of 3.75², 4.75², 5.75² halved
@@ -93,7 +93,7 @@ def test_ditto_by_hand(engine):
     play(sim)
     assert sim.server["params"]["w"] == near(4.89609375)
     assert of_models(sim, "w") == near(1.904296875, 5.879296875)
-    assert sim.bank.rows["begin"]["own"]["w"].tolist() == near(2.30859375, 5.75859375)
+    assert sim.states.rows["begin"]["own"]["w"].tolist() == near(2.30859375, 5.75859375)
 
 
 @pytest.mark.usefixtures("double")
@@ -125,10 +125,10 @@ def test_fedrep_by_hand(engine):
     assert of_models(sim, "c") == near(0.325, 0.3272042968750001)
     (report,) = play(sim)
     assert report.notes["ala_weight"].flatten().tolist() == near(1.0, 0.970609375)
-    own = sim.bank.rows["begin"]["own"]
+    own = sim.states.rows["begin"]["own"]
     assert own["a"].tolist() == near(0.785, 1.385)
     assert own["c"].tolist() == near(0.4267619849291993, 0.9136113326554571)
-    assert sim.bank.rows["personal"]["b"].tolist() == near(0.55971875, 0.756410304905327)
+    assert sim.states.rows["personal"]["b"].tolist() == near(0.55971875, 0.756410304905327)
     assert sim.server["shared"]["c"] == near(0.7918989957238927)
 
 
@@ -185,7 +185,7 @@ def test_fedavg_with_ala_is_fedala(engine):
     for method in (fedala(task, **options), find_method("fedavg+ala")(task, **options)):
         sim = simulate(method, world, task, engine=engine)
         play(sim, COHORTS)
-        found.append({"server": sim.server, "models": models(sim), "states": sim.bank.rows})
+        found.append({"server": sim.server, "models": models(sim), "states": sim.states.rows})
     assert same(*found)
 
 
@@ -201,7 +201,7 @@ def _prox_centre(host: str, option: str) -> dict[str, float]:
     maker = torch.Generator().manual_seed(0)
     far = lambda p: p + torch.randn(p.shape, generator=maker)
     sim.server = {"params": tree.map(far, sim.server["params"])}
-    received, state = sim.server["params"], tree.map(torch.clone, sim.bank.rows)
+    received, state = sim.server["params"], tree.map(torch.clone, sim.states.rows)
     turn = sim._turn(rng.TURN)
     begin = state.get("begin", state)
     part = ala(eta=5.0, max_ala_epochs=20)(task, task.blocks, recipe)
@@ -214,7 +214,7 @@ def _prox_centre(host: str, option: str) -> dict[str, float]:
     ).params
     assert gap(adapted, received) > 0.1
     play(sim, [[1]])
-    after = tree.index(sim.bank.rows["own"], 1)  # FedProx's trained model, Ditto's v
+    after = tree.index(sim.states.rows["own"], 1)  # FedProx's trained model, Ditto's v
     return {"received": gap(after, received), "adapted": gap(after, adapted)}
 
 
@@ -239,8 +239,8 @@ def test_fedrep_weighs_the_top_of_the_body_and_leaves_heads_alone(engine):
     for p, blocks in ((1, task.blocks[1:2]), (2, task.blocks[:2]), (9, task.blocks[:2])):
         sim = simulate(find_method("fedrep+ala")(task, p=p, **QUICK), world, task, engine=engine)
         play(sim, 2)
-        assert set(find(sim.bank.rows, "weight")) == {k for block in blocks for k in block}
-        assert not set(find(sim.bank.rows, "begin")["own"]) & set(task.head)
+        assert set(find(sim.states.rows, "weight")) == {k for block in blocks for k in block}
+        assert not set(find(sim.states.rows, "begin")["own"]) & set(task.head)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -258,7 +258,7 @@ def test_evaluation_leaves_weights_as_they_are(host):
     task, world = task_of(), ragged()
     sim = simulate(find_method(f"{host}+ala")(task, **QUICK), world, task)
     play(sim, 2)
-    before = tree.map(torch.clone, sim.bank.rows)
+    before = tree.map(torch.clone, sim.states.rows)
     sim.score()
     list(sim.models())
-    assert same(before, sim.bank.rows)
+    assert same(before, sim.states.rows)

@@ -36,10 +36,10 @@ def test_two_clients_by_hand(engine):
     sim = simulate(ditto(task, lam=0.5, recipe=HALF), two_clients(), task, engine=engine)
     play(sim)
     assert float(sim.server["params"]["w"]) == near(3.25)
-    assert sim.bank.rows["own"]["w"].tolist() == near(1.0, 4.0)
+    assert sim.states.rows["own"]["w"].tolist() == near(1.0, 4.0)
     play(sim)
     assert float(sim.server["params"]["w"]) == near(4.875)
-    assert sim.bank.rows["own"]["w"].tolist() == near(2.0625, 5.8125)
+    assert sim.states.rows["own"]["w"].tolist() == near(2.0625, 5.8125)
     assert of_models(sim, "w") == near(2.0625, 5.8125)
 
 
@@ -53,7 +53,7 @@ def test_epochs_of_its_own_by_hand(engine):
     sim = simulate(method, two_clients(), task, engine=engine)
     play(sim)
     assert float(sim.server["params"]["w"]) == near(3.25)
-    assert sim.bank.rows["own"]["w"].tolist() == near(1.25, 5.0)
+    assert sim.states.rows["own"]["w"].tolist() == near(1.25, 5.0)
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -68,7 +68,7 @@ def test_without_the_pull_it_is_local(engine, epochs):
     for lam in (0.0, 1.0):
         sim = simulate(ditto(task, lam=lam, own_epochs=epochs), world, task, engine=engine)
         play(sim, [list(c) for c in cohorts])
-        assert same(sim.bank.rows["own"], alone.bank.rows["own"]) == (lam == 0)
+        assert same(sim.states.rows["own"], alone.states.rows["own"]) == (lam == 0)
         assert same(models(sim), models(alone)) == (lam == 0)
 
 
@@ -78,7 +78,7 @@ def test_without_the_pull_late_clients_are_local_too():
     sims = [simulate(m, world, task) for m in (ditto(task, lam=0.0), local(task))]
     for sim in sims:
         play(sim, COHORTS)
-    assert same(sims[0].bank.rows["own"], sims[1].bank.rows["own"])
+    assert same(sims[0].states.rows["own"], sims[1].states.rows["own"])
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -10,7 +10,7 @@ from fedtailor.core import tree
 from fedtailor.core.task import Batch, Task, weighted_mean
 from fedtailor.core.training import Recipe
 from fedtailor.core.tree import Params
-from fedtailor.engine import Federation
+from fedtailor.engine import ClientData
 from fedtailor.methods import fedavg, fedphp
 from tests.methods.worlds import (
     ENGINES,
@@ -47,11 +47,11 @@ def _odds() -> Task:
     return Task(init, loss, predict, (("w",),), outputs=outputs)
 
 
-def _world() -> Federation:
+def _world() -> ClientData:
     """One row with the label 0 against three with the label 1."""
     y = torch.tensor([0, 1, 1, 1])
     rows = [np.arange(1), np.arange(1, 4)]
-    return Federation.of(torch.zeros(4), y, rows, rows, rows)
+    return ClientData.of(torch.zeros(4), y, rows, rows, rows)
 
 
 @pytest.mark.usefixtures("double")
@@ -95,8 +95,8 @@ def test_the_momentum_of_inheritance_grows_and_stops_at_mu():
         play(sim, [[2]])
         # alone in its round, so the server's model is the one it trained
         blend = tree.lerp(sim.server["params"], tree.index(old, 2), expected)
-        assert gap(tree.index(sim.bank.rows["inherited"], 2), blend) < 1e-6
-    assert sim.bank.rows["times"].tolist() == [0.0, 0.0, 5.0, 0.0, 0.0, 0.0]
+        assert gap(tree.index(sim.states.rows["inherited"], 2), blend) < 1e-6
+    assert sim.states.rows["times"].tolist() == [0.0, 0.0, 5.0, 0.0, 0.0, 0.0]
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -147,5 +147,5 @@ def test_absent_clients_inherit_nothing(engine):
     before = snapshot(sim)["states"]
     play(sim, [[0, 3]])
     for client in range(6):
-        kept = same(tree.index(before, client), tree.index(sim.bank.rows, client))
+        kept = same(tree.index(before, client), tree.index(sim.states.rows, client))
         assert kept == (client not in (0, 3))

@@ -63,7 +63,7 @@ def test_without_the_penalty_it_is_local(omega, engine):
     for strength in (0.0, 1.0):
         sim = simulate(mocha(task, omega=omega, strength=strength), world, task, engine=engine)
         play(sim, COHORTS)
-        assert same(sim.bank.rows["own"], alone.bank.rows["own"]) == (strength == 0)
+        assert same(sim.states.rows["own"], alone.states.rows["own"]) == (strength == 0)
         assert same(models(sim), models(alone)) == (strength == 0)
 
 
@@ -78,7 +78,7 @@ def test_the_penalty_is_that_of_all_models_together(omega, engine):
     play(sim)
     apart = tree.stack([random_like(sim.initial, 20 + i) for i in range(6)])
     sim.server = sim.server | {"models": apart}
-    sim.bank.rows = sim.bank.rows | {"own": tree.map(torch.clone, apart)}
+    sim.states.rows = sim.states.rows | {"own": tree.map(torch.clone, apart)}
     ones = torch.ones(6, 6)
     relation = torch.eye(6) - ones / 6 if omega == "mean" else (1 - 1 / 6) ** 2 * ones
     c = 20 * 10.0**-3  # 51 parameters: 10^-(1 + 2)
@@ -97,7 +97,7 @@ def test_the_penalty_is_that_of_all_models_together(omega, engine):
         start = tree.index(apart, i)
         g = grad(lambda p, b=batch, i=i: whole(p, b, i))(start)
         expected = tree.sub(start, tree.scale(g, 0.3))
-        assert gap(tree.index(sim.bank.rows["own"], i), expected) < 1e-9
+        assert gap(tree.index(sim.states.rows["own"], i), expected) < 1e-9
         assert gap(g, grad(lambda p, b=batch: task.loss(p, b)[0])(start)) > 1e-2
 
 
@@ -126,7 +126,7 @@ def test_absent_clients_count_with_their_latest_model(engine):
             kept = [
                 same(tree.index(a, client), tree.index(b, client))
                 for a, b in (
-                    (before["states"], sim.bank.rows),
+                    (before["states"], sim.states.rows),
                     (before["server"]["models"], sim.server["models"]),
                 )
             ]

@@ -47,7 +47,7 @@ def test_two_clients_by_hand(engine):
     assert float(sim.server["params"]["w"]) == near(0.5078125)
     play(sim)
     assert of_models(sim, "w") == near(0.97412109375, 2.84912109375)
-    assert sim.bank.rows["theta"]["w"].tolist() == near(0.97412109375, 2.84912109375)
+    assert sim.states.rows["theta"]["w"].tolist() == near(0.97412109375, 2.84912109375)
     assert float(sim.server["params"]["w"]) == near(0.9759521484375)
 
 
@@ -125,7 +125,7 @@ def test_theta_stays_with_absent_clients(engine):
     before = snapshot(sim)["states"]
     play(sim, [[0, 3]])
     for client in (1, 2, 4, 5):
-        assert same(tree.index(before, client), tree.index(sim.bank.rows, client))
+        assert same(tree.index(before, client), tree.index(sim.states.rows, client))
         assert same(models(sim)[str(client)], tree.index(before["theta"], client))
 
 

@@ -17,7 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 
-class Window(NamedTuple):
+class ConvolutionWindow(NamedTuple):
     """How a kernel slides over an image; pairs are vertical, horizontal.
 
     Attributes:
@@ -58,7 +58,7 @@ class _Patches(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: Tensor, window: Window, sliced: bool, stacked: bool) -> Tensor:
+    def forward(x: Tensor, window: ConvolutionWindow, sliced: bool, stacked: bool) -> Tensor:
         if window.dilation != (1, 1):
             return F.unfold(x, window.kernel, window.dilation, window.padding, window.stride)
         (high, wide), (down, across), _, (pad_y, pad_x), _ = window
@@ -147,7 +147,9 @@ def as_matmul(
     if kernel == [1, 1] and around == (0, 0):  # nothing to lay out
         patches = x[:, :, :: step[0], :: step[1]].reshape(n, channels, -1)
     else:
-        window = Window((kernel[0], kernel[1]), step, apart, around, (places[0], places[1]))
+        window = ConvolutionWindow(
+            (kernel[0], kernel[1]), step, apart, around, (places[0], places[1])
+        )
         patches = _Patches.apply(x, window, sliced, last)  # type: ignore[no-untyped-call]
     # (n, channels * kernel, places) -> (channels * kernel, n * places): one column per output
     columns = patches.movedim(0, 1).reshape(patches.shape[1], -1)

@@ -34,7 +34,7 @@ def sizes(clients: int) -> list[int]:
     return found
 
 
-class Workshop(NamedTuple):
+class CapturePool(NamedTuple):
     """Where steps are captured.
 
     What steps make on their way shares one pool of memory: they never run at the same time, and
@@ -46,19 +46,19 @@ class Workshop(NamedTuple):
     stream: Any
 
     @classmethod
-    def open(cls) -> Workshop:
+    def open(cls) -> CapturePool:
         """An empty one, on the current GPU."""
         return cls(torch.cuda.graph_pool_handle(), torch.cuda.Stream())  # type: ignore[no-untyped-call]
 
 
-class Captured:
+class CapturedLoop:
     """The buffers of one kind of loop, and its captured steps.
 
     Args:
       loop: the first such loop; later ones have the same structure and sizes.
       tensors: its tensors.
       compiled: compile the steps for large numbers of clients.
-      workshop: where steps are captured; None runs them as they are: where there is no GPU, for
+      capture_pool: where steps are captured; None runs them as they are: where there is no GPU, for
         tests.
     """
 
@@ -67,9 +67,9 @@ class Captured:
         loop: Loop,
         tensors: Sequence[Tensor],
         compiled: bool,
-        workshop: Workshop | None = None,
+        capture_pool: CapturePool | None = None,
     ) -> None:
-        self.loop, self._compiled, self._workshop = loop, compiled, workshop
+        self.loop, self._compiled, self._capture_pool = loop, compiled, capture_pool
         self.clients = len(tensors[0])
         self.capacity = 0
         first = len(tensors) - 4
@@ -167,15 +167,17 @@ class Captured:
             program(*self._views(size))
             self._number.add_(1)
 
-        ready = _capture(step, self._number, self._workshop) if self._workshop else step
+        ready = _capture(step, self._number, self._capture_pool) if self._capture_pool else step
         for buffer, before in zip(changed, saved, strict=True):
             buffer.copy_(before)
         return ready
 
 
-def _capture(step: Callable[[], None], number: Tensor, workshop: Workshop) -> Callable[[], Any]:
+def _capture(
+    step: Callable[[], None], number: Tensor, capture_pool: CapturePool
+) -> Callable[[], Any]:
     """A replay of a step, which counts its calls in `number`."""
-    stream = workshop.stream
+    stream = capture_pool.stream
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for _ in range(2):  # libraries set themselves up
@@ -184,6 +186,6 @@ def _capture(step: Callable[[], None], number: Tensor, workshop: Workshop) -> Ca
     torch.cuda.current_stream().wait_stream(stream)
     number.zero_()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=workshop.pool, stream=stream):
+    with torch.cuda.graph(graph, pool=capture_pool.pool, stream=stream):
         step()
     return graph.replay

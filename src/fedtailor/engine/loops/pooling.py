@@ -55,7 +55,7 @@ def _(gradient: Tensor, x: Tensor, *rest: Any) -> Any:
     return torch.empty_like(x)
 
 
-class Window(NamedTuple):
+class PoolingWindow(NamedTuple):
     """How windows lie on an image; pairs are vertical, horizontal."""
 
     kernel: list[int]
@@ -70,7 +70,7 @@ class _Unpooled(torch.autograd.Function):
     within function transforms.)"""
 
     @staticmethod
-    def forward(gradient: Tensor, x: Tensor, indices: Tensor, window: Window) -> Tensor:
+    def forward(gradient: Tensor, x: Tensor, indices: Tensor, window: PoolingWindow) -> Tensor:
         found: Tensor = _unpool(gradient, x, *window, indices)
         return found
 
@@ -80,7 +80,7 @@ class _Unpooled(torch.autograd.Function):
 
 class _Pooled(torch.autograd.Function):
     @staticmethod
-    def forward(x: Tensor, window: Window) -> tuple[Tensor, Tensor]:
+    def forward(x: Tensor, window: PoolingWindow) -> tuple[Tensor, Tensor]:
         found: tuple[Tensor, Tensor] = _pool(x, *window)
         return found
 
@@ -153,9 +153,9 @@ def pooled(
     """`torch.max_pool2d`, which see; not for mapped tensors."""
     kernel = list(pair(kernel_size))
     step = kernel if stride is None or stride == [] else list(pair(stride))
-    window = Window(kernel, step, list(pair(padding)), list(pair(dilation)), ceil_mode)
+    window = PoolingWindow(kernel, step, list(pair(padding)), list(pair(dilation)), ceil_mode)
     fits = input.shape[2] % kernel[0] == 0 and input.shape[3] % kernel[1] == 0
-    if fits and window == Window(kernel, kernel, [0, 0], [1, 1], False):
+    if fits and window == PoolingWindow(kernel, kernel, [0, 0], [1, 1], False):
         tiled: Tensor = _Tiled.apply(input, *kernel)[0]  # type: ignore[no-untyped-call]
         return tiled
     found: Tensor = _Pooled.apply(input, window)[0]  # type: ignore[no-untyped-call]

@@ -15,14 +15,14 @@ import torch
 from torch import Tensor
 
 from fedtailor.core.scan import RUNNER, Loop, plainly
-from fedtailor.engine.loops.cuda_graph import Captured, Workshop
+from fedtailor.engine.loops.cuda_graph import CapturedLoop, CapturePool
 from fedtailor.engine.loops.identity import ClosesOverClient, identity
-from fedtailor.engine.loops.threads import Workers
+from fedtailor.engine.loops.threads import ThreadedLoops
 from fedtailor.engine.loops.tracing import Program, can_compile, keep_compiled_code
 from fedtailor.engine.memory import give_back
 
 Compile = Literal["auto", "never", "always"]
-Way = Literal["plain", "traced", "compiled"]
+LoopMode = Literal["plain", "traced", "compiled"]
 
 log = logging.getLogger("fedtailor")
 
@@ -35,7 +35,7 @@ NOTABLE = 3.0  # seconds of preparing that people are told about
 NEVER = 1 << 62
 
 
-class Work(NamedTuple):
+class Workload(NamedTuple):
     """Of a whole run: steps of all clients, and how many these are in a row when the clients of a
     round step together."""
 
@@ -49,7 +49,7 @@ def use_precision(precision: str) -> None:
     torch.backends.cudnn.allow_tf32 = precision != "fp32"
 
 
-def choose_way(work: Work, device: torch.device, compile: Compile) -> Way:
+def choose_loop_mode(work: Workload, device: torch.device, compile: Compile) -> LoopMode:
     """The way for a run.
 
     Args:
@@ -69,25 +69,27 @@ def choose_way(work: Work, device: torch.device, compile: Compile) -> Way:
     return "traced" if pays else "plain"
 
 
-class Pace:
+class LoopRunner:
     """Runs loops in one way, and remembers their programs.
 
     Args:
-      way: `plain`, `traced` (replayed by worker threads on a CPU, captured on a GPU) or `compiled`.
+      loop_mode: `plain`, `traced` (replayed by threads on a CPU, captured on a GPU) or `compiled`.
       device: where loops run.
       threads: workers on a CPU.
     """
 
-    def __init__(self, way: Way, device: torch.device, threads: int | None = None) -> None:
-        self.way, self.device = way, device
+    def __init__(
+        self, loop_mode: LoopMode, device: torch.device, threads: int | None = None
+    ) -> None:
+        self.loop_mode, self.device = loop_mode, device
         self._programs: dict[Hashable, Any] = {}
         self._held: dict[Hashable, list[Any]] = {}  # what programs are known by must stay alive
         self._warned = False
-        self._workshop: Workshop | None = None
-        self._workers: Workers | None = None
+        self._capture_pool: CapturePool | None = None
+        self._workers: ThreadedLoops | None = None
         self._threads = threads or torch.get_num_threads()
         self.seconds = 0.0
-        if way == "compiled":
+        if loop_mode == "compiled":
             keep_compiled_code()
 
     @contextmanager
@@ -101,7 +103,7 @@ class Pace:
 
     def run(self, loop: Loop, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
         """All steps of a loop."""
-        if self.way == "plain" or not loop.axes:
+        if self.loop_mode == "plain" or not loop.axes:
             return plainly(loop, tensors)
         held: list[Any] = []
         try:
@@ -114,17 +116,21 @@ class Pace:
         self._held.setdefault(key, held)
         if self.device.type == "cpu":
             if self._workers is None:
-                self._workers = Workers(self.way == "compiled", self._program, self._threads)
+                self._workers = ThreadedLoops(
+                    self.loop_mode == "compiled", self._program, self._threads
+                )
             return self._workers.run(loop, tensors, key)
         return self._captured(loop, tensors, key)
 
     def _captured(self, loop: Loop, tensors: Sequence[Tensor], key: Hashable) -> Sequence[Tensor]:
         kind = key, len(tensors[0])
         if kind not in self._programs:
-            if self.device.type == "cuda" and self._workshop is None:
-                self._workshop = Workshop.open()
-            self._programs[kind] = Captured(loop, tensors, self.way == "compiled", self._workshop)
-        captured: Captured = self._programs[kind]
+            if self.device.type == "cuda" and self._capture_pool is None:
+                self._capture_pool = CapturePool.open()
+            self._programs[kind] = CapturedLoop(
+                loop, tensors, self.loop_mode == "compiled", self._capture_pool
+            )
+        captured: CapturedLoop = self._programs[kind]
         before = captured.seconds
         found = captured.run(loop, tensors)
         if captured.seconds > before:
@@ -164,13 +170,13 @@ class Pace:
     def _tell(self, seconds: float) -> None:
         self.seconds += seconds
         level = logging.INFO if seconds > NOTABLE else logging.DEBUG
-        log.log(level, "a step was %s in %.1f s", self.way, seconds)
+        log.log(level, "a step was %s in %.1f s", self.loop_mode, seconds)
 
     def forget(self) -> None:
         """Frees all programs and their buffers."""
         self._programs.clear()
         self._held.clear()
-        self._workshop = None
+        self._capture_pool = None
         give_back(self.device)
 
     def close(self) -> None:

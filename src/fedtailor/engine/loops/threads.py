@@ -26,7 +26,7 @@ AT_MOST = 32  # clients per worker at a time
 BLOCKS = 8  # at least, where there are so many clients
 
 
-class Workers:
+class ThreadedLoops:
     """Runs loops on a pool of threads.
 
     Args:

@@ -21,19 +21,19 @@ from fedtailor.core.errors import BadInput
 from fedtailor.core.rng import Turn
 from fedtailor.core.training import Recipe
 from fedtailor.core.tree import Tree
-from fedtailor.engine.bank import Place
-from fedtailor.engine.client_data import Federation
-from fedtailor.engine.clients import Kept, Played, Point, Scores
+from fedtailor.engine.client_data import ClientData
+from fedtailor.engine.clients import ClientStates, CohortOutcome, Point, Scores
 from fedtailor.engine.fold import Fold
 from fedtailor.engine.local_clients import common_notes
-from fedtailor.engine.loops.runner import Way
-from fedtailor.engine.mapper import join
+from fedtailor.engine.loops.runner import LoopMode
+from fedtailor.engine.mapper import concatenate
+from fedtailor.engine.ray.arrays import Arrays, from_arrays, to_arrays
 from fedtailor.engine.ray.cluster import Cluster
-from fedtailor.engine.ray.parcel import Parcel, pack, unpack
+from fedtailor.engine.ray.replicas import StateReplicas
 from fedtailor.engine.ray.session import Session
-from fedtailor.engine.ray.shard import deal, shard
-from fedtailor.engine.ray.snapshots import Snapshots
-from fedtailor.engine.ray.worker import Ready, Spec, States
+from fedtailor.engine.ray.shard import assign_clients, shard
+from fedtailor.engine.ray.worker import LoadReport, States, WorkerSpec
+from fedtailor.engine.state_store import StatePlace
 
 Found = TypeVar("Found")
 ATTEMPTS = 3  # times that a worker is started again for one call
@@ -41,7 +41,7 @@ PATIENCE = 30.0  # seconds before somebody is told what is waited for
 log = logging.getLogger("fedtailor")
 
 
-class _Seat:
+class _Slot:
     """A block of clients and the worker that has it now.
 
     Attributes:
@@ -60,54 +60,56 @@ class _Seat:
         self.actor: Any = None
         self.loaded: Any = None
         self.chunk = 0
-        self.snapshots = Snapshots()
+        self.replicas = StateReplicas()
 
 
-class _Asked(NamedTuple):
+class _Pending(NamedTuple):
     """References of a worker's answer, and which worker was asked."""
 
     references: Any
     actor: Any
 
 
-class RayPlayers:
-    """All clients of a federation, on the workers of a Ray cluster; see `Players`.
+class RayClients:
+    """All clients of a federation, on the workers of a Ray cluster; see `SimulatedClients`.
 
     Args:
       cluster: where workers are found.
       groups: ids of the clients by network, as `cluster.build` has them.
-      federation: everybody's data.
+      client_data: everybody's data.
       server: the server's state.
       turn: of the first round.
       seed: of the run.
       place: where workers keep states; None lets each choose.
       recipe: how clients train, to estimate memory by.
       chunk: how many clients share a device at a time; 0 lets each worker choose.
-      way: how loops over batches are run.
+      loop_mode: how loops over batches are run.
     """
 
     def __init__(
         self,
         cluster: Cluster,
         groups: list[Tensor],
-        federation: Federation,
+        client_data: ClientData,
         server: Tree,
         turn: Turn,
         *,
         seed: int,
-        place: Place | None,
+        place: StatePlace | None,
         recipe: Recipe,
         chunk: int,
-        way: Way,
+        loop_mode: LoopMode,
     ) -> None:
-        self._session = Session(cluster, federation.clients)
+        self._session = Session(cluster, client_data.clients)
         self._ray, self._turn = self._session.ray, turn
         self._server: Tree | None = None
         self._sent: Any = None
         self._broadcast(server)
-        self._seats = []
-        for number, ids in enumerate(deal(groups, federation.train.n, self._session.workers)):
-            spec = Spec(
+        self._slots = []
+        for number, ids in enumerate(
+            assign_clients(groups, client_data.train.n, self._session.workers)
+        ):
+            spec = WorkerSpec(
                 build=cluster.build,
                 members=[some[torch.isin(some, ids)] for some in groups],
                 seed=seed,
@@ -117,35 +119,35 @@ class RayPlayers:
                 device=cluster.device,
                 dtype=torch.get_default_dtype(),
                 threads=self._session.threads,
-                way=way,
+                loop_mode=loop_mode,
             )
-            data = self._ray.put(shard(federation, ids))
-            self._seats.append(_Seat(number, ids, self._ray.put(spec), data))
-        for seat in self._seats:
-            self._load(seat)
+            data = self._ray.put(shard(client_data, ids))
+            self._slots.append(_Slot(number, ids, self._ray.put(spec), data))
+        for slot in self._slots:
+            self._load(slot)
         self._await_workers()
         try:
-            ready: dict[_Seat, Ready] = self._gather(
-                self._seats, lambda seat: seat.loaded, self._ray.get
+            ready: dict[_Slot, LoadReport] = self._gather(
+                self._slots, lambda slot: slot.loaded, self._ray.get
             )
         except BadInput:
             self.close()  # the workers are well: the next run may have them
             raise
         self._place = next(iter(ready.values())).place
-        likes: dict[int, Parcel] = {}
-        for seat, one in ready.items():
-            seat.chunk = one.chunk
+        likes: dict[int, Arrays] = {}
+        for slot, one in ready.items():
+            slot.chunk = one.chunk
             likes |= one.like
-        self._like = {i: unpack(likes[i], own=True) for i in sorted(likes)}
+        self._like = {i: from_arrays(likes[i], own=True) for i in sorted(likes)}
 
     # --- workers ---
 
-    def _load(self, seat: _Seat) -> None:
-        seat.actor = self._session.hire()
-        seat.loaded = seat.actor.load.remote(seat.spec, seat.data, self._sent, self._turn)
+    def _load(self, slot: _Slot) -> None:
+        slot.actor = self._session.acquire()
+        slot.loaded = slot.actor.load.remote(slot.spec, slot.data, self._sent, self._turn)
 
     def _await_workers(self) -> None:
-        waiting = [seat.loaded for seat in self._seats]
+        waiting = [slot.loaded for slot in self._slots]
         _, late = self._ray.wait(waiting, num_returns=len(waiting), timeout=PATIENCE)
         if late:
             log.warning(
@@ -154,29 +156,29 @@ class RayPlayers:
                 len(waiting),
             )
 
-    def _revive(self, seat: _Seat) -> None:
+    def _restart(self, slot: _Slot) -> None:
         """Puts another worker in a lost one's place, with the states of the last round."""
-        log.warning("worker %d was lost: it is started again", seat.number)
-        self._session.dismiss(seat.actor)
-        self._load(seat)
-        self._ray.get(seat.loaded)
+        log.warning("worker %d was lost: it is started again", slot.number)
+        self._session.dismiss(slot.actor)
+        self._load(slot)
+        self._ray.get(slot.loaded)
         try:
-            for reference in seat.snapshots.references():
-                self._ray.get(seat.actor.put_back.remote(reference))
+            for reference in slot.replicas.references():
+                self._ray.get(slot.actor.restore_states.remote(reference))
         except self._session.gone:
             raise BadInput(
-                f"worker {seat.number} was lost together with the machine that had its clients' "
+                f"worker {slot.number} was lost together with the machine that had its clients' "
                 "states: go on from the last checkpoint with fedtailor resume"
             ) from None
-        if seat.chunk:
-            self._ray.get(seat.actor.set_chunk.remote(seat.chunk))
+        if slot.chunk:
+            self._ray.get(slot.actor.set_chunk.remote(slot.chunk))
 
-    def _settle(
+    def _resolve(
         self,
-        asked: dict[_Seat, _Asked],
-        again: Callable[[_Seat], Any],
+        asked: dict[_Slot, _Pending],
+        again: Callable[[_Slot], Any],
         fetch: Callable[[Any], Found],
-    ) -> dict[_Seat, Found]:
+    ) -> dict[_Slot, Found]:
         """Answers of several workers. One that was lost is replaced, and asked `again`.
 
         Args:
@@ -185,19 +187,19 @@ class RayPlayers:
           fetch: gets from references what is needed here.
         """
         found = {}
-        for seat in asked:
+        for slot in asked:
             for attempt in range(ATTEMPTS + 1):
                 try:
                     if attempt:
-                        if asked[seat].actor is seat.actor:  # else it was replaced since
-                            self._revive(seat)
-                        asked[seat] = _Asked(again(seat), seat.actor)
-                    found[seat] = fetch(asked[seat].references)
+                        if asked[slot].actor is slot.actor:  # else it was replaced since
+                            self._restart(slot)
+                        asked[slot] = _Pending(again(slot), slot.actor)
+                    found[slot] = fetch(asked[slot].references)
                     break
                 except self._session.lost as error:
                     if attempt == ATTEMPTS:
                         raise BadInput(
-                            f"worker {seat.number} was lost {attempt + 1} times in a row "
+                            f"worker {slot.number} was lost {attempt + 1} times in a row "
                             f"({type(error).__name__}; most often for want of memory): lower "
                             "--chunk or --workers"
                         ) from None
@@ -206,83 +208,87 @@ class RayPlayers:
         return found
 
     def _gather(
-        self, seats: Iterable[_Seat], ask: Callable[[_Seat], Any], fetch: Callable[[Any], Found]
-    ) -> dict[_Seat, Found]:
+        self, slots: Iterable[_Slot], ask: Callable[[_Slot], Any], fetch: Callable[[Any], Found]
+    ) -> dict[_Slot, Found]:
         """Asks several workers at once, and waits for their answers."""
-        return self._settle(_ask_all(seats, ask), ask, fetch)
+        return self._resolve(_ask_all(slots, ask), ask, fetch)
 
     def _broadcast(self, server: Tree) -> Any:
         """A reference of the server's state, which is sent once however often it is used."""
         if self._server is not server:
-            self._server, self._sent = server, self._ray.put(pack(server))
+            self._server, self._sent = server, self._ray.put(to_arrays(server))
         return self._sent
 
-    def _having(self, ids: Tensor) -> dict[_Seat, Tensor]:
+    def _having(self, ids: Tensor) -> dict[_Slot, Tensor]:
         """Who has which of some clients."""
-        shares = {seat: ids[torch.isin(ids, seat.ids)].sort().values for seat in self._seats}
-        return {seat: some for seat, some in shares.items() if len(some)}
+        shares = {slot: ids[torch.isin(ids, slot.ids)].sort().values for slot in self._slots}
+        return {slot: some for slot, some in shares.items() if len(some)}
 
     # --- rounds ---
 
-    def play(self, server: Tree, cohort: Tensor, turn: Turn, *, post: bool = False) -> Played:
-        """The turns of the clients `cohort`; see `Block.play`."""
+    def play(
+        self, server: Tree, cohort: Tensor, turn: Turn, *, post: bool = False
+    ) -> CohortOutcome:
+        """The turns of the clients `cohort`; see `LocalClients.play`."""
         sent, shares = self._broadcast(server), self._having(cohort)
 
-        def ask(seat: _Seat) -> Any:
-            play = seat.actor.play.options(num_returns=3)
-            return play.remote(sent, shares[seat], turn, post)
+        def ask(slot: _Slot) -> Any:
+            play = slot.actor.play.options(num_returns=3)
+            return play.remote(sent, shares[slot], turn, post)
 
-        answers = _ask_all(shares, ask)
-        told = self._settle(answers, ask, lambda refs: self._ray.get(refs[:2]))
+        pending = _ask_all(shares, ask)
+        answered = self._resolve(pending, ask, lambda refs: self._ray.get(refs[:2]))
         fold = Fold()
-        for seat, (word, folded) in told.items():
+        for slot, (answer, folded) in answered.items():
             fold.merge(folded.open())
-            seat.chunk = word.chunk
-            for remark in word.remarks:
-                log.warning("worker %d: %s", seat.number, remark)
-        words = [word for word, _ in told.values()]
-        drawn, order = torch.cat([word.drawn for word in words]).sort()
-        taken, rows = torch.cat([word.taken for word in words]).sort()
+            slot.chunk = answer.chunk
+            for warning in answer.warnings:
+                log.warning("worker %d: %s", slot.number, warning)
+        answers = [answer for answer, _ in answered.values()]
+        drawn, order = torch.cat([answer.drawn for answer in answers]).sort()
+        taken, rows = torch.cat([answer.taken for answer in answers]).sort()
 
         def each() -> Tree:
-            senders = {seat: answers[seat] for seat, (word, _) in told.items() if word.has_each}
-            parcels = self._settle(senders, ask, lambda refs: self._ray.get(refs[2]))
+            senders = {
+                slot: pending[slot] for slot, (answer, _) in answered.items() if answer.has_each
+            }
+            parcels = self._resolve(senders, ask, lambda refs: self._ray.get(refs[2]))
             if not parcels:
                 return {}
-            return tree.index(tree.cat([unpack(parcel) for parcel in parcels.values()]), rows)
+            return tree.index(tree.cat([from_arrays(arrays) for arrays in parcels.values()]), rows)
 
-        def ask_to_keep(seat: _Seat) -> Any:
-            return seat.actor.keep.options(num_returns=2).remote()
+        def ask_to_keep(slot: _Slot) -> Any:
+            return slot.actor.keep.options(num_returns=2).remote()
 
-        def ask_for_both(seat: _Seat) -> Any:
-            ask(seat)
-            return ask_to_keep(seat)
+        def ask_for_both(slot: _Slot) -> Any:
+            ask(slot)
+            return ask_to_keep(slot)
 
         def keep() -> None:
-            kept = _ask_all(told, ask_to_keep)
-            self._settle(kept, ask_for_both, lambda refs: self._ray.get(refs[0]))
-            for seat, (word, _) in told.items():
-                seat.snapshots.add(word.taken.tolist(), kept[seat].references[1])
-                if seat.snapshots.overgrown:
-                    self._tidy(seat)
+            kept = _ask_all(answered, ask_to_keep)
+            self._resolve(kept, ask_for_both, lambda refs: self._ray.get(refs[0]))
+            for slot, (answer, _) in answered.items():
+                slot.replicas.add(answer.taken.tolist(), kept[slot].references[1])
+                if slot.replicas.overgrown:
+                    self._tidy(slot)
 
-        return Played(
+        return CohortOutcome(
             drawn,
-            join([word.measured for word in words], order),
+            concatenate([answer.measured for answer in answers], order),
             taken,
-            common_notes([word.notes for word in words if len(word.taken)], rows),
+            common_notes([answer.notes for answer in answers if len(answer.taken)], rows),
             fold,
             each,
             keep,
         )
 
-    def _tidy(self, seat: _Seat) -> None:
+    def _tidy(self, slot: _Slot) -> None:
         """One copy of all states of a worker, instead of many of some."""
-        answers = _ask_all([seat], _ask_for_states)
-        self._settle(answers, _ask_for_states, lambda refs: self._ray.get(refs[0]))
-        clients = seat.snapshots.clients()
-        seat.snapshots.clear()
-        seat.snapshots.add(clients, answers[seat].references[1])
+        pending = _ask_all([slot], _ask_for_states)
+        self._resolve(pending, _ask_for_states, lambda refs: self._ray.get(refs[0]))
+        clients = slot.replicas.clients()
+        slot.replicas.clear()
+        slot.replicas.add(clients, pending[slot].references[1])
 
     def score(
         self,
@@ -294,14 +300,16 @@ class RayPlayers:
         finetune: Recipe | None = None,
         general: bool = False,
     ) -> Scores:
-        """Scores of each client's model, by ascending id; see `Block.score`."""
+        """Scores of each client's model, by ascending id; see `LocalClients.score`."""
         sent, shares = self._broadcast(server), self._having(ids)
 
-        def ask(seat: _Seat) -> Any:
-            return seat.actor.score.remote(sent, shares[seat], turn, part, finetune, general)
+        def ask(slot: _Slot) -> Any:
+            return slot.actor.score.remote(sent, shares[slot], turn, part, finetune, general)
 
         found = self._gather(shares, ask, self._ray.get)
-        scores: Scores = join(list(found.values()), torch.cat(list(shares.values())).argsort())
+        scores: Scores = concatenate(
+            list(found.values()), torch.cat(list(shares.values())).argsort()
+        )
         return scores
 
     def models(
@@ -316,19 +324,19 @@ class RayPlayers:
         sent = self._broadcast(server)
         shares = {s: torch.split(some, max(s.chunk, 1)) for s, some in self._having(ids).items()}
 
-        def ask(seat: _Seat, lap: int) -> Any:
-            return seat.actor.models.remote(sent, shares[seat][lap], turn, finetune, point)
+        def ask(slot: _Slot, lap: int) -> Any:
+            return slot.actor.models.remote(sent, shares[slot][lap], turn, finetune, point)
 
-        def ask_for(lap: int) -> dict[_Seat, _Asked]:
-            seats = [seat for seat, some in shares.items() if lap < len(some)]
-            return _ask_all(seats, partial(ask, lap=lap))
+        def ask_for(lap: int) -> dict[_Slot, _Pending]:
+            slots = [slot for slot, some in shares.items() if lap < len(some)]
+            return _ask_all(slots, partial(ask, lap=lap))
 
         ahead, lap = ask_for(0), 0
         while ahead:
-            answers, ahead = ahead, ask_for(lap + 1)
-            for parts in self._settle(answers, partial(ask, lap=lap), self._ray.get).values():
-                for some, parcel in parts:
-                    yield some, unpack(parcel)
+            pending, ahead = ahead, ask_for(lap + 1)
+            for parts in self._resolve(pending, partial(ask, lap=lap), self._ray.get).values():
+                for some, arrays in parts:
+                    yield some, from_arrays(arrays)
             lap += 1
 
     # --- states ---
@@ -336,14 +344,14 @@ class RayPlayers:
     @property
     def chunk(self) -> int:
         """How many clients share a worker's device at a time, where they are fewest."""
-        return min(seat.chunk for seat in self._seats)
+        return min(slot.chunk for slot in self._slots)
 
     @chunk.setter
     def chunk(self, size: int) -> None:
-        for seat in self._seats:
-            seat.chunk = size
-        ask: Callable[[_Seat], Any] = lambda seat: seat.actor.set_chunk.remote(size)
-        self._gather(self._seats, ask, self._ray.get)
+        for slot in self._slots:
+            slot.chunk = size
+        ask: Callable[[_Slot], Any] = lambda slot: slot.actor.set_chunk.remote(size)
+        self._gather(self._slots, ask, self._ray.get)
 
     preparing_seconds = 0.0  # workers prepare for themselves, and do not say
 
@@ -352,31 +360,31 @@ class RayPlayers:
         """Where workers keep states."""
         return self._place
 
-    def kept(self) -> list[Kept]:
+    def client_states(self) -> list[ClientStates]:
         """For each group the states of those clients that were met."""
         fetch: Callable[[Any], States] = lambda refs: self._ray.get(refs[1])
-        states = self._gather(self._seats, _ask_for_states, fetch).values()
+        states = self._gather(self._slots, _ask_for_states, fetch).values()
         found = []
         for number in self._like:
             parts = [one[number] for one in states if number in one]
             ids, order = torch.cat([ids for ids, _ in parts]).sort()
-            rows = tree.cat([unpack(parcel) for _, parcel in parts])
-            found.append(Kept(ids, tree.index(rows, order)))
+            rows = tree.cat([from_arrays(arrays) for _, arrays in parts])
+            found.append(ClientStates(ids, tree.index(rows, order)))
         return found
 
-    def put_back(self, states: list[Kept]) -> None:
-        """Puts states where `kept` found them; clients that are not named stay as they are."""
-        for seat in self._seats:
+    def restore_states(self, states: list[ClientStates]) -> None:
+        """Puts states where `client_states` found them; other clients stay as they are."""
+        for slot in self._slots:
             part: States = {}
             for number, (ids, rows) in zip(self._like, states, strict=True):
-                mine = torch.isin(ids, seat.ids).nonzero()[:, 0]
+                mine = torch.isin(ids, slot.ids).nonzero()[:, 0]
                 if len(mine):
-                    part[number] = ids[mine], pack(tree.index(rows, mine))
+                    part[number] = ids[mine], to_arrays(tree.index(rows, mine))
             reference = self._ray.put(part)
             # a worker that is lost meanwhile gets them with its copies
-            seat.snapshots.add((i for ids, _ in part.values() for i in ids.tolist()), reference)
-            done = _Asked(seat.actor.put_back.remote(reference), seat.actor)
-            self._settle({seat: done}, lambda seat: seat.loaded, self._ray.get)
+            slot.replicas.add((i for ids, _ in part.values() for i in ids.tolist()), reference)
+            done = _Pending(slot.actor.restore_states.remote(reference), slot.actor)
+            self._resolve({slot: done}, lambda slot: slot.loaded, self._ray.get)
 
     def like(self) -> list[Tree]:
         """For each group its states without any row: names, shapes and types."""
@@ -384,18 +392,18 @@ class RayPlayers:
 
     def close(self) -> None:
         """Gives the workers back."""
-        for seat in self._seats:
-            self._session.give_back(seat.actor)
-            seat.snapshots.clear()
-        self._seats, self._server, self._sent = [], None, None
+        for slot in self._slots:
+            self._session.release(slot.actor)
+            slot.replicas.clear()
+        self._slots, self._server, self._sent = [], None, None
 
 
-def _ask_all(seats: Iterable[_Seat], ask: Callable[[_Seat], Any]) -> dict[_Seat, _Asked]:
-    return {seat: _Asked(ask(seat), seat.actor) for seat in seats}
+def _ask_all(slots: Iterable[_Slot], ask: Callable[[_Slot], Any]) -> dict[_Slot, _Pending]:
+    return {slot: _Pending(ask(slot), slot.actor) for slot in slots}
 
 
-def _ask_for_states(seat: _Seat) -> Any:
-    return seat.actor.kept.options(num_returns=2).remote()
+def _ask_for_states(slot: _Slot) -> Any:
+    return slot.actor.client_states.options(num_returns=2).remote()
 
 
 def _raise_cause(error: Any) -> NoReturn:

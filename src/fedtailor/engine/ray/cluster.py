@@ -11,7 +11,7 @@ from fedtailor.core.method import Method
 from fedtailor.core.task import Task
 
 # (device) -> (method, network, ids of the clients that have it), the server's network first
-Build = Callable[[str], list[tuple[Method, Task, Tensor]]]
+BuildGroups = Callable[[str], list[tuple[Method, Task, Tensor]]]
 
 
 class Cluster(NamedTuple):
@@ -24,7 +24,7 @@ class Cluster(NamedTuple):
     gpus: GPUs that each worker takes; below 1, workers share one.
     """
 
-    build: Build
+    build: BuildGroups
     workers: int = 0
     address: str = ""
     device: str = "cpu"

@@ -12,7 +12,7 @@ from typing import Any
 
 from fedtailor.core.errors import BadInput
 from fedtailor.engine.ray.cluster import Cluster
-from fedtailor.engine.ray.worker import Worker
+from fedtailor.engine.ray.worker import RayWorker
 
 # workers that wait for the next run, by cluster, job and GPUs: a process with torch starts slowly
 _idle: dict[tuple[str, str, float], list[Any]] = {}
@@ -90,18 +90,18 @@ class Session:
             errors.ObjectLostError,
         )
 
-    def hire(self) -> Any:
+    def acquire(self) -> Any:
         """A worker's handle; it may have to be started first."""
         waiting = _idle.get(self._key)
         if waiting:
             worker = waiting.pop()
         else:
-            actor = self.ray.remote(num_cpus=1, num_gpus=self._gpus, max_restarts=0)(Worker)
+            actor = self.ray.remote(num_cpus=1, num_gpus=self._gpus, max_restarts=0)(RayWorker)
             worker = actor.remote()
         worker.look_in.remote(sys.path)
         return worker
 
-    def give_back(self, actor: Any) -> None:
+    def release(self, actor: Any) -> None:
         """Keeps a worker for the next run."""
         actor.clear.remote()
         _idle.setdefault(self._key, []).append(actor)

@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedtailor.engine.client_data import Federation, Rows
-from fedtailor.engine.ray.parcel import Parcel, pack, unpack
+from fedtailor.engine.client_data import ClientData, Rows
+from fedtailor.engine.ray.arrays import Arrays, from_arrays, to_arrays
 
 PARTS = ("train", "val", "test")
 
 
-def deal(groups: Sequence[Tensor], sizes: Tensor, workers: int) -> list[Tensor]:
+def assign_clients(groups: Sequence[Tensor], sizes: Tensor, workers: int) -> list[Tensor]:
     """Ids for each worker, ascending: of each group about equally many, with about equally many
     rows.
 
@@ -26,43 +26,43 @@ def deal(groups: Sequence[Tensor], sizes: Tensor, workers: int) -> list[Tensor]:
     """
     order = torch.cat([ids[sizes[ids].argsort(stable=True, descending=True)] for ids in groups])
     turns = torch.arange(len(order))
-    seat, lap = turns % workers, turns // workers
+    slot, lap = turns % workers, turns // workers
     # back and forth, so that nobody always gets the larger one
-    seat = torch.where(lap % 2 == 0, seat, workers - 1 - seat)
-    return [order[seat == i].sort().values for i in range(workers)]
+    slot = torch.where(lap % 2 == 0, slot, workers - 1 - slot)
+    return [order[slot == i].sort().values for i in range(workers)]
 
 
 class Shard(NamedTuple):
     """The data of some clients as plain arrays; ids stay those of the whole federation."""
 
-    store: Parcel
+    store: Arrays
     names: tuple[str, ...]
 
-    def federation(self, device: torch.device | str) -> Federation:
+    def client_data(self, device: torch.device | str) -> ClientData:
         """The federation that a worker sees: all others have no rows."""
-        found = unpack(self.store, device)
+        found = from_arrays(self.store, device)
         train, val, test = (
             Rows(found[part]["flat"], found[part]["offset"].cpu(), found[part]["n"].cpu())
             for part in PARTS
         )
-        return Federation(found["x"], found["y"], train, val, test, self.names)
+        return ClientData(found["x"], found["y"], train, val, test, self.names)
 
 
-def shard(federation: Federation, ids: Tensor) -> Shard:
+def shard(client_data: ClientData, ids: Tensor) -> Shard:
     """What a worker needs for the clients `ids`, ascending."""
-    here = torch.zeros(federation.clients, dtype=torch.bool)
+    here = torch.zeros(client_data.clients, dtype=torch.bool)
     here[ids] = True
     flat, kept = {}, {}
     for name in PARTS:
-        rows: Rows = getattr(federation, name)
+        rows: Rows = getattr(client_data, name)
         own = torch.split(rows.flat.cpu(), rows.n.tolist())
         flat[name] = torch.cat([own[i] for i in ids.tolist()])
         n = torch.where(here, rows.n, 0)
         kept[name] = {"offset": n.cumsum(0) - n, "n": n}
     used = torch.from_numpy(np.unique(torch.cat(list(flat.values())).numpy()))
     store = {
-        "x": federation.x.cpu()[used],
-        "y": federation.y.cpu()[used],
+        "x": client_data.x.cpu()[used],
+        "y": client_data.y.cpu()[used],
         **{p: {"flat": torch.searchsorted(used, flat[p]), **kept[p]} for p in PARTS},
     }
-    return Shard(pack(store), federation.names)
+    return Shard(to_arrays(store), client_data.names)

@@ -17,18 +17,24 @@ from fedtailor.core.errors import BadInput
 from fedtailor.core.rng import Turn
 from fedtailor.core.training import Recipe
 from fedtailor.core.tree import Tree
-from fedtailor.engine.bank import Place
-from fedtailor.engine.clients import Kept, Measured, Played, Point, Scores
+from fedtailor.engine.clients import ClientStates, CohortOutcome, Point, Scores, TurnReport
 from fedtailor.engine.fold import Folded
-from fedtailor.engine.group import Group
-from fedtailor.engine.local_clients import Block
-from fedtailor.engine.loops.runner import Way
-from fedtailor.engine.ray.cluster import Build
-from fedtailor.engine.ray.parcel import Parcel, pack, pack_flat, unpack, unpack_flat
+from fedtailor.engine.group import ClientGroup
+from fedtailor.engine.local_clients import LocalClients
+from fedtailor.engine.loops.runner import LoopMode
+from fedtailor.engine.ray.arrays import (
+    Arrays,
+    flat_from_arrays,
+    flat_to_arrays,
+    from_arrays,
+    to_arrays,
+)
+from fedtailor.engine.ray.cluster import BuildGroups
 from fedtailor.engine.ray.shard import Shard
+from fedtailor.engine.state_store import StatePlace
 
 
-class Spec(NamedTuple):
+class WorkerSpec(NamedTuple):
     """What a worker plays, but for its data.
 
     Attributes:
@@ -41,64 +47,64 @@ class Spec(NamedTuple):
       device: to compute on.
       dtype: of numbers.
       threads: for a CPU.
-      way: how loops over batches are run.
+      loop_mode: how loops over batches are run.
     """
 
-    build: Build
+    build: BuildGroups
     members: list[Tensor]
     seed: int
     recipe: Recipe
-    place: Place | None
+    place: StatePlace | None
     chunk: int
     device: str
     dtype: torch.dtype
     threads: int
-    way: Way
+    loop_mode: LoopMode
 
 
-class Ready(NamedTuple):
+class LoadReport(NamedTuple):
     """What a worker says when it has its clients; `like` is by number of the network."""
 
     chunk: int
     place: str
-    like: dict[int, Parcel]
+    like: dict[int, Arrays]
 
 
-class Told(NamedTuple):
+class RoundAnswer(NamedTuple):
     """What a worker says of a round; the large parts stay where they are."""
 
     drawn: Tensor
-    measured: Measured
+    measured: TurnReport
     taken: Tensor
     notes: Tree
     has_each: bool
     chunk: int
-    remarks: list[str]
+    warnings: list[str]
 
 
-States = dict[int, tuple[Tensor, Parcel]]  # by number of the network: ids, their states
+States = dict[int, tuple[Tensor, Arrays]]  # by number of the network: ids, their states
 
 
-class FoldParcel(NamedTuple):
+class FoldArrays(NamedTuple):
     """A fold on its way."""
 
-    mean: Parcel
-    weight: Parcel
-    total: Parcel
+    mean: Arrays
+    weight: Arrays
+    total: Arrays
 
     @classmethod
-    def of(cls, folded: Folded) -> FoldParcel:
+    def of(cls, folded: Folded) -> FoldArrays:
         """Ready to travel."""
         mean, weight, total = folded
-        return cls(pack_flat(mean), pack_flat(weight), pack_flat({"": total}))
+        return cls(flat_to_arrays(mean), flat_to_arrays(weight), flat_to_arrays({"": total}))
 
     def open(self) -> Folded:
         """The fold, in memory of its own."""
-        mean, weight, total = (unpack_flat(part, own=True) for part in self)
+        mean, weight, total = (flat_from_arrays(part, own=True) for part in self)
         return Folded(mean, weight, total[""])
 
 
-class _Remarks(logging.Handler):
+class _WarningCollector(logging.Handler):
     """Collects what is logged: the driver says it, with the worker's number."""
 
     def __init__(self) -> None:
@@ -113,18 +119,18 @@ class _Remarks(logging.Handler):
         return lines
 
 
-class Worker:
+class RayWorker:
     """A block of clients. It can be loaded anew for another run."""
 
     def __init__(self) -> None:
-        self._remarks = _Remarks()
-        logging.getLogger("fedtailor").addHandler(self._remarks)
+        self._warnings = _WarningCollector()
+        logging.getLogger("fedtailor").addHandler(self._warnings)
         self._numbers: list[int] = []
-        self._block: Block | None = None
-        self._played: Played | None = None
+        self._block: LocalClients | None = None
+        self._played: CohortOutcome | None = None
 
     @property
-    def block(self) -> Block:
+    def block(self) -> LocalClients:
         assert self._block is not None, "load comes first"
         return self._block
 
@@ -135,22 +141,24 @@ class Worker:
         """
         sys.path += [entry for entry in path if entry not in sys.path]
 
-    def load(self, spec: Spec, data: Shard, server: Parcel, turn: Turn) -> Ready:
+    def load(self, spec: WorkerSpec, data: Shard, server: Arrays, turn: Turn) -> LoadReport:
         """Takes over some clients, none of which was met."""
         self.clear()
         torch.set_default_dtype(spec.dtype)
         torch.set_num_threads(spec.threads)
         if spec.device.startswith("cuda") and not torch.cuda.is_available():
             raise BadInput(f"device '{spec.device}' cannot be used by a worker: try --device cpu")
-        federation = data.federation(spec.device)
+        client_data = data.client_data(spec.device)
         built = spec.build(spec.device)
         self._numbers = [i for i, ids in enumerate(spec.members) if len(ids)]
-        groups = [Group(*built[i][:2], spec.members[i], spec.seed) for i in self._numbers]
-        self._block = Block(groups, federation, "vectorised", spec.recipe, spec.way)
+        groups = [ClientGroup(*built[i][:2], spec.members[i], spec.seed) for i in self._numbers]
+        self._block = LocalClients(groups, client_data, "vectorised", spec.recipe, spec.loop_mode)
         here = self._here(turn)
-        self.block.prepare(unpack(server, self.block.device), here, spec.place, None, spec.chunk)
-        like = dict(zip(self._numbers, map(pack, self.block.like()), strict=True))
-        return Ready(self.block.chunk, self.block.place, like)
+        self.block.prepare(
+            from_arrays(server, self.block.device), here, spec.place, None, spec.chunk
+        )
+        like = dict(zip(self._numbers, map(to_arrays, self.block.like()), strict=True))
+        return LoadReport(self.block.chunk, self.block.place, like)
 
     def _here(self, turn: Turn) -> Turn:
         return Turn(*(part.to(self.block.device) for part in turn))
@@ -161,50 +169,52 @@ class Worker:
         return size
 
     def play(
-        self, server: Parcel, ids: Tensor, turn: Turn, post: bool
-    ) -> tuple[Told, FoldParcel, Parcel]:
+        self, server: Arrays, ids: Tensor, turn: Turn, post: bool
+    ) -> tuple[RoundAnswer, FoldArrays, Arrays]:
         """The turns of some clients: a word on them, their mean, and what is needed one by one.
 
         New states wait here until `keep`.
         """
-        here = unpack(server, self.block.device)
+        here = from_arrays(server, self.block.device)
         played = self._played = self.block.play(here, ids, self._here(turn), post=post)
-        each = pack(played.each()) if len(played.taken) else {}
-        told = Told(
+        each = to_arrays(played.each()) if len(played.taken) else {}
+        answered = RoundAnswer(
             played.drawn,
             played.measured,
             played.taken,
             played.notes,
             bool(each),
             self.block.chunk,
-            self._remarks.take(),
+            self._warnings.take(),
         )
-        return told, FoldParcel.of(played.fold.folded()), each
+        return answered, FoldArrays.of(played.fold.folded()), each
 
     def keep(self) -> tuple[bool, States]:
         """Makes the states of the last round count; a copy of them outlives the worker."""
         assert self._played is not None, "play comes first"
         self._played.keep()
         taken, self._played = self._played.taken, None
-        return True, self._states(self.block.kept(taken))
+        return True, self._states(self.block.client_states(taken))
 
-    def kept(self) -> tuple[bool, States]:
+    def client_states(self) -> tuple[bool, States]:
         """The states of all clients that were met."""
-        return True, self._states(self.block.kept())
+        return True, self._states(self.block.client_states())
 
-    def _states(self, kept: list[Kept]) -> States:
-        return {i: (ids, pack(rows)) for i, (ids, rows) in zip(self._numbers, kept, strict=True)}
+    def _states(self, kept: list[ClientStates]) -> States:
+        return {
+            i: (ids, to_arrays(rows)) for i, (ids, rows) in zip(self._numbers, kept, strict=True)
+        }
 
-    def put_back(self, states: States) -> bool:
+    def restore_states(self, states: States) -> bool:
         """Puts states where they were; clients that are not named stay as they are."""
         for number, (ids, rows) in states.items():
             group = self.block.groups[self._numbers.index(number)]
-            group.bank.put(group.rows(ids), unpack(rows))
+            group.states.put(group.rows(ids), from_arrays(rows))
         return True
 
     def score(
         self,
-        server: Parcel,
+        server: Arrays,
         ids: Tensor,
         turn: Turn,
         part: str,
@@ -212,18 +222,18 @@ class Worker:
         general: bool,
     ) -> Scores:
         """Scores of some clients, by ascending id."""
-        here = unpack(server, self.block.device)
+        here = from_arrays(server, self.block.device)
         return self.block.score(
             here, ids, self._here(turn), part=part, finetune=finetune, general=general
         )
 
     def models(
-        self, server: Parcel, ids: Tensor, turn: Turn, finetune: Recipe | None, point: Point
-    ) -> list[tuple[Tensor, Parcel]]:
+        self, server: Arrays, ids: Tensor, turn: Turn, finetune: Recipe | None, point: Point
+    ) -> list[tuple[Tensor, Arrays]]:
         """Models of some clients."""
-        here = unpack(server, self.block.device)
+        here = from_arrays(server, self.block.device)
         found = self.block.models(here, ids, self._here(turn), finetune, point)
-        return [(some, pack(models)) for some, models in found]
+        return [(some, to_arrays(models)) for some, models in found]
 
     def clear(self) -> bool:
         """Lets go of everything."""

@@ -48,7 +48,7 @@ class Roll:
     """
 
     def __init__(self, plan: Plan, federation: str, book: Book, post: Post, rules: Rules) -> None:
-        self.plan, self.federation, self.book = plan, federation, book
+        self.plan, self.client_data, self.book = plan, federation, book
         self.post, self.rules = post, rules
         self.fingerprint = plan.fingerprint()
         self.round = 0  # the one that is played now, from 0
@@ -73,7 +73,7 @@ class Roll:
         said: Header = {
             "protocol": PROTOCOL,
             "version": __version__,
-            "federation": self.federation,
+            "federation": self.client_data,
             "plan": self.fingerprint,
             "kind": kind,
             "round": self.round,
@@ -140,7 +140,7 @@ class Roll:
             said = f"{packet.header.get('code', '?')}: {packet.header.get('detail', '')}"
             raise BadInput(said[:500])
         for name, expected in (
-            ("federation", self.federation),
+            ("federation", self.client_data),
             ("plan", self.fingerprint),
             ("kind", kind),
             ("round", self.round),

@@ -12,7 +12,7 @@ from fedtailor.core.data import Data
 from fedtailor.core.errors import BadInput
 from fedtailor.datasets import Encoder, Source, load
 from fedtailor.datasets.source import take
-from fedtailor.engine.client_data import Federation
+from fedtailor.engine.client_data import ClientData
 from fedtailor.federation.site.settings import SiteSettings
 from fedtailor.partition import split
 from fedtailor.results.config import make_config
@@ -96,7 +96,7 @@ def one_client(
     x: Tensor, y: Tensor, train: np.ndarray, val: np.ndarray, test: np.ndarray
 ) -> tuple[Data, Data]:
     """(training and validation rows, test rows) of the only client of a store."""
-    alone = Federation.of(x, y, [train], [val], [test])
+    alone = ClientData.of(x, y, [train], [val], [test])
     data, tested = alone.data(torch.tensor([0])), alone.part(torch.tensor([0]), "test")
     return _unstacked(data), _unstacked(tested)
 

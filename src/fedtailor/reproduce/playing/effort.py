@@ -15,7 +15,7 @@ from torch import nn
 from fedtailor.core.method import Method
 from fedtailor.core.task import classification
 from fedtailor.core.training import Recipe
-from fedtailor.engine import Federation, Simulation
+from fedtailor.engine import ClientData, Simulation
 from fedtailor.methods.describe import find
 from fedtailor.results.config import Config
 
@@ -46,14 +46,14 @@ def _layer(out: int) -> nn.Module:
     return nn.Linear(FEATURES, out)
 
 
-def _federation() -> Federation:
+def _federation() -> ClientData:
     draw = np.random.default_rng(0)
     each = ROWS + 2 * HELD
     x = torch.tensor(draw.standard_normal((CLIENTS * each, FEATURES)), dtype=torch.float32)
     y = torch.tensor(draw.integers(0, CLASSES, len(x)))
     cut = [np.split(np.arange(i * each, (i + 1) * each), [ROWS, -HELD]) for i in range(CLIENTS)]
     train, val, test = zip(*cut, strict=True)
-    return Federation.of(x, y, train, val, test)
+    return ClientData.of(x, y, train, val, test)
 
 
 def _counted(name: str, options: dict[str, Any], recipe: Recipe) -> Effort:

@@ -20,7 +20,7 @@ class _Bits(NamedTuple):
     bits: np.ndarray
 
 
-Parcel = dict[str, np.ndarray | _Bits]
+Arrays = dict[str, np.ndarray | _Bits]
 
 
 def _array(leaf: Tensor) -> np.ndarray | _Bits:
@@ -38,22 +38,22 @@ def _tensor(array: np.ndarray | _Bits) -> Tensor:
         return torch.from_numpy(array)
 
 
-def pack(values: Tree) -> Parcel:
+def to_arrays(values: Tree) -> Arrays:
     """A tree of tensors, ready to travel.
 
     Example:
       >>> {k: v.tolist() for k, v in pack({"a": {"b": torch.tensor([1, 2])}}).items()}
       {'a/b': [1, 2]}
     """
-    return pack_flat(tree.flatten(values))
+    return flat_to_arrays(tree.flatten(values))
 
 
-def pack_flat(values: dict[str, Tensor]) -> Parcel:
+def flat_to_arrays(values: dict[str, Tensor]) -> Arrays:
     """Tensors by name, ready to travel."""
     return {name: _array(leaf) for name, leaf in values.items()}
 
 
-def unpack(parcel: Parcel, device: torch.device | str = "cpu", *, own: bool = False) -> Tree:
+def from_arrays(arrays: Arrays, device: torch.device | str = "cpu", *, own: bool = False) -> Tree:
     """The tree of a parcel.
 
     Args:
@@ -61,12 +61,12 @@ def unpack(parcel: Parcel, device: torch.device | str = "cpu", *, own: bool = Fa
       device: where its tensors are wanted.
       own: copy them; else they may lie in memory that is shared, and must not be written to.
     """
-    return tree.unflatten(unpack_flat(parcel, device, own=own))
+    return tree.unflatten(flat_from_arrays(arrays, device, own=own))
 
 
-def unpack_flat(
-    parcel: Parcel, device: torch.device | str = "cpu", *, own: bool = False
+def flat_from_arrays(
+    arrays: Arrays, device: torch.device | str = "cpu", *, own: bool = False
 ) -> dict[str, Tensor]:
-    """The tensors of a parcel by name; arguments as those of `unpack`."""
-    flat = {name: _tensor(array).to(device) for name, array in parcel.items()}
+    """The tensors of a parcel by name; arguments as those of `from_arrays`."""
+    flat = {name: _tensor(array).to(device) for name, array in arrays.items()}
     return {k: v.clone() for k, v in flat.items()} if own else flat

@@ -13,9 +13,9 @@ from torch import Tensor
 
 from fedtailor.core import tree
 from fedtailor.core.tree import Tree
-from fedtailor.engine.transfer import Fetch, Landing, new_stream
+from fedtailor.engine.transfer import Prefetch, Writeback, new_stream
 
-Place = Literal["device", "host", "disk"]
+StatePlace = Literal["device", "host", "disk"]
 
 
 def nbytes(rows: Tree) -> int:
@@ -39,7 +39,7 @@ def free_memory(device: torch.device) -> int:
         return 4 << 30  # no such file on this system: assume little
 
 
-def choose_place(row_bytes: int, clients: int, device: torch.device) -> Place:
+def choose_place(row_bytes: int, clients: int, device: torch.device) -> StatePlace:
     """The nearest place that holds all states and leaves room to work."""
     need = row_bytes * clients
     if need < 0.4 * free_memory(device):
@@ -47,7 +47,7 @@ def choose_place(row_bytes: int, clients: int, device: torch.device) -> Place:
     return "host" if need < 0.6 * free_memory(torch.device("cpu")) else "disk"
 
 
-class Bank:
+class StateStore:
     """One row of state per client, made when the client is first met.
 
     What a round costs depends on the clients that take part, not on how many there are: rows that
@@ -66,7 +66,7 @@ class Bank:
         clients: int,
         like: Tree,
         device: torch.device,
-        place: Place = "device",
+        place: StatePlace = "device",
         folder: Path | None = None,
     ) -> None:
         self.device, self.place = device, place
@@ -76,7 +76,7 @@ class Bank:
         self.rows: Tree = tree.map(lambda p: self._allocate(clients, p), like)
         apart = place != "device" and device.type == "cuda"
         self._copying = new_stream(device) if apart else None
-        self._ahead: Fetch | None = None
+        self._ahead: Prefetch | None = None
 
     def _allocate(self, clients: int, like: Tensor) -> Tensor:
         shape = (clients, *like.shape)
@@ -96,7 +96,7 @@ class Bank:
             return tree.map(lambda p: p[ids.to(p.device)], self.rows)
         ahead, self._ahead = self._ahead, None
         if ahead is None or not torch.equal(ahead.ids, ids):
-            ahead = Fetch(self.rows, ids, self.device, self._copying)
+            ahead = Prefetch(self.rows, ids, self.device, self._copying)
         return ahead.rows()
 
     def expect(self, ids: Tensor) -> None:
@@ -104,7 +104,7 @@ class Bank:
         self._ahead = None
         if self._copying is not None and len(ids):
             try:
-                self._ahead = Fetch(self.rows, ids, self.device, self._copying)
+                self._ahead = Prefetch(self.rows, ids, self.device, self._copying)
             except torch.OutOfMemoryError:
                 self._ahead = None  # they come when they are asked for
 
@@ -116,7 +116,7 @@ class Bank:
         """
         if self._copying is None:
             return lambda: rows
-        return Landing(rows, self._copying).rows
+        return Writeback(rows, self._copying).rows
 
     def put(self, ids: Tensor, rows: Tree) -> None:
         """Keeps new rows for some clients."""

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedtailor.core import rng, tree
-from fedtailor.engine.ray.parcel import pack, unpack
+from fedtailor.engine.ray.arrays import from_arrays, to_arrays
 
 
 def values() -> tree.Tree:
@@ -32,17 +32,17 @@ def same(a: tree.Tree, b: tree.Tree) -> bool:
 
 @pytest.mark.parametrize("own", [True, False])
 def test_there_and_back(own: bool) -> None:
-    parcel = pickle.loads(pickle.dumps(pack(values())))  # noqa: S301  # our own
-    assert same(unpack(parcel, own=own), values())
+    arrays = pickle.loads(pickle.dumps(to_arrays(values())))  # noqa: S301  # our own
+    assert same(from_arrays(arrays, own=own), values())
 
 
 def test_what_is_unpacked_lies_in_shared_memory_unless_it_is_owned() -> None:
-    parcel = pack(values())
-    for array in (parcel["w"], parcel["double"]):
+    arrays = to_arrays(values())
+    for array in (arrays["w"], arrays["double"]):
         array.flags.writeable = False  # type: ignore[union-attr]  # as Ray gives them
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        shared, own = unpack(parcel), unpack(parcel, own=True)
-    assert shared["w"].data_ptr() == parcel["w"].ctypes.data  # type: ignore[union-attr]
+        shared, own = from_arrays(arrays), from_arrays(arrays, own=True)
+    assert shared["w"].data_ptr() == arrays["w"].ctypes.data  # type: ignore[union-attr]
     own["w"] += 1
     assert same(shared, values())

@@ -9,8 +9,8 @@ import torch
 
 from fedtailor.core import rng, tree
 from fedtailor.core.tree import Tree
-from fedtailor.engine import bank
-from fedtailor.engine.bank import Bank, choose_place, free_memory, nbytes
+from fedtailor.engine import state_store
+from fedtailor.engine.state_store import StateStore, choose_place, free_memory, nbytes
 
 CPU = torch.device("cpu")
 PLACES = ["device", "host", "disk"]
@@ -35,8 +35,8 @@ def flat_equal(a: Tree, b: Tree) -> bool:
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_rows_come_back_as_they_were_put(place: bank.Place, tmp_path: Path) -> None:
-    store = Bank(5, state(), CPU, place, tmp_path)
+def test_rows_come_back_as_they_were_put(place: state_store.StatePlace, tmp_path: Path) -> None:
+    store = StateStore(5, state(), CPU, place, tmp_path)
     new = tree.stack([state(3), state(1)])
     store.put(torch.tensor([3, 1]), new)
     assert flat_equal(store.get(torch.tensor([3, 1])), new)
@@ -48,8 +48,8 @@ def test_rows_come_back_as_they_were_put(place: bank.Place, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_a_client_not_yet_met_has_zeros(place: bank.Place, tmp_path: Path) -> None:
-    store = Bank(3, state(5), CPU, place, tmp_path)
+def test_a_client_not_yet_met_has_zeros(place: state_store.StatePlace, tmp_path: Path) -> None:
+    store = StateStore(3, state(5), CPU, place, tmp_path)
     store.put(torch.tensor([1]), tree.stack([state(5)]))
     zeros = tree.map(torch.zeros_like, state(5))
     assert flat_equal(store.get(torch.tensor([0, 2])), tree.stack([zeros, zeros]))
@@ -58,8 +58,10 @@ def test_a_client_not_yet_met_has_zeros(place: bank.Place, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_what_was_got_does_not_change_with_the_bank(place: bank.Place, tmp_path: Path) -> None:
-    store = Bank(2, state(), CPU, place, tmp_path)
+def test_what_was_got_does_not_change_with_the_store(
+    place: state_store.StatePlace, tmp_path: Path
+) -> None:
+    store = StateStore(2, state(), CPU, place, tmp_path)
     got = store.get(torch.tensor([0]))
     store.put(torch.tensor([0]), tree.stack([state(7)]))
     assert flat_equal(got, tree.stack([tree.map(torch.zeros_like, state())]))
@@ -70,12 +72,12 @@ def test_what_was_got_does_not_change_with_the_bank(place: bank.Place, tmp_path:
 
 
 def test_closing_removes_the_files(tmp_path: Path) -> None:
-    store = Bank(4, state(), CPU, "disk", tmp_path)
-    other = Bank(4, state(), CPU, "disk", tmp_path)
+    store = StateStore(4, state(), CPU, "disk", tmp_path)
+    other = StateStore(4, state(), CPU, "disk", tmp_path)
     assert len(list(tmp_path.rglob("*.bin"))) == 2 * len(tree.leaves(state()))
     store.close()
     assert len(list(tmp_path.rglob("*.bin"))) == len(tree.leaves(state()))
-    other.put(torch.tensor([2]), tree.stack([state(2)]))  # the other bank is as it was
+    other.put(torch.tensor([2]), tree.stack([state(2)]))  # the other store is as it was
     assert flat_equal(other.get(torch.tensor([2])), tree.stack([state(2)]))
     other.close()
     assert list(tmp_path.iterdir()) == []
@@ -83,13 +85,13 @@ def test_closing_removes_the_files(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["device", "host"])
-def test_only_states_on_disk_make_files(place: bank.Place, tmp_path: Path) -> None:
-    Bank(4, state(), CPU, place, tmp_path).close()
+def test_only_states_on_disk_make_files(place: state_store.StatePlace, tmp_path: Path) -> None:
+    StateStore(4, state(), CPU, place, tmp_path).close()
     assert list(tmp_path.iterdir()) == []
 
 
 def test_clients_without_a_state_cost_nothing(tmp_path: Path) -> None:
-    store = Bank(1_000_000, {}, CPU, "disk", tmp_path)
+    store = StateStore(1_000_000, {}, CPU, "disk", tmp_path)
     assert store.rows == {} and nbytes(store.rows) == 0
     store.put(torch.tensor([3]), {})
     assert store.get(torch.tensor([3])) == {}
@@ -129,10 +131,10 @@ def test_the_nearest_place_with_room(
     clients: int, place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # rows of 10 bytes, 1000 bytes free on the device (0.4 of it counts), 2000 on the host (0.6)
-    monkeypatch.setattr(bank, "free_memory", lambda d: 2000 if d.type == "cpu" else 1000)
+    monkeypatch.setattr(state_store, "free_memory", lambda d: 2000 if d.type == "cpu" else 1000)
     assert choose_place(10, clients, torch.device("cuda")) == place
 
 
 def test_no_state_stays_on_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bank, "free_memory", lambda d: 1000)
+    monkeypatch.setattr(state_store, "free_memory", lambda d: 1000)
     assert choose_place(0, 10**9, CPU) == "device"

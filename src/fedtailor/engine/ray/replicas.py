@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 
-class Snapshots:
+class StateReplicas:
     """Copies of states, made as they change, by reference.
 
     A round's copy holds the clients that took part in it. It is let go when all of them have a
