@@ -1,11 +1,15 @@
 # make demo   runs the main job on the embedded data
 # make test   installs what the tests need and passes them
+# make docs   builds the documentation into site/index.html; a warning is an error
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo test check format clean
+# silences a notice about the theme's future
+export NO_MKDOCS_2_WARNING := 1
+
+.PHONY: demo test docs format clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -28,9 +32,13 @@ test: $(VENV)/.installed-dev
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest
 
+docs: $(VENV)/.installed-dev
+	$(BIN)/mkdocs build --strict --quiet
+	@echo site/index.html
+
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) build dist *.egg-info src/*.egg-info
+	rm -rf $(VENV) site build dist *.egg-info src/*.egg-info

@@ -1,7 +1,7 @@
-"""Writes the list of methods with their papers and deviations into docs/faithful.md.
+"""Writes what the docs quote: methods with their papers and deviations, and the examples' code.
 
 python benchmarks/pages.py            writes it
-python benchmarks/pages.py --check    exits with 1 if it is not what the docstrings say
+python benchmarks/pages.py --check    exits with 1 if a page is not what its sources say
 """
 
 from __future__ import annotations
@@ -13,8 +13,10 @@ from pathlib import Path
 from fedtailor.methods import KINDS
 from fedtailor.methods.describe import page
 
-PATH = Path(__file__).resolve().parent.parent / "docs" / "faithful.md"
-MARK = re.compile(r"(<!-- pages -->\n).*?(<!-- end -->)", re.DOTALL)
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "docs" / "faithful.md", *sorted((ROOT / "docs" / "howto").glob("*.md"))]
+METHODS = re.compile(r"(<!-- pages -->\n).*?(<!-- end -->)", re.DOTALL)
+CODE = re.compile(r"(<!-- code: ([\w/.]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
 
 def listing() -> str:
@@ -32,12 +34,22 @@ def listing() -> str:
     return "\n".join(lines)
 
 
+def quoted(path: str) -> str:
+    return f"```python\n{(ROOT / path).read_text(encoding='utf-8').rstrip()}\n```\n"
+
+
+def made(text: str) -> str:
+    text = METHODS.sub(lambda m: f"{m[1]}{listing()}{m[2]}", text)
+    return CODE.sub(lambda m: f"{m[1]}{quoted(m[2])}{m[3]}", text)
+
+
 def main() -> None:
-    text = PATH.read_text(encoding="utf-8")
-    made = MARK.sub(lambda m: f"{m[1]}{listing()}{m[2]}", text)
-    if made != text and "--check" not in sys.argv:
-        PATH.write_text(made, encoding="utf-8")
-    sys.exit(1 if made != text and "--check" in sys.argv else 0)
+    texts = {path: path.read_text(encoding="utf-8") for path in PAGES}
+    stale = {path: new for path, old in texts.items() if (new := made(old)) != old}
+    if "--check" in sys.argv:
+        sys.exit(", ".join(path.name for path in stale) or None)
+    for path, text in stale.items():
+        path.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":
