@@ -10,17 +10,18 @@ pytest.importorskip("flwr", reason="needs flwr: pip install 'fedtailor[flower]'"
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
+from fedtailor.federation.coordinator.app import server_app
 from fedtailor.federation.coordinator.progress import rounds_of
 from fedtailor.federation.coordinator.store import Book, read_lines
-from fedtailor.federation.deploy.local_grid import LocalGrid
 from fedtailor.federation.protocol.packet import from_records, to_records
-from fedtailor.federation.site.app import make_client_app, server_app
+from fedtailor.federation.site.app import make_client_app
 from fedtailor.federation.site.settings import read_settings
 from fedtailor.federation.site.site import Site
 from fedtailor.methods import METHODS
 from fedtailor.results.storage import load_tensors
 from fedtailor.runs.predict import predict
-from tests.client_data.trial import Trial, distance
+from tests.federation.local_grid import LocalGrid
+from tests.federation.trial import Trial, distance
 
 # what a method needs beside its defaults to be played by sites
 OPTIONS = {"fedavg-data": {"beta": 0.0}}

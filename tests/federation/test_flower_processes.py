@@ -7,9 +7,10 @@ import pytest
 pytest.importorskip("flwr", reason="needs flwr: pip install 'fedtailor[flower]'")
 
 from fedtailor.federation.deploy.keys import make_node_key
-from fedtailor.federation.deploy.processes import Crew, free_port
-from tests.client_data.real import RULES, equals_simulation, finished, history, kill_site, until
-from tests.client_data.trial import Trial
+from fedtailor.federation.deploy.processes import free_port
+from tests.federation.crew import Crew
+from tests.federation.real import RULES, equals_simulation, finished, history, kill_site, until
+from tests.federation.trial import Trial
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

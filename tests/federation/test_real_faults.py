@@ -16,10 +16,10 @@ pytest.importorskip("flwr", reason="needs flwr: pip install 'fedtailor[flower]'"
 
 import numpy as np
 
-from fedtailor.federation.deploy.processes import Crew
 from fedtailor.federation.protocol.ipc import _owner, socket_of
-from tests.client_data.real import RULES, equals_simulation, finished, history, kill_site, until
-from tests.client_data.trial import Trial
+from tests.federation.crew import Crew
+from tests.federation.real import RULES, equals_simulation, finished, history, kill_site, until
+from tests.federation.trial import Trial
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 

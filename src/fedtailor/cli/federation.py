@@ -166,7 +166,7 @@ def run(
         view.say("starting" if not rounds_of(kept) else f"going on after round {round_now(kept)}")
         flower_run = link.submit(project.file, **rules)
         try:
-            ending = follow(kept, link, flower_run, since, view.tell)
+            ending = follow(kept, link.status, flower_run, since, view.tell)
         except KeyboardInterrupt:
             sys.stderr.write(
                 f"fedtailor: no longer followed, but it goes on; stop it with: fedtailor "
@@ -198,7 +198,7 @@ def status(folder: Folder, insecure: Insecure = False, json: Json = False) -> No
     """
     require_flower()
     from fedtailor.cli.federation_view import show_status
-    from fedtailor.federation.coordinator.status import standing_of
+    from fedtailor.federation.deploy.status import standing_of
 
     found = standing_of(folder, insecure=insecure)
     if json:

@@ -13,9 +13,9 @@ from flwr.app import Error, Message
 
 from fedtailor.federation.coordinator import carrier
 from fedtailor.federation.coordinator.carrier import FlowerPost
-from fedtailor.federation.deploy.local_grid import LocalGrid
 from fedtailor.federation.protocol.packet import Limits, Packet, from_records
 from fedtailor.federation.site.app import make_client_app
+from tests.federation.local_grid import LocalGrid
 
 REQUEST = Packet({"kind": "train", "round": 0}, {"a": np.ones(3)})
 

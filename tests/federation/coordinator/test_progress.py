@@ -75,7 +75,7 @@ def test_tells_what_is_new_and_how_it_ended(tmp_path, monkeypatch):
 
     timer = threading.Timer(0.1, play)
     timer.start()
-    ending = follow(book.folder, FakeLink(), "7", 1, told.append)
+    ending = follow(book.folder, FakeLink().status, "7", 1, told.append)
     timer.join()
     assert ending == Ending("finished", "")
     assert [t.get("event", t["round"]) for t in told][:1] == ["joined"]
@@ -86,7 +86,7 @@ def test_an_app_that_never_starts_is_a_failure(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "LOOK", 0.01)
     monkeypatch.setattr(module, "ASK_FLOWER", 0.05)
     book = Book(tmp_path, "a", "p")
-    ending = follow(book.folder, FakeLink("finished:failed"), "7", 0, print)
+    ending = follow(book.folder, FakeLink("finished:failed").status, "7", 0, print)
     assert ending.kind == "failed" and "finished:failed" in ending.detail
 
 

@@ -29,7 +29,7 @@ def test_a_second_run_that_gives_up_does_not_end_the_first(tmp_path, monkeypatch
     book, told, endings = Book(found.folder, found.id, found.plan.fingerprint()), [], {}
 
     def watch(run):
-        endings[run] = follow(folder_of(found), Running(), run, 0, told.append)
+        endings[run] = follow(folder_of(found), Running().status, run, 0, told.append)
 
     watchers = [threading.Thread(target=watch, args=(run,)) for run in ("1", "2")]
     with book.played():  # the first is well

@@ -14,11 +14,11 @@ import pytest
 import fedtailor
 from fedtailor.core.errors import BadInput
 from fedtailor.federation.coordinator.federation_file import read_federation
-from fedtailor.federation.deploy.prefork import COMMAND, write_shim
 from fedtailor.federation.protocol import ipc
 from fedtailor.federation.protocol.packet import PROTOCOL, Packet
 from fedtailor.federation.site.node import Node
-from tests.client_data.trial import Trial
+from fedtailor.federation.site.prefork import COMMAND, write_shim
+from tests.federation.trial import Trial
 
 
 @pytest.fixture
@@ -128,7 +128,7 @@ def test_a_forked_child_is_flowers_command(tmp_path):
     pytest.importorskip("flwr", reason="needs flwr: pip install 'fedtailor[flower]'")
     shim, where = write_shim(tmp_path / "shim"), tmp_path / "n.sock"
     nursery = subprocess.Popen(
-        [sys.executable, "-m", "fedtailor.federation.deploy.prefork", str(where)]
+        [sys.executable, "-m", "fedtailor.federation.site.prefork", str(where)]
     )
     try:
         until = time.monotonic() + 60
@@ -165,7 +165,10 @@ def test_what_flower_starts_for_a_message_is_light():
 
 
 def test_all_but_the_adaptor_loads_without_flower():
-    modules = "site coordinator state worker settings processes keys node nursery federation_file"
+    modules = (
+        "site.site coordinator.coordinator site.state site.worker site.settings deploy.processes "
+        "deploy.keys site.node site.prefork coordinator.federation_file"
+    )
     code = "import sys; sys.modules['flwr'] = None\nimport importlib\n"
     code += f"for m in '{modules}'.split(): importlib.import_module('fedtailor.federation.' + m)"
     done = run(code)

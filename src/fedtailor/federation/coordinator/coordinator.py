@@ -21,10 +21,9 @@ from fedtailor.federation.coordinator.gather import Gathered
 from fedtailor.federation.coordinator.membership import Came, Roll
 from fedtailor.federation.coordinator.store import Book, Line, Standing
 from fedtailor.federation.protocol.messages import counted, read_upload, to_arrays
-from fedtailor.federation.protocol.packet import Packet
+from fedtailor.federation.protocol.packet import FINISH, SCORE, TRAIN, Packet
 from fedtailor.federation.protocol.plan import Play, first_server, in_dtype, upload_like
 from fedtailor.federation.protocol.transport import Post, Rules
-from fedtailor.federation.site.site import FINISH, SCORE, TRAIN
 
 METRICS = ("post_accuracy", "post_loss", "pre_accuracy", "pre_loss", "local_accuracy")
 

@@ -21,11 +21,10 @@ import numpy as np
 
 from fedtailor.core.errors import BadInput, unknown
 from fedtailor.datasets import Encoder, encode
-from fedtailor.federation.protocol.packet import Limits
+from fedtailor.federation.protocol.packet import Limits, checked_id
 from fedtailor.federation.protocol.plan import Plan, make_plan
 from fedtailor.federation.protocol.transport import Rules
 from fedtailor.federation.site.settings import read_toml, seconds, whole_number
-from fedtailor.federation.site.state import checked_id
 from fedtailor.results.config import Config, make_config, settings
 from fedtailor.runs.build import lay_out
 

@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 from fedtailor.core.errors import BadInput
 from fedtailor.core.version import __version__
 from fedtailor.federation.coordinator.store import Book
-from fedtailor.federation.protocol.packet import PROTOCOL, Header, Packet
+from fedtailor.federation.protocol.packet import JOIN, PROTOCOL, Header, Packet
 from fedtailor.federation.protocol.plan import Plan
 from fedtailor.federation.protocol.transport import Answer, Post, Rules
-from fedtailor.federation.site.site import JOIN
 
 log = logging.getLogger("fedtailor.coordinator")
 

@@ -21,8 +21,6 @@ from fedtailor.federation.coordinator.store import (
     is_played,
     read_lines,
 )
-from fedtailor.federation.deploy.link import Link
-from fedtailor.federation.site.settings import read_toml
 
 LOOK = 0.3  # seconds between two looks
 START_SECONDS = 120.0
@@ -62,7 +60,7 @@ def finished_of(folder: Path) -> dict[str, Any]:
 
 def follow(
     folder: Path,
-    link: Link,
+    ask_flower: Callable[[str], str],
     run: str,
     since: int,
     tell: Callable[[Line], None],
@@ -71,7 +69,7 @@ def follow(
 
     Args:
       folder: of the federation.
-      link: to the SuperLink.
+      ask_flower: what Flower says of a run.
       run: Flower's id of the run.
       since: events of earlier runs, which are not told.
       tell: called with each line of the history and each event.
@@ -94,7 +92,7 @@ def follow(
         now = time.monotonic()
         seen = seen or alive
         if not alive and now - asked > ASK_FLOWER:
-            asked, status = now, link.status(run)
+            asked, status = now, ask_flower(run)
             if status.startswith("finished") or now - begun > START_SECONDS or seen:
                 return Ending("failed", f"the coordinator's app ended without a word ({status})")
         time.sleep(LOOK)
@@ -211,10 +209,3 @@ def is_over(folder: Path, rounds: int) -> bool:
     """Whether all rounds were played and the sites have been told."""
     ended = [e["event"] for e in read_lines(folder / EVENTS) if e.get("event") in ENDS]
     return round_now(folder) >= rounds and bool(ended) and ended[-1] == FINISHED
-
-
-def named_sites(project_folder: Path) -> list[str]:
-    """Names in the project's own folder of sites, where it still is."""
-    found = sorted((project_folder / "sites").glob("*/site.toml"))
-    numbered = [(int(read_toml(p, "site file").get("client", 0)), p.parent.name) for p in found]
-    return [name for _, name in sorted(numbered)]

@@ -19,7 +19,8 @@ from fedtailor.core import tree
 from fedtailor.core.errors import BadInput
 from fedtailor.core.tree import Tree
 from fedtailor.federation.protocol.messages import in_order
-from fedtailor.federation.site.state import checked_id, write_whole
+from fedtailor.federation.protocol.packet import checked_id
+from fedtailor.federation.site.state import write_whole
 
 LATEST, HISTORY, EVENTS, STOP = "latest.json", "history.jsonl", "events.jsonl", "STOP"
 LOCK = "LOCK"

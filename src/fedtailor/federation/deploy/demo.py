@@ -70,7 +70,7 @@ def play_demo(
         run = link.submit(project.file)
         say("waiting for the sites to join")
         folder = folder_of(found)
-        return follow(folder, link, run, 0, tell)
+        return follow(folder, link.status, run, 0, tell)
 
 
 def start_script(group: Group, name: str, folder: Path, env: dict[str, str]) -> None:

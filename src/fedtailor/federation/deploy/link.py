@@ -33,8 +33,8 @@ packages = ["."]
 publisher = "fedtailor"
 
 [tool.flwr.app.components]
-serverapp = "fedtailor_app:server_app"
-clientapp = "fedtailor_app:client_app"
+serverapp = "fedtailor_coordinator:server_app"
+clientapp = "fedtailor_site:client_app"
 
 [tool.flwr.app.config]
 federation = ""
@@ -44,9 +44,9 @@ deadline = 0.0
 SHIM = '''\
 """FedTailor's app: everything else is in the installed package."""
 
-from fedtailor.sites.app import client_app, server_app
+from fedtailor.federation.{side}.app import {name}
 
-__all__ = ["client_app", "server_app"]
+__all__ = ["{name}"]
 '''
 
 
@@ -54,7 +54,9 @@ def write_app(folder: Path) -> Path:
     """The folder that `flwr run` takes."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "pyproject.toml").write_text(APP, encoding="utf-8")
-    (folder / "fedtailor_app.py").write_text(SHIM, encoding="utf-8")
+    for side, name in (("coordinator", "server_app"), ("site", "client_app")):
+        text = SHIM.format(side=side, name=name)
+        (folder / f"fedtailor_{side}.py").write_text(text, encoding="utf-8")
     return folder
 
 

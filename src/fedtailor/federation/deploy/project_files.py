@@ -20,8 +20,8 @@ from fedtailor.federation.coordinator.federation_file import read_federation
 from fedtailor.federation.deploy import templates
 from fedtailor.federation.deploy.keys import make_certificates, make_node_key
 from fedtailor.federation.deploy.project import FILE, LAST_PORT, NODE_PORT, PORT, STATE, address_of
+from fedtailor.federation.protocol.packet import checked_id
 from fedtailor.federation.site.settings import OF_DATA, read_settings
-from fedtailor.federation.site.state import checked_id
 from fedtailor.results.config import as_toml
 
 MARK = "FedTailor"  # in the first line of federation.toml: what may be overwritten

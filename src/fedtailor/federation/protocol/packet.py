@@ -8,7 +8,9 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import re
 from math import prod
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from flwr.app import RecordDict
 
 PROTOCOL = 1
+JOIN, TRAIN, SCORE, FINISH = KINDS = ("join", "train", "score", "finish")  # of a message
 BFLOAT16 = "|bfloat16"  # numpy has no such numbers: they travel as 16 bits, and their name says so
 SAID = ("kind", "federation", "plan", "client", "round", "last")  # what makes a request this one
 
@@ -33,6 +36,7 @@ _KINDS = {np.dtype(k) for k in ("f2", "f4", "f8", "i1", "i2", "i4", "i8", "u1", 
 _LONGEST_NAME = 1024
 _LONGEST_ARRAY_HEADER = 1024  # ours have 118 bytes; a long one could exhaust Python's parser
 _STYPE = "numpy.ndarray"
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 class Limits(NamedTuple):
@@ -85,6 +89,19 @@ class Packet(NamedTuple):
     def nbytes(self) -> int:
         """Bytes of all arrays."""
         return sum(a.nbytes for a in self.arrays.values())
+
+
+def checked_id(name: str) -> str:
+    """A federation's name that is safe as a folder's.
+
+    Raises:
+      BadInput: it is not.
+    """
+    if not _ID.fullmatch(name):
+        raise BadInput(
+            f"federation id '{name[:80]}': use letters, digits, '.', '_' and '-', at most 64"
+        )
+    return name
 
 
 def digest(packet: Packet) -> str:
@@ -151,6 +168,17 @@ def _counted(arrays: Arrays, limits: Limits) -> Arrays:
 
 
 # --- as Flower's records ---
+
+
+def named_file(config: object, key: str) -> Path:
+    """The TOML file that an entry of Flower's configuration names.
+
+    Raises:
+      BadInput: it names none.
+    """
+    if not isinstance(config, str) or not config:
+        raise BadInput(f"{key} is {config!r}: give the path of its TOML file")
+    return Path(config)
 
 
 def to_records(packet: Packet) -> RecordDict:

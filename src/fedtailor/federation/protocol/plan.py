@@ -10,12 +10,11 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from fedtailor.core import rng
-from fedtailor.core.data import Data
+from fedtailor.core.data import Counts, Data
 from fedtailor.core.errors import BadInput
 from fedtailor.core.form import Form
 from fedtailor.core.method import Clients, Method
@@ -26,7 +25,6 @@ from fedtailor.core.version import __version__
 from fedtailor.datasets import Encoder
 from fedtailor.federation.protocol.messages import Spec, like_of, spec_of
 from fedtailor.federation.protocol.packet import PROTOCOL
-from fedtailor.federation.site.local_data import one_client
 from fedtailor.results.config import Config, make_config
 from fedtailor.runs.build import make_method, make_task
 
@@ -235,8 +233,9 @@ def _few_rows(form: Form, batch: int) -> Data:
         x = torch.arange(count).view(-1, 1).expand(shape) % max(form.vocabulary, 1)
     else:
         x = torch.linspace(-1, 1, count).view(-1, 1).expand(shape)
-    rows = np.arange(count)
-    return one_client(x, torch.arange(count) % form.classes, rows, rows[:4], rows[:1])[0]
+    rows, n, val_n = torch.arange(count), torch.tensor(count), torch.tensor(4)
+    counts = Counts(n[None], val_n[None])
+    return Data(x, rows % form.classes, rows, n, rows[:4], val_n, counts)
 
 
 def upload_like(play: Play, server: Tree) -> Tree:

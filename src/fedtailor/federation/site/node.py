@@ -21,9 +21,9 @@ from pathlib import Path
 from types import FrameType
 
 from fedtailor.core.errors import BadInput
-from fedtailor.federation.deploy.prefork import SOCKET_VARIABLE, write_shim
 from fedtailor.federation.protocol.ipc import private_folder, stop_site
 from fedtailor.federation.protocol.ipc import start as start_worker
+from fedtailor.federation.site.prefork import SOCKET_VARIABLE, write_shim
 
 log = logging.getLogger("fedtailor.node")
 
@@ -77,7 +77,7 @@ class Node:
         nursery = [
             sys.executable,
             "-m",
-            "fedtailor.federation.deploy.prefork",
+            "fedtailor.federation.site.prefork",
             env[SOCKET_VARIABLE],
         ]
         self._children.append(subprocess.Popen(nursery, env=env, stdin=subprocess.DEVNULL))

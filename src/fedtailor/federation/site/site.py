@@ -25,7 +25,19 @@ from fedtailor.federation.protocol.messages import (
     unknown_parts,
     upload_arrays,
 )
-from fedtailor.federation.protocol.packet import PROTOCOL, Header, Packet, digest, refusal
+from fedtailor.federation.protocol.packet import (
+    FINISH,
+    JOIN,
+    KINDS,
+    PROTOCOL,
+    SCORE,
+    TRAIN,
+    Header,
+    Packet,
+    checked_id,
+    digest,
+    refusal,
+)
 from fedtailor.federation.protocol.plan import (
     Play,
     bring_to_life,
@@ -36,14 +48,13 @@ from fedtailor.federation.protocol.plan import (
 from fedtailor.federation.site.local_data import Holding, hold
 from fedtailor.federation.site.model_card import accuracy, finetuned, write_model
 from fedtailor.federation.site.settings import BASELINE, SCORES, SiteSettings
-from fedtailor.federation.site.state import Kept, StateError, Store, checked_id, write_whole
+from fedtailor.federation.site.state import Kept, StateError, Store, write_whole
 from fedtailor.methods import METHODS
 from fedtailor.methods.combine import PARTS
 from fedtailor.models import MODELS
 
 log = logging.getLogger("fedtailor.site")
 
-JOIN, TRAIN, SCORE, FINISH = KINDS = ("join", "train", "score", "finish")
 PAUSE = "PAUSE"  # while a file of this name lies in the site's folder, no round is played
 _PLAN = "plan.json"
 

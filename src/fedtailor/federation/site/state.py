@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import re
 import secrets
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,10 +23,9 @@ from fedtailor.core import tree
 from fedtailor.core.errors import BadInput
 from fedtailor.core.privacy import Spent
 from fedtailor.core.tree import Tree
-from fedtailor.federation.protocol.packet import Limits, Packet, from_bytes, to_bytes
+from fedtailor.federation.protocol.packet import Limits, Packet, checked_id, from_bytes, to_bytes
 
 INDEX = "state.json"
-_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 class StateError(BadInput):
@@ -48,19 +46,6 @@ class Kept(NamedTuple):
     state: Tree
     played: tuple[int, ...]
     noisy: Spent
-
-
-def checked_id(name: str) -> str:
-    """A federation's name that is safe as a folder's.
-
-    Raises:
-      BadInput: it is not.
-    """
-    if not _ID.fullmatch(name):
-        raise BadInput(
-            f"federation id '{name[:80]}': use letters, digits, '.', '_' and '-', at most 64"
-        )
-    return name
 
 
 def write_whole(path: Path, raw: bytes) -> None:

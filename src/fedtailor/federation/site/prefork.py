@@ -5,7 +5,7 @@ A few lines of that name come first on the node's PATH (see `node`): they hand t
 this process, which forks, and the child goes on as Flower's own command would. Where this process
 is not there, those lines start Flower's command instead, so that nothing depends on it.
 
-python -m fedtailor.federation.deploy.prefork SOCKET
+python -m fedtailor.federation.site.prefork SOCKET
 """
 
 from __future__ import annotations

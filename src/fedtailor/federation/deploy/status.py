@@ -9,7 +9,6 @@ from fedtailor.core.errors import BadInput
 from fedtailor.federation.coordinator.federation_file import read_federation
 from fedtailor.federation.coordinator.progress import (
     folder_of,
-    named_sites,
     round_now,
     rounds_of,
     sites_of,
@@ -18,6 +17,7 @@ from fedtailor.federation.coordinator.progress import (
 from fedtailor.federation.coordinator.store import ENDS, EVENTS, is_played, read_lines
 from fedtailor.federation.deploy.link import Link
 from fedtailor.federation.deploy.project import read_project
+from fedtailor.federation.site.settings import read_toml
 
 LATEST_ROUNDS = 3
 
@@ -31,6 +31,13 @@ def _connected(link: Link, listens: bool, names: list[str]) -> dict[str, bool | 
         return unknown | link.connected()
     except (BadInput, KeyError, ValueError):
         return unknown
+
+
+def named_sites(project_folder: Path) -> list[str]:
+    """Names in the project's own folder of sites, where it still is."""
+    found = sorted((project_folder / "sites").glob("*/site.toml"))
+    numbered = [(int(read_toml(p, "site file").get("client", 0)), p.parent.name) for p in found]
+    return [name for _, name in sorted(numbered)]
 
 
 def _ended(folder: Path) -> str:
