@@ -2,6 +2,7 @@
 
 import errno
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -252,7 +253,7 @@ def test_killed_while_scores_are_asked_for(trial):
     def kill(packet, site):
         raise KeyboardInterrupt
 
-    rules, post = RULES._replace(score_every=1), FakePost(trial)
+    rules, post = replace(RULES, score_every=1), FakePost(trial)
     post.on(0, "score", 2, kill)
     with pytest.raises(KeyboardInterrupt):
         coordinator(trial, post, rules).run()
@@ -294,7 +295,7 @@ def test_too_few_for_too_long_stops_and_can_go_on(trial):
     post = FakePost(trial)
     post.gone = {10, 11}
     with pytest.raises(Stopped, match="1 of 3 sites are there, at least 2"):
-        coordinator(trial, post, RULES._replace(wait=0.05)).run()
+        coordinator(trial, post, replace(RULES, wait=0.05)).run()
     post.gone = set()
     one = coordinator(trial, post)
     one.run()
@@ -338,7 +339,7 @@ def test_disk_full_at_a_site(trial, monkeypatch):
 def test_a_site_that_refuses_the_method(trial):
     trial.write_site(1, allow=["fedavg"])
     post = FakePost(trial)
-    one = coordinator(trial, post, RULES._replace(wait=0.05))
+    one = coordinator(trial, post, replace(RULES, wait=0.05))
     lines = one.run()
     assert "does not take part in 'scaffold'" in said(one)
     assert all(line["taken"] == [0, 2] for line in lines[:3])

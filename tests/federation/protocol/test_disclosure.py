@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -33,7 +34,7 @@ def test_shares_only_what_was_agreed(trial):
 def test_own_data_errors_stay_at_the_site(trial):
     (trial.root / "data" / "site-1" / "rows.npz").write_bytes(b"secret")
     post = FakePost(trial)
-    one = coordinator(trial, post, RULES._replace(wait=0.05))
+    one = coordinator(trial, post, replace(RULES, wait=0.05))
     one.run()
     assert "its data cannot be used" in said(one) and "rows.npz" not in said(one)
 

@@ -26,7 +26,7 @@ def test_paths_are_relative_to_the_file(tmp_path):
         (GOOD + "colour = 1", "unknown setting 'colour'"),
         (GOOD + "test = 7", "option 'test' is 7"),
         (GOOD + "allow = 'fedala'", "allow is 'fedala'"),
-        (GOOD + "share = ['rows']", "unknown metric 'rows'"),
+        (GOOD + "share = ['rows']", "unknown share 'rows'"),
         (GOOD + "idle = 0", "idle is 0"),
         (GOOD + "begin_again = 1", "begin_again is 1"),
         (GOOD + "folder = ''", "folder is ''"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 from flwr.serverapp import Grid
@@ -13,7 +14,6 @@ from fedtailor.federation.coordinator.coordinator import Coordinator, Stopped
 from fedtailor.federation.coordinator.federation_file import FederationFile, read_federation
 from fedtailor.federation.coordinator.store import FAILED, FINISHED, STOPPED, Book, Line
 from fedtailor.federation.protocol.plan import bring_to_life
-from fedtailor.federation.protocol.transport import Rules
 
 log = logging.getLogger("fedtailor.coordinator")
 
@@ -44,14 +44,6 @@ def coordinator_of(grid: Grid, federation: FederationFile, book: Book) -> Coordi
     return Coordinator(play, federation.id, book, post, federation.rules, _say)
 
 
-def _for_this_run(rules: Rules, min_sites: int, deadline: float) -> Rules:
-    """The file's rules, with what was said when the run was started in their place."""
-    return rules._replace(
-        min_sites=min_sites if min_sites > 0 else rules.min_sites,
-        deadline=deadline if deadline > 0 else rules.deadline,
-    )
-
-
 def serve(grid: Grid, path: Path, run: str, min_sites: int = 0, deadline: float = 0.0) -> None:
     """Plays the federation of a coordinator's file; a new Flower run goes on where the last one
     ended.
@@ -64,7 +56,8 @@ def serve(grid: Grid, path: Path, run: str, min_sites: int = 0, deadline: float 
       deadline: seconds for a round in this run; 0: as the file says.
     """
     found = read_federation(path)
-    found = found._replace(rules=_for_this_run(found.rules, min_sites, deadline))
+    least, longest = min_sites or found.rules.min_sites, deadline or found.rules.deadline
+    found = found._replace(rules=replace(found.rules, min_sites=least, deadline=longest))
     book = Book(found.folder, found.id, found.plan.fingerprint())
     done = 0
     try:

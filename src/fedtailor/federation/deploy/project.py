@@ -11,28 +11,35 @@ The table `[coordinator]` of federation.toml holds what is no part of the agreem
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Annotated, NamedTuple
 
-from fedtailor.core.errors import BadInput, unknown
+from fedtailor.core.errors import BadInput
+from fedtailor.core.settings_file import check_table, read_toml, setting
 from fedtailor.federation.deploy.keys import Certificates
 from fedtailor.federation.deploy.link import Link
-from fedtailor.federation.site.settings import read_toml, whole_number
 
 FILE = "federation.toml"
 STATE, HOME = "coordinator/state", "coordinator/flower"
 PORT, NODE_PORT = 8000, 9094  # Flower's own; each node of one machine needs another than 9094
 LAST_PORT = 65535
-_WORDS = {
-    "host": "127.0.0.1",
-    "listen": "127.0.0.1",
-    "contact": "",
-    "authority": "",
-    "certificate": "",
-    "key": "",
-    "keys": "coordinator/keys",
-}
+Port = Annotated[int, (1, LAST_PORT)]
 _TLS = ("authority", "certificate", "key")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Table:
+    """The table `[coordinator]`; paths are relative to the project's folder."""
+
+    host: str = setting("name or address at which sites find it", "127.0.0.1")
+    port: Port = setting("at which it listens", PORT)
+    listen: str = setting("address that it listens at", "127.0.0.1")
+    contact: str = setting("name or address at which this machine's own commands find it", "")
+    authority: str = setting("certificate that sites trust", "")
+    certificate: str = setting("of the coordinator", "")
+    key: str = setting("of the coordinator", "")
+    keys: str = setting("folder with the sites' public keys", "coordinator/keys")
 
 
 def address_of(host: str, port: int) -> str:
@@ -83,45 +90,34 @@ def read_project(folder: Path, *, insecure: bool) -> Project:
         raise BadInput(
             f"'{folder}' holds no {FILE}: make a project with fedtailor federation init {folder}"
         )
-    found, where = read_toml(path, "federation file").get("coordinator", {}), f"'{path}'"
-    if not isinstance(found, dict):
-        raise BadInput(f"{where}: coordinator is {found!r}: write a table [coordinator]")
-    for name in found:
-        if name not in (*_WORDS, "port"):
-            raise BadInput(f"{where}: {unknown('setting of [coordinator]', name, _WORDS)}")
-    words: dict[str, Any] = _WORDS | found
-    for name in _WORDS:
-        if not isinstance(words[name], str):
-            raise BadInput(f"{where}: {name} is {words[name]!r}: give text in quotes")
-    port = whole_number(found, "port", PORT, 1, where)
-    if port > LAST_PORT:
-        raise BadInput(f"{where}: port is {port}: give a number up to {LAST_PORT}")
+    where = f"'{path}'"
+    table = read_toml(path, "federation file").get("coordinator", {})
+    found = check_table(table, _Table, f"{where}, coordinator")
     return Project(
         folder,
         path,
-        words["host"],
-        port,
-        words["listen"],
-        words["contact"] or words["host"],
-        _certificates(folder, words, insecure, where),
-        folder / words["keys"],
+        found.host,
+        found.port,
+        found.listen,
+        found.contact or found.host,
+        _certificates(folder, found, insecure, where),
+        folder / found.keys,
     )
 
 
-def _certificates(
-    folder: Path, words: dict[str, Any], insecure: bool, where: str
-) -> Certificates | None:
-    named = [name for name in _TLS if words[name]]
+def _certificates(folder: Path, table: _Table, insecure: bool, where: str) -> Certificates | None:
+    paths = {name: getattr(table, name) for name in _TLS}
+    named = [name for name in _TLS if paths[name]]
     if not named and insecure:
         return None
     if insecure:
         raise BadInput(f"{where} names certificates: leave --insecure out, or remove them there")
     if len(named) < len(_TLS):
-        missing = ", ".join(name for name in _TLS if not words[name])
+        missing = ", ".join(name for name in _TLS if not paths[name])
         raise BadInput(
             f"{where}: [coordinator] names no {missing}: give the paths, or say --insecure"
         )
-    made = Certificates(*(folder / words[name] for name in _TLS))
+    made = Certificates(*(folder / paths[name] for name in _TLS))
     for path in made:
         if not path.is_file():
             raise BadInput(f"{where}: '{path}' does not exist: put the certificate there")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedtailor.core.errors import BadInput
+from fedtailor.core.settings_file import read_toml
 from fedtailor.federation.coordinator.federation_file import read_federation
 from fedtailor.federation.coordinator.progress import (
     folder_of,
@@ -17,7 +18,6 @@ from fedtailor.federation.coordinator.progress import (
 from fedtailor.federation.coordinator.store import ENDS, EVENTS, is_played, read_lines
 from fedtailor.federation.deploy.link import Link
 from fedtailor.federation.deploy.project import read_project
-from fedtailor.federation.site.settings import read_toml
 
 LATEST_ROUNDS = 3
 

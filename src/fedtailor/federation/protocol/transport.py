@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import Annotated, NamedTuple, Protocol
 
+from fedtailor.core.options import Above, Count, Whole
+from fedtailor.core.settings_file import setting
 from fedtailor.federation.protocol.packet import Limits, Packet
+
+Seconds = Annotated[float, (1e-6, 1e9)]
+SECONDS = "seconds, above 0"
 
 
 class Answer(NamedTuple):
@@ -37,29 +43,47 @@ class Post(Protocol):
         the time is over; the caller may stop listening at any moment."""
 
 
-class Rules(NamedTuple):
-    """How long to wait for whom.
+@dataclass(frozen=True, kw_only=True)
+class MessageBounds:
+    """The largest message that is taken, as a settings file says it."""
 
-    Attributes:
-      min_sites: a round with fewer answers is not counted, and played again.
-      deadline: seconds for a round.
-      join: seconds that a new site gets to say who it is; it is asked again later.
-      wait: seconds until all sites must be there at the beginning; who is not comes later.
-      attempts: how often a round is tried before the federation stops (it can be resumed).
-      pause: seconds between attempts.
-      again: seconds until a place that was not admitted is asked again.
-      score_every: ask all sites for their model's score after every so many rounds; 0: never.
-      largest: an upload with a larger number than this is garbage, though a finite one.
-      limits: of an upload.
-    """
+    max_bytes: Count = setting("bytes of a message", Limits().bytes)
+    max_arrays: Count = setting("arrays of a message", Limits().arrays)
 
-    min_sites: int = 2
-    deadline: float = 600.0
-    join: float = 60.0
-    wait: float = 600.0
-    attempts: int = 20
-    pause: float = 5.0
-    again: float = 30.0
-    score_every: int = 0
-    largest: float = 1e12
-    limits: Limits = Limits()
+    @property
+    def limits(self) -> Limits:
+        """The same as packets have it."""
+        return Limits(self.max_bytes, self.max_arrays)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules(MessageBounds):
+    """How long the coordinator waits for whom, and what it takes for garbage."""
+
+    min_sites: Count = setting("a round with fewer answers is not counted, and played again", 2)
+    deadline: Seconds = setting("seconds for a round", 600.0, takes=SECONDS)
+    join: Seconds = setting(
+        "seconds that a new site gets to say who it is; it is asked again later",
+        60.0,
+        takes=SECONDS,
+    )
+    wait: Seconds = setting(
+        "seconds until all sites must be there at the beginning; who is not comes later",
+        600.0,
+        takes=SECONDS,
+    )
+    attempts: Count = setting(
+        "how often a round is tried before the federation stops (it can be resumed)", 20
+    )
+    pause: Seconds = setting("seconds between attempts", 5.0, takes=SECONDS)
+    again: Seconds = setting(
+        "seconds until a place that was not admitted is asked again", 30.0, takes=SECONDS
+    )
+    score_every: Whole = setting(
+        "ask all sites for their model's score after every so many rounds; 0: never", 0
+    )
+    largest: Above = setting(
+        "an upload with a larger number than this is garbage, though a finite one",
+        1e12,
+        takes="a number above 0",
+    )

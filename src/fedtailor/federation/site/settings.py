@@ -11,13 +11,14 @@ Paths are relative to the file. For a trial on data that come with FedTailor, `c
 
 from __future__ import annotations
 
-import tomllib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from fedtailor.core.errors import BadInput, unknown
-from fedtailor.federation.protocol.packet import Limits
+from fedtailor.core.errors import BadInput
+from fedtailor.core.options import Whole
+from fedtailor.core.settings_file import check_table, read_toml, remaining, setting
+from fedtailor.federation.protocol.transport import SECONDS, MessageBounds, Seconds
 from fedtailor.results.config import settings
 
 # Of a run's settings, those that say where rows come from and how they are cut.
@@ -27,100 +28,42 @@ OF_DATA = (
 )  # fmt: skip
 PATHS = ("data", "data_dir")
 SCORES, BASELINE = "scores", "baseline"
-METRICS = (SCORES, BASELINE)  # what a site may tell of its test rows: counts and losses, no rows
+# what a site may tell of its test rows: counts and losses, no rows
+Metric = Literal["scores", "baseline"]
+_NAMES = "a list of names, e.g. ['fedala']"
 
 
-@dataclass(frozen=True)
-class SiteSettings:
-    """What a site's file says.
-
-    Attributes:
-      path: of the file.
-      client: the site's number in the federation.
-      name: what people call it.
-      folder: where state, answers and models are kept.
-      data: settings of the data layer.
-      allow: methods that it takes part in; None: all that come with FedTailor.
-      allow_models: networks beside those that come with FedTailor (`package.module:factory`).
-      share: metrics that may leave.
-      max_rounds: refuse after so many rounds; 0: no limit.
-      limits: of a message.
-      begin_again: start anew where the site's state is lost, if the method can.
-      idle: seconds after which its warm process ends.
-      threads: of torch; 0 leaves torch its choice.
-    """
+@dataclass(frozen=True, kw_only=True)
+class SiteSettings(MessageBounds):
+    """What a site's file says."""
 
     path: Path
-    client: int
-    name: str
-    folder: Path
-    data: dict[str, Any]
-    allow: tuple[str, ...] | None = None
-    allow_models: tuple[str, ...] = ()
-    share: tuple[str, ...] = METRICS
-    max_rounds: int = 0
-    limits: Limits = field(default_factory=Limits)
-    begin_again: bool = False
-    idle: float = 600.0
-    threads: int = 0
+    client: Whole = setting("the site's number, from 0")
+    name: str = setting("what people call it", "")
+    folder: Path = setting("where state, answers and models are kept", Path("site"))
+    allow: tuple[str, ...] | None = setting(
+        "methods that it takes part in; left out: all that come with FedTailor", None, takes=_NAMES
+    )
+    allow_models: tuple[str, ...] = setting(
+        "networks beside those that come with FedTailor (package.module:factory)", (), takes=_NAMES
+    )
+    share: tuple[Metric, ...] = setting("metrics that may leave", (SCORES, BASELINE))
+    max_rounds: Whole = setting("refuse after so many rounds; 0: no limit", 0)
+    begin_again: bool = setting(
+        "start anew where the site's state is lost, if the method can", False
+    )
+    idle: Seconds = setting("seconds after which its warm process ends", 600.0, takes=SECONDS)
+    threads: Whole = setting("of torch; 0 leaves torch its choice", 0)
+    data: dict[str, Any] = remaining(lambda: OF_DATA)  # settings of the data layer
 
 
-_WORDS = ("allow", "allow_models", "share")
-_NUMBERS = ("client", "max_rounds", "max_bytes", "max_arrays", "threads")
-_OWN = ("name", "folder", "idle", "begin_again", *_WORDS, *_NUMBERS)
-
-
-def read_toml(path: Path, what: str) -> dict[str, Any]:
-    """The entries of a TOML file.
-
-    Raises:
-      BadInput: it cannot be read.
-    """
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise BadInput(f"{what} '{path}' does not exist: check the path") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"{what} '{path}' cannot be read: {error}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise BadInput(f"{what} '{path}' is not valid TOML: {error}") from None
-
-
-def whole_number(found: dict[str, Any], name: str, default: int, least: int, where: str) -> int:
-    """A whole number out of a table, at least `least`."""
-    value = found.get(name, default)
-    if type(value) is not int or value < least:
-        raise BadInput(f"{where}: {name} is {value!r}: give a whole number, at least {least}")
-    return value
-
-
-def seconds(found: dict[str, Any], name: str, default: float, where: str) -> float:
-    """A time out of a table."""
-    value = found.get(name, default)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e9:
-        raise BadInput(f"{where}: {name} is {value!r}: give seconds, above 0")
-    return float(value)
-
-
-def _words(found: dict[str, Any], name: str, where: str) -> tuple[str, ...] | None:
-    value = found.get(name)
-    if value is None:
-        return None
-    if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
-        raise BadInput(f"{where}: {name} is {value!r}: give a list of names, e.g. ['fedala']")
-    return tuple(value)
-
-
-def _of_data(found: dict[str, Any], base: Path, where: str) -> dict[str, Any]:
+def _of_data(found: dict[str, Any], base: Path) -> dict[str, Any]:
     from fedtailor.datasets import KNOWN
 
     known = settings()
-    try:
-        values = {name: known[name][0].parse(found[name]) for name in OF_DATA if name in found}
-    except BadInput as error:
-        raise BadInput(f"{where}: {error}") from None
+    values = {name: known[name][0].parse(value) for name, value in found.items()}
     if not values.get("data"):
-        raise BadInput(f'{where}: names no data: give data = "...", a path or a known data set')
+        raise BadInput('names no data: give data = "...", a path or a known data set')
     for name in PATHS:
         value = values.get(name)
         if value and not (name == "data" and value in KNOWN):
@@ -135,45 +78,13 @@ def read_settings(path: Path) -> SiteSettings:
       BadInput: something in it is unknown, missing or out of range.
     """
     path = path.expanduser().resolve()
-    found, where = read_toml(path, "site file"), f"site file '{path}'"
-    for name in found:
-        if name not in (*_OWN, *OF_DATA):
-            raise BadInput(f"{where}: {unknown('setting', name, [*_OWN, *OF_DATA])}")
-    if "client" not in found:
-        raise BadInput(f"{where}: client is missing: give the site's number, from 0")
-    numbers = {
-        name: whole_number(found, name, default, least, where)
-        for name, default, least in (
-            ("client", 0, 0),
-            ("max_rounds", 0, 0),
-            ("max_bytes", Limits().bytes, 1),
-            ("max_arrays", Limits().arrays, 1),
-            ("threads", 0, 0),
-        )
-    }
-    name, folder = found.get("name", f"site-{numbers['client']}"), found.get("folder", "site")
-    for key, value in (("name", name), ("folder", folder)):
-        if not isinstance(value, str) or not value.strip() or "\n" in value:
-            raise BadInput(f"{where}: {key} is {value!r}: give text")
-    again = found.get("begin_again", False)
-    if not isinstance(again, bool):
-        raise BadInput(f"{where}: begin_again is {again!r}: give true or false")
-    share = _words(found, "share", where)
-    for one in share or ():
-        if one not in METRICS:
-            raise BadInput(f"{where}: {unknown('metric', one, METRICS)}")
-    return SiteSettings(
-        path,
-        numbers["client"],
-        name,
-        (path.parent / folder).resolve(),
-        _of_data(found, path.parent, where),
-        _words(found, "allow", where),
-        _words(found, "allow_models", where) or (),
-        METRICS if share is None else share,
-        numbers["max_rounds"],
-        Limits(numbers["max_bytes"], numbers["max_arrays"]),
-        again,
-        seconds(found, "idle", 600.0, where),
-        numbers["threads"],
-    )
+    where, base = f"site file '{path}'", path.parent
+    found = check_table(read_toml(path, "site file"), SiteSettings, where, base=base, path=path)
+    if "\n" in found.name:
+        raise BadInput(f"{where}: name is {found.name!r}: give one line")
+    try:
+        data = _of_data(found.data, base)
+    except BadInput as error:
+        raise BadInput(f"{where}: {error}") from None
+    name, folder = found.name or f"site-{found.client}", (base / found.folder).resolve()
+    return replace(found, name=name, folder=folder, data=data)
