@@ -46,10 +46,10 @@ from fedtailor.federation.coordinator.progress import (
 )
 from fedtailor.federation.coordinator.store import EVENTS, HISTORY, is_played, read_lines
 from fedtailor.federation.deploy.demo import start_script, wait_until
-from fedtailor.federation.deploy.processes import Group, descendants, free_port
+from fedtailor.federation.deploy.processes import ProcessGroup, descendants, free_port
 from fedtailor.federation.deploy.project import read_project
-from fedtailor.federation.deploy.project_files import Wanted, write_project
-from fedtailor.federation.protocol.ipc import _owner, socket_of
+from fedtailor.federation.deploy.project_files import ProjectSpec, write_project
+from fedtailor.federation.protocol.ipc import socket_of, worker_pid
 from fedtailor.results.config import make_config
 from fedtailor.results.storage import load_tensors
 from fedtailor.runs.build import assemble, make_method, make_task
@@ -84,7 +84,9 @@ def memory_of(coordinator: int) -> dict[str, int]:
 class Havoc:
     """Does things to sites, at random but the same for a seed."""
 
-    def __init__(self, group: Group, folders: dict[str, Path], env: dict[str, str], seed: int):
+    def __init__(
+        self, group: ProcessGroup, folders: dict[str, Path], env: dict[str, str], seed: int
+    ):
         self.group, self.folders, self.env = group, folders, env
         self.draw = random.Random(seed)
         self.back: dict[str, float] = {}  # name -> when it comes back
@@ -92,7 +94,7 @@ class Havoc:
         self.done: Counter[str] = Counter()
 
     def _worker(self, name: str) -> int | None:
-        return _owner(socket_of(self.folders[name] / "site.toml"))
+        return worker_pid(socket_of(self.folders[name] / "site.toml"))
 
     def strike(self, now: float) -> None:
         """One fault, at a site that has none."""
@@ -169,19 +171,19 @@ def soak(arguments: argparse.Namespace, root: Path) -> dict[str, Any]:
         "data": "digits", "partition": "dirichlet:0.5", "model": "mlp", "rounds": ROUNDS,
         "lr": 0.02,
     }  # fmt: skip
-    wanted = Wanted(
+    spec = ProjectSpec(
         "soak", "fedala", names, settings,
         rules={"min_sites": least, "deadline": arguments.deadline, "join": 60, "wait": 600,
                "pause": 2, "again": 10},
         port=free_port(), node_ports=[free_port() for _ in names],
     )  # fmt: skip
-    project = read_project(write_project(root / "soak", wanted), insecure=False)
+    project = read_project(write_project(root / "soak", spec), insecure=False)
     found, link = read_federation(project.file), project.link()
     folder, env = folder_of(found), os.environ | {"PYTHON": sys.executable}
     folders = {name: project.folder / "sites" / name for name in names}
     memory: list[dict[str, float]] = []
     seen: set[int] = set()
-    with Group(project.folder / "logs") as group:
+    with ProcessGroup(project.folder / "logs") as group:
         start_script(group, "coordinator", project.folder / "coordinator", env)
         wait_until(link.listens, group, "coordinator", "listen")
         marks = link.home / "registered"

@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs flwr: pip install 'fedtailor[flower]'")
 
-from fedtailor.federation.deploy.processes import Group, free_port
+from fedtailor.federation.deploy.processes import ProcessGroup, free_port
 from fedtailor.results.config import make_config
 from fedtailor.runs.run import Runner
 
@@ -97,7 +97,7 @@ def test_init_start_run_status_stop_and_on(tmp_path: Path) -> None:
     root = tmp_path / "p"
     folders = {"coordinator": root / "coordinator"}
     folders |= {f"site-{i}": root / "sites" / f"site-{i}" for i in range(2)}
-    with Group(tmp_path / "logs") as group:
+    with ProcessGroup(tmp_path / "logs") as group:
         for name, folder in folders.items():
             env = ENV | {"NODE_PORT": str(free_port())}
             group.start(name, ["sh", str(folder / "start.sh")], env, folder)

@@ -11,7 +11,7 @@ from fedtailor.core.errors import BadInput
 from fedtailor.federation.deploy.keys import Certificates, make_certificates, make_node_key
 from fedtailor.federation.deploy.link import Link
 from fedtailor.federation.deploy.processes import (
-    Group,
+    ProcessGroup,
     free_port,
     superlink_command,
     wait_until_it_listens,
@@ -19,7 +19,7 @@ from fedtailor.federation.deploy.processes import (
 from fedtailor.federation.site.node import environment
 
 
-class Crew(Group):
+class Crew(ProcessGroup):
     """A coordinator and sites as processes of this machine.
 
     Args:

@@ -1,4 +1,4 @@
-"""A post within this process, whose places can misbehave in every way that real ones do."""
+"""A transport within this process, whose places can misbehave in every way that real ones do."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 
 from fedtailor.federation.coordinator.coordinator import Coordinator
 from fedtailor.federation.coordinator.federation_file import read_federation
-from fedtailor.federation.coordinator.store import Book
+from fedtailor.federation.coordinator.store import CoordinatorStore
 from fedtailor.federation.protocol.packet import Packet, from_bytes, to_bytes
-from fedtailor.federation.protocol.plan import bring_to_life
+from fedtailor.federation.protocol.plan import set_up
 from fedtailor.federation.protocol.transport import Answer, Rules
 from fedtailor.federation.site.settings import read_settings
 from fedtailor.federation.site.site import Site
@@ -17,7 +17,7 @@ from tests.client_data.trial import Trial
 Fault = Callable[[Packet, Callable[[Packet], Packet]], list[Packet | str] | None]
 
 
-class FakePost:
+class FakeTransport:
     """Sites by place; `faults` decides what becomes of a message.
 
     A fault is given the request and the site, and returns answers (a text is a failure), or None
@@ -59,13 +59,13 @@ class FakePost:
 RULES = Rules(min_sites=2, deadline=5, join=1, wait=1, attempts=3, pause=0.01, again=0.0)
 
 
-def coordinator(trial: Trial, post: FakePost, rules: Rules = RULES) -> Coordinator:
-    found = read_federation(trial.client_data)
-    book = Book(found.folder, found.id, found.plan.fingerprint())
-    return Coordinator(bring_to_life(found.plan), found.id, book, post, rules)
+def coordinator(trial: Trial, transport: FakeTransport, rules: Rules = RULES) -> Coordinator:
+    found = read_federation(trial.federation)
+    store = CoordinatorStore(found.folder, found.id, found.plan.fingerprint())
+    return Coordinator(set_up(found.plan), found.id, store, transport, rules)
 
 
 def said(coordinator):
     return " | ".join(
-        f"{e['site']} {e['event']} {e.get('detail', '')}" for e in coordinator.book.events()
+        f"{e['site']} {e['event']} {e.get('detail', '')}" for e in coordinator.store.events()
     )

@@ -10,7 +10,7 @@ import time
 import torch
 
 from fedtailor.core import tree
-from fedtailor.federation.protocol.ipc import _owner, socket_of
+from fedtailor.federation.protocol.ipc import socket_of, worker_pid
 from fedtailor.results.storage import load_tensors
 from tests.client_data.trial import distance
 
@@ -54,7 +54,7 @@ def equals_simulation(trial, folder):
 
 def kill_site(crew, name, path):
     """kill -9 for the node, its app and the site's own process."""
-    owner = _owner(socket_of(path))
+    owner = worker_pid(socket_of(path))
     crew.end(name, kill=True)
     if owner:
         os.kill(owner, signal.SIGKILL)

@@ -12,7 +12,7 @@ from flwr.clientapp import ClientApp
 
 from fedtailor.federation.coordinator.app import server_app
 from fedtailor.federation.coordinator.progress import rounds_of
-from fedtailor.federation.coordinator.store import Book, read_lines
+from fedtailor.federation.coordinator.store import CoordinatorStore, read_lines
 from fedtailor.federation.protocol.packet import from_records, to_records
 from fedtailor.federation.site.app import make_client_app
 from fedtailor.federation.site.settings import read_settings
@@ -27,7 +27,7 @@ from tests.federation.trial import Trial, distance
 OPTIONS = {"fedavg-data": {"beta": 0.0}}
 
 
-def play(trial: Trial) -> Book:
+def play(trial: Trial) -> CoordinatorStore:
     sites = {}
 
     def answer(path, packet):

@@ -16,7 +16,7 @@ pytest.importorskip("flwr", reason="needs flwr: pip install 'fedtailor[flower]'"
 
 import numpy as np
 
-from fedtailor.federation.protocol.ipc import _owner, socket_of
+from fedtailor.federation.protocol.ipc import socket_of, worker_pid
 from tests.federation.crew import Crew
 from tests.federation.real import RULES, equals_simulation, finished, history, kill_site, until
 from tests.federation.trial import Trial
@@ -114,7 +114,7 @@ def test_slow_site_against_the_deadline(tmp_path):
     trial = Trial(tmp_path, "fedala", table=table, rounds=9)
 
     def freeze(crew, folder):
-        owner = _owner(socket_of(trial.sites[1]))
+        owner = worker_pid(socket_of(trial.sites[1]))
         os.kill(owner, signal.SIGSTOP)
         rounds = len(history(folder))
         try:

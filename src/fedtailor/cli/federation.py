@@ -22,7 +22,7 @@ from fedtailor.cli.federation_options import (
     Insecure,
     Json,
     MinSites,
-    number,
+    parse_number,
     require_flower,
     rules_of,
 )
@@ -77,23 +77,23 @@ def demo(
     Example: fedtailor federation demo --method fedrep --keep demo
     """
     require_flower()
-    from fedtailor.cli.federation_view import View, gains_table
+    from fedtailor.cli.federation_view import FederationView, gains_table
     from fedtailor.cli.showing import in_bytes, out
     from fedtailor.federation.coordinator.federation_file import read_federation
     from fedtailor.federation.coordinator.progress import folder_of, traffic_of
-    from fedtailor.federation.deploy.demo import cards_of, demo_project, play_demo
+    from fedtailor.federation.deploy.demo import demo_project, model_cards, play_demo
     from fedtailor.results.config import make_config
 
-    count, total = number("--sites", sites, int, 1), number("--rounds", rounds, int, 1)
+    count, total = parse_number("--sites", sites, int, 1), parse_number("--rounds", rounds, int, 1)
     make_config(method, {"rounds": total}, {})
     scratch = None if keep else Path(tempfile.mkdtemp(prefix="fedtailor-demo-"))
     begun = time.monotonic()
     try:
         with _ended_by_signals():
             project = demo_project(keep or scratch / "demo", method, total, count, insecure)  # type: ignore[operator]
-            with View(method, total) as view:
+            with FederationView(method, total) as view:
                 ending = play_demo(project, count, view.tell, view.say)
-        cards = cards_of(project, count)
+        cards = model_cards(project, count)
         traffic = traffic_of(folder_of(read_federation(project.file)))
     finally:
         if scratch:
@@ -134,7 +134,7 @@ def run(
     Example: fedtailor federation run wards --min-sites 2 --deadline 300
     """
     require_flower()
-    from fedtailor.cli.federation_view import View, finished_table
+    from fedtailor.cli.federation_view import FederationView, finished_table
     from fedtailor.cli.showing import out
     from fedtailor.federation.coordinator.federation_file import read_federation
     from fedtailor.federation.coordinator.progress import (
@@ -162,7 +162,7 @@ def run(
         )
     forget_stop(kept)
     since = len(read_lines(kept / EVENTS))
-    with View(found.plan.method, rounds, round_now(kept)) as view:
+    with FederationView(found.plan.method, rounds, round_now(kept)) as view:
         view.say("starting" if not rounds_of(kept) else f"going on after round {round_now(kept)}")
         flower_run = link.submit(project.file, **rules)
         try:
@@ -198,9 +198,9 @@ def status(folder: Folder, insecure: Insecure = False, json: Json = False) -> No
     """
     require_flower()
     from fedtailor.cli.federation_view import show_status
-    from fedtailor.federation.deploy.status import standing_of
+    from fedtailor.federation.deploy.status import project_status
 
-    found = standing_of(folder, insecure=insecure)
+    found = project_status(folder, insecure=insecure)
     if json:
         sys.stdout.write(as_text.dumps(found, indent=1) + "\n")
     else:
@@ -234,7 +234,7 @@ def stop(
     from fedtailor.federation.coordinator.store import is_played
     from fedtailor.federation.deploy.project import read_project
 
-    limit = number("--wait", seconds, float, 0)
+    limit = parse_number("--wait", seconds, float, 0)
     found = read_federation(read_project(folder, insecure=insecure).file)
     kept = folder_of(found)
     if not is_played(kept):

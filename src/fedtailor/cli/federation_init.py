@@ -11,7 +11,7 @@ from fedtailor.cli.federation_options import (
     Deadline,
     Insecure,
     MinSites,
-    number,
+    parse_number,
     require_flower,
     rules_of,
 )
@@ -82,13 +82,13 @@ def init(
     from fedtailor.cli.showing import out
     from fedtailor.datasets import KNOWN
     from fedtailor.federation.deploy.project import LAST_PORT
-    from fedtailor.federation.deploy.project_files import Wanted, write_project
+    from fedtailor.federation.deploy.project_files import ProjectSpec, write_project
     from fedtailor.federation.site.preprocessing import model_for, preprocessing_like
     from fedtailor.results.config import make_config
 
     if site and sites is not None:
         raise BadInput("--sites and --site: give a number or names, not both")
-    names = site or [f"site-{i}" for i in range(number("--sites", sites or "3", int, 1))]
+    names = site or [f"site-{i}" for i in range(parse_number("--sites", sites or "3", int, 1))]
     pairs = read_pairs(options)
     if like is None and given.get("data", "digits") not in KNOWN:
         raise BadInput(
@@ -107,7 +107,7 @@ def init(
         settings.pop("normalise", None)
     elif "data" not in settings:
         settings = {"data": "digits"} | settings
-    wanted = Wanted(
+    spec = ProjectSpec(
         name or _as_id(folder),
         method,
         names,
@@ -115,24 +115,24 @@ def init(
         config.options,
         {"min_sites": min(2, len(names))} | rules_of(min_sites, deadline),
         host,
-        number("--port", port, int, 1, LAST_PORT),
+        parse_number("--port", port, int, 1, LAST_PORT),
         insecure=insecure,
         preprocessing=agreed,
     )
-    made = write_project(folder, wanted, overwrite=overwrite)
-    _tell_next(made, wanted, out)
+    made = write_project(folder, spec, overwrite=overwrite)
+    _tell_next(made, spec, out)
 
 
 def _as_id(folder: Path) -> str:
     return folder.expanduser().absolute().name
 
 
-def _tell_next(made: Path, wanted: Any, out: Any) -> None:
-    flag = " --insecure" if wanted.insecure else ""
-    own = wanted.preprocessing is not None
+def _tell_next(made: Path, spec: Any, out: Any) -> None:
+    flag = " --insecure" if spec.insecure else ""
+    own = spec.preprocessing is not None
     lines = [
-        f"Project '{wanted.id}' in {made}: {wanted.method}, {len(wanted.sites)} sites "
-        f"({', '.join(wanted.sites[:8])}{', ...' if len(wanted.sites) > 8 else ''})",
+        f"Project '{spec.id}' in {made}: {spec.method}, {len(spec.sites)} sites "
+        f"({', '.join(spec.sites[:8])}{', ...' if len(spec.sites) > 8 else ''})",
         "Next:",
         f"  sh {made}/coordinator/start.sh            (leave it running)",
         "  sh .../sites/NAME/start.sh                (on each site's machine; leave it running)",
@@ -140,7 +140,7 @@ def _tell_next(made: Path, wanted: Any, out: Any) -> None:
     ]
     if own:
         lines.insert(2, '  each site: name its data in its site.toml (now: data = "data")')
-    if not wanted.insecure:
+    if not spec.insecure:
         lines.append("Certificates and keys are for a trial; README.md there says how to replace.")
     for line in lines:
         out.print(line, markup=False, soft_wrap=True)

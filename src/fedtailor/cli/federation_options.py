@@ -25,7 +25,7 @@ Deadline = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, nothing else there.")]
 
 
-def number(
+def parse_number(
     flag: str, text: str | None, kind: type[Any], least: float, most: float | None = None
 ) -> Any:
     """A number from the command line; None where none was given."""
@@ -46,8 +46,8 @@ def number(
 def rules_of(min_sites: str | None, deadline: str | None) -> dict[str, Any]:
     """Entries of `[federation]` that were given on the command line."""
     found = {
-        "min_sites": number("--min-sites", min_sites, int, 1),
-        "deadline": number("--deadline", deadline, float, 1),
+        "min_sites": parse_number("--min-sites", min_sites, int, 1),
+        "deadline": parse_number("--deadline", deadline, float, 1),
     }
     return {name: value for name, value in found.items() if value is not None}
 

@@ -13,14 +13,14 @@ from rich.table import Table
 from fedtailor.cli.showing import err, in_bytes, out, per_cent
 
 if TYPE_CHECKING:
-    from fedtailor.federation.protocol.disclosure import Leaving
+    from fedtailor.federation.protocol.disclosure import Disclosure
 
 
 def _signed(value: float | None) -> str:
     return "–" if value is None else f"{100 * value:+.2f}"
 
 
-class View:
+class FederationView:
     """Progress on stderr: a bar in a terminal, elsewhere a line for all that happens.
 
     Args:
@@ -41,7 +41,7 @@ class View:
         )
         self._task = self._bar.add_task(name, total=rounds, completed=done, note="")
 
-    def __enter__(self) -> View:
+    def __enter__(self) -> FederationView:
         if err.is_terminal:
             self._bar.start()
         return self
@@ -123,7 +123,7 @@ def finished_table(method: str, sites: dict[str, Any]) -> Table:
 
 
 def show_status(found: dict[str, Any]) -> None:
-    """A federation's standing as text."""
+    """A federation's status as text."""
     playing = "playing" if found["playing"] else "not playing"
     listens = "listens" if found["listens"] else "does NOT listen"
     out.print(
@@ -161,7 +161,7 @@ def show_status(found: dict[str, Any]) -> None:
         out.print(f"Last run {found['ended']}", markup=False)
 
 
-def show_wire(method: str, found: Leaving) -> None:
+def show_wire(method: str, found: Disclosure) -> None:
     """What leaves a site for a method, as text."""
     from fedtailor.federation.protocol.disclosure import FORM, NUMBERS, PROTECTED, REFERENCE
 

@@ -2,5 +2,5 @@
 
 A site keeps its data, its state and its model; the coordinator keeps the server's state. Between
 them travel packets: a small header and flat named arrays. Flower carries them and is imported late,
-in both `app` modules, `serve` and `carrier` alone.
+in `coordinator.app`, `coordinator.carrier` and `site.app` alone.
 """

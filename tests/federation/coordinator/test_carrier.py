@@ -12,7 +12,7 @@ import numpy as np
 from flwr.app import Error, Message
 
 from fedtailor.federation.coordinator import carrier
-from fedtailor.federation.coordinator.carrier import FlowerPost
+from fedtailor.federation.coordinator.carrier import FlowerTransport
 from fedtailor.federation.protocol.packet import Limits, Packet, from_records
 from fedtailor.federation.site.app import make_client_app
 from tests.federation.local_grid import LocalGrid
@@ -45,7 +45,7 @@ def ask(grid, seconds=3.0, **more):
     begun = time.monotonic()
     found = {
         a.place: a
-        for a in FlowerPost(grid, **more).ask(dict.fromkeys(grid.nodes, REQUEST), seconds)
+        for a in FlowerTransport(grid, **more).ask(dict.fromkeys(grid.nodes, REQUEST), seconds)
     }
     return found, time.monotonic() - begun
 

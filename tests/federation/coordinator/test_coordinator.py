@@ -15,8 +15,8 @@ from fedtailor.federation.coordinator.coordinator import Stopped
 from fedtailor.federation.protocol.packet import Packet
 from fedtailor.federation.site import state as state_module
 from fedtailor.federation.site.site import PAUSE
-from tests.client_data.fake import RULES, FakePost, coordinator, said
-from tests.client_data.trial import Trial, distance
+from tests.federation.fake import RULES, FakeTransport, coordinator, said
+from tests.federation.trial import Trial, distance
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -45,8 +45,8 @@ def sites_agree(trial, sim):
 
 
 def test_without_faults(trial):
-    post = FakePost(trial)
-    one = coordinator(trial, post)
+    transport = FakeTransport(trial)
+    one = coordinator(trial, transport)
     lines = one.run()
     sim = simulated(trial)
     assert distance(one.now.server, sim.server) <= 1e-9
@@ -58,7 +58,7 @@ def test_without_faults(trial):
 @pytest.mark.parametrize(("method", "each"), [("fedavg", False), ("fedfomo", True)])
 def test_methods_that_need_each_upload_are_marked(tmp_path, method, each):
     trial = Trial(tmp_path, method)
-    one = coordinator(trial, FakePost(trial))
+    one = coordinator(trial, FakeTransport(trial))
     one.run()
     assert one.one_by_one is each
     assert f"needs uploads {'one by one' if each else 'as a mean'}" in said(one)
@@ -110,9 +110,9 @@ GARBAGE = {
 @pytest.mark.parametrize("kind", GARBAGE)
 def test_garbage_is_left_out_and_named(trial, kind):
     change, why = GARBAGE[kind]
-    post = FakePost(trial)
-    post.on(1, "train", 1, garbage(change))
-    one = coordinator(trial, post)
+    transport = FakeTransport(trial)
+    transport.on(1, "train", 1, garbage(change))
+    one = coordinator(trial, transport)
     lines = one.run()
     assert lines[1]["taken"] == [0, 2] and why in lines[1]["failed"]["site-1"]
     assert "site-1 failed in train" in said(one)
@@ -123,17 +123,17 @@ def test_garbage_is_left_out_and_named(trial, kind):
 
 
 def test_finite_uploads_that_overflow_do_not_reach_the_server(trial):
-    post = FakePost(trial)
-    post.on(1, "train", 1, garbage(with_array("", lambda a, k: a | {k: a[k] + 1e9})))
-    one = coordinator(trial, post)
-    receive = one.play.method.receive
+    transport = FakeTransport(trial)
+    transport.on(1, "train", 1, garbage(with_array("", lambda a, k: a | {k: a[k] + 1e9})))
+    one = coordinator(trial, transport)
+    receive = one.setup.method.receive
 
     def overflows(server, ids, upload, turn):
         after = receive(server, ids, upload, turn)
         huge = any(float(leaf.abs().max()) > 1e8 for leaf in tree.leaves(after["params"]))
         return tree.scale(after, float("inf")) if huge else after
 
-    one.play = one.play._replace(method=one.play.method._replace(receive=overflows))
+    one.setup = one.setup._replace(method=one.setup.method._replace(receive=overflows))
     lines = one.run()
     assert lines[1]["failed"] == {"site-1": "its upload would make the server's state infinite"}
     assert distance(one.now.server, simulated(trial, {(1, 1)}).server) <= 1e-9
@@ -148,9 +148,9 @@ def test_finite_uploads_that_overflow_do_not_reach_the_server(trial):
     ],
 )
 def test_killed_or_slow(trial, fault):
-    post = FakePost(trial)
-    post.on(1, "train", 1, fault)
-    one = coordinator(trial, post)
+    transport = FakeTransport(trial)
+    transport.on(1, "train", 1, fault)
+    one = coordinator(trial, transport)
     lines = one.run()
     assert lines[1]["taken"] == [0, 2] and lines[2]["taken"] == [0, 1, 2]
     sim = simulated(trial, {(1, 1)})
@@ -159,24 +159,24 @@ def test_killed_or_slow(trial, fault):
 
 
 def test_answering_twice_counts_once(trial):
-    post = FakePost(trial)
-    post.on(1, "train", 1, lambda packet, site: [site(packet)] * 2)
-    one = coordinator(trial, post)
+    transport = FakeTransport(trial)
+    transport.on(1, "train", 1, lambda packet, site: [site(packet)] * 2)
+    one = coordinator(trial, transport)
     one.run()
     assert "site-1 answered twice" in said(one)
     assert distance(one.now.server, simulated(trial).server) <= 1e-9
 
 
 def test_a_late_answer_is_ignored_and_the_right_one_counts(trial):
-    post, late = FakePost(trial), []
+    transport, late = FakeTransport(trial), []
 
     def slow(packet, site):
         late.append(site(packet))
         return []
 
-    post.on(1, "train", 0, slow)
-    post.on(1, "train", 1, lambda packet, site: [late[0], site(packet)])
-    one = coordinator(trial, post)
+    transport.on(1, "train", 0, slow)
+    transport.on(1, "train", 1, lambda packet, site: [late[0], site(packet)])
+    one = coordinator(trial, transport)
     lines = one.run()
     assert lines[0]["taken"] == [0, 2] and lines[1]["taken"] == [0, 1, 2]
     assert "late answer of round 1" in said(one)
@@ -184,22 +184,22 @@ def test_a_late_answer_is_ignored_and_the_right_one_counts(trial):
 
 
 def test_back_after_days_at_another_place(trial):
-    post = FakePost(trial)
+    transport = FakeTransport(trial)
 
     def leave(packet, site):
-        post.gone.add(11)
+        transport.gone.add(11)
         return ["gone"]
 
     def come_back(packet, site):
-        post.sites[77] = Site(read_settings(trial.sites[1]))
+        transport.sites[77] = Site(read_settings(trial.sites[1]))
         return
 
     from fedtailor.federation.site.settings import read_settings
     from fedtailor.federation.site.site import Site
 
-    post.on(1, "train", 0, leave)
-    post.on(2, "train", 1, come_back)
-    one = coordinator(trial, post)
+    transport.on(1, "train", 0, leave)
+    transport.on(2, "train", 1, come_back)
+    one = coordinator(trial, transport)
     lines = one.run()
     assert [line["taken"] for line in lines[:3]] == [[0, 2], [0, 2], [0, 1, 2]]
     assert lines[1]["failed"] == {"site-1": "not connected"}
@@ -209,10 +209,10 @@ def test_back_after_days_at_another_place(trial):
 
 
 def test_all_sites_restarted_between_rounds(trial):
-    post = FakePost(trial)
-    post.on(0, "train", 1, lambda packet, site: post.restart())
-    post.on(0, "train", 2, lambda packet, site: post.restart())
-    one = coordinator(trial, post)
+    transport = FakeTransport(trial)
+    transport.on(0, "train", 1, lambda packet, site: transport.restart())
+    transport.on(0, "train", 2, lambda packet, site: transport.restart())
+    one = coordinator(trial, transport)
     one.run()
     sim = simulated(trial)
     assert distance(one.now.server, sim.server) <= 1e-9
@@ -231,14 +231,14 @@ def test_coordinator_killed_and_restarted(trial, when):
             site(packet)
         raise Killed
 
-    post = FakePost(trial)
-    post.on(*when, kill)
+    transport = FakeTransport(trial)
+    transport.on(*when, kill)
     with pytest.raises(Killed):
-        coordinator(trial, post).run()
+        coordinator(trial, transport).run()
     trains = []
-    for place, site in post.sites.items():
+    for place, site in transport.sites.items():
         site._willing = lambda played, place=place: trains.append((place, played))
-    again = coordinator(trial, post)
+    again = coordinator(trial, transport)
     assert again.now.round == min(when[2], 3)
     lines = again.run()
     assert [line["round"] for line in lines] == [1, 2, 3, 3]
@@ -253,12 +253,12 @@ def test_killed_while_scores_are_asked_for(trial):
     def kill(packet, site):
         raise KeyboardInterrupt
 
-    rules, post = replace(RULES, score_every=1), FakePost(trial)
-    post.on(0, "score", 2, kill)
+    rules, transport = replace(RULES, score_every=1), FakeTransport(trial)
+    transport.on(0, "score", 2, kill)
     with pytest.raises(KeyboardInterrupt):
-        coordinator(trial, post, rules).run()
-    post.restart()
-    lines = coordinator(trial, post, rules).run()
+        coordinator(trial, transport, rules).run()
+    transport.restart()
+    lines = coordinator(trial, transport, rules).run()
     assert [line["round"] for line in lines if "taken" in line] == [1, 2, 3]
     scores = {line["round"]: line["scores"] for line in lines if "scores" in line}
     assert list(scores) == [1, 2]  # after the last round they are what sites say at the end
@@ -268,8 +268,8 @@ def test_killed_while_scores_are_asked_for(trial):
 def test_a_second_site_of_the_same_name_is_not_admitted(trial):
     trial.write_site(1, name="ward")
     trial.write_site(2, name="ward")
-    post = FakePost(trial)
-    one = coordinator(trial, post)
+    transport = FakeTransport(trial)
+    one = coordinator(trial, transport)
     lines = one.run()
     assert lines[0]["taken"] == [0, 1] and set(lines[0]["sites"]) == {"site-0", "ward"}
     assert (
@@ -277,46 +277,46 @@ def test_a_second_site_of_the_same_name_is_not_admitted(trial):
         "its site file"
     ) in said(one)
     trial.write_site(2, name="ward 2")
-    post.restart()
-    assert set(coordinator(trial, post).run()[-1]["finished"]) == {"site-0", "ward", "ward 2"}
+    transport.restart()
+    assert set(coordinator(trial, transport).run()[-1]["finished"]) == {"site-0", "ward", "ward 2"}
 
 
 def test_round_with_too_few_sites_is_played_again(trial):
-    post = FakePost(trial)
-    post.on(0, "train", 1, lambda packet, site: [])
-    post.on(1, "train", 1, lambda packet, site: [])
-    one = coordinator(trial, post)
+    transport = FakeTransport(trial)
+    transport.on(0, "train", 1, lambda packet, site: [])
+    transport.on(1, "train", 1, lambda packet, site: [])
+    one = coordinator(trial, transport)
     lines = one.run()
     assert len(lines) == 4 and "round not counted" in said(one)
     assert len(lines[1]["taken"]) >= 2
 
 
 def test_too_few_for_too_long_stops_and_can_go_on(trial):
-    post = FakePost(trial)
-    post.gone = {10, 11}
+    transport = FakeTransport(trial)
+    transport.gone = {10, 11}
     with pytest.raises(Stopped, match="1 of 3 sites are there, at least 2"):
-        coordinator(trial, post, replace(RULES, wait=0.05)).run()
-    post.gone = set()
-    one = coordinator(trial, post)
+        coordinator(trial, transport, replace(RULES, wait=0.05)).run()
+    transport.gone = set()
+    one = coordinator(trial, transport)
     one.run()
     assert distance(one.now.server, simulated(trial).server) <= 1e-9
 
 
 def test_stop_file(trial):
-    post = FakePost(trial)
-    one = coordinator(trial, post)
-    one.watch = lambda line: (one.book.folder / "STOP").touch()
+    transport = FakeTransport(trial)
+    one = coordinator(trial, transport)
+    one.watch = lambda line: (one.store.folder / "STOP").touch()
     with pytest.raises(Stopped, match="after round 1"):
         one.run()
-    (one.book.folder / "STOP").unlink()
-    two = coordinator(trial, post)
+    (one.store.folder / "STOP").unlink()
+    two = coordinator(trial, transport)
     assert two.now.round == 1
     two.run()
     assert distance(two.now.server, simulated(trial).server) <= 1e-9
 
 
 def test_disk_full_at_a_site(trial, monkeypatch):
-    post = FakePost(trial)
+    transport = FakeTransport(trial)
 
     def full(packet, site):
         def fail(number):
@@ -326,8 +326,8 @@ def test_disk_full_at_a_site(trial, monkeypatch):
             patch.setattr(state_module.os, "fsync", fail)
             return [site(packet)]
 
-    post.on(1, "train", 1, full)
-    one = coordinator(trial, post)
+    transport.on(1, "train", 1, full)
+    one = coordinator(trial, transport)
     lines = one.run()
     assert "No space left on device" in lines[1]["failed"]["site-1"]
     assert str(trial.root) not in said(one)  # where the site keeps what is its own affair
@@ -338,8 +338,8 @@ def test_disk_full_at_a_site(trial, monkeypatch):
 
 def test_a_site_that_refuses_the_method(trial):
     trial.write_site(1, allow=["fedavg"])
-    post = FakePost(trial)
-    one = coordinator(trial, post, replace(RULES, wait=0.05))
+    transport = FakeTransport(trial)
+    one = coordinator(trial, transport, replace(RULES, wait=0.05))
     lines = one.run()
     assert "does not take part in 'scaffold'" in said(one)
     assert all(line["taken"] == [0, 2] for line in lines[:3])
@@ -347,7 +347,7 @@ def test_a_site_that_refuses_the_method(trial):
 
 def test_a_site_that_refuses_rounds(trial):
     trial.write_site(1, max_rounds=2)
-    post = FakePost(trial)
+    transport = FakeTransport(trial)
 
     def pause(packet, site):
         (trial.root / "site-2" / PAUSE).touch()
@@ -355,41 +355,41 @@ def test_a_site_that_refuses_rounds(trial):
         (trial.root / "site-2" / PAUSE).unlink()
         return [answer]
 
-    post.on(2, "train", 1, pause)
-    lines = coordinator(trial, post).run()
+    transport.on(2, "train", 1, pause)
+    lines = coordinator(trial, transport).run()
     assert [line["taken"] for line in lines[:3]] == [[0, 1, 2], [0, 1], [0, 2]]
     assert "paused" in lines[1]["failed"]["site-2"]
     assert "at most 2 rounds" in lines[2]["failed"]["site-1"]
 
 
 def test_lost_disk_is_named(trial):
-    post = FakePost(trial)
+    transport = FakeTransport(trial)
 
     def lose(packet, site):
         shutil.rmtree(trial.root / "site-1")
-        post.restart()
-        return [post.sites[11].answer(packet)]
+        transport.restart()
+        return [transport.sites[11].answer(packet)]
 
-    post.on(1, "train", 1, lose)
-    lines = coordinator(trial, post).run()
+    transport.on(1, "train", 1, lose)
+    lines = coordinator(trial, transport).run()
     assert "has not joined" in lines[1]["failed"]["site-1"]
     # it joins again, and is told that its state is missing
     assert "begin_again" in lines[2]["failed"]["site-1"]
 
 
 def test_another_plan_needs_another_id(trial, tmp_path):
-    post = FakePost(trial)
-    coordinator(trial, post).run()
+    transport = FakeTransport(trial)
+    coordinator(trial, transport).run()
     changed = Trial(tmp_path, "scaffold", rounds=3, lr=0.2)
     with pytest.raises(BadInput, match="other settings"):
-        coordinator(changed, post)
+        coordinator(changed, transport)
 
 
 def test_a_broken_checkpoint_is_named(trial):
-    post = FakePost(trial)
-    one = coordinator(trial, post)
+    transport = FakeTransport(trial)
+    one = coordinator(trial, transport)
     one.run()
-    path = next(one.book.folder.glob("server-*"))
+    path = next(one.store.folder.glob("server-*"))
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(BadInput, match="was changed"):
-        coordinator(trial, post)
+        coordinator(trial, transport)

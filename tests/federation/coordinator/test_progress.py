@@ -15,7 +15,7 @@ from fedtailor.federation.coordinator.progress import (
     round_now,
     wait_for_end,
 )
-from fedtailor.federation.coordinator.store import Book, is_played
+from fedtailor.federation.coordinator.store import CoordinatorStore, is_played
 
 
 class FakeLink:
@@ -31,7 +31,7 @@ def line(round):
 
 
 def test_one_run_at_a_time(tmp_path):
-    one, two = Book(tmp_path, "a", "p"), Book(tmp_path, "a", "p")
+    one, two = CoordinatorStore(tmp_path, "a", "p"), CoordinatorStore(tmp_path, "a", "p")
     assert not is_played(one.folder)
     with one.played():
         assert is_played(one.folder)
@@ -43,7 +43,7 @@ def test_one_run_at_a_time(tmp_path):
 
 
 def _play_and_die(folder, ready):
-    with Book(folder, "a", "p").played():
+    with CoordinatorStore(folder, "a", "p").played():
         ready.set()
         threading.Event().wait()
 
@@ -61,21 +61,21 @@ def test_a_killed_coordinator_leaves_no_lock(tmp_path):
 
 def test_tells_what_is_new_and_how_it_ended(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "LOOK", 0.01)
-    book, told = Book(tmp_path, "a", "p"), []
-    book.note(line(1))
-    book.ended("5", 1, "stopped", "of an earlier run")
+    store, told = CoordinatorStore(tmp_path, "a", "p"), []
+    store.note(line(1))
+    store.ended("5", 1, "stopped", "of an earlier run")
 
     def play():
-        with book.played():
-            book.event(2, "site-1", "joined")
-            book.note(line(2))
-            book.note(line(3))
-            book.ended("6", 3, "failed", "it gave up: this one plays")
-            book.ended("7", 3, "finished")
+        with store.played():
+            store.event(2, "site-1", "joined")
+            store.note(line(2))
+            store.note(line(3))
+            store.ended("6", 3, "failed", "it gave up: this one plays")
+            store.ended("7", 3, "finished")
 
     timer = threading.Timer(0.1, play)
     timer.start()
-    ending = follow(book.folder, FakeLink().status, "7", 1, told.append)
+    ending = follow(store.folder, FakeLink().status, "7", 1, told.append)
     timer.join()
     assert ending == Ending("finished", "")
     assert [t.get("event", t["round"]) for t in told][:1] == ["joined"]
@@ -85,15 +85,15 @@ def test_tells_what_is_new_and_how_it_ended(tmp_path, monkeypatch):
 def test_an_app_that_never_starts_is_a_failure(tmp_path, monkeypatch):
     monkeypatch.setattr(module, "LOOK", 0.01)
     monkeypatch.setattr(module, "ASK_FLOWER", 0.05)
-    book = Book(tmp_path, "a", "p")
-    ending = follow(book.folder, FakeLink("finished:failed").status, "7", 0, print)
+    store = CoordinatorStore(tmp_path, "a", "p")
+    ending = follow(store.folder, FakeLink("finished:failed").status, "7", 0, print)
     assert ending.kind == "failed" and "finished:failed" in ending.detail
 
 
 def test_where_it_stands(tmp_path):
-    book = Book(tmp_path, "a", "p")
-    assert round_now(book.folder) == 0 and not is_over(book.folder, 2)
-    (book.folder / "latest.json").write_text(json.dumps({"round": 2}))
-    assert round_now(book.folder) == 2 and not is_over(book.folder, 2)
-    book.ended("7", 2, "finished")
-    assert is_over(book.folder, 2)
+    store = CoordinatorStore(tmp_path, "a", "p")
+    assert round_now(store.folder) == 0 and not is_over(store.folder, 2)
+    (store.folder / "latest.json").write_text(json.dumps({"round": 2}))
+    assert round_now(store.folder) == 2 and not is_over(store.folder, 2)
+    store.ended("7", 2, "finished")
+    assert is_over(store.folder, 2)

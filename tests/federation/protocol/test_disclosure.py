@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from tests.client_data.fake import RULES, FakePost, coordinator, said
-from tests.client_data.trial import Trial
+from tests.federation.fake import RULES, FakeTransport, coordinator, said
+from tests.federation.trial import Trial
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -20,10 +20,10 @@ def trial(tmp_path):
 
 def test_shares_only_what_was_agreed(trial):
     trial.write_site(1, share=[])
-    post, seen = FakePost(trial), []
+    transport, seen = FakeTransport(trial), []
     for kind, round in (("join", 0), ("train", 0), ("finish", 3)):
-        post.on(1, kind, round, lambda packet, site: seen.append(site(packet)))
-    coordinator(trial, post).run()
+        transport.on(1, kind, round, lambda packet, site: seen.append(site(packet)))
+    coordinator(trial, transport).run()
     signature = {"protocol", "version", "client", "kind", "federation", "plan", "round", "status"}
     assert set(seen[0].header) - signature == {"name", "n", "val", "test", "newest"}
     assert set(seen[1].header) - signature == {"weight", "n"}
@@ -33,8 +33,8 @@ def test_shares_only_what_was_agreed(trial):
 
 def test_own_data_errors_stay_at_the_site(trial):
     (trial.root / "data" / "site-1" / "rows.npz").write_bytes(b"secret")
-    post = FakePost(trial)
-    one = coordinator(trial, post, replace(RULES, wait=0.05))
+    transport = FakeTransport(trial)
+    one = coordinator(trial, transport, replace(RULES, wait=0.05))
     one.run()
     assert "its data cannot be used" in said(one) and "rows.npz" not in said(one)
 
@@ -42,15 +42,15 @@ def test_own_data_errors_stay_at_the_site(trial):
 def test_noise_comes_from_a_key_that_only_the_site_has(tmp_path):
     pytest.importorskip("dp_accounting", reason="needs dp-accounting")
     trial = Trial(tmp_path, "fedavg", dp_clip=1.0, dp_noise=1.0)
-    post, sent = FakePost(trial), []
+    transport, sent = FakeTransport(trial), []
     for _ in range(2):
-        post.on(1, "train", 0, lambda packet, site: sent.append(site(packet).arrays))
-        coordinator(trial, post).run()
+        transport.on(1, "train", 0, lambda packet, site: sent.append(site(packet).arrays))
+        coordinator(trial, transport).run()
         folder = trial.root / "site-1" / "federations" / "trial"
         assert json.loads((folder / "card.json").read_text())["epsilon"]["epsilon"] > 0
         assert (folder / "secret").stat().st_mode & 0o077 == 0
         for name in ("coordinator", "site-0", "site-1", "site-2"):
             shutil.rmtree(trial.root / name)
-        post.restart()
+        transport.restart()
     named = [k for k in sent[0] if sent[0][k].size]
     assert named and not any(np.array_equal(sent[0][k], sent[1][k]) for k in named)

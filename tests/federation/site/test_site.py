@@ -9,8 +9,8 @@ import torch
 from fedtailor.core.errors import BadInput
 from fedtailor.datasets import Encoder
 from fedtailor.federation.coordinator.federation_file import read_federation
-from fedtailor.federation.protocol.plan import make_plan, read_plan
-from fedtailor.federation.site.local_data import hold
+from fedtailor.federation.protocol.plan import make_training_plan, read_plan
+from fedtailor.federation.site.local_data import load_local_data
 from fedtailor.federation.site.settings import read_settings
 from fedtailor.federation.site.site import Refused, Site
 from fedtailor.results.config import make_config
@@ -28,8 +28,8 @@ def test_a_trial_share_is_the_simulations(tmp_path):
     world = assemble(make_config("local", how, {}))
     for i in range(3):
         site = write(tmp_path / "site.toml", client=i, **how)
-        mine = hold(site, world.encoder)
-        theirs = world.client_data.data(torch.tensor([i]))
+        mine = load_local_data(site, world.encoder)
+        theirs = world.federation.data(torch.tensor([i]))
         rows, n = theirs.rows[0, : theirs.n[0]], int(theirs.n[0])
         assert int(mine.data.n) == n and len(mine.data.x) < len(theirs.x)  # its own rows alone
         assert torch.equal(mine.data.x[mine.data.rows], theirs.x[rows])
@@ -37,7 +37,7 @@ def test_a_trial_share_is_the_simulations(tmp_path):
         assert sum(mine.mix.values()) == n
     site = write(tmp_path / "site.toml", client=3, **how)
     with pytest.raises(BadInput, match="client is 3, but the partition has 3"):
-        hold(site, world.encoder)
+        load_local_data(site, world.encoder)
 
 
 def test_classes_are_matched_by_name(tmp_path):
@@ -46,11 +46,11 @@ def test_classes_are_matched_by_name(tmp_path):
     labels = np.array(["2", "0"] * 20)  # it has no rows of class 1
     np.savez(tmp_path / "own.npz", x=x, y=labels.astype(int))
     site = write(tmp_path / "site.toml", client=0, data="own.npz")
-    found = hold(site, trial.world.encoder)
+    found = load_local_data(site, trial.world.encoder)
     assert set(found.data.y.unique().tolist()) == {0, 2} and set(found.mix) == {"0", "2"}
     np.savez(tmp_path / "own.npz", x=x, y=(labels == "0") * 7)
     with pytest.raises(BadInput, match="the class '7', which the federation does not know"):
-        hold(site, trial.world.encoder)
+        load_local_data(site, trial.world.encoder)
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_what_only_simulations_do_is_refused(tmp_path):
     encoder: Encoder = trial.world.encoder
     config = make_config("pmixfed", {"model": "mlp", "depths": "mlp:1,mlp-2:2"}, {})
     with pytest.raises(BadInput, match="it is for simulations"):
-        make_plan(config, encoder, 3)
+        make_training_plan(config, encoder, 3)
 
 
 @pytest.mark.parametrize(

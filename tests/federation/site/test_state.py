@@ -9,15 +9,15 @@ from fedtailor.core.errors import BadInput
 from fedtailor.core.privacy import Spent
 from fedtailor.federation.protocol.packet import Packet
 from fedtailor.federation.site import state as module
-from fedtailor.federation.site.state import Kept, StateError, Store, checked_id
+from fedtailor.federation.site.state import SavedState, SiteStore, StateError, checked_id
 
 
 def store(folder, plan="p", client=1):
-    return Store(folder, "wards", plan, client)
+    return SiteStore(folder, "wards", plan, client)
 
 
 def kept(round, value, played=()):
-    return Kept(round, {"own": {"w": torch.full((3,), value)}}, tuple(played), Spent())
+    return SavedState(round, {"own": {"w": torch.full((3,), value)}}, tuple(played), Spent())
 
 
 def reply(value):

@@ -66,20 +66,20 @@ def test_started_when_needed_kept_warm_and_ended(site):
     where = ipc.socket_of(path)
     assert stat.S_IMODE(where.stat().st_mode) & 0o077 == 0
     assert stat.S_IMODE(where.parent.stat().st_mode) == 0o700
-    pid = ipc._owner(where)
+    pid = ipc.worker_pid(where)
     begun = time.monotonic()
     assert ipc.ask_site(path, packet) == first
-    assert time.monotonic() - begun < 1 and ipc._owner(where) == pid
+    assert time.monotonic() - begun < 1 and ipc.worker_pid(where) == pid
     # killed: the next message starts it again, and it knows what it had joined
     os.kill(pid, signal.SIGKILL)
     again = ipc.ask_site(path, packet)
-    assert again == first and ipc._owner(where) != pid
+    assert again == first and ipc.worker_pid(where) != pid
     # other settings need another process
     site.write_site(0, max_rounds=7)
     assert ipc.socket_of(path) != where
     site.write_site(0)
     ipc.stop_site(path)
-    assert ipc._owner(where) is None and not where.exists()
+    assert ipc.worker_pid(where) is None and not where.exists()
 
 
 def test_a_bad_site_file_is_named(site):
@@ -111,13 +111,13 @@ def test_the_shim_starts_python_wherever_it_lies(tmp_path, monkeypatch, folder):
     assert done.stderr == f"{COMMAND} is not installed\n" and done.returncode == 1
 
 
-def test_without_a_nursery_flowers_own_command_runs(tmp_path):
+def test_without_a_prefork_flowers_own_command_runs(tmp_path):
     shim, real = write_shim(tmp_path / "shim"), tmp_path / "real"
     real.mkdir()
     (real / COMMAND).write_text('#!/bin/sh\necho "real $*"\n')
     (real / COMMAND).chmod(0o700)
     env = {"PATH": f"{shim}:{real}:/usr/bin:/bin"}
-    for more in ({}, {"FEDTAILOR_NURSERY": str(tmp_path / "nobody.sock")}):
+    for more in ({}, {"FEDTAILOR_PREFORK": str(tmp_path / "nobody.sock")}):
         done = subprocess.run(
             [shim / COMMAND, "--token", "x y"], env=env | more, capture_output=True, text=True
         )
@@ -127,7 +127,7 @@ def test_without_a_nursery_flowers_own_command_runs(tmp_path):
 def test_a_forked_child_is_flowers_command(tmp_path):
     pytest.importorskip("flwr", reason="needs flwr: pip install 'fedtailor[flower]'")
     shim, where = write_shim(tmp_path / "shim"), tmp_path / "n.sock"
-    nursery = subprocess.Popen(
+    prefork = subprocess.Popen(
         [sys.executable, "-m", "fedtailor.federation.site.prefork", str(where)]
     )
     try:
@@ -137,15 +137,15 @@ def test_a_forked_child_is_flowers_command(tmp_path):
         time.sleep(0.2)
         done = subprocess.run(
             [shim / COMMAND, "--help"],
-            env={"PATH": "/nowhere", "FEDTAILOR_NURSERY": str(where)},
+            env={"PATH": "/nowhere", "FEDTAILOR_PREFORK": str(where)},
             capture_output=True,
             text=True,
             timeout=60,
         )
         assert "Run a Flower ClientApp" in done.stdout
     finally:
-        nursery.terminate()
-        nursery.wait()
+        prefork.terminate()
+        prefork.wait()
 
 
 def test_paths_that_flower_cannot_take_are_refused(tmp_path):

@@ -1,17 +1,88 @@
-"""Flower's app at the coordinator, one for every method."""
+"""Flower's app at the coordinator, one for every method: from its file to its last round."""
 
 from __future__ import annotations
 
 import logging
 import sys
+from dataclasses import replace
+from pathlib import Path
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedtailor.federation.coordinator.serve import serve
+from fedtailor.core.errors import BadInput
+from fedtailor.federation.coordinator.carrier import FlowerTransport
+from fedtailor.federation.coordinator.coordinator import Coordinator, Stopped
+from fedtailor.federation.coordinator.federation_file import FederationFile, read_federation
+from fedtailor.federation.coordinator.store import FAILED, FINISHED, STOPPED, CoordinatorStore, Line
 from fedtailor.federation.protocol.packet import named_file
+from fedtailor.federation.protocol.plan import set_up
+
+log = logging.getLogger("fedtailor.coordinator")
 
 FEDERATION = "federation"  # in a run's config
+PATIENCE = 90.0  # seconds until the app of a killed coordinator must have noticed
+
+
+def _say(line: Line) -> None:
+    if "finished" in line:
+        log.info("finished: %s", line["finished"])
+        return
+    if "scores" in line:
+        log.info("scores after round %d: %s", line["round"], line["scores"])
+        return
+    log.info(
+        "round %d: %d of %d sites, %.1f s%s",
+        line["round"],
+        len(line["taken"]),
+        len(line["cohort"]),
+        line["seconds"],
+        f", without {line['failed']}" if line["failed"] else "",
+    )
+
+
+def coordinator_of(grid: Grid, federation: FederationFile, store: CoordinatorStore) -> Coordinator:
+    """A coordinator that stands where its checkpoint left it."""
+    transport = FlowerTransport(grid, federation.rules.limits)
+    setup = set_up(federation.plan)
+    return Coordinator(setup, federation.id, store, transport, federation.rules, _say)
+
+
+def run_coordinator(
+    grid: Grid, path: Path, run: str, min_sites: int = 0, deadline: float = 0.0
+) -> None:
+    """Plays the federation of a coordinator's file; a new Flower run goes on where the last one
+    ended.
+
+    Args:
+      grid: Flower's, to all sites.
+      path: of the file.
+      run: Flower's id of this run.
+      min_sites: for this run; 0: as the file says.
+      deadline: seconds for a round in this run; 0: as the file says.
+    """
+    found = read_federation(path)
+    least, longest = min_sites or found.rules.min_sites, deadline or found.rules.deadline
+    found = found._replace(rules=replace(found.rules, min_sites=least, deadline=longest))
+    store = CoordinatorStore(found.folder, found.id, found.plan.fingerprint())
+    done = 0
+    try:
+        with store.played(PATIENCE):
+            coordinator = coordinator_of(grid, found, store)
+            try:
+                coordinator.run()
+            finally:
+                done = coordinator.now.round
+            store.ended(run, done, FINISHED)
+    except Stopped as reason:
+        # not a fault: everything is in the folder, and the next run goes on
+        log.warning("%s", reason)
+        store.ended(run, done, STOPPED, str(reason))
+    except Exception as error:
+        # Flower's own log may not show it
+        store.ended(run, done, FAILED, str(error) if isinstance(error, BadInput) else f"{error!r}")
+        raise
+
 
 server_app = ServerApp()
 
@@ -21,7 +92,7 @@ def main(grid: Grid, context: Context) -> None:
     """Plays the federation whose file the run's config names."""
     logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(message)s")
     config = context.run_config
-    serve(
+    run_coordinator(
         grid,
         named_file(config.get(FEDERATION), f"run config '{FEDERATION}'"),
         str(context.run_id),

@@ -18,7 +18,13 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from fedtailor.core.errors import BadInput
-from fedtailor.federation.protocol.packet import Limits, Packet, envelope, from_records, to_records
+from fedtailor.federation.protocol.packet import (
+    Limits,
+    Packet,
+    envelope_bytes,
+    from_records,
+    to_records,
+)
 from fedtailor.federation.protocol.transport import Answer
 
 log = logging.getLogger("fedtailor.coordinator")
@@ -48,7 +54,7 @@ class _Flight:
         self.due = 0.0
 
 
-class FlowerPost:
+class FlowerTransport:
     """Sends packets to Flower's nodes.
 
     Args:
@@ -76,7 +82,7 @@ class FlowerPost:
                 group_id=str(packet.header.get("round", "")),
                 ttl=max(seconds, 1.0),
             )
-            flights[place] = _Flight(message, envelope(records, packet))
+            flights[place] = _Flight(message, envelope_bytes(records, packet))
         done: SimpleQueue[_Done] = SimpleQueue()
         while flights and (now := time.monotonic()) < until:
             self._start_calls(flights, done, now)
@@ -134,7 +140,7 @@ class FlowerPost:
                 reason = f"Flower: {reply.error.reason} (code {reply.error.code})"
                 return Answer(place, None, " ".join(reason.split())[:300], flight.down)
             packet = from_records(reply.content, self.limits)
-            return Answer(place, packet, "", flight.down, envelope(reply.content, packet))
+            return Answer(place, packet, "", flight.down, envelope_bytes(reply.content, packet))
         except BadInput as error:
             return Answer(place, None, str(error), flight.down)
         except Exception as error:  # whatever one node sends must not end the others' round

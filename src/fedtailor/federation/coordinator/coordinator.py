@@ -18,12 +18,12 @@ from fedtailor.core import rng, tree
 from fedtailor.core.tree import Tree
 from fedtailor.engine.cohort import draw_cohort
 from fedtailor.federation.coordinator.gather import Gathered
-from fedtailor.federation.coordinator.membership import Came, Roll
-from fedtailor.federation.coordinator.store import Book, Line, Standing
-from fedtailor.federation.protocol.messages import counted, read_upload, to_arrays
+from fedtailor.federation.coordinator.membership import Membership, Responses
+from fedtailor.federation.coordinator.store import CoordinatorStore, Line, ServerCheckpoint
+from fedtailor.federation.protocol.messages import message_bytes, read_upload, to_arrays
 from fedtailor.federation.protocol.packet import FINISH, SCORE, TRAIN, Packet
-from fedtailor.federation.protocol.plan import Play, first_server, in_dtype, upload_like
-from fedtailor.federation.protocol.transport import Post, Rules
+from fedtailor.federation.protocol.plan import Setup, first_server, in_dtype, upload_like
+from fedtailor.federation.protocol.transport import Rules, Transport
 
 METRICS = ("post_accuracy", "post_loss", "pre_accuracy", "pre_loss", "local_accuracy")
 
@@ -36,34 +36,34 @@ class Coordinator:
     """Plays a federation.
 
     Args:
-      play: what was agreed on.
+      setup: what was agreed on.
       federation: its id.
-      book: where everything is kept.
-      post: carries messages.
+      store: where everything is kept.
+      transport: carries messages.
       rules: how long to wait for whom.
       watch: called with each line of the history.
     """
 
     def __init__(
         self,
-        play: Play,
+        setup: Setup,
         federation: str,
-        book: Book,
-        post: Post,
+        store: CoordinatorStore,
+        transport: Transport,
         rules: Rules = Rules(),
         watch: Callable[[Line], None] | None = None,
     ) -> None:
-        self.play, self.book, self.rules, self.watch = play, book, rules, watch
-        self.roll = Roll(play.plan, federation, book, post, rules)
-        blank = first_server(play, torch.ones(play.plan.clients, dtype=torch.int64))
-        self._like = upload_like(play, blank)
-        found = book.load(blank)
+        self.setup, self.store, self.rules, self.watch = setup, store, rules, watch
+        self.members = Membership(setup.plan, federation, store, transport, rules)
+        blank = first_server(setup, torch.ones(setup.plan.clients, dtype=torch.int64))
+        self._like = upload_like(setup, blank)
+        found = store.load(blank)
         self.begun = found is not None
-        nobody = [-1] * play.plan.clients
-        self.now = found or Standing(0, blank, nobody, [0] * play.plan.clients)
-        self.roll.round = self.now.round
+        nobody = [-1] * setup.plan.clients
+        self.now = found or ServerCheckpoint(0, blank, nobody, [0] * setup.plan.clients)
+        self.members.round = self.now.round
         if found:
-            book.forget_after(found.round)
+            store.forget_after(found.round)
 
     @property
     def one_by_one(self) -> bool:
@@ -72,9 +72,9 @@ class Coordinator:
 
     def _message(self, purpose: int, client: int) -> Tree:
         cid = torch.tensor(client)
-        turn = self.play.turn(purpose, self.now.round).of(cid)
+        turn = self.setup.turn(purpose, self.now.round).of(cid)
         with torch.no_grad():
-            return self.play.method.send(self.now.server, cid, turn)
+            return self.setup.method.send(self.now.server, cid, turn)
 
     # --- playing ---
 
@@ -84,53 +84,53 @@ class Coordinator:
         Raises:
           Stopped: too few sites, or somebody asked for it.
         """
-        with in_dtype(self.play.plan.dtype):
+        with in_dtype(self.setup.plan.dtype):
             self._begin()
-            while self.now.round < self.play.plan.rounds:
+            while self.now.round < self.setup.plan.rounds:
                 self._score()
-                if self.book.stop_asked:
+                if self.store.stop_asked:
                     raise Stopped(f"stopped after round {self.now.round}: a stop file was found")
-                self.roll.welcome()
+                self.members.welcome()
                 line = self._round()
                 if self.watch:
                     self.watch(line)
             self._end()
-        return self.book.history()
+        return self.store.history()
 
     def _begin(self) -> None:
         """Waits for the sites; without all of them only when time is over."""
-        begun, roll, clients = time.monotonic(), self.roll, self.play.plan.clients
+        begun, members, clients = time.monotonic(), self.members, self.setup.plan.clients
         least = min(self.rules.min_sites, clients)
         # those of a federation that goes on are about to come back, or away
         patience = min(self.rules.wait, self.rules.join) if self.begun else self.rules.wait
         while True:
-            roll.welcome()
+            members.welcome()
             waited = time.monotonic() - begun
-            if len(roll.place) == clients or (waited > patience and len(roll.place) >= least):
+            if len(members.place) == clients or (waited > patience and len(members.place) >= least):
                 break
-            if self.book.stop_asked:
+            if self.store.stop_asked:
                 raise Stopped("stopped before the next round: a stop file was found")
             if waited > self.rules.wait:
                 raise Stopped(
-                    f"{len(roll.place)} of {clients} sites are there, at least {least} are needed: "
-                    "start them, then run again"
+                    f"{len(members.place)} of {clients} sites are there, at least {least} are "
+                    "needed: start them, then run again"
                 )
             time.sleep(min(1.0, self.rules.pause))
         if self.begun:
             return
-        usual = max(1, round(sum(roll.sizes.values()) / len(roll.sizes)))
-        sizes = [roll.sizes.get(i, usual) for i in range(clients)]  # late ones count as usual
-        server = first_server(self.play, torch.tensor(sizes))
+        usual = max(1, round(sum(members.sizes.values()) / len(members.sizes)))
+        sizes = [members.sizes.get(i, usual) for i in range(clients)]  # late ones count as usual
+        server = first_server(self.setup, torch.tensor(sizes))
         self.now = self.now._replace(server=server, sizes=sizes)
-        self.book.save(self.now)
+        self.store.save(self.now)
         self.begun = True
         seen = "one by one" if self.one_by_one else "as a mean"
-        self.roll.event("all", "began", f"{self.play.plan.method} needs uploads {seen}")
+        self.members.event("all", "began", f"{self.setup.plan.method} needs uploads {seen}")
 
     def _cohort(self, failed: set[int]) -> list[int]:
         """Who takes part: as the simulation draws; who failed in this round is left out of further
         attempts as long as enough others are there."""
-        plan = self.play.plan
+        plan = self.setup.plan
         everyone = torch.arange(plan.clients)
         left = torch.tensor([i for i in range(plan.clients) if i not in failed], dtype=torch.int64)
         eligible = left if len(left) >= max(1, self.rules.min_sites) else everyone
@@ -147,47 +147,49 @@ class Coordinator:
 
             def make(client: int, sent: dict[int, int] = sent) -> Packet:
                 message = self._message(rng.TURN, client)
-                sent[client] = counted(message)
-                said = self.roll.header(TRAIN, client=client, last=self.now.last[client], post=True)
+                sent[client] = message_bytes(message)
+                said = self.members.header(
+                    TRAIN, client=client, last=self.now.last[client], post=True
+                )
                 return Packet(said, to_arrays(message))
 
             def accept(client: int, packet: Packet, gathered: Gathered = gathered) -> None:
                 gathered.add(client, read_upload(packet, self._like, self.rules.largest))
 
-            came = self.roll.collect(cohort, TRAIN, make, accept)
-            failed |= came.failed
-            enough = len(came.packets) >= min(self.rules.min_sites, len(cohort))
+            responses = self.members.collect(cohort, TRAIN, make, accept)
+            failed |= responses.failed
+            enough = len(responses.packets) >= min(self.rules.min_sites, len(cohort))
             if enough and (server := self._received(gathered)) is not None:
-                return self._count(server, cohort, came, gathered, sent, failed, begun)
+                return self._count(server, cohort, responses, gathered, sent, failed, begun)
             if enough:
                 who = gathered.extreme()
                 failed[who] = "its upload would make the server's state infinite"
-                self.roll.event(self.roll.name(who), "left out", failed[who])
+                self.members.event(self.members.name(who), "left out", failed[who])
                 continue
-            few = f"{len(came.packets)} answers are too few"
-            self.roll.event("all", "round not counted", few)
-            if self.book.stop_asked:
+            few = f"{len(responses.packets)} answers are too few"
+            self.members.event("all", "round not counted", few)
+            if self.store.stop_asked:
                 raise Stopped(f"stopped after round {self.now.round}: a stop file was found")
             time.sleep(self.rules.pause)
-            self.roll.welcome()
+            self.members.welcome()
         raise Stopped(
             f"round {self.now.round + 1}: too few sites in {self.rules.attempts} attempts "
-            f"({'; '.join(f'{self.roll.name(i)}: {why}' for i, why in sorted(failed.items()))})"
+            f"({'; '.join(f'{self.members.name(i)}: {why}' for i, why in sorted(failed.items()))})"
         )
 
     def _received(self, gathered: Gathered) -> Tree | None:
         """The server's state after a round; None if finite uploads make it overflow."""
         ids, upload, _ = gathered.whole()
-        turn = self.play.turn(rng.TURN, self.now.round)
+        turn = self.setup.turn(rng.TURN, self.now.round)
         with torch.no_grad():
-            server = self.play.method.receive(self.now.server, ids, upload, turn)
+            server = self.setup.method.receive(self.now.server, ids, upload, turn)
         return server if tree.finite(server) or not tree.finite(self.now.server) else None
 
     def _count(
         self,
         server: Tree,
         cohort: list[int],
-        came: Came,
+        responses: Responses,
         gathered: Gathered,
         sent: dict[int, int],
         failed: dict[int, str],
@@ -197,22 +199,24 @@ class Coordinator:
         ids, _, up = gathered.whole()
         taken = set(ids.tolist())
         last = [self.now.round if i in taken else was for i, was in enumerate(self.now.last)]
-        self.now = Standing(self.now.round + 1, server, last, self.now.sizes)
-        self.roll.round = self.now.round
-        self.book.save(self.now)
+        self.now = ServerCheckpoint(self.now.round + 1, server, last, self.now.sizes)
+        self.members.round = self.now.round
+        self.store.save(self.now)
         line: Line = {
             "round": self.now.round,
             "cohort": cohort,
             "taken": sorted(taken),
             "failed": {
-                self.roll.name(i): why for i, why in sorted(failed.items()) if i not in taken
+                self.members.name(i): why for i, why in sorted(failed.items()) if i not in taken
             },
             "bytes": {"up": up, "down": sum(sent.values())},
-            "envelope": came.envelope,
-            "sites": {self.roll.name(i): _metrics(p) for i, p in sorted(came.packets.items())},
+            "envelope": responses.envelope,
+            "sites": {
+                self.members.name(i): _metrics(p) for i, p in sorted(responses.packets.items())
+            },
             "seconds": round(time.monotonic() - begun, 3),
         }
-        self.book.note(line)
+        self.store.note(line)
         return line
 
     def _score(self) -> None:
@@ -221,10 +225,10 @@ class Coordinator:
         now, every = self.now.round, self.rules.score_every
         if not now or not every or now % every:
             return
-        if any(line.get("round") == now and "scores" in line for line in self.book.history()):
+        if any(line.get("round") == now and "scores" in line for line in self.store.history()):
             return
         line: Line = {"round": now, "scores": self._everyone(SCORE)}
-        self.book.note(line)
+        self.store.note(line)
         if self.watch:
             self.watch(line)
 
@@ -232,21 +236,23 @@ class Coordinator:
         """What all sites say of the model that they would use now."""
 
         def make(client: int) -> Packet:
-            said = self.roll.header(kind, client=client, last=self.now.last[client])
+            said = self.members.header(kind, client=client, last=self.now.last[client])
             return Packet(said, to_arrays(self._message(rng.SCORE, client)))
 
-        came = self.roll.collect(list(range(self.play.plan.clients)), kind, make, lambda i, p: None)
-        return {self.roll.name(i): _metrics(p) for i, p in sorted(came.packets.items())}
+        responses = self.members.collect(
+            list(range(self.setup.plan.clients)), kind, make, lambda i, p: None
+        )
+        return {self.members.name(i): _metrics(p) for i, p in sorted(responses.packets.items())}
 
     def _end(self) -> None:
         """Every site makes its model; who is not there now gets it when the federation is run
         again."""
-        done = self.book.history()
-        if done and done[-1].get("finished", {}).keys() >= set(self.roll.names.values()):
+        done = self.store.history()
+        if done and done[-1].get("finished", {}).keys() >= set(self.members.names.values()):
             return
         finished = self._everyone(FINISH)
         line: Line = {"round": self.now.round, "finished": finished}
-        self.book.note(line)
+        self.store.note(line)
         if self.watch:
             self.watch(line)
 

@@ -24,7 +24,7 @@ from fedtailor.core.options import Count
 from fedtailor.core.settings_file import check_table, read_toml, remaining, setting
 from fedtailor.datasets import Encoder, encode
 from fedtailor.federation.protocol.packet import checked_id
-from fedtailor.federation.protocol.plan import Plan, make_plan
+from fedtailor.federation.protocol.plan import TrainingPlan, make_training_plan
 from fedtailor.federation.protocol.transport import Rules
 from fedtailor.results.config import Config, make_config, settings
 from fedtailor.runs.build import lay_out
@@ -62,7 +62,7 @@ class FederationFile(NamedTuple):
 
     id: str
     folder: Path
-    plan: Plan
+    plan: TrainingPlan
     rules: Rules
 
 
@@ -103,6 +103,6 @@ def read_federation(path: Path) -> FederationFile:
             raise BadInput(f"sites is {sites}, but the data are divided among {config.clients}")
     except BadInput as error:
         raise BadInput(f"{where}: {error}") from None
-    plan = make_plan(replace(config, clients=sites), encoder, sites)
+    plan = make_training_plan(replace(config, clients=sites), encoder, sites)
     folder = (path.parent / table.folder).resolve()
     return FederationFile(checked_id(table.id), folder, plan, table)

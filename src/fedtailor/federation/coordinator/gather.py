@@ -9,7 +9,7 @@ from fedtailor.core import tree
 from fedtailor.core.method import Upload
 from fedtailor.core.tree import Tree
 from fedtailor.engine.fold import Fold
-from fedtailor.federation.protocol.messages import counted
+from fedtailor.federation.protocol.messages import message_bytes
 
 
 class Gathered:
@@ -37,7 +37,7 @@ class Gathered:
 
     def _take(self, client: int) -> None:
         upload = self._waiting.pop(client)
-        self._up += counted(upload.mean) + counted(upload.each)
+        self._up += message_bytes(upload.mean) + message_bytes(upload.each)
         self._fold.add(
             tree.map(lambda p: p[None], upload.mean), torch.as_tensor(upload.weight)[None]
         )

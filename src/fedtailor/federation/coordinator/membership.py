@@ -9,15 +9,15 @@ from typing import Any, NamedTuple
 
 from fedtailor.core.errors import BadInput
 from fedtailor.core.version import __version__
-from fedtailor.federation.coordinator.store import Book
+from fedtailor.federation.coordinator.store import CoordinatorStore
 from fedtailor.federation.protocol.packet import JOIN, PROTOCOL, Header, Packet
-from fedtailor.federation.protocol.plan import Plan
-from fedtailor.federation.protocol.transport import Answer, Post, Rules
+from fedtailor.federation.protocol.plan import TrainingPlan
+from fedtailor.federation.protocol.transport import Answer, Rules, Transport
 
 log = logging.getLogger("fedtailor.coordinator")
 
 
-class Came(NamedTuple):
+class Responses(NamedTuple):
     """A round's answers.
 
     Attributes:
@@ -31,24 +31,31 @@ class Came(NamedTuple):
     envelope: dict[str, int]
 
 
-class Late(BadInput):
+class LateAnswer(BadInput):
     """An answer to an older message; the right one may still come."""
 
 
-class Roll:
+class Membership:
     """The sites of a federation, as the coordinator knows them.
 
     Args:
       plan: what was agreed on.
       federation: its id.
-      book: where events are written.
-      post: carries messages.
+      store: where events are written.
+      transport: carries messages.
       rules: how long to wait for whom.
     """
 
-    def __init__(self, plan: Plan, federation: str, book: Book, post: Post, rules: Rules) -> None:
-        self.plan, self.client_data, self.book = plan, federation, book
-        self.post, self.rules = post, rules
+    def __init__(
+        self,
+        plan: TrainingPlan,
+        federation: str,
+        store: CoordinatorStore,
+        transport: Transport,
+        rules: Rules,
+    ) -> None:
+        self.plan, self.federation, self.store = plan, federation, store
+        self.transport, self.rules = transport, rules
         self.fingerprint = plan.fingerprint()
         self.round = 0  # the one that is played now, from 0
         self.place: dict[int, int] = {}  # client -> where it is
@@ -65,7 +72,7 @@ class Roll:
     def event(self, who: str, what: str, detail: str = "") -> None:
         """Writes down what happened to whom."""
         log.warning("round %d: %s: %s %s", self.round + 1, who, what, detail)
-        self.book.event(self.round + 1, who, what, detail)
+        self.store.event(self.round + 1, who, what, detail)
 
     def header(self, kind: str, **more: Any) -> Header:
         """What every message says of itself."""
@@ -85,12 +92,12 @@ class Roll:
         if len(self.place) == self.plan.clients and not self._suspect:
             return
         known, now = set(self.place.values()), time.monotonic()
-        asked = [p for p in self.post.places() if p not in known]
+        asked = [p for p in self.transport.places() if p not in known]
         asked = [p for p in asked if now >= self._refused.get(p, ("", 0.0))[1]]
         if not asked:
             return
         header = self.header(JOIN, text=self.plan.text())
-        for answer in self.post.ask({p: Packet(header, {}) for p in asked}, self.rules.join):
+        for answer in self.transport.ask({p: Packet(header, {}) for p in asked}, self.rules.join):
             try:
                 self._admit(answer)
             except BadInput as error:
@@ -109,7 +116,7 @@ class Roll:
         if rows < 1:
             raise BadInput(f"client {client} has {rows} training rows")
         old = self.place.get(client)
-        if old is not None and old in self.post.places() and client not in self._suspect:
+        if old is not None and old in self.transport.places() and client not in self._suspect:
             raise BadInput(f"says it is client {client}, which place {old} is already")
         name = packet.text("name")[:80]
         # whoever reads the history knows sites by their names alone
@@ -147,7 +154,7 @@ class Roll:
             found = packet.header.get(name)
             if found != expected:
                 if name == "round" and isinstance(found, int) and found < self.round:
-                    raise Late(f"late answer of round {found + 1}")
+                    raise LateAnswer(f"late answer of round {found + 1}")
                 raise BadInput(f"another {name}: {found!r}"[:80])
         return packet
 
@@ -159,24 +166,24 @@ class Roll:
         kind: str,
         make: Callable[[int], Packet],
         accept: Callable[[int, Packet], None],
-    ) -> Came:
+    ) -> Responses:
         """Asks clients and hands what is sound to `accept`, which may still refuse it."""
-        here = set(self.post.places())
-        came = Came({}, {}, {"down": 0, "up": 0})
+        here = set(self.transport.places())
+        responses = Responses({}, {}, {"down": 0, "up": 0})
         for i in ids:
             if self.place.get(i) not in here:
-                came.failed[i] = "not connected"
+                responses.failed[i] = "not connected"
                 self.place.pop(i, None)
-        requests = {self.place[i]: make(i) for i in ids if i not in came.failed}
-        who = {self.place[i]: i for i in ids if i not in came.failed}
-        for answer in self.post.ask(requests, self.rules.deadline) if requests else ():
+        requests = {self.place[i]: make(i) for i in ids if i not in responses.failed}
+        who = {self.place[i]: i for i in ids if i not in responses.failed}
+        for answer in self.transport.ask(requests, self.rules.deadline) if requests else ():
             client = who.get(answer.place)
             if client is None:
                 self.event(f"place {answer.place}", "was not asked", "its answer is ignored")
                 continue
-            came.envelope["down"] += answer.down
-            came.envelope["up"] += answer.up
-            if client in came.packets:
+            responses.envelope["down"] += answer.down
+            responses.envelope["up"] += answer.up
+            if client in responses.packets:
                 self.event(self.name(client), "answered twice", "the first answer counts")
                 continue
             try:
@@ -184,23 +191,23 @@ class Roll:
                 if packet.number("client") != client:
                     raise BadInput(f"says it is client {packet.number('client')}, not {client}")
                 accept(client, packet)
-            except Late as error:
+            except LateAnswer as error:
                 self.event(self.name(client), "late", f"{error}: ignored")
                 continue
             except BadInput as error:
-                came.failed[client] = str(error)
+                responses.failed[client] = str(error)
                 continue
-            came.failed.pop(client, None)
-            came.packets[client] = packet
-            if len(came.packets) == len(requests):
+            responses.failed.pop(client, None)
+            responses.packets[client] = packet
+            if len(responses.packets) == len(requests):
                 break
         for client in who.values():
-            if client not in came.packets:
-                came.failed.setdefault(client, f"no answer in {self.rules.deadline:g} s")
-        for client, reason in sorted(came.failed.items()):
+            if client not in responses.packets:
+                responses.failed.setdefault(client, f"no answer in {self.rules.deadline:g} s")
+        for client, reason in sorted(responses.failed.items()):
             self.event(self.name(client), f"failed in {kind}", reason)
             self._suspect.add(client)
             if reason.startswith("plan:"):  # it lost what it knew: it has to join again
                 self.place.pop(client, None)
-        self._suspect -= set(came.packets)
-        return came
+        self._suspect -= set(responses.packets)
+        return responses

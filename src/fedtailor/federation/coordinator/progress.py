@@ -125,7 +125,7 @@ def forget_stop(folder: Path) -> None:
     (folder / STOP).unlink(missing_ok=True)
 
 
-class SiteStanding(NamedTuple):
+class SiteStatus(NamedTuple):
     """What the coordinator knows of a site.
 
     Attributes:
@@ -145,8 +145,8 @@ class SiteStanding(NamedTuple):
     why: str
 
 
-def sites_of(folder: Path, names: dict[str, bool | None]) -> list[SiteStanding]:
-    """Each site's standing.
+def sites_of(folder: Path, names: dict[str, bool | None]) -> list[SiteStatus]:
+    """What the coordinator knows of each site.
 
     Args:
       folder: of the federation.
@@ -168,7 +168,7 @@ def sites_of(folder: Path, names: dict[str, bool | None]) -> list[SiteStanding]:
             accuracy[name] = found
     everyone = dict.fromkeys([*names, *sorted({*joined, *last, *failures})])
     return [
-        SiteStanding(
+        SiteStatus(
             name,
             names.get(name),
             last.get(name, 0),

@@ -18,7 +18,7 @@ from safetensors.torch import load, save
 from fedtailor.core import tree
 from fedtailor.core.errors import BadInput
 from fedtailor.core.tree import Tree
-from fedtailor.federation.protocol.messages import in_order
+from fedtailor.federation.protocol.messages import ordered_like
 from fedtailor.federation.protocol.packet import checked_id
 from fedtailor.federation.site.state import write_whole
 
@@ -29,7 +29,7 @@ FINISHED, STOPPED, FAILED = ENDS = ("finished", "stopped", "failed")  # events o
 Line = dict[str, Any]
 
 
-class Standing(NamedTuple):
+class ServerCheckpoint(NamedTuple):
     """Where a federation stands.
 
     Attributes:
@@ -45,7 +45,7 @@ class Standing(NamedTuple):
     sizes: list[int]
 
 
-class Book:
+class CoordinatorStore:
     """The coordinator's folder for one federation.
 
     Args:
@@ -87,7 +87,7 @@ class Book:
                 time.sleep(0.2)
             yield
 
-    def save(self, now: Standing) -> None:
+    def save(self, now: ServerCheckpoint) -> None:
         """Writes a checkpoint: at any moment the old or the new one is whole."""
         flat = {
             k: v.detach().cpu().contiguous().clone() for k, v in tree.flatten(now.server).items()
@@ -108,7 +108,7 @@ class Book:
             if old.name != name:
                 old.unlink(missing_ok=True)
 
-    def load(self, like: Tree) -> Standing | None:
+    def load(self, like: Tree) -> ServerCheckpoint | None:
         """The latest checkpoint; None if the federation has not begun.
 
         Raises:
@@ -125,7 +125,7 @@ class Book:
             sound = hashlib.sha256(raw).hexdigest() == found["sha256"]
             server = tree.unflatten(load(raw)) if sound else {}
             last, sizes = ([int(v) for v in found[k]] for k in ("last", "sizes"))
-            standing = Standing(int(found["round"]), server, last, sizes)
+            checkpoint = ServerCheckpoint(int(found["round"]), server, last, sizes)
         except (OSError, ValueError, KeyError, TypeError, SafetensorError) as error:
             raise BadInput(f"checkpoint '{path}' cannot be read ({error})") from None
         if not sound:
@@ -136,7 +136,7 @@ class Book:
                 "the new one another id"
             )
         try:
-            return standing._replace(server=in_order(server, like))
+            return checkpoint._replace(server=ordered_like(server, like))
         except BadInput as error:
             raise BadInput(f"checkpoint '{file}': {error}: give a new id") from None
 

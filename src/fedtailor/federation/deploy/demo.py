@@ -14,9 +14,9 @@ from fedtailor.core.errors import BadInput
 from fedtailor.federation.coordinator.federation_file import read_federation
 from fedtailor.federation.coordinator.progress import Ending, folder_of, follow
 from fedtailor.federation.coordinator.store import Line
-from fedtailor.federation.deploy.processes import Group, free_port
+from fedtailor.federation.deploy.processes import ProcessGroup, free_port
 from fedtailor.federation.deploy.project import Project, read_project
-from fedtailor.federation.deploy.project_files import Wanted, write_project
+from fedtailor.federation.deploy.project_files import ProjectSpec, write_project
 
 READY_SECONDS = 90.0
 
@@ -24,7 +24,7 @@ READY_SECONDS = 90.0
 def demo_project(folder: Path, method: str, rounds: int, sites: int, insecure: bool) -> Project:
     """Writes the demo's project: digits, divided unevenly, on free ports of this machine."""
     settings = {"data": "digits", "partition": "dirichlet:0.1", "model": "cnn", "rounds": rounds}
-    wanted = Wanted(
+    spec = ProjectSpec(
         "demo",
         method,
         [f"site-{i}" for i in range(sites)],
@@ -34,7 +34,7 @@ def demo_project(folder: Path, method: str, rounds: int, sites: int, insecure: b
         node_ports=[free_port() for _ in range(sites)],
         insecure=insecure,
     )
-    return read_project(write_project(folder, wanted), insecure=insecure)
+    return read_project(write_project(folder, spec), insecure=insecure)
 
 
 def play_demo(
@@ -54,7 +54,7 @@ def play_demo(
     env = os.environ | {"PYTHON": sys.executable}
     env.setdefault("OMP_NUM_THREADS", "1")  # sites share this machine's cores
     found, link = read_federation(project.file), project.link()
-    with Group(project.folder / "logs") as group:
+    with ProcessGroup(project.folder / "logs") as group:
         say("starting the coordinator")
         start_script(group, "coordinator", project.folder / "coordinator", env)
         wait_until(link.listens, group, "coordinator", "listen")
@@ -73,7 +73,7 @@ def play_demo(
         return follow(folder, link.status, run, 0, tell)
 
 
-def start_script(group: Group, name: str, folder: Path, env: dict[str, str]) -> None:
+def start_script(group: ProcessGroup, name: str, folder: Path, env: dict[str, str]) -> None:
     """Starts the coordinator or a site with the script in its folder."""
     group.start(name, ["sh", str(folder / "start.sh")], env, folder)
 
@@ -84,7 +84,7 @@ def _count(folder: Path) -> int:
 
 def wait_until(
     condition: Callable[[], bool],
-    group: Group,
+    group: ProcessGroup,
     name: str,
     what: str,
     seconds: float = READY_SECONDS,
@@ -102,7 +102,7 @@ def wait_until(
         time.sleep(0.1)
 
 
-def cards_of(project: Project, sites: int) -> list[dict[str, Any]]:
+def model_cards(project: Project, sites: int) -> list[dict[str, Any]]:
     """Each site's card, as it lies in its own folder; a site without one is left out."""
     found = []
     for i in range(sites):

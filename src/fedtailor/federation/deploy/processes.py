@@ -29,7 +29,7 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-class Group:
+class ProcessGroup:
     """Processes with names, each with a group of its own; a `with` ends all of them.
 
     Args:

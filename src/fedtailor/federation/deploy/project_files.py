@@ -31,7 +31,7 @@ _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 
 
 @dataclass(frozen=True)
-class Wanted:
+class ProjectSpec:
     """A project to be written.
 
     Attributes:
@@ -96,54 +96,54 @@ def _filled(text: str, **values: Any) -> str:
     return Template(text).substitute({k: str(v) for k, v in values.items()})
 
 
-def _federation_toml(wanted: Wanted) -> str:
-    trial = wanted.preprocessing is None
-    own = {k: v for k, v in wanted.settings.items() if trial or k not in OF_DATA}
-    table = {"id": wanted.id, "sites": len(wanted.sites), "folder": STATE}
+def _federation_toml(spec: ProjectSpec) -> str:
+    trial = spec.preprocessing is None
+    own = {k: v for k, v in spec.settings.items() if trial or k not in OF_DATA}
+    table = {"id": spec.id, "sites": len(spec.sites), "folder": STATE}
     if not trial:
         table |= {"preprocessing": "preprocessing.json"}
-    loopback = wanted.host in (*_LOOPBACKS, "localhost")
+    loopback = spec.host in (*_LOOPBACKS, "localhost")
     # who listens at IPv6 addresses is not found at 127.0.0.1
-    everywhere, contact = ("::", "::1") if _is_ipv6(wanted.host) else ("0.0.0.0", "127.0.0.1")
+    everywhere, contact = ("::", "::1") if _is_ipv6(spec.host) else ("0.0.0.0", "127.0.0.1")
     where: dict[str, Any] = {
-        "host": wanted.host,
-        "port": wanted.port,
-        "listen": wanted.host if loopback else everywhere,
+        "host": spec.host,
+        "port": spec.port,
+        "listen": spec.host if loopback else everywhere,
         "contact": contact,
     }
-    if not wanted.insecure:
+    if not spec.insecure:
         names = {"authority": "ca.crt", "certificate": "server.pem", "key": "server.key"}
         where |= {k: f"coordinator/certificates/{v}" for k, v in names.items()}
         where |= {"keys": "coordinator/keys"}
     return (
         f"# {MARK} {__version__}: what this federation learns. All sites agree to it when they "
         "join;\n# a change of method, network or training needs a new id.\n"
-        + _toml({"method": wanted.method} | own)
+        + _toml({"method": spec.method} | own)
         + "\n[options]  # the method's own: fedtailor show METHOD\n"
-        + _toml(wanted.options)
+        + _toml(spec.options)
         + "\n[federation]\n"
-        + _toml(table | dict(wanted.rules))
+        + _toml(table | dict(spec.rules))
         + "\n[coordinator]  # where it runs; paths are relative to this file\n"
         + _toml(where)
     )
 
 
-def _site_toml(wanted: Wanted, number: int) -> str:
-    given = {k: v for k, v in wanted.settings.items() if k in OF_DATA}
-    said: dict[str, Any] = {"client": number, "name": wanted.sites[number], "folder": "state"}
+def _site_toml(spec: ProjectSpec, number: int) -> str:
+    given = {k: v for k, v in spec.settings.items() if k in OF_DATA}
+    said: dict[str, Any] = {"client": number, "name": spec.sites[number], "folder": "state"}
     note = ""
-    if wanted.preprocessing is None:
-        said |= {"data": "digits"} | given | {"clients": len(wanted.sites)}
+    if spec.preprocessing is None:
+        said |= {"data": "digits"} | given | {"clients": len(spec.sites)}
     else:
         note = "# CHANGE `data`: a file or folder in any form that `fedtailor run --data` takes.\n"
         unfit = ("data", "data_dir", "clients", "partition", "client_column", "min_samples")
         said |= {"data": "data"} | {k: v for k, v in given.items() if k not in unfit}
     return (
-        f"# Site '{wanted.sites[number]}' of '{wanted.id}': its data, and what it agrees to. Paths "
+        f"# Site '{spec.sites[number]}' of '{spec.id}': its data, and what it agrees to. Paths "
         "are relative to\n# this file. Nothing here leaves the site but its name.\n"
         + note
         + _toml(said)
-        + f"allow = {as_toml([wanted.method])}  # methods that it takes part in\n"
+        + f"allow = {as_toml([spec.method])}  # methods that it takes part in\n"
         + "# share = []        # leave out test scores and the Local baseline\n"
         + "# max_rounds = 100  # refuse after so many\n"
     )
@@ -154,11 +154,11 @@ def _script(path: Path, text: str) -> None:
     path.chmod(0o755)
 
 
-def _unit(path: Path, wanted: Wanted, what: str, folder: str, seconds: int) -> None:
+def _unit(path: Path, spec: ProjectSpec, what: str, folder: str, seconds: int) -> None:
     text = _filled(
         templates.UNIT,
         what=what,
-        federation=wanted.id,
+        federation=spec.id,
         unit=path.name,
         user="fedtailor",
         folder=folder,
@@ -167,65 +167,65 @@ def _unit(path: Path, wanted: Wanted, what: str, folder: str, seconds: int) -> N
     path.write_text(text, encoding="utf-8")
 
 
-def _write_coordinator(root: Path, wanted: Wanted) -> None:
+def _write_coordinator(root: Path, spec: ProjectSpec) -> None:
     here = root / "coordinator"
     here.mkdir()
-    if not wanted.insecure:
+    if not spec.insecure:
         # for loopback too, where this machine's own commands find it
-        hosts = [wanted.host, *_LOOPBACKS, "localhost", "coordinator"]
+        hosts = [spec.host, *_LOOPBACKS, "localhost", "coordinator"]
         make_certificates(here / "certificates", list(dict.fromkeys(hosts)))
         (here / "keys").mkdir()
-    insecure = " --insecure" if wanted.insecure else ""
+    insecure = " --insecure" if spec.insecure else ""
     _script(
         here / "start.sh",
-        _filled(templates.COORDINATOR_SH, federation=wanted.id, insecure=insecure),
+        _filled(templates.COORDINATOR_SH, federation=spec.id, insecure=insecure),
     )
     unit = here / "fedtailor-coordinator.service"
-    _unit(unit, wanted, "coordinator", f"/srv/{wanted.id}/coordinator", 10)
+    _unit(unit, spec, "coordinator", f"/srv/{spec.id}/coordinator", 10)
 
 
-def _write_site(root: Path, wanted: Wanted, number: int) -> None:
-    name = wanted.sites[number]
+def _write_site(root: Path, spec: ProjectSpec, number: int) -> None:
+    name = spec.sites[number]
     here = root / "sites" / name
     here.mkdir(parents=True, mode=0o700)
-    (here / "site.toml").write_text(_site_toml(wanted, number), encoding="utf-8")
-    if not wanted.insecure:
+    (here / "site.toml").write_text(_site_toml(spec, number), encoding="utf-8")
+    if not spec.insecure:
         public = make_node_key(here / "node.key")
         shutil.copyfile(public, root / "coordinator" / "keys" / f"{name}.pub")
         shutil.copyfile(root / "coordinator" / "certificates" / "ca.crt", here / "ca.crt")
-    ports = wanted.node_ports or [NODE_PORT + i for i in range(len(wanted.sites))]
+    ports = spec.node_ports or [NODE_PORT + i for i in range(len(spec.sites))]
     script = _filled(
         templates.SITE_SH,
         site=name,
-        federation=wanted.id,
-        address=address_of(wanted.host, wanted.port),
-        trust=templates.SITE_INSECURE if wanted.insecure else templates.SITE_TRUST,
+        federation=spec.id,
+        address=address_of(spec.host, spec.port),
+        trust=templates.SITE_INSECURE if spec.insecure else templates.SITE_TRUST,
         port=ports[number],
     )
     _script(here / "start.sh", script)
-    _unit(here / f"fedtailor-{name}.service", wanted, f"site {name}", f"/srv/{name}", 70)
+    _unit(here / f"fedtailor-{name}.service", spec, f"site {name}", f"/srv/{name}", 70)
 
 
-def _write_all(root: Path, wanted: Wanted) -> None:
-    (root / FILE).write_text(_federation_toml(wanted), encoding="utf-8")
+def _write_all(root: Path, spec: ProjectSpec) -> None:
+    (root / FILE).write_text(_federation_toml(spec), encoding="utf-8")
     mounted = ""
-    if wanted.preprocessing is not None:
-        text = json.dumps(wanted.preprocessing, indent=1) + "\n"
+    if spec.preprocessing is not None:
+        text = json.dumps(spec.preprocessing, indent=1) + "\n"
         (root / "preprocessing.json").write_text(text, encoding="utf-8")
         mounted = "      - ./preprocessing.json:/project/preprocessing.json:ro\n"
-    _write_coordinator(root, wanted)
-    for number in range(len(wanted.sites)):
-        _write_site(root, wanted, number)
+    _write_coordinator(root, spec)
+    for number in range(len(spec.sites)):
+        _write_site(root, spec, number)
     services = "".join(
-        _filled(templates.COMPOSE_SITE, site=name, port=wanted.port) for name in wanted.sites
+        _filled(templates.COMPOSE_SITE, site=name, port=spec.port) for name in spec.sites
     )
     compose = _filled(
         templates.COMPOSE,
-        federation=wanted.id,
+        federation=spec.id,
         version=__version__,
         preprocessing=mounted,
-        contact=', "--contact", "127.0.0.1"' if _is_ipv6(wanted.host) else "",
-        port=wanted.port,
+        contact=', "--contact", "127.0.0.1"' if _is_ipv6(spec.host) else "",
+        port=spec.port,
         sites=services,
     )
     (root / "compose.yaml").write_text(compose, encoding="utf-8")
@@ -236,18 +236,18 @@ def _write_all(root: Path, wanted: Wanted) -> None:
     mode = "**Without TLS and node keys: for trials on one machine only.** "
     readme = _filled(
         templates.README,
-        federation=wanted.id,
+        federation=spec.id,
         version=__version__,
-        what=(mode if wanted.insecure else "") + "Guide: docs/federation.md of FedTailor.",
-        insecure=" --insecure" if wanted.insecure else "",
+        what=(mode if spec.insecure else "") + "Guide: docs/federation.md of FedTailor.",
+        insecure=" --insecure" if spec.insecure else "",
     )
     (root / "README.md").write_text(readme, encoding="utf-8")
 
 
-def _check(root: Path, wanted: Wanted) -> None:
+def _check(root: Path, spec: ProjectSpec) -> None:
     """What was written is read as it will be, so that mistakes show now and not at the sites."""
     read_federation(root / FILE)
-    for name in wanted.sites:
+    for name in spec.sites:
         read_settings(root / "sites" / name / "site.toml")
 
 
@@ -258,22 +258,22 @@ def _is_project(folder: Path) -> bool:
         return False
 
 
-def write_project(folder: Path, wanted: Wanted, *, overwrite: bool = False) -> Path:
+def write_project(folder: Path, spec: ProjectSpec, *, overwrite: bool = False) -> Path:
     """Writes a project, wholly or not at all.
 
     Args:
       folder: that is not there, is empty, or holds an earlier project.
-      wanted: the project.
+      spec: the project.
       overwrite: remove an earlier project, with its keys and all that was learnt in it.
 
     Raises:
-      BadInput: something wanted cannot be had, or the folder holds something else.
+      BadInput: something in it cannot be had, or the folder holds something else.
     """
     folder = folder.expanduser().absolute()
-    checked_id(wanted.id)
-    check_names(wanted.sites, wanted.host)
-    if not 1 <= wanted.port <= LAST_PORT:
-        raise BadInput(f"port is {wanted.port}: give a number from 1 to {LAST_PORT}")
+    checked_id(spec.id)
+    check_names(spec.sites, spec.host)
+    if not 1 <= spec.port <= LAST_PORT:
+        raise BadInput(f"port is {spec.port}: give a number from 1 to {LAST_PORT}")
     taken = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
     if taken and not _is_project(folder):
         raise BadInput(f"'{folder}' is not empty and no earlier project: choose another folder")
@@ -289,8 +289,8 @@ def write_project(folder: Path, wanted: Wanted, *, overwrite: bool = False) -> P
         raise BadInput(f"folder '{folder}' cannot be made: {error.strerror}") from None
     try:
         try:
-            _write_all(made, wanted)
-            _check(made, wanted)
+            _write_all(made, spec)
+            _check(made, spec)
         except BadInput as error:  # the person knows nothing of the folder in between
             raise BadInput(str(error).replace(str(made.resolve()), str(folder))) from None
         made.chmod(0o755)

@@ -48,7 +48,7 @@ def _ended(folder: Path) -> str:
     return f"{ends[-1]['event']}{detail}"
 
 
-def standing_of(folder: Path, *, insecure: bool) -> dict[str, Any]:
+def project_status(folder: Path, *, insecure: bool) -> dict[str, Any]:
     """Everything that `fedtailor federation status` shows.
 
     Raises:

@@ -39,7 +39,7 @@ def register_keys(link: Link, folder: Path) -> None:
             log.warning("key '%s': %s", public, error)
 
 
-def serve(project: Project) -> int:
+def run_superlink(project: Project) -> int:
     """Runs until it is ended; returns the SuperLink's exit code."""
     link, ended = project.link(), threading.Event()
     if link.listens():
@@ -90,7 +90,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         project = read_project(said.folder, insecure=said.insecure)
         listen, contact = said.listen or project.listen, said.contact or project.contact
-        return serve(project._replace(listen=listen, contact=contact))
+        return run_superlink(project._replace(listen=listen, contact=contact))
     except FileNotFoundError:
         sys.stderr.write("fedtailor: Flower is not installed: pip install 'fedtailor[flower]'\n")
         return 2

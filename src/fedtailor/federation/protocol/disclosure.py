@@ -15,7 +15,7 @@ from fedtailor.core.form import Form
 from fedtailor.core.tree import Tree
 from fedtailor.datasets import Encoder
 from fedtailor.federation.protocol.messages import to_arrays
-from fedtailor.federation.protocol.plan import bring_to_life, first_server, make_plan, upload_like
+from fedtailor.federation.protocol.plan import first_server, make_training_plan, set_up, upload_like
 from fedtailor.results.config import make_config
 
 REFERENCE = "mlp"
@@ -50,7 +50,7 @@ PROTECTED = (
 )
 
 
-class Sent(NamedTuple):
+class SentArray(NamedTuple):
     """An array that leaves a site.
 
     Attributes:
@@ -68,19 +68,19 @@ class Sent(NamedTuple):
     needed: str
 
 
-class Leaving(NamedTuple):
+class Disclosure(NamedTuple):
     """Attributes:
     arrays: of one upload.
     parameters: of the reference network.
     each: why the server needs uploads one by one; empty if a mean would do.
     """
 
-    arrays: tuple[Sent, ...]
+    arrays: tuple[SentArray, ...]
     parameters: int
     each: tuple[str, ...]
 
 
-def what_leaves(method: str, options: dict[str, Any] | None = None) -> Leaving:
+def what_leaves(method: str, options: dict[str, Any] | None = None) -> Disclosure:
     """What a site uploads in a round of a method.
 
     Args:
@@ -92,16 +92,16 @@ def what_leaves(method: str, options: dict[str, Any] | None = None) -> Leaving:
     """
     encoder = Encoder(FORM, tuple(str(i) for i in range(FORM.classes)))
     config = make_config(method, {"model": REFERENCE, "device": "cpu"}, options or {})
-    play = bring_to_life(make_plan(config, encoder, CLIENTS))
-    server = first_server(play, torch.full((CLIENTS,), 100))
-    like = upload_like(play, server)
+    setup = set_up(make_training_plan(config, encoder, CLIENTS))
+    server = first_server(setup, torch.full((CLIENTS,), 100))
+    like = upload_like(setup, server)
     found = [sent for part in ("mean", "each") for sent in _arrays(like, part)]
-    parameters = sum(p.numel() for p in tree.leaves(play.initial))
-    return Leaving(tuple(found), parameters, tuple(s.name for s in found if s.needed == "each"))
+    parameters = sum(p.numel() for p in tree.leaves(setup.initial))
+    return Disclosure(tuple(found), parameters, tuple(s.name for s in found if s.needed == "each"))
 
 
-def _arrays(upload: Tree, part: str) -> list[Sent]:
+def _arrays(upload: Tree, part: str) -> list[SentArray]:
     return [
-        Sent(f"{part}/{name}", array.shape, str(array.dtype), array.nbytes, part)
+        SentArray(f"{part}/{name}", array.shape, str(array.dtype), array.nbytes, part)
         for name, array in to_arrays(upload[part]).items()
     ]

@@ -119,7 +119,7 @@ def _connect(where: Path) -> socket.socket | None:
     return connection
 
 
-def start(path: Path) -> subprocess.Popen[bytes]:
+def start_worker(path: Path) -> subprocess.Popen[bytes]:
     """Starts the process of a site's file; it goes on when the caller ends."""
     command = [
         sys.executable,
@@ -137,7 +137,7 @@ def _reach(path: Path) -> socket.socket:
     where = socket_of(path)
     if connection := _connect(where):
         return connection
-    process = start(path)
+    process = start_worker(path)
     until = time.monotonic() + START_SECONDS
     while time.monotonic() < until:
         if connection := _connect(where):
@@ -167,7 +167,7 @@ def ask_site(path: Path, packet: Packet) -> Packet:
     raise BadInput("the site's process ended while it worked: its log may say why")
 
 
-def _owner(where: Path) -> int | None:
+def worker_pid(where: Path) -> int | None:
     """The process that serves a socket, if one does."""
     lock = where.with_suffix(".lock")
     try:
@@ -199,10 +199,10 @@ def stop_site(path: Path, seconds: float = 2.0) -> None:
                 pass
     for force in (signal.SIGTERM, signal.SIGKILL):
         until = time.monotonic() + seconds
-        while _owner(where):
+        while worker_pid(where):
             if time.monotonic() > until:
                 break
             time.sleep(0.05)
-        if owner := _owner(where):
+        if owner := worker_pid(where):
             with suppress(ProcessLookupError):
                 os.kill(owner, force)

@@ -23,7 +23,7 @@ def spec_of(message: Tree) -> Spec:
     return [[k, str(v.dtype).removeprefix("torch."), list(v.shape)] for k, v in flat.items()]
 
 
-def in_order(values: Tree, like: Tree) -> Tree:
+def ordered_like(values: Tree, like: Tree) -> Tree:
     """The values with their names in the order of `like`: files sort them, and what a method makes
     of a tree should not depend on whether it was on disk.
 
@@ -149,6 +149,6 @@ def read_upload(packet: Packet, like: Tree, largest: float) -> Upload:
     return Upload(found["mean"], torch.tensor(weight), found["each"])
 
 
-def counted(message: Tree) -> int:
+def message_bytes(message: Tree) -> int:
     """Bytes of a message as the simulation counts them."""
     return int(wire.size(message))

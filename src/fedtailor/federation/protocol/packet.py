@@ -244,7 +244,7 @@ def _decoded(data: bytes) -> np.ndarray[Any, Any]:
     return flat.reshape(shape, order="F" if fortran else "C")
 
 
-def envelope(records: RecordDict, packet: Packet) -> int:
+def envelope_bytes(records: RecordDict, packet: Packet) -> int:
     """Bytes that Flower adds to the arrays: names, types, header (not HTTP and TLS)."""
 
     def whole(part: Any) -> int:

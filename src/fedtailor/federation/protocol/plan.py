@@ -40,7 +40,7 @@ _KEYS = ("protocol", "version", "method", "options", "settings", "clients", "dty
 _MOST_CLIENTS = 100_000
 
 
-class Plan(NamedTuple):
+class TrainingPlan(NamedTuple):
     """Attributes:
     method: its name.
     options: its hyper-parameters that are not the defaults.
@@ -79,8 +79,8 @@ class Plan(NamedTuple):
         return int(self.settings["seed"])
 
 
-def read_plan(text: str) -> Plan:
-    """The plan that `Plan.text` wrote, checked in form.
+def read_plan(text: str) -> TrainingPlan:
+    """The plan that `TrainingPlan.text` wrote, checked in form.
 
     Raises:
       BadInput: it is none, or of another version.
@@ -102,7 +102,7 @@ def read_plan(text: str) -> Plan:
         raise BadInput(f"plan: clients is {clients!r}, expected 1 to {_MOST_CLIENTS:,}")
     if found["dtype"] not in DTYPES:
         raise BadInput(f"plan: dtype is '{found['dtype']}', expected {' or '.join(DTYPES)}")
-    return Plan(**found)
+    return TrainingPlan(**found)
 
 
 def require_version(protocol: Any, version: Any) -> None:
@@ -123,7 +123,7 @@ def require_version(protocol: Any, version: Any) -> None:
         )
 
 
-class Play(NamedTuple):
+class Setup(NamedTuple):
     """A plan brought to life.
 
     Attributes:
@@ -135,7 +135,7 @@ class Play(NamedTuple):
       initial: the common initial parameters.
     """
 
-    plan: Plan
+    plan: TrainingPlan
     config: Config
     encoder: Encoder
     task: Task
@@ -177,7 +177,7 @@ def _refuse_what_sites_cannot(config: Config, method: Method) -> None:
         raise BadInput("acc_source is 'test': it is for simulations; leave it out")
 
 
-def bring_to_life(plan: Plan) -> Play:
+def set_up(plan: TrainingPlan) -> Setup:
     """Network and method of a plan.
 
     Raises:
@@ -190,10 +190,10 @@ def bring_to_life(plan: Plan) -> Play:
         method = make_method(config, task)
         initial = task.init(rng.key(plan.seed, rng.INITIAL))
     _refuse_what_sites_cannot(config, method)
-    return Play(plan, config, encoder, task, method, initial)
+    return Setup(plan, config, encoder, task, method, initial)
 
 
-def make_plan(config: Config, encoder: Encoder, clients: int) -> Plan:
+def make_training_plan(config: Config, encoder: Encoder, clients: int) -> TrainingPlan:
     """The plan of a federation.
 
     Args:
@@ -206,21 +206,23 @@ def make_plan(config: Config, encoder: Encoder, clients: int) -> Plan:
     """
     dtype = str(torch.get_default_dtype()).removeprefix("torch.")
     settings = {name: getattr(config, name) for name in SHARED}
-    plan = Plan(config.method, config.options, settings, clients, dtype, encoder.to_json(), [])
-    play = bring_to_life(plan)
-    _refuse_what_sites_cannot(config, play.method)
-    server = first_server(play, torch.ones(clients, dtype=torch.int64))
+    plan = TrainingPlan(
+        config.method, config.options, settings, clients, dtype, encoder.to_json(), []
+    )
+    setup = set_up(plan)
+    _refuse_what_sites_cannot(config, setup.method)
+    server = first_server(setup, torch.ones(clients, dtype=torch.int64))
     first = torch.tensor(0)
-    message = play.method.send(server, first, play.turn(rng.TURN, 0).of(first))
+    message = setup.method.send(server, first, setup.turn(rng.TURN, 0).of(first))
     # what JSON makes of it: tuples are lists there, and fingerprints must agree
     return read_plan(plan._replace(message=spec_of(message)).text())
 
 
-def first_server(play: Play, sizes: Tensor) -> Tree:
+def first_server(setup: Setup, sizes: Tensor) -> Tree:
     """The server's state before the first round."""
-    key = rng.key(play.plan.seed, rng.SERVER)
-    with in_dtype(play.plan.dtype), torch.no_grad():
-        return play.method.init(Clients.of(sizes), play.initial, key)
+    key = rng.key(setup.plan.seed, rng.SERVER)
+    with in_dtype(setup.plan.dtype), torch.no_grad():
+        return setup.method.init(Clients.of(sizes), setup.initial, key)
 
 
 def _few_rows(form: Form, batch: int) -> Data:
@@ -238,15 +240,15 @@ def _few_rows(form: Form, batch: int) -> Data:
     return Data(x, rows % form.classes, rows, n, rows[:4], val_n, counts)
 
 
-def upload_like(play: Play, server: Tree) -> Tree:
+def upload_like(setup: Setup, server: Tree) -> Tree:
     """What an upload looks like: found by playing one client's turn on a handful of rows."""
-    short = replace(play.config, epochs=1, steps=0, batch=min(play.config.batch, 8), dp_clip=0.0)
-    with in_dtype(play.plan.dtype), torch.no_grad():
-        method = make_method(replace(short, dp_noise=0.0), play.task)
+    short = replace(setup.config, epochs=1, steps=0, batch=min(setup.config.batch, 8), dp_clip=0.0)
+    with in_dtype(setup.plan.dtype), torch.no_grad():
+        method = make_method(replace(short, dp_noise=0.0), setup.task)
         first = torch.tensor(0)
-        turn = play.turn(rng.TURN, 0).of(first)
+        turn = setup.turn(rng.TURN, 0).of(first)
         message = method.send(server, first, turn)
-        state = method.start(message, play.initial, turn.at_start())
-        data = _few_rows(play.encoder.form, play.config.batch)
+        state = method.start(message, setup.initial, turn.at_start())
+        data = _few_rows(setup.encoder.form, setup.config.batch)
         upload = method.client(message, state, data, turn.at_client()).upload
         return {"mean": upload.mean, "each": upload.each}

@@ -32,7 +32,7 @@ class Answer(NamedTuple):
     up: int = 0
 
 
-class Post(Protocol):
+class Transport(Protocol):
     """Carries messages; Flower in earnest, a list of functions in tests."""
 
     def places(self) -> list[int]:

@@ -19,7 +19,7 @@ from fedtailor.results.config import make_config
 from fedtailor.runs.build import lay_out
 
 
-class Holding(NamedTuple):
+class LocalData(NamedTuple):
     """Attributes:
     data: training and validation rows, as methods see them.
     test: rows that only evaluation sees.
@@ -107,7 +107,7 @@ def _unstacked(data: Data) -> Data:
     )
 
 
-def hold(site: SiteSettings, encoder: Encoder) -> Holding:
+def load_local_data(site: SiteSettings, encoder: Encoder) -> LocalData:
     """A site's rows, encoded with what the federation agreed on.
 
     Raises:
@@ -129,4 +129,4 @@ def hold(site: SiteSettings, encoder: Encoder) -> Holding:
     data, tested = one_client(x, y, train, val, test)
     counts = torch.bincount(y[: len(train)], minlength=len(encoder.classes)).tolist()
     mix = {name: c for name, c in zip(encoder.classes, counts, strict=True) if c}
-    return Holding(data, tested, mix)
+    return LocalData(data, tested, mix)

@@ -18,8 +18,8 @@ from fedtailor.core.privacy import Spent, epsilons
 from fedtailor.core.training import Recipe, Score, fit, score
 from fedtailor.core.tree import Params, Tree
 from fedtailor.core.version import __version__
-from fedtailor.federation.protocol.plan import Play
-from fedtailor.federation.site.local_data import Holding
+from fedtailor.federation.protocol.plan import Setup
+from fedtailor.federation.site.local_data import LocalData
 from fedtailor.federation.site.settings import SiteSettings
 from fedtailor.results.config import write_config
 from fedtailor.results.folder import file_name
@@ -28,24 +28,24 @@ from fedtailor.results.storage import save_tensors, write_atomically
 CARD = "card.json"
 
 
-def finetuned(play: Play, model: Params, holding: Holding, turn: rng.Turn) -> Params:
+def finetuned_model(setup: Setup, model: Params, local: LocalData, turn: rng.Turn) -> Params:
     """The model after the fine-tuning that was agreed on, if any was."""
-    epochs = play.config.finetune
+    epochs = setup.config.finetune
     if not epochs:
         return model
-    recipe: Recipe = replace(play.config.recipe(), epochs=epochs, steps=0)
-    return fit(play.task, model, holding.data, turn, recipe)
+    recipe: Recipe = replace(setup.config.recipe(), epochs=epochs, steps=0)
+    return fit(setup.task, model, local.data, turn, recipe)
 
 
-def local_model(play: Play, holding: Holding, client: int, played: Sequence[int]) -> Params:
+def local_model(setup: Setup, local: LocalData, client: int, played: Sequence[int]) -> Params:
     """What the site would have without the federation: trained alone in the same rounds, with the
     same batches, from the same initial model."""
-    own, recipe = play.initial, play.config.recipe()
+    own, recipe = setup.initial, setup.config.recipe()
     for round in played:
-        turn = play.turn(rng.TURN, round).of(torch.tensor(client)).at_client()
-        own = fit(play.task, own, holding.data, turn, recipe)
-    last = play.turn(rng.SCORE, play.plan.rounds).of(torch.tensor(client)).at_client()
-    return finetuned(play, own, holding, last.split()[1])
+        turn = setup.turn(rng.TURN, round).of(torch.tensor(client)).at_client()
+        own = fit(setup.task, own, local.data, turn, recipe)
+    last = setup.turn(rng.SCORE, setup.plan.rounds).of(torch.tensor(client)).at_client()
+    return finetuned_model(setup, own, local, last.split()[1])
 
 
 def accuracy(found: Score, n: Tensor) -> float:
@@ -53,9 +53,9 @@ def accuracy(found: Score, n: Tensor) -> float:
     return round(float(found.correct) / max(int(n), 1), 6)
 
 
-def _spent(play: Play, holding: Holding, noisy: Spent) -> dict[str, Any] | None:
+def _spent(setup: Setup, local: LocalData, noisy: Spent) -> dict[str, Any] | None:
     """The site's ε, for what left it and for what it keeps."""
-    config, rows = play.config, int(holding.data.n)
+    config, rows = setup.config, int(local.data.n)
     if not config.dp_clip:
         return None
     (found,) = epsilons([noisy], [rows], config.batch, config.dp_noise, config.dp_delta)
@@ -65,43 +65,43 @@ def _spent(play: Play, holding: Holding, noisy: Spent) -> dict[str, Any] | None:
 def write_model(
     folder: Path,
     site: SiteSettings,
-    play: Play,
-    holding: Holding,
+    setup: Setup,
+    local: LocalData,
     model: Tree,
     played: Sequence[int],
     noisy: Spent,
 ) -> dict[str, Any]:
     """Writes model, preprocessing and card; returns the card."""
-    test = holding.test
-    own = score(play.method.predict, model, test)
-    alone = score(play.task.predict, local_model(play, holding, site.client, played), test)
+    test = local.test
+    own = score(setup.method.predict, model, test)
+    alone = score(setup.task.predict, local_model(setup, local, site.client, played), test)
     here, there = accuracy(own, test.n), accuracy(alone, test.n)
     card: dict[str, Any] = {
         "site": site.name,
         "federation": folder.name,
-        "method": play.plan.method,
-        "options": play.config.options,
-        "model": play.config.model,
-        "rounds": play.plan.rounds,
+        "method": setup.plan.method,
+        "options": setup.config.options,
+        "model": setup.config.model,
+        "rounds": setup.plan.rounds,
         "played": len(played),
         "accuracy": here,
         "local_accuracy": there,
         "gain": round(here - there, 6),
         "rows": {
-            "train": int(holding.data.n),
-            "val": int(holding.data.val_n),
+            "train": int(local.data.n),
+            "val": int(local.data.val_n),
             "test": int(test.n),
         },
-        "class_mix": holding.mix,
-        "epsilon": _spent(play, holding, noisy),
+        "class_mix": local.mix,
+        "epsilon": _spent(setup, local, noisy),
         "version": __version__,
     }
     models = folder / "models"
     models.mkdir(exist_ok=True)
     save_tensors(models / f"{file_name(site.name)}.safetensors", tree.flatten(model))
-    config = replace(play.config, **site.data)
+    config = replace(setup.config, **site.data)
     write_atomically(folder / "config.toml", write_config(config, __version__))
-    encoder = json.dumps(play.encoder.to_json(), indent=1)
+    encoder = json.dumps(setup.encoder.to_json(), indent=1)
     write_atomically(folder / "preprocessing.json", encoder)
     result = card | {"per_client": {site.name: here}, "networks": {}}
     write_atomically(folder / "result.json", json.dumps(result, indent=1) + "\n")

@@ -2,7 +2,7 @@
 
 ARGUMENTS are those of `flower-supernode`. A node that restarts within a minute is turned away by
 the coordinator, who still believes in the old one; so whenever it ends, it is started again after a
-while. With it run the site's own process and the nursery, which make messages cheap.
+while. With it run the site's own process and `prefork`, which make messages cheap.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from pathlib import Path
 from types import FrameType
 
 from fedtailor.core.errors import BadInput
-from fedtailor.federation.protocol.ipc import private_folder, stop_site
-from fedtailor.federation.protocol.ipc import start as start_worker
+from fedtailor.federation.protocol.ipc import private_folder, start_worker, stop_site
 from fedtailor.federation.site.prefork import SOCKET_VARIABLE, write_shim
 
 log = logging.getLogger("fedtailor.node")
@@ -68,19 +67,19 @@ class Node:
         home = Path(os.environ.get("FLWR_HOME", self.site_file.parent / ".flwr"))
         env = environment(home) | QUICK
         env["PATH"] = os.pathsep.join([str(write_shim(folder / f"{mark}-bin")), env["PATH"]])
-        env[SOCKET_VARIABLE] = str(folder / f"{mark}-nursery.sock")
+        env[SOCKET_VARIABLE] = str(folder / f"{mark}-prefork.sock")
         return env
 
     def run(self) -> None:
         """Runs until it is ended."""
         env = self._environment()
-        nursery = [
+        prefork = [
             sys.executable,
             "-m",
             "fedtailor.federation.site.prefork",
             env[SOCKET_VARIABLE],
         ]
-        self._children.append(subprocess.Popen(nursery, env=env, stdin=subprocess.DEVNULL))
+        self._children.append(subprocess.Popen(prefork, env=env, stdin=subprocess.DEVNULL))
         start_worker(self.site_file)  # warm before the first message
         config = ["--node-config", f'site="{self.site_file}"']
         pause = AGAIN

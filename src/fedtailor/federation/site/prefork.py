@@ -22,7 +22,7 @@ from pathlib import Path
 from types import FrameType
 
 COMMAND = "flwr-clientapp"
-SOCKET_VARIABLE = "FEDTAILOR_NURSERY"
+SOCKET_VARIABLE = "FEDTAILOR_PREFORK"
 _MOST = 1 << 16
 
 # -S and -E: nothing but Python itself is loaded, which takes milliseconds. The first line does not
@@ -91,7 +91,7 @@ def _become(connection: socket.socket, arguments: list[str], streams: list[int])
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(code)  # the nursery's own ending is not the child's business
+        os._exit(code)  # the parent's own ending is not the child's business
 
 
 def _take(connection: socket.socket) -> tuple[list[str], list[int]]:
@@ -104,7 +104,7 @@ def _take(connection: socket.socket) -> tuple[list[str], list[int]]:
     return [str(a) for a in arguments], list(streams)
 
 
-def serve(where: Path) -> None:
+def run_prefork(where: Path) -> None:
     """Forks a child for every call, until it is ended."""
     import flwr.supernode.cli  # noqa: F401  # what each child would load
 
@@ -144,4 +144,4 @@ def _end(number: int, frame: FrameType | None) -> None:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, _end)
-    serve(Path(sys.argv[1]))
+    run_prefork(Path(sys.argv[1]))

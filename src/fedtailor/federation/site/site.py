@@ -21,7 +21,7 @@ from fedtailor.core.tree import Tree
 from fedtailor.core.version import __version__
 from fedtailor.federation.protocol.messages import (
     from_arrays,
-    in_order,
+    ordered_like,
     unknown_parts,
     upload_arrays,
 )
@@ -39,16 +39,16 @@ from fedtailor.federation.protocol.packet import (
     refusal,
 )
 from fedtailor.federation.protocol.plan import (
-    Play,
-    bring_to_life,
+    Setup,
     in_dtype,
     read_plan,
     require_version,
+    set_up,
 )
-from fedtailor.federation.site.local_data import Holding, hold
-from fedtailor.federation.site.model_card import accuracy, finetuned, write_model
+from fedtailor.federation.site.local_data import LocalData, load_local_data
+from fedtailor.federation.site.model_card import accuracy, finetuned_model, write_model
 from fedtailor.federation.site.settings import BASELINE, SCORES, SiteSettings
-from fedtailor.federation.site.state import Kept, StateError, Store, write_whole
+from fedtailor.federation.site.state import SavedState, SiteStore, StateError, write_whole
 from fedtailor.methods import METHODS
 from fedtailor.methods.combine import PARTS
 from fedtailor.models import MODELS
@@ -67,12 +67,12 @@ class Refused(BadInput):
         super().__init__(detail)
 
 
-class _Here(NamedTuple):
+class _Joined(NamedTuple):
     """What a site needs for one federation; made once, kept while its process lives."""
 
-    play: Play
-    holding: Holding
-    store: Store
+    setup: Setup
+    local: LocalData
+    store: SiteStore
 
 
 class Site:
@@ -84,7 +84,7 @@ class Site:
 
     def __init__(self, settings: SiteSettings) -> None:
         self.settings = settings
-        self._here: dict[tuple[str, str], _Here] = {}
+        self._joined: dict[tuple[str, str], _Joined] = {}
 
     def answer(self, packet: Packet) -> Packet:
         """The answer to a message; a fault is an answer too, and changes nothing here."""
@@ -125,7 +125,7 @@ class Site:
             raise Refused("version", str(error)) from None
         kind = packet.text("kind")
         federation, fingerprint = checked_id(packet.text("federation")), packet.text("plan")
-        acts: dict[str, Callable[[Packet, _Here], Packet]] = {
+        acts: dict[str, Callable[[Packet, _Joined], Packet]] = {
             TRAIN: self._train,
             SCORE: self._score,
             FINISH: self._finish,
@@ -134,40 +134,40 @@ class Site:
             return self._join(packet, federation, fingerprint)
         if kind not in acts:
             raise BadInput(f"header: kind is '{kind}', expected one of {', '.join(KINDS)}")
-        here = self._find(federation, fingerprint)
+        joined = self._find(federation, fingerprint)
         if packet.number("client") != self.settings.client:
             raise BadInput(
                 f"header: the message is for client {packet.number('client')}, "
                 f"this is {self.settings.client}"
             )
-        with in_dtype(here.play.plan.dtype), torch.no_grad():
-            return acts[kind](packet, here)
+        with in_dtype(joined.setup.plan.dtype), torch.no_grad():
+            return acts[kind](packet, joined)
 
     # --- joining ---
 
     def _join(self, packet: Packet, federation: str, fingerprint: str) -> Packet:
         text = packet.text("text")
-        here = self._make(federation, fingerprint, text)
-        path = here.store.folder / _PLAN
+        joined = self._make(federation, fingerprint, text)
+        path = joined.store.folder / _PLAN
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             try:
                 write_whole(path, text.encode())
             except OSError as error:
                 raise Refused("disk", f"the site's disk: {error.strerror}") from None
-        data, test = here.holding.data, here.holding.test
+        data, test = joined.local.data, joined.local.test
         said: Header = {
             "status": "ok",
             "name": self.settings.name,
             "n": int(data.n),
             "val": int(data.val_n),
             "test": int(test.n),
-            "newest": here.store.newest(),
+            "newest": joined.store.newest(),
         }
         return Packet(self._signature(packet) | said, {})
 
-    def _find(self, federation: str, fingerprint: str) -> _Here:
+    def _find(self, federation: str, fingerprint: str) -> _Joined:
         """What was agreed on when the site joined, now or before it was restarted."""
-        if found := self._here.get((federation, fingerprint)):
+        if found := self._joined.get((federation, fingerprint)):
             return found
         path = self.settings.folder / "federations" / federation / _PLAN
         try:
@@ -176,8 +176,8 @@ class Site:
             raise Refused("plan", "the site has not joined this federation: send join") from None
         return self._make(federation, fingerprint, text)
 
-    def _make(self, federation: str, fingerprint: str, text: str) -> _Here:
-        if found := self._here.get((federation, fingerprint)):
+    def _make(self, federation: str, fingerprint: str, text: str) -> _Joined:
+        if found := self._joined.get((federation, fingerprint)):
             return found
         plan = read_plan(text)
         if plan.fingerprint() != fingerprint:
@@ -190,18 +190,18 @@ class Site:
                 f"{plan.clients}: numbers count from 0",
             )
         try:
-            play = bring_to_life(plan)
+            setup = set_up(plan)
         except BadInput as error:
             raise Refused("plan", str(error)) from None
-        store = Store(self.settings.folder, federation, fingerprint, self.settings.client)
+        store = SiteStore(self.settings.folder, federation, fingerprint, self.settings.client)
         try:
-            holding = hold(self.settings, play.encoder)
+            local = load_local_data(self.settings, setup.encoder)
         except BadInput as error:
             log.error("%s", error)
             # what the error quotes may be data, and data stay here
             raise Refused("data", "its data cannot be used: the site's log says why") from None
-        self._here = {(federation, fingerprint): _Here(play, holding, store)}  # one at a time
-        return self._here[(federation, fingerprint)]
+        self._joined = {(federation, fingerprint): _Joined(setup, local, store)}  # one at a time
+        return self._joined[(federation, fingerprint)]
 
     def _allow(self, method: str, model: str) -> None:
         """Only what the site agreed to: code from elsewhere must be named in its file."""
@@ -216,12 +216,12 @@ class Site:
 
     # --- a round ---
 
-    def _state(self, here: _Here, message: Tree, kept: Kept | None, turn: Turn) -> Tree:
+    def _state(self, joined: _Joined, message: Tree, kept: SavedState | None, turn: Turn) -> Tree:
         """The state that a turn begins with."""
-        start = here.play.method.start
-        made = start(message, here.play.initial, turn.at_start())
+        start = joined.setup.method.start
+        made = start(message, joined.setup.initial, turn.at_start())
         if kept is None:
-            guess = start(unknown_parts(message), here.play.initial, turn.at_start())
+            guess = start(unknown_parts(message), joined.setup.initial, turn.at_start())
             if not tree.finite(guess) and tree.finite(made):
                 raise StateError(
                     "the site's state is lost, and what its first state needs was sent only once: "
@@ -229,32 +229,32 @@ class Site:
                 )
             return made
         try:
-            return in_order(kept.state, made)
+            return ordered_like(kept.state, made)
         except BadInput as error:
-            raise StateError(f"state '{here.store.folder}': {error}: use a new id") from None
+            raise StateError(f"state '{joined.store.folder}': {error}: use a new id") from None
 
-    def _ready(self, packet: Packet, here: _Here) -> tuple[Kept | None, Tensor, int]:
+    def _ready(self, packet: Packet, joined: _Joined) -> tuple[SavedState | None, Tensor, int]:
         """(the state to go on from, the client's number, the round)."""
         round, last = packet.number("round"), packet.number("last")
-        if not -1 <= last < round <= here.play.plan.rounds:
-            raise BadInput(f"header: round {round} after {last} of {here.play.plan.rounds}")
-        kept = here.store.at(last, begin_again=self.settings.begin_again)
+        if not -1 <= last < round <= joined.setup.plan.rounds:
+            raise BadInput(f"header: round {round} after {last} of {joined.setup.plan.rounds}")
+        kept = joined.store.at(last, begin_again=self.settings.begin_again)
         return kept, torch.tensor(self.settings.client), round
 
-    def _train(self, packet: Packet, here: _Here) -> Packet:
+    def _train(self, packet: Packet, joined: _Joined) -> Packet:
         request, round = digest(packet), packet.number("round")
-        if again := here.store.answered(round, request):
+        if again := joined.store.answered(round, request):
             log.info("round %d: asked again, same answer", round + 1)
             return again
-        kept, cid, round = self._ready(packet, here)
+        kept, cid, round = self._ready(packet, joined)
         played = kept.played if kept else ()
         self._willing(len(played))
-        play, data = here.play, here.holding.data
-        message = from_arrays(packet.arrays, play.message_like)
-        turn = play.turn(rng.TURN, round).of(cid)
-        state = self._state(here, message, kept, turn)
+        setup, data = joined.setup, joined.local.data
+        message = from_arrays(packet.arrays, setup.message_like)
+        turn = setup.turn(rng.TURN, round).of(cid)
+        state = self._state(joined, message, kept, turn)
         with keep_account() as entries:
-            outcome = play.method.client(message, state, data, _own(here, turn))
+            outcome = setup.method.client(message, state, data, _own(joined, turn))
         noisy = _spent(kept, entries, data)
         upload = outcome.upload
         weight = float(torch.as_tensor(upload.weight))
@@ -264,10 +264,10 @@ class Site:
             raise Refused("diverged", "training ended in numbers that are not finite: lower lr")
         said = self._signature(packet) | {"status": "ok", "weight": weight, "n": int(data.n)}
         if SCORES in self.settings.share and packet.header.get("post"):
-            said |= _told(self._measure(here, outcome.model), here.holding.test.n, "post")
+            said |= _score_header(self._measure(joined, outcome.model), joined.local.test.n, "post")
         reply = Packet(said, upload_arrays(upload))
-        after = Kept(round, outcome.state, (*played, round), noisy)
-        here.store.keep(after, kept.round if kept else -1, request, reply)
+        after = SavedState(round, outcome.state, (*played, round), noisy)
+        joined.store.keep(after, kept.round if kept else -1, request, reply)
         log.info("round %d: trained on %d rows", round + 1, int(data.n))
         return reply
 
@@ -280,38 +280,38 @@ class Site:
 
     # --- evaluation ---
 
-    def _measure(self, here: _Here, model: Model) -> Score:
-        return training.score(here.play.method.predict, model, here.holding.test)
+    def _measure(self, joined: _Joined, model: Model) -> Score:
+        return training.score(joined.setup.method.predict, model, joined.local.test)
 
-    def _model(self, packet: Packet, here: _Here) -> tuple[Tree, Kept | None, Spent]:
+    def _model(self, packet: Packet, joined: _Joined) -> tuple[Tree, SavedState | None, Spent]:
         """The model that the site would use now, as the simulation scores it; what it goes on from;
         and what noisy gradients were taken for both."""
-        kept, cid, round = self._ready(packet, here)
-        play = here.play
-        message = from_arrays(packet.arrays, play.message_like)
-        turn = play.turn(rng.SCORE, round).of(cid)
-        state = self._state(here, message, kept, turn)
-        before, after = _own(here, turn).split()
-        data = here.holding.data
+        kept, cid, round = self._ready(packet, joined)
+        setup = joined.setup
+        message = from_arrays(packet.arrays, setup.message_like)
+        turn = setup.turn(rng.SCORE, round).of(cid)
+        state = self._state(joined, message, kept, turn)
+        before, after = _own(joined, turn).split()
+        data = joined.local.data
         with keep_account() as entries:
-            model = play.method.personal(message, state, data, before)
+            model = setup.method.personal(message, state, data, before)
             if packet.text("kind") == FINISH:
-                model = finetuned(play, model, here.holding, after)
+                model = finetuned_model(setup, model, joined.local, after)
         return model, kept, _spent(kept, entries, data)
 
-    def _score(self, packet: Packet, here: _Here) -> Packet:
-        model, _, _ = self._model(packet, here)
+    def _score(self, packet: Packet, joined: _Joined) -> Packet:
+        model, _, _ = self._model(packet, joined)
         said = self._signature(packet) | {"status": "ok"}
         if SCORES in self.settings.share:
-            said |= _told(self._measure(here, model), here.holding.test.n, "pre")
+            said |= _score_header(self._measure(joined, model), joined.local.test.n, "pre")
         return Packet(said, {})
 
-    def _finish(self, packet: Packet, here: _Here) -> Packet:
-        model, kept, noisy = self._model(packet, here)
+    def _finish(self, packet: Packet, joined: _Joined) -> Packet:
+        model, kept, noisy = self._model(packet, joined)
         played = kept.played if kept else ()
         try:
             card = write_model(
-                here.store.folder, self.settings, here.play, here.holding, model, played, noisy
+                joined.store.folder, self.settings, joined.setup, joined.local, model, played, noisy
             )
         except OSError as error:
             raise Refused(
@@ -320,28 +320,28 @@ class Site:
         log.info("done: accuracy %.4f, alone %.4f", card["accuracy"], card["local_accuracy"])
         said = self._signature(packet) | {"status": "ok"}
         if SCORES in self.settings.share:
-            said |= _told(self._measure(here, model), here.holding.test.n, "pre")
+            said |= _score_header(self._measure(joined, model), joined.local.test.n, "pre")
         if BASELINE in self.settings.share:
             said |= {"local_accuracy": card["local_accuracy"]}
         return Packet(said, {})
 
 
-def _own(here: _Here, turn: Turn) -> Turn:
+def _own(joined: _Joined, turn: Turn) -> Turn:
     """The site's part of its turn: what the simulation draws, but with DP-SGD a key that nobody
     else knows, since noise that can be computed hides nothing."""
     mine = turn.at_client()
-    if not here.play.config.dp_clip:
+    if not joined.setup.config.dp_clip:
         return mine
-    return mine._replace(key=rng.fold(mine.key, here.store.secret()))
+    return mine._replace(key=rng.fold(mine.key, joined.store.secret()))
 
 
-def _spent(kept: Kept | None, entries: list[Entry], data: Data) -> Spent:
+def _spent(kept: SavedState | None, entries: list[Entry], data: Data) -> Spent:
     """What noisy gradients were taken up to a state, and then."""
     before = kept.noisy if kept else Spent()
     return before.and_then(charged(entries, int(data.n)))
 
 
-def _told(found: Score, n: Tensor, point: str) -> Header:
+def _score_header(found: Score, n: Tensor, point: str) -> Header:
     """A score in numbers that may leave: how many were right, of how many, and their mean loss."""
     loss = float(found.loss) / max(int(n), 1)
     said: Header = {f"{point}_accuracy": accuracy(found, n), "test": int(n)}

@@ -32,7 +32,7 @@ class StateError(BadInput):
     """The site's state cannot be used or kept."""
 
 
-class Kept(NamedTuple):
+class SavedState(NamedTuple):
     """A state and what goes with it.
 
     Attributes:
@@ -71,7 +71,7 @@ def _sum(raw: bytes) -> str:
     return hashlib.sha256(raw).hexdigest()
 
 
-class Store:
+class SiteStore:
     """The state of one site in one federation.
 
     Args:
@@ -123,14 +123,14 @@ class Store:
             raise StateError(f"state '{path}' is broken: put back a copy, or join with a new id")
         return raw
 
-    def _kept(self, entry: dict[str, Any]) -> Kept:
+    def _kept(self, entry: dict[str, Any]) -> SavedState:
         try:
             flat: dict[str, Tensor] = load(self._read(entry["file"], entry["sha256"]))
         except SafetensorError as error:
             raise StateError(f"state '{self.folder / entry['file']}': {error}") from None
         played = tuple(int(r) for r in entry["played"])
         noisy = Spent(*(int(n) for n in entry["noisy"]))
-        return Kept(int(entry["round"]), tree.unflatten(flat), played, noisy)
+        return SavedState(int(entry["round"]), tree.unflatten(flat), played, noisy)
 
     def answered(self, round: int, request: str) -> Packet | None:
         """The answer that this very request got before, if it did."""
@@ -139,7 +139,7 @@ class Store:
             return None
         return from_bytes(self._read(entry["reply"], entry["reply_sha256"]), Limits())
 
-    def at(self, last: int, *, begin_again: bool = False) -> Kept | None:
+    def at(self, last: int, *, begin_again: bool = False) -> SavedState | None:
         """The state after round `last`, which the coordinator took; None before the first (-1).
 
         Args:
@@ -182,7 +182,7 @@ class Store:
 
     # --- writing ---
 
-    def keep(self, kept: Kept, last: int, request: str, reply: Packet) -> None:
+    def keep(self, kept: SavedState, last: int, request: str, reply: Packet) -> None:
         """Keeps a new state beside the one of round `last`, and the answer that goes with it.
 
         Raises:

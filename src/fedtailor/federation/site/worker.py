@@ -29,7 +29,7 @@ def _keep_log(folder: Path) -> None:
     )
 
 
-def _serve(listener: socket.socket, settings: SiteSettings) -> None:
+def _answer_all(listener: socket.socket, settings: SiteSettings) -> None:
     """Answers one message after another until nobody asks any more."""
     import torch
 
@@ -62,7 +62,7 @@ def _serve(listener: socket.socket, settings: SiteSettings) -> None:
                 log.warning("the connection broke: %r", error)
 
 
-def serve(path: Path) -> int:
+def run_worker(path: Path) -> int:
     """Serves a site's file; ends at once where another process does so already."""
     settings = read_settings(path)
     _keep_log(settings.folder)
@@ -81,7 +81,7 @@ def serve(path: Path) -> int:
             listen(listener, where)
             log.info("ready: client %d, pid %d", settings.client, os.getpid())
             try:
-                _serve(listener, settings)
+                _answer_all(listener, settings)
             finally:
                 where.unlink(missing_ok=True)
     return 0
@@ -93,7 +93,7 @@ def main(arguments: list[str]) -> int:
         sys.stderr.write("usage: python -m fedtailor.federation.site.worker SITE.toml\n")
         return 2
     try:
-        return serve(Path(arguments[0]))
+        return run_worker(Path(arguments[0]))
     except BadInput as error:
         log.error("%s", error)
         sys.stderr.write(f"fedtailor: {error}\n")
