@@ -103,13 +103,13 @@ def test_what_only_simulations_do_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ('method = "fedavg"', "needs a table"),
-        ("[federation]\nid = 'a'\nsites = 3", "method is None"),
+        ('method = "fedavg"', "federation is missing: give a table"),
+        ("[federation]\nid = 'a'\nsites = 3", "method is missing: give its name"),
         ("method = 'fedavg'\n[federation]\nid = 'a'\nsites = 0", "sites is 0"),
         ("method = 'fedavg'\n[federation]\nid = 'a'\nsites = 3\nspeed = 1", "unknown setting"),
         ("method = 'fedavg'\nspeed = 1\n[federation]\nid = 'a'\nsites = 3", "setting 'speed'"),
         ("method = 'fedavg'\n[federation]\nid = 'a/b'\nsites = 3", "federation id 'a/b'"),
-        ("method = 'fedavg'\n[federation]\nsites = 3", "id is None"),
+        ("method = 'fedavg'\n[federation]\nsites = 3", "id is missing: give a name"),
         ("method = 'fedavg'\n[federation]\nid='a'\nsites=3\ndeadline=-1", "deadline is -1"),
         ("method = 'fedavg'\n[federation]\nid='a'\nsites=3\npreprocessing='no'", "cannot be read"),
         ("method = 'fedawg'\n[federation]\nid = 'a'\nsites = 3", "did you mean 'fedavg'"),
