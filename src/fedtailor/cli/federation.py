@@ -145,8 +145,13 @@ def run(
         round_now,
         rounds_of,
     )
-    from fedtailor.federation.coordinator.store import EVENTS, is_played, read_lines
-    from fedtailor.federation.deploy.project import read_project
+    from fedtailor.federation.coordinator.store import (
+        EVENTS,
+        check_version,
+        is_played,
+        read_lines,
+    )
+    from fedtailor.federation.deploy.project import check_scripts, read_project
 
     rules = rules_of(min_sites, deadline)
     project = read_project(folder, insecure=insecure)
@@ -156,7 +161,9 @@ def run(
         raise BadInput(
             f"'{folder}' is being played already: see fedtailor federation status {folder}"
         )
+    check_version(kept)
     if not link.listens():
+        check_scripts(project.folder)
         raise BadInput(
             f"no coordinator at {link.address}: start it with sh {folder}/coordinator/start.sh"
         )

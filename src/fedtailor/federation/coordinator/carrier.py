@@ -18,6 +18,7 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from fedtailor.core.errors import BadInput
+from fedtailor.core.version import __version__
 from fedtailor.federation.protocol.packet import (
     Limits,
     Packet,
@@ -33,6 +34,11 @@ POLL = 0.5  # seconds between two looks for the same answer, and as much more
 PER_MESSAGE = 0.1  # for each message under way: every look costs the SuperLink work
 STUCK = 2.0  # a call that lasts longer no longer counts among those that go on at a time
 AT_ONCE = 4
+CANNOT_LOAD = 1  # Flower's code
+OTHER_VERSION = (
+    f"cannot load FedTailor's app: install FedTailor {__version__} there, as here, and start its "
+    "node again"
+)
 _TYPES = {"join": "query", "train": "train", "score": "evaluate", "finish": "evaluate"}
 
 
@@ -138,6 +144,8 @@ class FlowerTransport:
         try:
             if reply.has_error():
                 reason = f"Flower: {reply.error.reason} (code {reply.error.code})"
+                if reply.error.code == CANNOT_LOAD:
+                    reason = OTHER_VERSION
                 return Answer(place, None, " ".join(reason.split())[:300], flight.down)
             packet = from_records(reply.content, self.limits)
             return Answer(place, packet, "", flight.down, envelope_bytes(reply.content, packet))

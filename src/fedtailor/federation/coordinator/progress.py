@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,10 +14,10 @@ from fedtailor.federation.coordinator.store import (
     EVENTS,
     FINISHED,
     HISTORY,
-    LATEST,
     STOP,
     Line,
     is_played,
+    read_latest,
     read_lines,
 )
 
@@ -196,13 +195,8 @@ def round_now(folder: Path) -> int:
     Raises:
       BadInput: it is broken.
     """
-    path = folder / LATEST
-    if not path.exists():
-        return 0
-    try:
-        return int(json.loads(path.read_text(encoding="utf-8"))["round"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BadInput(f"checkpoint '{path}' cannot be read ({error}): put back a copy") from None
+    found = read_latest(folder)
+    return int(found["round"]) if found else 0
 
 
 def is_over(folder: Path, rounds: int) -> bool:

@@ -18,12 +18,14 @@ from safetensors.torch import load, save
 from fedtailor.core import tree
 from fedtailor.core.errors import BadInput
 from fedtailor.core.tree import Tree
+from fedtailor.core.version import __version__
 from fedtailor.federation.protocol.messages import ordered_like
 from fedtailor.federation.protocol.packet import checked_id
 from fedtailor.federation.site.state import write_whole
 
 LATEST, HISTORY, EVENTS, STOP = "latest.json", "history.jsonl", "events.jsonl", "STOP"
 LOCK = "LOCK"
+WITHOUT_VERSION = "0.1.0"  # its checkpoints do not name their version
 FINISHED, STOPPED, FAILED = ENDS = ("finished", "stopped", "failed")  # events of `all` at the end
 
 Line = dict[str, Any]
@@ -96,6 +98,7 @@ class CoordinatorStore:
         name = f"server-{now.round:06d}.safetensors"
         latest = {
             **self._whose,
+            "version": __version__,
             "round": now.round,
             "last": now.last,
             "sizes": now.sizes,
@@ -114,11 +117,12 @@ class CoordinatorStore:
         Raises:
           BadInput: it is broken, or of another federation.
         """
-        path = self.folder / LATEST
-        if not path.exists():
+        found = read_latest(self.folder)
+        if found is None:
             return None
+        check_version(self.folder)
+        path = self.folder / LATEST
         try:
-            found = json.loads(path.read_text(encoding="utf-8"))
             whose = {name: found[name] for name in self._whose}
             file = self.folder / Path(str(found["file"])).name
             raw = file.read_bytes()
@@ -191,6 +195,37 @@ def _happened(round: int, site: str, what: str, detail: str) -> Line:
 def round_time() -> float:
     """Now, in seconds since 1970."""
     return round(time.time(), 3)
+
+
+def read_latest(folder: Path) -> Line | None:
+    """What the latest checkpoint says of itself; None if the federation has not begun.
+
+    Raises:
+      BadInput: it is broken.
+    """
+    path = folder / LATEST
+    if not path.exists():
+        return None
+    try:
+        found: Line = json.loads(path.read_text(encoding="utf-8"))
+        return found | {"round": int(found["round"])}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BadInput(f"checkpoint '{path}' cannot be read ({error}): put back a copy") from None
+
+
+def check_version(folder: Path) -> None:
+    """Whether this version may go on with a federation: what all agreed on names the version.
+
+    Raises:
+      BadInput: another version began it.
+    """
+    found = read_latest(folder) or {"version": __version__}
+    version = found.get("version", WITHOUT_VERSION)
+    if version != __version__:
+        raise BadInput(
+            f"'{folder}' was begun with FedTailor {version}, this is {__version__}: finish it with "
+            f"{version} here and at the sites, or begin anew with another id in federation.toml"
+        )
 
 
 def _locked(file: int) -> bool:

@@ -25,6 +25,11 @@ STATE, HOME = "coordinator/state", "coordinator/flower"
 PORT, NODE_PORT = 8000, 9094  # Flower's own; each node of one machine needs another than 9094
 LAST_PORT = 65535
 Port = Annotated[int, (1, LAST_PORT)]
+# what scripts that 0.1 wrote start
+RENAMED = {
+    "fedtailor.sites.superlink": "fedtailor.federation.deploy.superlink",
+    "fedtailor.sites.node": "fedtailor.federation.site.node",
+}
 _TLS = ("authority", "certificate", "key")
 
 
@@ -122,3 +127,19 @@ def _certificates(folder: Path, table: _Table, insecure: bool, where: str) -> Ce
         if not path.is_file():
             raise BadInput(f"{where}: '{path}' does not exist: put the certificate there")
     return made
+
+
+def check_scripts(folder: Path) -> None:
+    """Whether a project's scripts start what this version has.
+
+    Raises:
+      BadInput: an earlier version wrote them; the message says what to change.
+    """
+    for path in [folder / "coordinator" / "start.sh", *sorted(folder.glob("sites/*/start.sh"))]:
+        text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
+        for old, new in RENAMED.items():
+            if old in text:
+                raise BadInput(
+                    f"'{path}' was written by FedTailor 0.1 and starts {old}, which is {new} now: "
+                    "change that there, in the other start.sh likewise, and start them again"
+                )
