@@ -12,7 +12,7 @@ from fedtailor.federation.protocol.plan import set_up
 from fedtailor.federation.protocol.transport import Answer, Rules
 from fedtailor.federation.site.settings import read_settings
 from fedtailor.federation.site.site import Site
-from tests.client_data.trial import Trial
+from tests.federation.trial import Trial
 
 Fault = Callable[[Packet, Callable[[Packet], Packet]], list[Packet | str] | None]
 

@@ -12,7 +12,7 @@ import torch
 from fedtailor.core import tree
 from fedtailor.federation.protocol.ipc import socket_of, worker_pid
 from fedtailor.results.storage import load_tensors
-from tests.client_data.trial import distance
+from tests.federation.trial import distance
 
 RULES = {"deadline": 60, "wait": 200, "join": 60, "pause": 2.0}
 

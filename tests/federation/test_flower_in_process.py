@@ -37,7 +37,7 @@ def play(trial: Trial) -> CoordinatorStore:
 
     nodes = {100 + i: {"site": str(path)} for i, path in enumerate(trial.sites)}
     grid = LocalGrid(make_client_app(answer), nodes)
-    config = {"federation": str(trial.client_data)}
+    config = {"federation": str(trial.federation)}
     server_app(grid, Context(1, 1, {}, RecordDict(), config))
     return trial.root / "coordinator" / "trial"
 
@@ -104,7 +104,7 @@ def test_an_array_that_does_not_parse_fails_its_site_alone(tmp_path):
     for kind in (app.query, app.train, app.evaluate):
         kind()(handle)
     grid = LocalGrid(app, {100 + i: {"site": str(path)} for i, path in enumerate(trial.sites)})
-    config = {"federation": str(trial.client_data)}
+    config = {"federation": str(trial.federation)}
     server_app(grid, Context(1, 1, {}, RecordDict(), config))
     rounds = rounds_of(tmp_path / "coordinator" / "trial")
     assert [line["taken"] for line in rounds] == [[0, 2]] * 2

@@ -32,7 +32,7 @@ def crew(tmp_path_factory):
 def test_same_numbers_as_the_simulation(crew, method):
     root = crew.folder.parent
     trial = Trial(root, method, table=RULES | {"id": method}, participation=0.7)
-    own = trial.client_data.rename(root / f"{method}.toml")  # the next test writes another
+    own = trial.federation.rename(root / f"{method}.toml")  # the next test writes another
     run = crew.submit(own)
     folder = root / "coordinator" / method
     until(lambda: finished(folder), 240, f"{method} is done")
@@ -65,7 +65,7 @@ def test_site_killed_and_back(tmp_path):
         crew.start_coordinator()
         for i, path in enumerate(trial.sites):
             crew.start_site(f"site-{i}", path)
-        crew.submit(trial.client_data)
+        crew.submit(trial.federation)
         until(lambda: len(history(folder)) >= 2, 240, "two rounds")
         kill_site(crew, "site-1", trial.sites[1])
         killed = len(history(folder))
@@ -88,12 +88,12 @@ def test_coordinator_killed_and_back(tmp_path):
         crew.start_coordinator()
         for i, path in enumerate(trial.sites):
             crew.start_site(f"site-{i}", path)
-        crew.submit(trial.client_data)
+        crew.submit(trial.federation)
         until(lambda: len(history(folder)) >= 2, 240, "two rounds")
         crew.end("coordinator", kill=True)
         killed = json.loads((folder / "latest.json").read_text())["round"]
         crew.start_coordinator()
-        crew.submit(trial.client_data)
+        crew.submit(trial.federation)
         until(lambda: finished(folder), 400, "the federation is done")
     lines = [line for line in history(folder) if "taken" in line]
     assert [line["round"] for line in lines] == [1, 2, 3, 4, 5] and killed >= 2

@@ -64,7 +64,7 @@ def play(tmp_path, trial, during, of_site=lambda i: {}):
         crew.start_coordinator()
         for i, path in enumerate(trial.sites):
             crew.start_site(f"site-{i}", path, **of_site(i))
-        crew.submit(trial.client_data)
+        crew.submit(trial.federation)
         until(lambda: len(history(folder)) >= 1, 240, "a round")
         during(crew, folder)
         until(lambda: finished(folder), 500, "the federation is done")

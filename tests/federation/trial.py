@@ -55,8 +55,8 @@ class Trial:
         encoder = json.dumps(self.world.encoder.to_json())
         (root / "preprocessing.json").write_text(encoder)
         said = {"id": "trial", "sites": 3, "preprocessing": "preprocessing.json", "pause": 0.01}
-        self.client_data = root / "federation.toml"
-        self.client_data.write_text(
+        self.federation = root / "federation.toml"
+        self.federation.write_text(
             toml({"method": method} | self.settings)
             + "[options]\n"
             + toml(self.options)

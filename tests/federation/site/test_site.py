@@ -15,7 +15,7 @@ from fedtailor.federation.site.settings import read_settings
 from fedtailor.federation.site.site import Refused, Site
 from fedtailor.results.config import make_config
 from fedtailor.runs.build import assemble
-from tests.client_data.trial import Trial, toml
+from tests.federation.trial import Trial, toml
 
 
 def write(path, **values):
@@ -29,7 +29,7 @@ def test_a_trial_share_is_the_simulations(tmp_path):
     for i in range(3):
         site = write(tmp_path / "site.toml", client=i, **how)
         mine = load_local_data(site, world.encoder)
-        theirs = world.federation.data(torch.tensor([i]))
+        theirs = world.client_data.data(torch.tensor([i]))
         rows, n = theirs.rows[0, : theirs.n[0]], int(theirs.n[0])
         assert int(mine.data.n) == n and len(mine.data.x) < len(theirs.x)  # its own rows alone
         assert torch.equal(mine.data.x[mine.data.rows], theirs.x[rows])
@@ -86,7 +86,7 @@ def test_code_from_elsewhere_must_be_allowed(tmp_path, allow, method, model, ref
     ],
 )
 def test_plans_are_checked(tmp_path, change, said):
-    plan = read_federation(Trial(tmp_path, "fedavg").client_data).plan
+    plan = read_federation(Trial(tmp_path, "fedavg").federation).plan
     assert read_plan(plan.text()) == plan
     with pytest.raises(BadInput, match=said):
         read_plan(json.dumps(change(json.loads(plan.text()))))

@@ -44,7 +44,7 @@ def test_a_folder_too_deep_for_sockets_is_left_aside(site, tmp_path, monkeypatch
 
 
 def join(trial):
-    plan = read_federation(trial.client_data).plan
+    plan = read_federation(trial.federation).plan
     return Packet(
         {
             "protocol": PROTOCOL,

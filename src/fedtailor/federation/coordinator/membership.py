@@ -79,7 +79,7 @@ class Membership:
         said: Header = {
             "protocol": PROTOCOL,
             "version": __version__,
-            "federation": self.client_data,
+            "federation": self.federation,
             "plan": self.fingerprint,
             "kind": kind,
             "round": self.round,
@@ -146,7 +146,7 @@ class Membership:
             said = f"{packet.header.get('code', '?')}: {packet.header.get('detail', '')}"
             raise BadInput(said[:500])
         for name, expected in (
-            ("federation", self.client_data),
+            ("federation", self.federation),
             ("plan", self.fingerprint),
             ("kind", kind),
             ("round", self.round),
