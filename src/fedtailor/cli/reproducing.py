@@ -50,8 +50,8 @@ def _show_list(names: list[str], given: dict[str, Any], papers: Path | None, as_
         sys.stdout.write(to_json.dumps(entries, indent=1) + "\n")
         return
     table = Table(box=box.SIMPLE_HEAD)
-    for column in ("experiment", "what", "data", "runs", "time", "small"):
-        right = column in ("runs", "time", "small")
+    for column in ("experiment", "what", "data", "runs", "rounds", "small"):
+        right = column in ("runs", "rounds", "small")
         table.add_column(column, justify="right" if right else "left")
     for entry in entries:
         data = [
@@ -63,13 +63,12 @@ def _show_list(names: list[str], given: dict[str, Any], papers: Path | None, as_
             escape(entry["title"]),
             "\n".join(data),
             str(entry["runs"]),
-            entry["time"],
+            str(entry["rounds"]),
             entry["small"],
         )
     out.print(table)
     out.print(
-        "time: a rough estimate for this machine, by the operations of training and testing "
-        "against a speed measured once. small: the same for --scale small.",
+        "small: runs of --scale small. How long it takes is said after the first round.",
         markup=False,
     )
 
@@ -82,7 +81,7 @@ def reproduce(
         typer.Argument(metavar="PAPER/EXPERIMENT...", help="Or PAPER for all of its experiments."),
     ] = None,
     list_all: Annotated[
-        bool, typer.Option("--list", help="Show what can be run, what it needs and how long.")
+        bool, typer.Option("--list", help="Show what can be run, and what it needs.")
     ] = False,
     only: Annotated[
         list[str] | None,
@@ -177,7 +176,7 @@ def reproduce(
     played = Played()
     if not no_run:
         asked.keep(plan)
-        sys.stderr.write(beginning(plan.tasks, str(given.get("device", "auto")), workers) + "\n")
+        sys.stderr.write(beginning(plan.tasks) + "\n")
         with ExitStack() as stack:
             for part in plan.parts:
                 stack.enter_context(watched(plan.folder(part), watch, part.experiment.key))

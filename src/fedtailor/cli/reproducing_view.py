@@ -12,11 +12,10 @@ from rich.console import Console, Group, RenderableType
 from rich.markup import escape
 from rich.measure import Measurement
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
-from rich.progress import TimeRemainingColumn as Remaining
 from rich.table import Table
 
 from fedtailor.cli.showing import err, per_cent
-from fedtailor.reproduce.playing.estimate import in_words, is_measured, real_device, seconds
+from fedtailor.cli.time_left import TimeLeft
 from fedtailor.reproduce.playing.play import Task
 from fedtailor.reproduce.playing.queue import News
 from fedtailor.reproduce.shown.writing import (
@@ -34,29 +33,17 @@ Outcome = dict[str, Any]
 COLOURS = {"above": "cyan", "below": "red", "within": "green", "": ""}
 
 
-def beginning(tasks: Sequence[Task], device: str, jobs: int) -> str:
-    """What is said before anything is run: how many runs, how many of them are left, how long."""
+def beginning(tasks: Sequence[Task]) -> str:
+    """What is said before anything is run: how many runs, and how many of them are left."""
     waiting = [task for task in tasks if not task.finished]
-    left = [task for task in waiting if not task.diverged]
+    diverged = sum(bool(task.diverged) for task in waiting)
     done = len(tasks) - len(waiting)
     words = [f"{len(tasks)} run{'s' * (len(tasks) != 1)}"]
     if done:
         words.append(f"{done} finished already" if waiting else "all finished already")
-    if len(left) < len(waiting):
-        words.append(f"{len(waiting) - len(left)} diverged before")
-    if left:
-        words.append(f"estimated time {_estimate(left, device, jobs)}")
+    if diverged:
+        words.append(f"{diverged} diverged before")
     return ", ".join(words)
-
-
-def _estimate(left: Sequence[Task], device: str, jobs: int) -> str:
-    # a GPU that several processes are to share is not touched by this one
-    if jobs > 1 and real_device(device) != "cpu" and not is_measured(device):
-        return "unknown (fedtailor reproduce --list measures this machine)"
-    found = seconds([task.config for task in left], device)
-    if found is None:
-        return "unknown"
-    return in_words(found) + (" one after another" if jobs > 1 else "")
 
 
 class View:
@@ -71,13 +58,12 @@ class View:
         self._all, self._done = len(tasks), sum(t.finished for t in tasks)
         self._at: dict[str, int] = {}
         self._elsewhere: set[str] = set()
-        self._began, self._spoken = time.monotonic(), 0.0
+        self._time, self._spoken = TimeLeft(), 0.0
         self._bar = Progress(
             TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=24),
             TextColumn("{task.fields[note]}"),
             TimeElapsedColumn(),
-            Remaining(),
             console=err,
         )
         self._whole: TaskID | None = None
@@ -98,11 +84,17 @@ class View:
     def _count(self) -> str:
         return f"{self._done}/{self._all} runs"
 
+    def _to_go(self) -> str:
+        """How long the rest will take."""
+        words = self._time.words(sum(self._left.values()) - sum(self._at.values()))
+        return f", {words}" if words else ""
+
     def tell(self, news: News) -> None:
         """What a worker has to say."""
         task = news.task
         if news.kind == "round" and news.line:
             self._at[task.key] = news.line["round"]
+            self._time.played(task.key, news.line["round"])
         elif news.kind in ("done", "failed") and task.key in self._left:
             self._at[task.key] = task.config.rounds
             self._done += news.kind == "done"
@@ -131,14 +123,9 @@ class View:
         elif news.kind == "round":
             self._bar.update(mine, completed=self._at[task.key], note=self._note(news))
         assert self._whole is not None
-        self._bar.update(self._whole, completed=sum(self._at.values()), note=self._count())
-
-    def _to_go(self) -> str:
-        """How long the rest will take, by the rounds so far."""
-        done = sum(self._at.values())
-        left = sum(self._left.values()) - done
-        took = (time.monotonic() - self._began) / max(done, 1)
-        return f", {in_words(took * left)} to go" if left > 0 else ""
+        self._bar.update(
+            self._whole, completed=sum(self._at.values()), note=self._count() + self._to_go()
+        )
 
     def _say(self, news: News) -> None:
         now = time.monotonic()
@@ -146,7 +133,8 @@ class View:
             sys.stderr.write(f"[{self._count()}] {news.task.label}: done{self._to_go()}\n")
         elif news.kind == "round" and now - self._spoken > 10:
             self._spoken = now
-            sys.stderr.write(f"{news.task.label}: {self._note(news)}\n")
+            far = f"{self._to_go()} ({self._done} of {self._all} runs)"
+            sys.stderr.write(f"{news.task.label}: {self._note(news)}{far}\n")
 
 
 def _ours(cell: dict[str, Any], wanted: int) -> str:

@@ -101,9 +101,9 @@ class _Shown(ExitStack):
         if self._tracking:
             self.enter_context(self._tracking)
 
-    def round_of(self, name: str, folder: Path | None = None) -> Told:
+    def round_of(self, name: str, folder: Path | None = None, runs_after: int = 0) -> Told:
         """What is to be called with each round of a run."""
-        live = self._live.watch(name)
+        live = self._live.watch(name, runs_after)
         if self._tracking is None:
             return live
         note = self._tracking.run(folder or self._folder)
@@ -121,7 +121,7 @@ class _Shown(ExitStack):
 
         several = len(read_planned(self._folder)[1]) > 1
         name = f"[{done + 1}/{runs}] {method}" + (f" seed {seed}" if several else "")
-        return self.round_of(name, run_folder(self._folder, method, seed))
+        return self.round_of(name, run_folder(self._folder, method, seed), runs - done - 1)
 
     def __exit__(self, *raised: Any) -> Literal[False]:
         from fedtailor.core.errors import Interrupted

@@ -11,8 +11,10 @@ from typing import Any
 from rich import box
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+
+from fedtailor.cli.time_left import TimeLeft
 
 # a pipe has no width of its own: lines there are not broken at 80 columns
 out = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
@@ -54,10 +56,11 @@ class Live:
             TextColumn("round {task.completed:.0f}/{task.total:.0f}"),
             TextColumn("{task.fields[note]}"),
             TimeElapsedColumn(),
-            TimeRemainingColumn(),
+            TextColumn("{task.fields[left]}"),
             console=err,
         )
         self._spoken = 0.0
+        self._time = TimeLeft()
         self._aloud = _Aloud()
 
     def __enter__(self) -> Live:
@@ -72,8 +75,13 @@ class Live:
         if err.is_terminal:
             self._bar.stop()
 
-    def watch(self, name: str) -> Callable[[dict[str, Any], int], None]:
-        """What is to be called with each line of a run's history."""
+    def watch(self, name: str, runs_after: int = 0) -> Callable[[dict[str, Any], int], None]:
+        """What is to be called with each line of a run's history.
+
+        Args:
+          name: of the run, as shown.
+          runs_after: how many more of as many rounds are to be played when it is finished.
+        """
         task: Any = None
 
         def tell(line: dict[str, Any], rounds: int) -> None:
@@ -83,18 +91,21 @@ class Live:
                 from fedtailor.core.privacy import in_words  # late: it needs torch
 
                 note += f" ε {in_words(line['epsilon']['max'])}"
+            self._time.played(name, line["round"])
+            left = self._time.words(rounds * (1 + runs_after) - line["round"])
             if err.is_terminal:
                 if task is None:
-                    task = self._bar.add_task(name, total=rounds, note=note)
-                self._bar.update(task, completed=line["round"])
+                    task = self._bar.add_task(name, total=rounds, note=note, left=left)
+                self._bar.update(task, completed=line["round"], left=left)
                 if note:
                     self._bar.update(task, note=note)
             elif line["round"] == rounds or time.monotonic() - self._spoken > 10:
                 self._spoken = time.monotonic()
-                sys.stderr.write(f"{name}: round {line['round']}/{rounds} {note}\n")
+                far = f"round {line['round']}/{rounds} {note}".rstrip()
+                sys.stderr.write(f"{name}: {far}{', ' if left else ''}{left}\n")
             if "skipped" in line:
-                left = ", ".join(line["skipped"])
-                err.print(f"{name}: left out (diverged): {left}", markup=False, style="yellow")
+                those = ", ".join(line["skipped"])
+                err.print(f"{name}: left out (diverged): {those}", markup=False, style="yellow")
 
         return tell
 

@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from functools import cache
-from pathlib import Path
 
 import pytest
 
 from fedtailor.reproduce.declared.declare import read_papers
 from fedtailor.reproduce.declared.schema import Experiment
 from fedtailor.reproduce.playing.cells import Cell, Scale, make_cells, run_key, world_key
-from fedtailor.reproduce.playing.estimate import operations
 from fedtailor.results.config import Config
+from tests.reproduce.declared.costs import operations
 
-# on two cores that do 50 operations a nanosecond each, as measured with small CNNs
-TEN_MINUTES = 2 * 600 * 50e9
+# on two cores that do 50 operations a nanosecond each, as measured with small CNNs; counted as
+# FedAvg: with what other methods compute beside it, these are about ten
+SEVEN_MINUTES = 2 * 420 * 50e9
 CELLS = {
     "fedfomo": {
         "table1": 44,
@@ -100,14 +100,10 @@ def test_cells_hold_what_the_papers_print(key: str, row: str, column: str, text:
 
 
 @pytest.mark.parametrize("key", [f"{p}/{name}" for p, names in CELLS.items() for name in names])
-def test_small_version_takes_minutes(
-    key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+def test_small_version_takes_minutes(key: str) -> None:
     small = make_cells(experiment(key), Scale(small=True))
     needed = {run_key(c): operations(c) for cell in small for c in cell.configs}
-    assert sum(n or 0 for n in needed.values()) <= TEN_MINUTES
-    assert None not in needed.values()
+    assert sum(needed.values()) <= SEVEN_MINUTES
 
 
 def test_fedfomo_trains_as_its_appendix_says() -> None:

@@ -1,4 +1,4 @@
-"""What can be reproduced: data, runs and time of every experiment."""
+"""What can be reproduced: data and runs of every experiment."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from fedtailor.reproduce.declared.declare import find_experiments, read_papers
 from fedtailor.reproduce.declared.needs import lacking
 from fedtailor.reproduce.declared.schema import Experiment
 from fedtailor.reproduce.playing.cells import Scale, make_cells, run_key
-from fedtailor.reproduce.playing.estimate import in_words, seconds
 from fedtailor.results.config import Config
 
 
@@ -20,18 +19,11 @@ def _runs(experiment: Experiment, scale: Scale, given: dict[str, Any]) -> list[C
     return list({run_key(c): c for cell in cells for c in cell.configs}.values())
 
 
-def _time(configs: Sequence[Config], device: str) -> str:
-    return in_words(seconds(configs, device))
-
-
 def describe(experiment: Experiment, given: dict[str, Any]) -> dict[str, Any]:
     """One line of the list."""
     runs = _runs(experiment, Scale(), given)
-    device = str(given.get("device", "auto"))
     data = {config.data: config for config in runs}
-    small = None
-    if experiment.small:
-        small = _runs(experiment, Scale(small=True), given)
+    small = _runs(experiment, Scale(small=True), given) if experiment.small else []
     return {
         "experiment": experiment.key,
         "title": experiment.title,
@@ -40,8 +32,7 @@ def describe(experiment: Experiment, given: dict[str, Any]) -> dict[str, Any]:
         "runs": len(runs),
         "rounds": experiment.rounds,
         "seeds": experiment.seeds,
-        "time": _time(runs, device),
-        "small": f"{len(small)} runs, {_time(small, device)}" if small else "–",
+        "small": f"{len(small)} runs" if small else "–",
     }
 
 

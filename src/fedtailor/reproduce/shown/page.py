@@ -43,7 +43,7 @@ def render(
     }
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     environment.tests["partial"] = is_partial
-    return environment.from_string(_asset("fedtailor.reproduce", "index.html.j2")).render(
+    return environment.from_string(_asset("fedtailor.reproduce.shown", "index.html.j2")).render(
         o=outcome,
         cells=by_place(outcome),
         style=Markup(_asset("fedtailor.report", "page.css")),
