@@ -16,7 +16,6 @@ os.environ["OMP_NUM_THREADS"] = "1"  # for workers too; to be said before torch 
 
 import argparse
 import json
-import resource
 import statistics
 import sys
 import time
@@ -32,6 +31,7 @@ from fedtailor.core.form import Form
 from fedtailor.core.task import classification
 from fedtailor.core.training import Recipe
 from fedtailor.engine import ClientData, Cluster, Simulation, draw_cohort
+from fedtailor.engine.memory import peak_memory
 from fedtailor.methods import METHODS
 from fedtailor.models import build
 from fedtailor.runs.build import hardware
@@ -96,7 +96,7 @@ def measure(arguments: argparse.Namespace, clients: int, workers: int) -> dict[s
         "evaluation_seconds": round(scored, 4),
         "states": place,
         "chunk": chunk,
-        "driver_peak_memory_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10,
+        "driver_peak_memory_bytes": peak_memory(torch.device("cpu")),
     }
 
 

@@ -10,7 +10,7 @@ import torch
 from fedtailor.core import rng, tree
 from fedtailor.core.tree import Tree
 from fedtailor.engine import state_store
-from fedtailor.engine.state_store import StateStore, choose_place, free_memory, nbytes
+from fedtailor.engine.state_store import StateStore, choose_place
 
 CPU = torch.device("cpu")
 PLACES = ["device", "host", "disk"]
@@ -92,35 +92,11 @@ def test_only_states_on_disk_make_files(place: state_store.StatePlace, tmp_path:
 
 def test_clients_without_a_state_cost_nothing(tmp_path: Path) -> None:
     store = StateStore(1_000_000, {}, CPU, "disk", tmp_path)
-    assert store.rows == {} and nbytes(store.rows) == 0
+    assert store.rows == {}
     store.put(torch.tensor([3]), {})
     assert store.get(torch.tensor([3])) == {}
     assert bool(store.met[3])
     store.close()
-
-
-def test_nbytes() -> None:
-    assert nbytes(state()) == 6 * 4 + 4 + 1 + 8 + 16
-
-
-def test_free_memory_is_what_the_machine_has() -> None:
-    assert 1 << 20 < free_memory(CPU) < 1 << 46
-
-
-def test_a_process_that_shares_a_gpu_has_its_part_of_the_memory(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    free, share, own = 900, 1.0, 0
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, 1000))
-    monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda device: share)
-    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: own)
-    assert free_memory(torch.device("cuda")) == 900
-    share, own = 0.5, 100
-    assert free_memory(torch.device("cuda")) == 400
-    free = 300  # others have taken more than theirs
-    assert free_memory(torch.device("cuda")) == 300
-    own = 600
-    assert free_memory(torch.device("cuda")) == 0
 
 
 @pytest.mark.parametrize(

@@ -15,13 +15,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.func import vmap
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedtailor.core import rng, tree
 from fedtailor.core.rng import Key
 from fedtailor.core.tree import Tree
-from fedtailor.engine.memory import is_out_of_memory
-from fedtailor.engine.state_store import free_memory, nbytes
+from fedtailor.engine.loops.torch_internals import TorchDispatchMode
+from fedtailor.engine.memory import free_memory, is_out_of_memory, nbytes
 
 ROWS = 256  # examples at a time
 COPIES = 4  # of models and of the largest activation that a chunk of points may need

@@ -9,7 +9,7 @@ from fedtailor.core.task import Task
 from fedtailor.core.training import Recipe
 from fedtailor.core.tree import Params, Tree
 from fedtailor.engine.client_data import ClientData
-from fedtailor.engine.state_store import free_memory, nbytes
+from fedtailor.engine.memory import free_memory, nbytes
 
 MODEL_COPIES = 8  # parameters, gradients, optimiser, results and what is on its way between them
 SHARE = 0.4  # of the free memory

@@ -19,7 +19,8 @@ from fedtailor.core.tree import Params, Tree
 from fedtailor.engine.chunk import estimate_chunk
 from fedtailor.engine.client_data import ClientData
 from fedtailor.engine.mapper import Visit
-from fedtailor.engine.state_store import StatePlace, StateStore, choose_place, nbytes
+from fedtailor.engine.memory import nbytes
+from fedtailor.engine.state_store import StatePlace, StateStore, choose_place
 
 
 class Room(NamedTuple):

@@ -13,30 +13,10 @@ from torch import Tensor
 
 from fedtailor.core import tree
 from fedtailor.core.tree import Tree
+from fedtailor.engine.memory import free_memory
 from fedtailor.engine.transfer import Prefetch, Writeback, new_stream
 
 StatePlace = Literal["device", "host", "disk"]
-
-
-def nbytes(rows: Tree) -> int:
-    """Bytes of all leaves of a tree."""
-    return sum(leaf.numel() * leaf.element_size() for leaf in tree.leaves(rows))
-
-
-def free_memory(device: torch.device) -> int:
-    """Bytes that can still be had on a device; for the CPU, of the machine's memory.
-
-    A process that shares a GPU may have been given a part of its memory only.
-    """
-    if device.type == "cuda":
-        free, total = torch.cuda.mem_get_info(device)
-        share = torch.cuda.get_per_process_memory_fraction(device)
-        return int(min(free, max(0, share * total - torch.cuda.memory_reserved(device))))
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        return next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable"))
-    except (OSError, StopIteration):
-        return 4 << 30  # no such file on this system: assume little
 
 
 def choose_place(row_bytes: int, clients: int, device: torch.device) -> StatePlace:

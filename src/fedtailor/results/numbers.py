@@ -112,7 +112,7 @@ def _row(contender: Contender, each: Array, alone: Array | None) -> dict[str, An
         "down": float(np.mean([r["bytes"]["down"] for r in results])),
         "seconds": round(float(np.mean([r["seconds"] for r in results])), 3),
         "train_seconds": round(float(np.mean([r.get("train_seconds", 0) for r in results])), 3),
-        "memory": max(r.get("peak_memory_bytes", 0) for r in results),
+        "memory": max(r.get("peak_memory_bytes") or 0 for r in results) or None,
         "options": results[0].get("options", {}),
         "rounds": results[0].get("reached", results[0]["rounds"]),
         "model": results[0].get("model"),

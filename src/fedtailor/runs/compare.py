@@ -212,7 +212,7 @@ def summarise_runs(
             "per_client": {name: round(v, 6) for name, v in clients[method].items()},
             "bytes": {k: int(np.mean([r["bytes"][k] for r in runs])) for k in ("up", "down")},
             "seconds": round(float(np.mean([r["seconds"] for r in runs])), 3),
-            "peak_memory_bytes": max(r["peak_memory_bytes"] for r in runs),
+            "peak_memory_bytes": max(r["peak_memory_bytes"] or 0 for r in runs) or None,
             "options": runs[0]["options"],
             "curve": _mean_curve([histories[method, s] for s in seeds]),
         }

@@ -5,16 +5,15 @@ from __future__ import annotations
 import csv
 import io
 import math
-import resource
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from fedtailor.core.privacy import Spent
 from fedtailor.core.training import Score
 from fedtailor.core.version import __version__
+from fedtailor.engine.memory import peak_memory
 from fedtailor.methods.describe import find, page
 from fedtailor.results.metrics import accuracies, best_round, summarise
 from fedtailor.results.names import block_names
@@ -151,10 +150,3 @@ def client_table(run: PreparedRun, result: dict[str, Any] | None = None) -> str:
         ]
         writer.writerow([name, *counts, rounds[cid], int(cid in held), *scores])
     return out.getvalue()
-
-
-def peak_memory(device: torch.device) -> int:
-    """Most bytes that the process had at a time, on its device."""
-    if device.type == "cuda":
-        return int(torch.cuda.max_memory_allocated(device))
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10

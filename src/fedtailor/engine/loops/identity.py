@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedtailor.engine.loops.torch_internals import is_mapped
+
 _VALUES = (int, float, complex, str, bytes, bool, type(None), torch.dtype, torch.device, type)
 
 
@@ -46,7 +48,7 @@ def _key(value: Any, held: list[Any], seen: dict[int, int]) -> Hashable:
     if id(value) in seen:  # a function may refer to itself
         return "seen", seen[id(value)]
     if isinstance(value, Tensor):
-        if torch._C._functorch.is_functorch_wrapped_tensor(value):
+        if is_mapped(value):
             raise ClosesOverClient("a step closes over a mapped tensor: pass it in `given`")
         held.append(value)
         return "tensor", id(value)

@@ -18,8 +18,9 @@ from fedtailor.core.scan import RUNNER, Loop, plainly
 from fedtailor.engine.loops.cuda_graph import CapturedLoop, CapturePool
 from fedtailor.engine.loops.identity import ClosesOverClient, identity
 from fedtailor.engine.loops.threads import ThreadedLoops
+from fedtailor.engine.loops.torch_internals import can_trace, has_compiler
 from fedtailor.engine.loops.tracing import Program, can_compile, keep_compiled_code
-from fedtailor.engine.memory import give_back
+from fedtailor.engine.memory import release_gpu_memory
 
 Compile = Literal["auto", "never", "always"]
 LoopMode = Literal["plain", "traced", "compiled"]
@@ -61,12 +62,19 @@ def choose_loop_mode(work: Workload, device: torch.device, compile: Compile) -> 
         log.warning("nothing here compiles code for %s: steps are traced only", device)
     compiles = compile != "never" and can_compile(device)
     if compiles and (compile == "always" or work.steps >= COMPILE_FROM.get(device.type, NEVER)):
-        return "compiled"
+        return possible("compiled")
     pays = (
         work.steps >= TRACE_FROM.get(device.type, NEVER)
         or work.in_a_row >= TRACE_FROM_IN_A_ROW.get(device.type, NEVER)
     )  # fmt: skip
-    return "traced" if pays else "plain"
+    return possible("traced" if pays else "plain")
+
+
+def possible(loop_mode: LoopMode) -> LoopMode:
+    """A mode, or the next plainer one that this release of torch allows."""
+    if loop_mode == "plain" or not can_trace():
+        return "plain"
+    return "traced" if loop_mode == "compiled" and not has_compiler() else loop_mode
 
 
 class LoopRunner:
@@ -81,7 +89,7 @@ class LoopRunner:
     def __init__(
         self, loop_mode: LoopMode, device: torch.device, threads: int | None = None
     ) -> None:
-        self.loop_mode, self.device = loop_mode, device
+        self.loop_mode, self.device = possible(loop_mode), device
         self._programs: dict[Hashable, Any] = {}
         self._held: dict[Hashable, list[Any]] = {}  # what programs are known by must stay alive
         self._warned = False
@@ -89,7 +97,7 @@ class LoopRunner:
         self._workers: ThreadedLoops | None = None
         self._threads = threads or torch.get_num_threads()
         self.seconds = 0.0
-        if loop_mode == "compiled":
+        if self.loop_mode == "compiled":
             keep_compiled_code()
 
     @contextmanager
@@ -177,7 +185,7 @@ class LoopRunner:
         self._programs.clear()
         self._held.clear()
         self._capture_pool = None
-        give_back(self.device)
+        release_gpu_memory(self.device)
 
     def close(self) -> None:
         """Ends worker threads and frees everything."""

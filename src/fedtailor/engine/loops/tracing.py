@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx
-from torch.fx.experimental.proxy_tensor import make_fx
+
+from fedtailor.engine.loops.torch_internals import compile_graph, make_graph
 
 log = logging.getLogger("fedtailor")
 aten = torch.ops.aten
@@ -93,14 +94,14 @@ def trace(
     """
     began = time.perf_counter()
     copies = [t.clone() for t in tensors]  # no two the same: tracing knows tensors by identity
-    graph = make_fx(lambda *a: list(step(*a)))(*copies)
+    graph = make_graph(lambda *a: list(step(*a)), copies)
     updates = _in_place(graph, carried)
     graph.graph.eliminate_dead_code()
     graph.recompile()
     body: Callable[..., Any] = graph
     if compiled:
         try:
-            body = torch._inductor.compile(graph, list(copies))
+            body = compile_graph(graph, list(copies))
             body(*copies)  # kernels are made at the first call
         except Exception as error:  # a compiler may fail in any way; what was traced still runs
             reason = str(error).strip().splitlines()[:1]

@@ -1,0 +1,101 @@
+"""All that this package uses of torch beyond its public interface, and what is done without it.
+
+A release of torch may change any of this. Whatever is missing, or no longer does what is needed
+here, is reported once, and runs go on the plain way: slower, with the same results.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.func import vmap
+
+log = logging.getLogger("fedtailor")
+
+
+def _interface(module: str, name: str) -> Any:
+    return getattr(importlib.import_module(module), name)
+
+
+def make_graph(fn: Callable[..., Any], tensors: list[Tensor]) -> fx.GraphModule:
+    """The operators that reach the device when `fn` is called with `tensors`."""
+    make_fx = _interface("torch.fx.experimental.proxy_tensor", "make_fx")
+    graph: fx.GraphModule = make_fx(fn)(*tensors)
+    return graph
+
+
+def compile_graph(graph: fx.GraphModule, tensors: list[Tensor]) -> Callable[..., Any]:
+    """Code that TorchInductor makes of a graph."""
+    compiled: Callable[..., Any] = _interface("torch._inductor", "compile")(graph, tensors)
+    return compiled
+
+
+def is_mapped(tensor: Tensor) -> bool:
+    """Whether a tensor stands for one client's of several, within `vmap`."""
+    return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
+
+
+@functools.cache
+def can_trace() -> bool:
+    """Whether steps can be traced with this release of torch; tried out once, on a small one."""
+    return _works(_try_tracing, "loops over batches run step by step, which is slower")
+
+
+@functools.cache
+def has_compiler() -> bool:
+    """Whether this release of torch has the compiler that is used here."""
+    return _works(
+        lambda: _interface("torch._inductor", "compile"), "steps are traced, and not compiled"
+    )
+
+
+def _works(trial: Callable[[], Any], instead: str) -> bool:
+    try:
+        trial()
+    except Exception as error:  # a changed interface may fail in any way
+        log.warning(
+            "torch %s has changed what fast steps are made with (%s): %s; results are the same",
+            torch.__version__,
+            str(error).strip().partition("\n")[0] or type(error).__name__,
+            instead,
+        )
+        return False
+    return True
+
+
+def _try_tracing() -> None:
+    """A mapped step is traced, and its tensors are told from others; fails if that fails."""
+    seen: list[bool] = []
+
+    def step(x: Tensor) -> Tensor:
+        seen.append(is_mapped(x))
+        return x * 2 + 1
+
+    example = torch.arange(3.0)
+    graph = make_graph(lambda x: [vmap(step)(x)], [example.clone()])
+    targets = [node.target for node in graph.graph.nodes if node.op == "call_function"]
+    if torch.ops.aten.add.Tensor not in targets or not torch.equal(
+        graph(example)[0], step(example)
+    ):
+        raise RuntimeError("a traced step does something else")
+    if seen != [True, False]:
+        raise RuntimeError("mapped tensors cannot be told from others")
+
+
+try:
+    from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
+except ImportError:
+
+    class TorchDispatchMode:  # type: ignore[no-redef]
+        """Sees no operators: whoever counts with it, counts none."""
+
+        def __enter__(self) -> Any:
+            return self
+
+        def __exit__(self, *error: Any) -> None: ...

@@ -1,0 +1,85 @@
+"""A release of torch that has changed its private interfaces costs time, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.fx.experimental.proxy_tensor as proxy_tensor
+
+import fedtailor
+from fedtailor.engine.loops import torch_internals
+from fedtailor.engine.loops.runner import LoopRunner, possible
+from tests.engine.loops.test_runner import PLAIN, apart, dense, play
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(autouse=True)
+def untried() -> Iterator[None]:
+    """Every test tries the interfaces out anew, and leaves no finding to others."""
+    for tried in (torch_internals.can_trace, torch_internals.has_compiler):
+        tried.cache_clear()
+    yield
+    for tried in (torch_internals.can_trace, torch_internals.has_compiler):
+        tried.cache_clear()
+
+
+def _other_arguments(fn: Any, *, graph_kind: str) -> Any:
+    raise AssertionError("never called with what it needs")
+
+
+@pytest.mark.parametrize(
+    "change", ["gone", "other arguments", "another graph", "no mapped tensors"]
+)
+def test_without_tracing_runs_go_on_step_by_step_and_say_so_once(
+    change: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = play("ditto", dense, "plain", PLAIN)
+    if change == "gone":
+        monkeypatch.delattr(proxy_tensor, "make_fx")
+    elif change == "other arguments":
+        monkeypatch.setattr(proxy_tensor, "make_fx", _other_arguments)
+    elif change == "another graph":
+        monkeypatch.setattr(proxy_tensor, "make_fx", lambda fn: lambda *a: torch.fx.Graph())
+    else:
+        functorch = torch._C._functorch
+        monkeypatch.delattr(functorch, "is_functorch_wrapped_tensor")
+    for _ in range(2):
+        assert apart(expected, play("ditto", dense, "traced", PLAIN)) == 0
+    said = [r.getMessage() for r in caplog.records if "has changed" in r.getMessage()]
+    assert len(said) == 1
+    assert torch.__version__ in said[0] and "step by step" in said[0]
+
+
+def test_without_the_compiler_steps_are_traced(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    import torch._inductor
+
+    monkeypatch.delattr(torch._inductor, "compile")
+    for _ in range(2):
+        runner = LoopRunner("compiled", CPU)
+        assert runner.loop_mode == "traced"
+        runner.close()
+    said = [r.getMessage() for r in caplog.records if "has changed" in r.getMessage()]
+    assert len(said) == 1 and "not compiled" in said[0]
+
+
+def test_with_this_release_nothing_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    assert possible("traced") == "traced" and possible("compiled") == "compiled"
+    assert not caplog.records
+
+
+def test_private_interfaces_are_used_in_one_module_only() -> None:
+    private = ("torch._", "torch.fx.experimental", "torch.utils._", "_functorch", "make_fx")
+    package = Path(fedtailor.__file__).parent
+    users = {
+        path.name
+        for path in package.rglob("*.py")
+        if any(word in path.read_text(encoding="utf-8") for word in private)
+    }
+    assert users == {"torch_internals.py"}
