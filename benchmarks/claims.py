@@ -111,10 +111,10 @@ def _groups(seed: int, permuted: bool) -> tuple[np.ndarray, np.ndarray]:
     """Each client's own latent group, and the group of the rows that it is validated on."""
     from fedtailor.partition.latent import latent_clusters
     from fedtailor.results.config import make_config
-    from fedtailor.runs.build import _find_source, make_partition
+    from fedtailor.runs.build import find_source, make_partition
 
     config = make_config("local", _latent(seed, permute_targets=permuted), {})
-    source = _find_source(config)
+    source = find_source(config)
     cluster = latent_clusters(source.raw, source.labels, 5, seed=seed)
     made = make_partition(config, source)
     own = np.array([np.bincount(cluster[r]).argmax() for r in made.train])

@@ -11,8 +11,8 @@ from fedtailor.figures import comparison_figures
 from fedtailor.figures.partition import draw
 from fedtailor.report import write_report
 from fedtailor.results.config import make_config
-from fedtailor.results.folder import COMPARISON, open_folder
-from fedtailor.results.lock import occupy
+from fedtailor.results.folder import COMPARISON, PARTITION, is_comparison, open_folder
+from fedtailor.results.lock import lock_folder
 from fedtailor.runs.compare import Announce, ComparisonPlan, open_comparison, play_comparison
 from fedtailor.runs.predict import Prediction, predict
 from fedtailor.runs.resume import resume_run
@@ -104,10 +104,10 @@ def _finish_comparison(
 ) -> dict[str, Any]:
     """Plays what is left of a comparison, with its pictures and its page."""
     # held as a whole: each of its runs holds only its own folder
-    with occupy(folder) if folder else nullcontext():
+    with lock_folder(folder) if folder else nullcontext():
         if folder:
             data = plan.assemble()
-            draw(data.partition, data.source.labels, data.source.classes, folder / "partition.png")
+            draw(data.partition, data.source.labels, data.source.classes, folder / PARTITION)
         summary = play_comparison(plan, folder, announce)
         if folder:
             comparison_figures(summary, folder)
@@ -140,7 +140,7 @@ def resume(
       True
     """
     folder = Path(folder)
-    if (folder / COMPARISON).exists():
+    if is_comparison(folder):
         return _finish_comparison(ComparisonPlan.from_json(folder / COMPARISON), folder, announce)
     result = resume_run(folder, watch=watch)
     report(folder)

@@ -13,9 +13,9 @@ from PIL import Image
 from fedtailor.cli import main
 from fedtailor.core.errors import BadInput
 from fedtailor.figures import FIGURES, PAPER, Wish, draw, draw_figure
-from fedtailor.results.collect import Collection, collect
-from fedtailor.results.learnt import Records
-from fedtailor.results.mixes import class_counts, likeness_order
+from fedtailor.results.collect import CollectedRuns, collect
+from fedtailor.results.mixes import client_class_counts, likeness_order
+from fedtailor.results.records import Records
 from tests.report import synthetic
 
 NAMES = (
@@ -30,7 +30,7 @@ def compared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def collection(compared: Path) -> Collection:
+def collection(compared: Path) -> CollectedRuns:
     return collect([compared])
 
 
@@ -117,7 +117,7 @@ def test_weights_are_the_records_in_cluster_order(compared: Path, collection: An
     shown = picture.axes[0].images[0].get_array()
     found = Records(compared / "runs" / "fedfomo-seed0").read("server/affinity", 2)
     assert found is not None
-    order = likeness_order(class_counts(collection), len(collection.clients))
+    order = likeness_order(client_class_counts(collection), len(collection.clients))
     assert np.allclose(shown, found[order][:, order])
 
 

@@ -15,8 +15,8 @@ from fedtailor.cli import main
 from fedtailor.core.errors import BadInput
 from fedtailor.report import write_report
 from fedtailor.report.page import as_script
-from fedtailor.results.failures import FAILED
-from fedtailor.results.lock import occupy
+from fedtailor.results.folder import FAILED
+from fedtailor.results.lock import lock_folder
 from tests.report import synthetic
 
 EVIL = [
@@ -165,7 +165,7 @@ def test_what_was_not_begun_is_named(tmp_path: Path) -> None:
     assert "mean ± standard deviation over 1 to 3 seeds, " in page
     assert "<dt>Seeds</dt><dd>1 to 3</dd>" in page
     assert "One seed of fedavg: run more" in page
-    with occupy(folder):  # somebody goes on with it already
+    with lock_folder(folder):  # somebody goes on with it already
         page = write_report([folder]).read_text()
     assert "Not run yet" in page and "To go on" not in page
 

@@ -10,8 +10,8 @@ import torch
 
 from fedtailor.core.errors import BadInput, Interrupted
 from fedtailor.engine import Diverged
-from fedtailor.results.failures import FAILED, failure, noted, reason_of
-from fedtailor.results.running import BEGUN, standing
+from fedtailor.results.folder import BEGUN, FAILED
+from fedtailor.results.status import failure, noted, reason_of, run_status
 
 
 def test_reasons_are_one_line() -> None:
@@ -27,10 +27,10 @@ def test_a_failure_is_kept_until_the_run_is_tried_again(tmp_path: Path) -> None:
     found = failure(tmp_path)
     assert found["kind"] == "Diverged"
     assert found["reason"].startswith("client-3 diverged (NaN or infinity) in round 1")
-    assert standing(tmp_path).words.startswith("failed in round 1 of 5: client-3 diverged")
+    assert run_status(tmp_path).words.startswith("failed in round 1 of 5: client-3 diverged")
     with noted(tmp_path):
         assert failure(tmp_path) == {}
-    assert standing(tmp_path).failed == ""
+    assert run_status(tmp_path).failed == ""
 
 
 def test_an_interrupted_run_has_not_failed(tmp_path: Path) -> None:

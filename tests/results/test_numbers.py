@@ -14,13 +14,12 @@ from safetensors.numpy import load_file, save_file
 import fedtailor
 from fedtailor.core.errors import BadInput
 from fedtailor.report.page import page_data, render
-from fedtailor.results.collect import collect
-from fedtailor.results.learnt import binned, map_size
+from fedtailor.results.collect import collect, collect_so_far, variant_labels
 from fedtailor.results.mixes import likeness_order
-from fedtailor.results.names import block_names, variant_labels
 from fedtailor.results.numbers import largest_epsilon, played_on
 from fedtailor.results.pack import pack_counts, pack_scaled
-from fedtailor.results.running import collect_so_far
+from fedtailor.results.records import binned, map_size
+from fedtailor.runs.result import block_names
 from tests.report import synthetic
 
 KINDS = {"u16": "<u2", "u32": "<u4", "s8": "u1", "s16": "<u2"}

@@ -17,6 +17,7 @@ from fedtailor.engine import Simulation
 from fedtailor.methods import METHODS
 from fedtailor.methods.check import toy_federation
 from fedtailor.results import storage
+from fedtailor.results.folder import write_atomically
 
 FEATURES, CLASSES = 6, 3
 
@@ -43,9 +44,9 @@ def test_there_and_back(method: str, tmp_path: Path) -> None:
     first = simulation(method)
     for cohort in ([0, 2, 5], [1, 2]):
         first.step(torch.tensor(cohort))
-    storage.save(tmp_path / "c", first, {"colour": "green"})
+    storage.save_checkpoint(tmp_path / "c", first, {"colour": "green"})
     second = simulation(method)
-    assert storage.restore(tmp_path / "c", second)["colour"] == "green"
+    assert storage.restore_checkpoint(tmp_path / "c", second)["colour"] == "green"
     assert second.round == 2
     assert torch.equal(second.states.met, first.states.met)
     for sim in (first, second):
@@ -58,7 +59,7 @@ def test_only_clients_that_were_met_are_kept(tmp_path: Path) -> None:
     """A thousand clients of which ten took part need not fill a disk."""
     sim = simulation("local")
     sim.step(torch.tensor([1, 4]))
-    storage.save(tmp_path, sim, {})
+    storage.save_checkpoint(tmp_path, sim, {})
     tensors = storage.load_tensors(next(tmp_path.glob("state-*")))
     clients = [v for k, v in tensors.items() if "clients/" in k]
     assert clients
@@ -69,7 +70,7 @@ def test_the_old_state_goes_when_the_new_one_is_there(tmp_path: Path) -> None:
     sim = simulation("local")
     for _ in range(3):
         sim.step(torch.tensor([0, 1]))
-        storage.save(tmp_path, sim, {})
+        storage.save_checkpoint(tmp_path, sim, {})
     assert sorted(p.name for p in tmp_path.iterdir()) == ["latest.json", "state-000003.safetensors"]
 
 
@@ -78,7 +79,7 @@ def test_a_crash_while_writing_leaves_the_old_checkpoint_whole(
 ) -> None:
     sim = simulation("local")
     sim.step(torch.tensor([0, 1]))
-    storage.save(tmp_path, sim, {})
+    storage.save_checkpoint(tmp_path, sim, {})
     sim.step(torch.tensor([2, 3]))
 
     def crash(path: Path, text: str) -> None:
@@ -87,22 +88,22 @@ def test_a_crash_while_writing_leaves_the_old_checkpoint_whole(
     with monkeypatch.context() as patch:
         patch.setattr(storage, "write_atomically", crash)  # tensors are there, their name not
         with pytest.raises(KeyboardInterrupt):
-            storage.save(tmp_path, sim, {})
+            storage.save_checkpoint(tmp_path, sim, {})
     again = simulation("local")
-    storage.restore(tmp_path, again)
+    storage.restore_checkpoint(tmp_path, again)
     assert again.round == 1
 
 
 def test_writing_is_all_or_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "file.json"
-    storage.write_atomically(path, "old")
+    write_atomically(path, "old")
 
     def full(descriptor: int) -> None:
         raise OSError("disk full")
 
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(OSError, match="disk full"):
-        storage.write_atomically(path, "new")
+        write_atomically(path, "new")
     assert path.read_text() == "old"
     with pytest.raises(OSError, match="disk full"):
         storage.save_tensors(tmp_path / "x.safetensors", {"a": torch.zeros(1)})
@@ -118,7 +119,7 @@ def test_two_processes_may_write_one_file(
 
     def write(number: int) -> None:
         if kind == "text":
-            storage.write_atomically(path, str(number))
+            write_atomically(path, str(number))
         else:
             storage.save_tensors(path, {"a": torch.tensor(number)})
 
@@ -141,25 +142,25 @@ def test_two_processes_may_write_one_file(
 def test_another_method_or_network_is_refused(tmp_path: Path) -> None:
     sim = simulation("fedavg")
     sim.step(torch.tensor([0, 1]))
-    storage.save(tmp_path, sim, {})
+    storage.save_checkpoint(tmp_path, sim, {})
     for other in (simulation("fedfomo"), simulation("fedavg", width=7)):
         with pytest.raises(BadInput, match="server state"):
-            storage.restore(tmp_path, other)
+            storage.restore_checkpoint(tmp_path, other)
 
 
 def test_other_client_states_are_refused(tmp_path: Path) -> None:
     sim = simulation("local")
     sim.step(torch.tensor([0, 1]))
-    storage.save(tmp_path, sim, {})
+    storage.save_checkpoint(tmp_path, sim, {})
     with pytest.raises(BadInput):
-        storage.restore(tmp_path, simulation("local", width=7))
+        storage.restore_checkpoint(tmp_path, simulation("local", width=7))
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "3", "{}", '{"round": 1}', "\xff"])
 def test_broken_notes_are_refused(text: str, tmp_path: Path) -> None:
     (tmp_path / "latest.json").write_bytes(text.encode("latin-1"))
     with pytest.raises(BadInput):
-        storage.read_meta(tmp_path)
+        storage.read_checkpoint(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -168,14 +169,14 @@ def test_broken_notes_are_refused(text: str, tmp_path: Path) -> None:
 def test_broken_tensors_are_refused_even_with_the_right_sum(content: bytes, tmp_path: Path) -> None:
     sim = simulation("local")
     sim.step(torch.tensor([0, 1]))
-    storage.save(tmp_path, sim, {})
+    storage.save_checkpoint(tmp_path, sim, {})
     state = next(tmp_path.glob("state-*"))
     state.write_bytes(content)
     meta = json.loads((tmp_path / "latest.json").read_text())
     meta["sha256"] = storage._sha256(state)
     (tmp_path / "latest.json").write_text(json.dumps(meta))
     with pytest.raises(BadInput, match="broken"):
-        storage.restore(tmp_path, simulation("local"))
+        storage.restore_checkpoint(tmp_path, simulation("local"))
 
 
 def test_a_missing_model_is_said_to_be_missing(tmp_path: Path) -> None:

@@ -47,8 +47,8 @@ def table(path: Path, sizes: dict[str, int], huge: str = "", seed: int = 0) -> P
 HOLD = """
 import sys
 from pathlib import Path
-from fedtailor.results.lock import occupy
-with occupy(Path(sys.argv[1])):
+from fedtailor.results.lock import lock_folder
+with lock_folder(Path(sys.argv[1])):
     print("held", flush=True)
     sys.stdin.read()
 """

@@ -20,7 +20,7 @@ from fedtailor.api import resume
 from fedtailor.core.errors import Interrupted
 from fedtailor.results.config import read_config
 from fedtailor.results.folder import run_folder
-from fedtailor.results.lock import LOCK, Occupied
+from fedtailor.results.lock import LOCK, FolderLocked
 from fedtailor.runs.compare import ComparisonPlan, open_comparison, spread_options
 from tests.runs.runlab import held
 
@@ -300,10 +300,10 @@ OVERWRITE = """
 import sys
 from pathlib import Path
 from fedtailor.runs.compare import ComparisonPlan, open_comparison
-from fedtailor.results.lock import Occupied
+from fedtailor.results.lock import FolderLocked
 try:
     open_comparison(ComparisonPlan(["fedavg"], 1, {}, {}), Path(sys.argv[1]), overwrite=True)
-except Occupied as error:
+except FolderLocked as error:
     print(error)
 """
 
@@ -327,7 +327,7 @@ def test_a_comparison_that_another_process_is_at_is_left_alone(made: Path, tmp_p
     folder = tmp_path / "c"
     shutil.copytree(made, folder)
     (folder / "summary.json").unlink()
-    with held(folder), pytest.raises(Occupied, match="is being played by process"):
+    with held(folder), pytest.raises(FolderLocked, match="is being played by process"):
         resume(folder)
     assert not (folder / "summary.json").exists()
     resume(folder)  # its process was killed: free again

@@ -11,8 +11,9 @@ import pytest
 
 import fedtailor
 from fedtailor import BadInput
-from fedtailor.results.failures import FAILED, failure
+from fedtailor.results.folder import FAILED
 from fedtailor.results.lock import LOCK
+from fedtailor.results.status import failure
 from tests.runs.runlab import SMALL, TIMES, history, models, result, table, timeless
 
 

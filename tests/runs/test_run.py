@@ -19,11 +19,10 @@ from fedtailor import BadInput
 from fedtailor.core import tree
 from fedtailor.core.errors import Interrupted
 from fedtailor.methods import METHODS
-from fedtailor.results import storage
 from fedtailor.results.config import make_config, read_config
+from fedtailor.results.folder import file_name, open_folder, sync
 from fedtailor.results.metrics import summarise
 from fedtailor.runs.build import assemble, make_method, make_task
-from fedtailor.runs.run import file_name, open_folder
 from tests.runs.runlab import SMALL, history, models, result, table, timeless
 
 
@@ -271,13 +270,13 @@ def test_the_history_is_on_the_disk_before_the_checkpoint_that_relies_on_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     synced: list[str] = []
-    sync = storage.sync
 
     def noting(path: Path) -> None:
         synced.append(path.name.partition(".")[0])
         sync(path)
 
-    monkeypatch.setattr(storage, "sync", noting)
+    for module in ("results.storage", "runs.run"):
+        monkeypatch.setattr(f"fedtailor.{module}.sync", noting)
     fedtailor.run("local", out=tmp_path / "run", **SMALL | {"checkpoint_every": 2})
     kept = [name for name in synced if name.startswith(("history", "state-"))]
     assert kept == ["state-000000", "history", "state-000002", "history", "state-000003"]

@@ -13,8 +13,8 @@ import pytest
 
 from fedtailor.cli import main
 from fedtailor.core.errors import BadInput
-from fedtailor.results.lock import LOCK, occupy
-from fedtailor.results.running import Standing
+from fedtailor.results.lock import LOCK, lock_folder
+from fedtailor.results.status import RunStatus
 from fedtailor.watch import Watching
 from fedtailor.watch.server import host_names
 from fedtailor.watch.snapshot import Snapshots, in_words, planned
@@ -183,13 +183,13 @@ def test_a_comparison_that_was_stopped_goes_on_as_a_whole(tmp_path: Path) -> Non
     told = "1 of 2 runs finished; fedavg-seed0: round 2 of 5, "
     snapshots = Snapshots(folder)
     assert snapshots.state()["words"] == f"{told}stopped: fedtailor resume {folder} goes on with it"
-    with occupy(folder):  # somebody does so, and has not come to that run yet
+    with lock_folder(folder):  # somebody does so, and has not come to that run yet
         assert snapshots.state()["words"] == f"{told}running"
 
 
 def test_words() -> None:
-    assert in_words([Standing("a", 3, 3, True)]) == "finished"
-    assert in_words([Standing("a", 12, 30, False)]) == "round 12 of 30, running"
+    assert in_words([RunStatus("a", 3, 3, True)]) == "finished"
+    assert in_words([RunStatus("a", 12, 30, False)]) == "round 12 of 30, running"
 
 
 @pytest.mark.parametrize("what", ["nowhere", "empty", "broken"])

@@ -30,10 +30,9 @@ from fedtailor.core import rng, tree
 from fedtailor.core.errors import BadInput
 from fedtailor.core.tree import Tree
 from fedtailor.core.version import __version__
-from fedtailor.results.measurements import ALL, GLOBAL, LANDSCAPE, OWN, PERSONAL, Json
-from fedtailor.results.storage import write_atomically
+from fedtailor.results.folder import GENERAL, LANDSCAPE, TENSORS, write_atomically
+from fedtailor.results.measurements import ALL, GLOBAL, OWN, PERSONAL, Json
 from fedtailor.runs.finished import Reopened, finished_runs, reopen
-from fedtailor.runs.saved_models import GENERAL
 
 LINE = tuple(k / 20 for k in range(-10, 31))  # 0: the global model, 1: the personal one
 Tell = Callable[[str, int, int], None]  # (what, points done, points in all)
@@ -91,7 +90,7 @@ class _Bench:
         self.keys = [rng.key(seed, rng.LANDSCAPE, i) for i in range(2)]
         self._known: dict[tuple[str, str], Json] = {}
         # one file: the same global model for all, and so the same surface over all rows
-        self._same_global = (run.folder / f"{GENERAL}.safetensors").exists()
+        self._same_global = (run.folder / f"{GENERAL}{TENSORS}").exists()
 
     def surface(self, client: str, which: str, model: Tree, rows: str) -> Json:
         """One surface with its sharpness."""

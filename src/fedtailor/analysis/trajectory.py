@@ -23,9 +23,9 @@ from fedtailor.core import tree
 from fedtailor.core.errors import BadInput, unknown
 from fedtailor.core.tree import Tree
 from fedtailor.core.version import __version__
-from fedtailor.results.measurements import TRAJECTORY, Json
+from fedtailor.results.folder import TRAJECTORY, write_atomically
+from fedtailor.results.measurements import Json
 from fedtailor.results.pack import evenly
-from fedtailor.results.storage import write_atomically
 from fedtailor.runs.finished import Reopened, finished_runs, reopen
 from fedtailor.runs.saved_models import path_clients, path_rounds, read_points
 

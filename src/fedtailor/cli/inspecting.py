@@ -153,8 +153,7 @@ def partition(
     from fedtailor.figures.partition import draw
     from fedtailor.partition import save, statistics
     from fedtailor.results.config import make_config
-    from fedtailor.results.folder import open_folder
-    from fedtailor.results.storage import write_atomically
+    from fedtailor.results.folder import open_folder, write_atomically
     from fedtailor.runs.build import lay_out
 
     config, source, made = lay_out(make_config("local", given, {}))

@@ -116,8 +116,7 @@ class _Shown(ExitStack):
 
     def announce(self, method: str, seed: int, done: int, runs: int) -> Told:
         """What is to be called with each round of a comparison's next run."""
-        from fedtailor.results.collect import read_planned
-        from fedtailor.results.folder import run_folder
+        from fedtailor.results.folder import read_planned, run_folder
 
         several = len(read_planned(self._folder)[1]) > 1
         name = f"[{done + 1}/{runs}] {method}" + (f" seed {seed}" if several else "")
@@ -278,11 +277,11 @@ def resume(
 ) -> None:
     """Go on with a run or comparison that was interrupted; it ends as if it never had been."""
     from fedtailor import api
-    from fedtailor.results.folder import COMPARISON
+    from fedtailor.results.folder import is_comparison
 
     if not folder.is_dir():
         raise BadInput(f"'{folder}' is no folder: name a run's folder")
-    several = (folder / COMPARISON).exists()
+    several = is_comparison(folder)
     kept = "what was finished" if several else "the last good checkpoint"
     with _Shown(folder, _tracking_again(folder), watch, kept) as shown:
         shown.show()

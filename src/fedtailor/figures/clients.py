@@ -10,7 +10,7 @@ from fedtailor.core.errors import BadInput
 from fedtailor.figures.style import HEAT, PAGE, bars_by_sign, figure, legend, look, tidy
 from fedtailor.figures.wish import Wish
 from fedtailor.results import mixes, numbers
-from fedtailor.results.collect import Collection
+from fedtailor.results.collect import CollectedRuns
 from fedtailor.results.pack import evenly
 
 BINS = 20
@@ -23,7 +23,7 @@ def shorten(name: str) -> str:
     return name if len(name) <= LETTERS else name[: LETTERS - 1] + "…"
 
 
-def gain(collection: Collection, wish: Wish) -> Any:
+def gain(collection: CollectedRuns, wish: Wish) -> Any:
     """Each client's gain over training alone, best first, one panel per method."""
     rows = numbers.rows(collection)
     alone = numbers.yardstick(collection)
@@ -62,7 +62,7 @@ def gain(collection: Collection, wish: Wish) -> Any:
     return picture
 
 
-def spread(collection: Collection, wish: Wish) -> Any:
+def spread(collection: CollectedRuns, wish: Wish) -> Any:
     """How many clients have which accuracy: a histogram per method, all on one scale."""
     each = [numbers.final_accuracies(c, collection.clients) for c in collection.contenders]
     each = [100 * found[np.isfinite(found)] for found in each]
@@ -89,9 +89,9 @@ def spread(collection: Collection, wish: Wish) -> Any:
     return picture
 
 
-def partition(collection: Collection, wish: Wish) -> Any:
+def partition(collection: CollectedRuns, wish: Wish) -> Any:
     """Rows of each class at each client; clients with like mixes stand side by side."""
-    counts = mixes.class_counts(collection)
+    counts = mixes.client_class_counts(collection)
     if counts is None:
         raise BadInput("these runs kept no class counts: run them again with this version")
     names = mixes.class_names(collection.contenders[0].first.folder)

@@ -10,7 +10,7 @@ from fedtailor.core.errors import BadInput
 from fedtailor.figures.style import curve, figure, legend, tidy
 from fedtailor.figures.wish import Wish
 from fedtailor.results import numbers
-from fedtailor.results.collect import Collection
+from fedtailor.results.collect import CollectedRuns
 
 HEIGHT = 0.66  # of the width
 LINE = 1.3  # points
@@ -21,14 +21,14 @@ def _values(found: list[float | None], times: float) -> Any:
     return times * np.array(found, dtype=float)
 
 
-def _lines(collection: Collection, wish: Wish, measure: str, against: str) -> Any:
+def _lines(collection: CollectedRuns, wish: Wish, measure: str, against: str) -> Any:
     """One line per method: a measure against rounds, bytes or seconds."""
     picture = figure(wish.width, HEIGHT * wish.width)
     axes = picture.add_subplot()
     times = 1.0 if measure == "loss" else 100.0
     free = []
     for number, contender in enumerate(collection.contenders):
-        found = numbers.curves(contender)
+        found = numbers.mean_curves(contender)
         if measure not in found:
             continue
         middle = _values(found[measure]["mid"], times)
@@ -62,23 +62,23 @@ def _lines(collection: Collection, wish: Wish, measure: str, against: str) -> An
 ACCURACY = "mean test accuracy (%)"
 
 
-def accuracy(collection: Collection, wish: Wish) -> Any:
+def accuracy(collection: CollectedRuns, wish: Wish) -> Any:
     """Mean accuracy over clients by round, with the range over seeds as a band."""
     return _named(_lines(collection, wish, "mean", "round"), "round", ACCURACY)
 
 
-def loss(collection: Collection, wish: Wish) -> Any:
+def loss(collection: CollectedRuns, wish: Wish) -> Any:
     """Test loss of personal models by round."""
     return _named(_lines(collection, wish, "loss", "round"), "round", "test loss")
 
 
-def communication(collection: Collection, wish: Wish) -> Any:
+def communication(collection: CollectedRuns, wish: Wish) -> Any:
     """Mean accuracy against bytes sent, up and down together."""
     words = "sent, up and down together (MB)"
     return _named(_lines(collection, wish, "mean", "sent"), words, ACCURACY)
 
 
-def time(collection: Collection, wish: Wish) -> Any:
+def time(collection: CollectedRuns, wish: Wish) -> Any:
     """Mean accuracy against the seconds that the run took."""
     return _named(_lines(collection, wish, "mean", "seconds"), "time (s)", ACCURACY)
 

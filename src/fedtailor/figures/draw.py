@@ -11,17 +11,16 @@ from fedtailor.core.errors import BadInput, unknown
 from fedtailor.figures.registry import FIGURES
 from fedtailor.figures.style import PAPER, file_of
 from fedtailor.figures.wish import Wish
-from fedtailor.results.collect import Collection
+from fedtailor.results.collect import CollectedRuns, collect_so_far
+from fedtailor.results.folder import write_atomically
 from fedtailor.results.numbers import yardstick
-from fedtailor.results.running import collect_so_far
-from fedtailor.results.storage import write_atomically
 
 KINDS = ("pdf", "svg", "png")
 DOTS = 300  # per inch, of a PNG
 LEAST, MOST = 1.0, 40.0  # inches
 
 
-def _chosen(collection: Collection, methods: tuple[str, ...], *, against: bool) -> Collection:
+def _chosen(collection: CollectedRuns, methods: tuple[str, ...], *, against: bool) -> CollectedRuns:
     """Only the methods that somebody wants, in the order of the folders; training alone stays if
     the others are measured against it."""
     labels = [contender.label for contender in collection.contenders]
@@ -37,12 +36,12 @@ def _chosen(collection: Collection, methods: tuple[str, ...], *, against: bool) 
     return replace(collection, contenders=kept)
 
 
-def draw(name: str, collection: Collection, wish: Wish = Wish(), title: str = "") -> Any:
+def draw(name: str, collection: CollectedRuns, wish: Wish = Wish(), title: str = "") -> Any:
     """A figure, as matplotlib has it.
 
     Args:
       name: one of `FIGURES`.
-      collection: from `fedtailor.results.running.collect_so_far`.
+      collection: from `fedtailor.results.collect.collect_so_far`.
       wish: what is to be other than usual.
       title: above the figure; a caption below it usually says the same.
 

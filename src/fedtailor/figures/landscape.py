@@ -11,7 +11,7 @@ import numpy.typing as npt
 from fedtailor.core.errors import BadInput
 from fedtailor.figures.style import figure, look
 from fedtailor.figures.wish import Wish
-from fedtailor.results.collect import Collection
+from fedtailor.results.collect import CollectedRuns
 from fedtailor.results.measurements import (
     GLOBAL,
     OWN,
@@ -68,7 +68,7 @@ def _scale(picture: Any, made: Any, panels: Any, levels: Array) -> None:
     bar.minorticks_off()
 
 
-def landscape(collection: Collection, wish: Wish) -> Any:
+def landscape(collection: CollectedRuns, wish: Wish) -> Any:
     """The loss around global and personal models, one row per method, for the first client."""
     measured = [(c.label, read_landscape(c.first.folder)) for c in collection.contenders]
     kept = [(label, found) for label, found in measured if found]
@@ -112,7 +112,7 @@ def _arrows(axes: Any, stops: list[Json], colour: str) -> None:
         axes.annotate("", **ends, arrowprops=style | shape | {"mutation_scale": 6})
 
 
-def trajectory(collection: Collection, wish: Wish) -> Any:
+def trajectory(collection: CollectedRuns, wish: Wish) -> Any:
     """The ways of a client's model over its training loss, on their principal plane."""
     folders = {run.folder.resolve().name for c in collection.contenders for run in c.runs}
     measured = [read_trajectory(c.first.folder) for c in collection.contenders]

@@ -11,8 +11,8 @@ from fedtailor.figures.clients import shorten
 from fedtailor.figures.style import COLOURS, HEAT, figure, tidy
 from fedtailor.figures.wish import Wish
 from fedtailor.results import mixes
-from fedtailor.results.collect import Collection, Contender
-from fedtailor.results.learnt import MAP_WIDTH, Records, binned, learnt, scale_bounds
+from fedtailor.results.collect import CollectedRuns, Contender
+from fedtailor.results.records import MAP_WIDTH, Records, binned, learnt, scale_bounds
 
 MIXED = ("mix_degree",)
 SCORED = {"ala_weight": "ALA weight", "score": "score", "personal_block": "share kept personal"}
@@ -38,8 +38,8 @@ def _chosen(recorded: list[int], wanted: tuple[int, ...], label: str) -> list[in
     return list(wanted) or recorded[-1:]
 
 
-def _order(collection: Collection) -> Any:
-    counts = mixes.class_counts(collection)
+def _order(collection: CollectedRuns) -> Any:
+    counts = mixes.client_class_counts(collection)
     return mixes.likeness_order(counts, len(collection.clients))
 
 
@@ -80,7 +80,7 @@ def _name(panel: Panel, several_rounds: bool) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def weights(collection: Collection, wish: Wish) -> Any:
+def weights(collection: CollectedRuns, wish: Wish) -> Any:
     """Who learns from whom: client × client, a panel per block, like clients side by side."""
     clients = len(collection.clients)
     panels = [p for c in collection.contenders for p in _matrices(c, clients, wish)]
@@ -111,7 +111,7 @@ def weights(collection: Collection, wish: Wish) -> Any:
     return picture
 
 
-def _series(collection: Collection, names: tuple[str, ...]) -> list[tuple[Contender, Any]]:
+def _series(collection: CollectedRuns, names: tuple[str, ...]) -> list[tuple[Contender, Any]]:
     """Records of some names, one number per block, in the order of the names."""
     order, clients = np.arange(len(collection.clients)), len(collection.clients)
     found = [
@@ -123,7 +123,7 @@ def _series(collection: Collection, names: tuple[str, ...]) -> list[tuple[Conten
     return sorted(found, key=lambda pair: names.index(pair[1]["name"]))
 
 
-def mixing(collection: Collection, wish: Wish) -> Any:
+def mixing(collection: CollectedRuns, wish: Wish) -> Any:
     """How much of each global block is taken over: block × round, mean over clients."""
     found = _series(collection, MIXED)
     if not found:
@@ -152,7 +152,7 @@ def mixing(collection: Collection, wish: Wish) -> Any:
     return picture
 
 
-def scores(collection: Collection, wish: Wish) -> Any:
+def scores(collection: CollectedRuns, wish: Wish) -> Any:
     """Weights or scores per block at a round: mean over clients, and the middle 80 % of them."""
     found = _series(collection, tuple(SCORED))
     if not found:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fedtailor.figures.style import COLUMN
-from fedtailor.results.collect import Collection
+from fedtailor.results.collect import CollectedRuns
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Wish:
 
 # (what lies in the folders, what is wanted) -> a matplotlib figure; raises BadInput if the folders
 # do not hold what it needs. The wish has a width by then.
-Draw = Callable[[Collection, Wish], Any]
+Draw = Callable[[CollectedRuns, Wish], Any]
 
 
 @dataclass(frozen=True)

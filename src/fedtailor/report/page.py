@@ -15,10 +15,10 @@ from fedtailor.core.privacy import in_words
 from fedtailor.core.version import __version__
 from fedtailor.report.surfaces import landscapes, trajectories
 from fedtailor.results import mixes, numbers
-from fedtailor.results.collect import Collection, collect
-from fedtailor.results.learnt import learnt
+from fedtailor.results.collect import CollectedRuns, collect
+from fedtailor.results.folder import REPORT, write_atomically
 from fedtailor.results.pack import pack_counts
-from fedtailor.results.storage import write_atomically
+from fedtailor.results.records import learnt
 
 SCRIPTS = (
     "core.js",
@@ -31,7 +31,6 @@ SCRIPTS = (
     "surfaces.js",
     "main.js",
 )
-FILE = "report.html"
 NAMED = 4  # values of a setting that differs; of more, only how far they go
 
 
@@ -59,7 +58,7 @@ def _each(values: Iterable[float], form: str) -> str:
     return ", ".join(found) if len(found) <= NAMED else f"{found[0]} to {found[-1]}"
 
 
-def _facts(collection: Collection) -> list[tuple[str, str]]:
+def _facts(collection: CollectedRuns) -> list[tuple[str, str]]:
     """What was run, in a few words each."""
     results = [contender.first.result for contender in collection.contenders]
     first = results[0]
@@ -79,7 +78,7 @@ def _bound(epsilon: float | None) -> str:
     return in_words(epsilon) + (", which is no guarantee" if epsilon is None else "")
 
 
-def _notes(collection: Collection, table: list[dict[str, Any]]) -> list[str]:
+def _notes(collection: CollectedRuns, table: list[dict[str, Any]]) -> list[str]:
     """What a reader must know before trusting the numbers."""
     notes = []
     if collection.running:
@@ -109,12 +108,12 @@ def _notes(collection: Collection, table: list[dict[str, Any]]) -> list[str]:
     return notes
 
 
-def page_data(collection: Collection) -> dict[str, Any]:
+def page_data(collection: CollectedRuns) -> dict[str, Any]:
     """Everything that the page shows, ready for JSON."""
     clients, contenders = collection.clients, collection.contenders
     first = contenders[0].first
     table = numbers.rows(collection)
-    counts = mixes.class_counts(collection)
+    counts = mixes.client_class_counts(collection)
     order = mixes.likeness_order(counts, len(clients))
     room = mixes.CONFUSIONS // len(contenders)
     return {
@@ -133,7 +132,7 @@ def page_data(collection: Collection) -> dict[str, Any]:
         "classes": mixes.class_names(first.folder),
         "class_counts": None if counts is None else pack_counts(counts),
         "order": np.asarray(order).tolist(),
-        "curves": [numbers.curves(c) for c in contenders],
+        "curves": [numbers.mean_curves(c) for c in contenders],
         "client_curves": [
             numbers.client_curves(c, len(clients), len(contenders)) for c in contenders
         ],
@@ -188,7 +187,7 @@ def write_report(folders: Sequence[str | Path], out: str | Path | None = None) -
     places = [Path(folder) for folder in folders]
     if not places:
         raise BadInput("no folders: name at least one finished run or comparison")
-    path = places[0] / FILE if out is None else Path(out)
+    path = places[0] / REPORT if out is None else Path(out)
     if path.is_dir():
         raise BadInput(f"'{path}' is a folder: name a file with --out")
     page = render(page_data(collect(places)))

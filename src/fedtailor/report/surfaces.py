@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedtailor.results.collect import Collection
+from fedtailor.results.collect import CollectedRuns
 from fedtailor.results.measurements import (
     ALL,
     OWN,
@@ -33,7 +33,7 @@ def _surface(found: Json, kept: list[int]) -> Json:
     }
 
 
-def landscapes(collection: Collection) -> list[Json]:
+def landscapes(collection: CollectedRuns) -> list[Json]:
     """What was measured around models, by method (of the first seed's run)."""
     out = []
     for number, contender in enumerate(collection.contenders):
@@ -57,7 +57,7 @@ def landscapes(collection: Collection) -> list[Json]:
     return out
 
 
-def trajectories(collection: Collection) -> list[Json]:
+def trajectories(collection: CollectedRuns) -> list[Json]:
     """Ways of clients' models; runs that share a plane share one."""
     out: list[Json] = []
     numbers = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,16 +11,28 @@ from typing import Any
 from fedtailor.core.errors import BadInput
 from fedtailor.results.config import MERE_PLACE, read_config
 from fedtailor.results.confusion import read_confusion
-from fedtailor.results.failures import failure
-from fedtailor.results.folder import COMPARISON, run_folder
+from fedtailor.results.folder import (
+    BEGUN,
+    CLIENTS,
+    CONFIG,
+    HISTORY,
+    Line,
+    is_finished,
+    is_run,
+    read_clients,
+    read_history,
+    read_note,
+    read_planned,
+    read_result,
+    run_folder,
+    run_folders,
+)
 from fedtailor.results.lock import is_held
-from fedtailor.results.names import variant_labels
+from fedtailor.results.status import failure
 from fedtailor.results.verdict import YARDSTICK
 
-Line = dict[str, Any]
 # runs that differ in these settings alone are the same: data are compared by what is in them
 NOT_TOLD = MERE_PLACE | {"seed", "data", "keep_path"}
-NEEDED = ("method", "accuracy", "per_client", "rounds", "bytes", "seconds", "seed")
 
 
 @dataclass
@@ -56,7 +67,7 @@ class Contender:
 
 
 @dataclass
-class Collection:
+class CollectedRuns:
     """All that a page is made of.
 
     Attributes:
@@ -74,88 +85,6 @@ class Collection:
     running: list[str] = field(default_factory=list)
     not_begun: list[str] = field(default_factory=list)
     resumable: list[Path] = field(default_factory=list)
-
-
-def _is_run(folder: Path) -> bool:
-    return (folder / "config.toml").exists() or (folder / "result.json").exists()
-
-
-def _is_finished(folder: Path) -> bool:
-    return (folder / "result.json").exists()
-
-
-def run_folders(folder: Path) -> list[Path]:
-    """The folders of runs that a folder stands for: itself, or those of a comparison.
-
-    Raises:
-      BadInput: it holds no run.
-    """
-    if not folder.is_dir():
-        raise BadInput(f"'{folder}' is no folder: name a finished run or comparison")
-    if (folder / COMPARISON).exists():
-        found = [f for f in sorted((folder / "runs").glob("*")) if _is_run(f)]
-    else:
-        found = [folder] if _is_run(folder) else []
-    if not found:
-        raise BadInput(f"'{folder}' holds no run: name what fedtailor run or compare wrote")
-    return found
-
-
-def read_result(folder: Path) -> dict[str, Any]:
-    """What a finished run found.
-
-    Raises:
-      BadInput: the file is missing or broken.
-    """
-    path = folder / "result.json"
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise BadInput(f"'{path}' cannot be read ({error}): run it again") from None
-    if not isinstance(found, dict) or not all(k in found for k in NEEDED):
-        raise BadInput(f"'{path}' is no result of fedtailor run: name a run or comparison")
-    if not isinstance(found["accuracy"], dict) or not isinstance(found["per_client"], dict):
-        raise BadInput(f"'{path}' is no result of fedtailor run: name a run or comparison")
-    return found
-
-
-def read_history(folder: Path, *, growing: bool = False) -> list[Line]:
-    """The evaluated rounds, each with what all rounds up to it have cost.
-
-    Args:
-      folder: of a run.
-      growing: a run still writes to it, so the last line may be half there: it is left out.
-
-    Raises:
-      BadInput: the file is missing or broken.
-    """
-    path = folder / "history.jsonl"
-    kept: list[Line] = []
-    up, down, trained = 0, 0, 0.0
-    try:
-        rows = path.read_text(encoding="utf-8").splitlines(keepends=True)
-        if growing and rows and not rows[-1].endswith("\n"):
-            rows.pop()
-        for row in rows:
-            line = json.loads(row)
-            up, down = up + line["bytes"]["up"], down + line["bytes"]["down"]
-            trained += line.get("train_seconds", 0.0)
-            if line.get("pre"):
-                cost = {"up": up, "down": down, "train_seconds": trained}
-                kept.append(line | {"sent": up + down, "cost": cost})
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BadInput(f"'{path}' cannot be read ({error}): run it again") from None
-    return kept
-
-
-def read_clients(folder: Path) -> dict[str, dict[str, str]]:
-    """Rows of `clients.csv` by client."""
-    path = folder / "clients.csv"
-    try:
-        with path.open(encoding="utf-8", newline="") as file:
-            return {row["client"]: row for row in csv.DictReader(file)}
-    except (OSError, KeyError, csv.Error) as error:
-        raise BadInput(f"'{path}' cannot be read ({error}): run it again") from None
 
 
 def read_run(folder: Path) -> FinishedRun:
@@ -191,12 +120,45 @@ def _same_rows(first: FinishedRun, other: FinishedRun) -> bool:
 
 def _variant(run: FinishedRun) -> tuple[str, str]:
     """The method, and all settings by which its result may differ, as JSON."""
-    path = run.folder / "config.toml"
+    path = run.folder / CONFIG
     settings = read_config(path)[1] if path.exists() else {}
     told = {k: v for k, v in settings.items() if k not in NOT_TOLD}
     told |= {k: run.result.get(k) for k in ("model", "rounds", "participation")}
     told |= run.result.get("options", {})
     return str(run.result["method"]), json.dumps(told, sort_keys=True, default=str)
+
+
+def _short(value: Any) -> str:
+    """An option's value in few letters."""
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def variant_labels(variants: Sequence[tuple[str, str, str]]) -> list[str]:
+    """A label of its own for each variant of a method.
+
+    Args:
+      variants: (method, options as JSON, folder's name), each pair of the first two but once,
+        unless the same thing was run twice.
+
+    Example:
+      >>> variant_labels([("fedavg", "{}", "a"), ("fedala", '{"p": 1}', "b"),
+      ...                 ("fedala", '{"p": 2}', "c")])
+      ['fedavg', 'fedala p=1', 'fedala p=2']
+    """
+    labels = []
+    for method, options, folder in variants:
+        same = [json.loads(o) for m, o, _ in variants if m == method]
+        mine = json.loads(options)
+        telling = [k for k in mine if any(other.get(k) != mine[k] for other in same)]
+        label = " ".join([method, *(f"{k}={_short(mine[k])}" for k in telling)])
+        twin = sum((m, o) == (method, options) for m, o, _ in variants) > 1
+        labels.append(f"{label} ({folder})" if twin else label)
+    seen: dict[str, int] = {}
+    for number, label in enumerate(labels):
+        seen[label] = seen.get(label, 0) + 1
+        if seen[label] > 1:
+            labels[number] = f"{label} #{seen[label]}"
+    return labels
 
 
 def group(runs: Sequence[FinishedRun]) -> list[Contender]:
@@ -218,22 +180,6 @@ def group(runs: Sequence[FinishedRun]) -> list[Contender]:
     ]
 
 
-def read_planned(folder: Path) -> tuple[list[str], range]:
-    """The methods of a comparison, training alone first, and its seeds.
-
-    Raises:
-      BadInput: the file is missing or broken.
-    """
-    path = folder / COMPARISON
-    try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
-        methods = list(dict.fromkeys([YARDSTICK, *(str(m) for m in kept["methods"])]))
-        first = int(kept.get("settings", {}).get("seed", 0))
-        return methods, range(first, first + int(kept["seeds"]))
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise BadInput(f"'{path}' is broken ({error}): start it anew") from None
-
-
 def _planned(folder: Path) -> tuple[list[str], range]:
     """The same as far as it is there: a report is of what was run, planned or not."""
     try:
@@ -248,7 +194,7 @@ def _not_begun(folder: Path) -> list[str]:
     methods, seeds = _planned(folder)
     told = []
     for method in methods:
-        missing = [str(s) for s in seeds if not _is_run(run_folder(folder, method, s))]
+        missing = [str(s) for s in seeds if not is_run(run_folder(folder, method, s))]
         if len(missing) == len(seeds) > 1:
             told.append(f"{method} ({len(missing)} seeds)")
         elif len(missing) == len(seeds) == 1:
@@ -264,7 +210,7 @@ def left_to_play(folders: Sequence[Path]) -> tuple[list[str], list[Path]]:
     for folder in folders:
         missing = _not_begun(folder)
         told += missing
-        left = missing or not all(_is_finished(place) for place in run_folders(folder))
+        left = missing or not all(is_finished(place) for place in run_folders(folder))
         if left and not is_held(folder):
             resumable.append(folder)
     return told, resumable
@@ -306,7 +252,7 @@ def _why(folder: Path) -> str:
     return f" (failed: {reason})" if reason else ""
 
 
-def collect(folders: Sequence[Path]) -> Collection:
+def collect(folders: Sequence[Path]) -> CollectedRuns:
     """Reads everything that lies in some folders.
 
     Args:
@@ -316,10 +262,84 @@ def collect(folders: Sequence[Path]) -> Collection:
       BadInput: a folder holds no finished run, or runs with other clients than the first.
     """
     places = places_of(folders)
-    finished = [p for p in places if _is_finished(p)]
+    finished = [p for p in places if is_finished(p)]
     left_out = [f"{p.name}{_why(p)}" for p in places if p not in finished]
     if not finished:
         raise BadInput(f"'{folders[0]}' is not finished: go on with fedtailor resume {folders[0]}")
     contenders = in_order(folders, [read_run(place) for place in finished])
     clients = list(contenders[0].first.result["per_client"])
-    return Collection(contenders, clients, left_out, [], *left_to_play(folders))
+    return CollectedRuns(contenders, clients, left_out, [], *left_to_play(folders))
+
+
+# --- runs that still go on ---
+
+
+def run_so_far(folder: Path) -> FinishedRun | None:
+    """A run up to its last evaluated round; None before there is one.
+
+    Raises:
+      BadInput: a file is broken.
+    """
+    if is_finished(folder):
+        return read_run(folder)
+    begun = read_note(folder / BEGUN)
+    if not begun or not (folder / HISTORY).exists():
+        return None
+    history = read_history(folder, growing=True)
+    clients = read_clients(folder)
+    if not history:
+        return None
+    last = history[-1]
+    cost = last["cost"]
+    each = last.get("pre_per_client") or [None] * len(clients)
+    if len(each) != len(clients):
+        raise BadInput(f"'{folder / CLIENTS}' does not fit the history beside it: run again")
+    result = begun | {
+        "accuracy": last["pre"],
+        "per_client": dict(zip(clients, each, strict=True)),
+        "reached": last["round"],
+        "bytes": {"up": cost["up"], "down": cost["down"]},
+        "seconds": last.get("seconds", 0.0),
+        "train_seconds": round(cost["train_seconds"], 3),
+        "epsilon": last.get("epsilon"),
+    }
+    return FinishedRun(folder, result, history, clients)
+
+
+def _without_halves(runs: Sequence[FinishedRun]) -> list[FinishedRun]:
+    """Runs of one method whose seeds can be averaged: half ones only where none is finished."""
+    kept = []
+    for contender in group(runs):
+        whole = [run for run in contender.runs if "reached" not in run.result]
+        kept += whole or contender.runs[:1]
+    return kept
+
+
+def collect_so_far(folders: Sequence[Path]) -> CollectedRuns | None:
+    """Reads what lies in some folders, also of runs that still go on.
+
+    Args:
+      folders: of runs or comparisons.
+
+    Returns:
+      None before any run has evaluated a round.
+
+    Raises:
+      BadInput: a folder holds no run, or runs with other clients than the first.
+    """
+    places = places_of(folders)
+    found = {place: run_so_far(place) for place in places}
+    runs = _without_halves([run for run in found.values() if run is not None])
+    if not runs:
+        return None
+    contenders = in_order(folders, runs)
+    shown = {run.folder for run in runs}
+    going = [
+        f"{contender.label} is at round {run.result['reached']} of {run.result['rounds']}"
+        for contender in contenders
+        for run in contender.runs
+        if "reached" in run.result
+    ]
+    left_out = [place.name for place in places if place not in shown]
+    clients = list(contenders[0].first.result["per_client"])
+    return CollectedRuns(contenders, clients, left_out, going, *left_to_play(folders))

@@ -6,6 +6,7 @@ import hashlib
 import json
 import tomllib
 import typing
+from collections.abc import Container
 from dataclasses import MISSING, Field, asdict, dataclass, field, fields
 from functools import cache
 from math import inf
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fedtailor.core.errors import BadInput, unknown
 from fedtailor.core.options import Count, Limit, NonNegative, Option, Share, Whole, option_of
+from fedtailor.results.folder import CONFIG
 
 if TYPE_CHECKING:
     from fedtailor.core.training import Recipe
@@ -155,10 +157,18 @@ class Config:
 
         return Recipe(**{f.name: getattr(self, f.name) for f in fields(Recipe)})
 
-    def fingerprint(self) -> str:
-        """Tells whether two runs are the same run."""
+    def fingerprint(self, named: Container[str] | None = None) -> str:
+        """Tells whether two runs are the same run.
+
+        Args:
+          named: the settings that count; by default all. An older version's file names fewer.
+        """
         # who does the work makes no difference, and may be another one when a run is resumed
-        kept = {k: v for k, v in asdict(self).items() if k not in WHO_WORKS}
+        kept = {
+            k: v
+            for k, v in asdict(self).items()
+            if k not in WHO_WORKS and (named is None or k in named)
+        }
         text = json.dumps(kept, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
 
@@ -272,7 +282,7 @@ def config_of(folder: Path, **changed: Any) -> Config:
       folder: of the run.
       changed: settings that are to be others.
     """
-    path = folder / "config.toml"
+    path = folder / CONFIG
     method, given, options = read_config(path)
     if method is None:
         raise BadInput(f"'{path}' names no method: it was changed")

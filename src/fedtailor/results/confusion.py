@@ -15,9 +15,9 @@ from fedtailor.core import tree
 from fedtailor.core.tree import Tree
 from fedtailor.engine import ClientData
 from fedtailor.engine.group import ClientGroup
+from fedtailor.results.folder import CONFUSION
 from fedtailor.results.storage import load_tensors, save_tensors
 
-FILE = "confusion.safetensors"
 BATCH = 1024  # rows at a time: activations of a large test set need not fit into memory
 
 
@@ -71,7 +71,7 @@ class Confusion:
         """Writes the counts into a run's folder."""
         empty = torch.zeros(0, 4, dtype=torch.int32)
         save_tensors(
-            folder / FILE,
+            folder / CONFUSION,
             {
                 "confusion": torch.cat([empty, *self._found]),
                 "class_counts": self.class_counts(),
@@ -81,4 +81,4 @@ class Confusion:
 
 def read_confusion(folder: Path) -> dict[str, Tensor]:
     """The counts that a run kept; empty for a run that kept none."""
-    return load_tensors(folder / FILE) if (folder / FILE).exists() else {}
+    return load_tensors(folder / CONFUSION) if (folder / CONFUSION).exists() else {}

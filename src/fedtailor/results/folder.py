@@ -1,23 +1,163 @@
-"""Folders and file names of runs: nothing of anybody else's is ever overwritten."""
+"""A run's folder and a comparison's: what lies there, how it is written and how it is read.
+
+A file is put there wholly or not at all, and nothing of anybody else's is ever overwritten.
+"""
 
 from __future__ import annotations
 
+import csv
 import hashlib
+import json
+import os
 import re
+import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
 
 from fedtailor.core.errors import BadInput
 from fedtailor.results.lock import check_free
+from fedtailor.results.verdict import YARDSTICK
 
-COMPARISON = "comparison.json"  # what was planned; it marks a comparison's folder
+Line = dict[str, Any]  # of a run's history
+
+# of a run, in the order in which they come to be
+CONFIG = "config.toml"  # marks the folder as a run's
+PREPROCESSING = "preprocessing.json"
+CLIENTS = "clients.csv"
+CONFUSION = "confusion.safetensors"
+BEGUN = "begun.json"  # what is known before the first round
+CHECKPOINT = "checkpoint"  # a folder
+LATEST = "latest.json"  # in it: names the state that is whole
+HISTORY = "history.jsonl"  # a line per round
+RECORDS = "records"  # a folder: what the method noted at evaluated rounds
+PATH = "path"  # a folder: some clients' models at evaluated rounds
+FAILED = "failed.json"  # why it could not go on
+MODELS = "models"  # a folder: everybody's personal model
+GENERAL = "general"  # the global model: a file, or a folder where the clients' differ
+RESULT = "result.json"  # written last: the run is finished
+REPORT = "report.html"
+LANDSCAPE, TRAJECTORY = "landscape.json", "trajectory.json"  # measured afterwards
+TRACKING = "tracking.json"
+# of a comparison
+COMPARISON = "comparison.json"  # what was planned; marks the folder as a comparison's
+RUNS = "runs"  # a folder: its runs, one each
+SUMMARY = "summary.json"
+PARTITION = "partition.png"
+
+TENSORS = ".safetensors"
+PART = ".part"  # how the names of half-written files end
+NEEDED = ("method", "accuracy", "per_client", "rounds", "bytes", "seconds", "seed")
+
+
+# --- where things lie ---
 
 
 def run_folder(folder: Path, method: str, seed: int) -> Path:
     """Where one run of a comparison lies."""
-    return folder / "runs" / f"{method.replace(':', '.')}-seed{seed}"
+    return folder / RUNS / f"{method.replace(':', '.')}-seed{seed}"
+
+
+def model_file(folder: Path, client: str, kind: str = MODELS) -> Path:
+    """Where a client's model lies: its personal one, or the global one as it has it."""
+    return folder / kind / f"{file_name(client)}{TENSORS}"
+
+
+def round_file(folder: Path, kind: str, number: int) -> Path:
+    """Where a run keeps what it has of one round; `kind` is RECORDS or PATH."""
+    return folder / kind / f"{number:06d}{TENSORS}"
+
+
+def round_files(folder: Path, kind: str) -> dict[int, Path]:
+    """The same for all rounds of which there is something, in order."""
+    files = sorted((folder / kind).glob(f"*{TENSORS}"))
+    return {int(file.stem): file for file in files if file.stem.isdecimal()}
+
+
+def is_run(folder: Path) -> bool:
+    """Whether a run has begun in a folder."""
+    return (folder / CONFIG).exists() or is_finished(folder)
+
+
+def is_finished(folder: Path) -> bool:
+    """Whether a run's result is there."""
+    return (folder / RESULT).exists()
+
+
+def is_comparison(folder: Path) -> bool:
+    """Whether a folder is a comparison's."""
+    return (folder / COMPARISON).exists()
+
+
+def has_checkpoint(folder: Path) -> bool:
+    """Whether a run could be resumed."""
+    return (folder / CHECKPOINT / LATEST).exists()
+
+
+def run_folders(folder: Path) -> list[Path]:
+    """The folders of runs that a folder stands for: itself, or those of a comparison.
+
+    Raises:
+      BadInput: it holds no run.
+    """
+    if not folder.is_dir():
+        raise BadInput(f"'{folder}' is no folder: name a finished run or comparison")
+    if is_comparison(folder):
+        found = [f for f in sorted((folder / RUNS).glob("*")) if is_run(f)]
+    else:
+        found = [folder] if is_run(folder) else []
+    if not found:
+        raise BadInput(f"'{folder}' holds no run: name what fedtailor run or compare wrote")
+    return found
+
+
+# --- writing ---
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A file beside `path` that takes its place in the end, or goes where that fails.
+
+    Its name is its own: of two processes that write the same file each puts a whole one there.
+    """
+    part = path.with_name(f"{path.name}.{secrets.token_hex(4)}{PART}")
+    try:
+        yield part
+        part.replace(path)
+    except BaseException:
+        with suppress(OSError):  # what went wrong is to be told, not this
+            part.unlink()
+        raise
+
+
+def remove_parts(folder: Path) -> None:
+    """Removes what a process that was killed had half written into a run's folder.
+
+    Only for whoever holds the folder, and before the run has a result: others write there later.
+    """
+    for part in folder.rglob(f"*{PART}"):
+        part.unlink(missing_ok=True)
+
+
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Puts a text (or bytes) at `path`, wholly or not at all."""
+    with replacing(path) as part, part.open("wb") as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Puts a value at `path` as JSON, wholly or not at all."""
+    write_atomically(path, json.dumps(value, indent=1) + "\n")
+
+
+def sync(path: Path) -> None:
+    """Sees that a file is on the disk before anything is written that relies on it."""
+    with path.open("rb") as file:
+        os.fsync(file.fileno())
 
 
 def file_name(client: str) -> str:
@@ -53,7 +193,7 @@ def open_folder(
     path: Path,
     *,
     overwrite: bool = False,
-    marks: tuple[str, ...] = ("config.toml",),
+    marks: tuple[str, ...] = (CONFIG,),
     what: str = "run",
 ) -> Path:
     """A folder that is there, can be written to, and holds nothing that would be lost.
@@ -99,6 +239,91 @@ def open_folder(
 def free_folder(stem: str) -> Path:
     """A new folder under ./runs."""
     number = 1
-    while (path := Path("runs") / (stem if number == 1 else f"{stem}-{number}")).exists():
+    while (path := Path(RUNS) / (stem if number == 1 else f"{stem}-{number}")).exists():
         number += 1
     return path
+
+
+# --- reading ---
+
+
+def read_note(path: Path) -> dict[str, Any]:
+    """What a run said of itself in a file; empty if it has not said it."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def read_result(folder: Path) -> dict[str, Any]:
+    """What a finished run found.
+
+    Raises:
+      BadInput: the file is missing or broken.
+    """
+    path = folder / RESULT
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise BadInput(f"'{path}' cannot be read ({error}): run it again") from None
+    if not isinstance(found, dict) or not all(k in found for k in NEEDED):
+        raise BadInput(f"'{path}' is no result of fedtailor run: name a run or comparison")
+    if not isinstance(found["accuracy"], dict) or not isinstance(found["per_client"], dict):
+        raise BadInput(f"'{path}' is no result of fedtailor run: name a run or comparison")
+    return found
+
+
+def read_history(folder: Path, *, growing: bool = False) -> list[Line]:
+    """The evaluated rounds, each with what all rounds up to it have cost.
+
+    Args:
+      folder: of a run.
+      growing: a run still writes to it, so the last line may be half there: it is left out.
+
+    Raises:
+      BadInput: the file is missing or broken.
+    """
+    path = folder / HISTORY
+    kept: list[Line] = []
+    up, down, trained = 0, 0, 0.0
+    try:
+        rows = path.read_text(encoding="utf-8").splitlines(keepends=True)
+        if growing and rows and not rows[-1].endswith("\n"):
+            rows.pop()
+        for row in rows:
+            line = json.loads(row)
+            up, down = up + line["bytes"]["up"], down + line["bytes"]["down"]
+            trained += line.get("train_seconds", 0.0)
+            if line.get("pre"):
+                cost = {"up": up, "down": down, "train_seconds": trained}
+                kept.append(line | {"sent": up + down, "cost": cost})
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise BadInput(f"'{path}' cannot be read ({error}): run it again") from None
+    return kept
+
+
+def read_clients(folder: Path) -> dict[str, dict[str, str]]:
+    """Rows of `clients.csv` by client."""
+    path = folder / CLIENTS
+    try:
+        with path.open(encoding="utf-8", newline="") as file:
+            return {row["client"]: row for row in csv.DictReader(file)}
+    except (OSError, KeyError, csv.Error) as error:
+        raise BadInput(f"'{path}' cannot be read ({error}): run it again") from None
+
+
+def read_planned(folder: Path) -> tuple[list[str], range]:
+    """The methods of a comparison, training alone first, and its seeds.
+
+    Raises:
+      BadInput: the file is missing or broken.
+    """
+    path = folder / COMPARISON
+    try:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        methods = list(dict.fromkeys([YARDSTICK, *(str(m) for m in kept["methods"])]))
+        first = int(kept.get("settings", {}).get("seed", 0))
+        return methods, range(first, first + int(kept["seeds"]))
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise BadInput(f"'{path}' is broken ({error}): start it anew") from None

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from fedtailor.core.errors import BadInput
+from fedtailor.results.folder import LANDSCAPE, TRAJECTORY
 
-LANDSCAPE, TRAJECTORY = "landscape.json", "trajectory.json"
 OWN, ALL = "own", "all"  # whose test rows
 WORDS = {OWN: "own test rows", ALL: "all clients' test rows"}
 PERSONAL, GLOBAL = "personal", "global"

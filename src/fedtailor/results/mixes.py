@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedtailor.core.errors import BadInput
-from fedtailor.results.collect import Collection, Contender
-from fedtailor.results.confusion import FILE, read_confusion
+from fedtailor.results.collect import CollectedRuns, Contender
+from fedtailor.results.confusion import read_confusion
+from fedtailor.results.folder import CONFUSION, PREPROCESSING, read_note
 from fedtailor.results.pack import Array, pack_counts
 
 CLUSTERED = 2000  # with more clients all pairs would need too much memory
@@ -20,14 +20,11 @@ CONFUSIONS = 600_000  # kinds of mistakes, over all methods and clients
 
 def class_names(folder: Path) -> list[str]:
     """The classes' names, from the run's preprocessing."""
-    try:
-        kept = json.loads((folder / "preprocessing.json").read_text(encoding="utf-8"))
-        return [str(name) for name in kept["classes"]]
-    except (OSError, ValueError, KeyError, TypeError):
-        return []
+    names = read_note(folder / PREPROCESSING).get("classes")
+    return [str(name) for name in names] if isinstance(names, list) else []
 
 
-def class_counts(collection: Collection) -> Array | None:
+def client_class_counts(collection: CollectedRuns) -> Array | None:
     """Rows per client and class; None if no run kept them."""
     for contender in collection.contenders:
         for run in contender.runs:
@@ -50,7 +47,7 @@ def _counted(folder: Path, name: str, clients: int, classes: int) -> Array | Non
     columns = {"class_counts": 3, "confusion": 4}[name]
     fits = rows.ndim == 2 and rows.shape[1] == columns and (rows >= 0).all()
     if not fits or (rows[:, 0] >= clients).any() or (rows[:, 1:-1] >= classes).any():
-        raise BadInput(f"'{folder / FILE}' does not fit the run beside it: remove it")
+        raise BadInput(f"'{folder / CONFUSION}' does not fit the run beside it: remove it")
     return rows
 
 

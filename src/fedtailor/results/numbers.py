@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from fedtailor.results.collect import Collection, Contender, Line
+from fedtailor.results.collect import CollectedRuns, Contender
+from fedtailor.results.folder import Line
 from fedtailor.results.pack import Array, Packed, evenly, pack_scaled, rounded
 from fedtailor.results.verdict import YARDSTICK, verdict
 
@@ -56,7 +57,7 @@ def _shared_rounds(contender: Contender) -> list[int]:
     return sorted(set.intersection(*each))
 
 
-def curves(contender: Contender) -> dict[str, Any]:
+def mean_curves(contender: Contender) -> dict[str, Any]:
     """Each measure by round: mean, least and largest over seeds."""
     rounds = _shared_rounds(contender)
     rounds = [rounds[i] for i in evenly(len(rounds), CURVE_POINTS)]
@@ -143,13 +144,13 @@ def played_on(result: dict[str, Any]) -> str:
     return f"{device} ({what})" if what else str(device)
 
 
-def yardstick(collection: Collection) -> int | None:
+def yardstick(collection: CollectedRuns) -> int | None:
     """Which contender is training alone."""
     found = [i for i, c in enumerate(collection.contenders) if c.method == YARDSTICK]
     return found[0] if found else None
 
 
-def rows(collection: Collection) -> list[dict[str, Any]]:
+def rows(collection: CollectedRuns) -> list[dict[str, Any]]:
     """One row of the table per contender."""
     each = [final_accuracies(c, collection.clients) for c in collection.contenders]
     alone = yardstick(collection)
@@ -163,7 +164,7 @@ def _points(value: float) -> str:
     return f"{100 * value:.1f}"
 
 
-def words(collection: Collection, table: list[dict[str, Any]]) -> list[str]:
+def words(collection: CollectedRuns, table: list[dict[str, Any]]) -> list[str]:
     """The verdict in words; without training alone only what can be said without it."""
     clients = collection.clients
     counts = collection.contenders[0].first.clients
@@ -197,7 +198,7 @@ def words(collection: Collection, table: list[dict[str, Any]]) -> list[str]:
 
 
 def _summary(
-    collection: Collection, table: list[dict[str, Any]], tested: dict[str, int]
+    collection: CollectedRuns, table: list[dict[str, Any]], tested: dict[str, int]
 ) -> dict[str, Any]:
     """The rows in the shape of a comparison's summary, of clients that have test rows."""
     at = [i for i, name in enumerate(collection.clients) if name in tested]

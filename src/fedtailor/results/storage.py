@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -19,58 +15,21 @@ from torch import Tensor
 from fedtailor.core import tree
 from fedtailor.core.errors import BadInput
 from fedtailor.core.tree import Tree
+from fedtailor.core.version import __version__
 from fedtailor.engine import ClientStates, Simulation
+from fedtailor.results.folder import LATEST, replacing, sync, write_atomically
 
-LATEST = "latest.json"
-PART = ".part"  # how the names of half-written files end
-
-
-@contextmanager
-def _part_of(path: Path) -> Iterator[Path]:
-    """A file beside `path` that takes its place in the end, or goes where that fails.
-
-    Its name is its own: of two processes that write the same file each puts a whole one there.
-    """
-    part = path.with_name(f"{path.name}.{secrets.token_hex(4)}{PART}")
-    try:
-        yield part
-        part.replace(path)
-    except BaseException:
-        with suppress(OSError):  # what went wrong is to be told, not this
-            part.unlink()
-        raise
-
-
-def remove_parts(folder: Path) -> None:
-    """Removes what a process that was killed had half written into a run's folder.
-
-    Only for whoever holds the folder, and before the run has a result: others write there later.
-    """
-    for part in folder.rglob(f"*{PART}"):
-        part.unlink(missing_ok=True)
-
-
-def write_atomically(path: Path, content: str | bytes) -> None:
-    """Puts a text (or bytes) at `path`, wholly or not at all."""
-    with _part_of(path) as part, part.open("wb") as file:
-        file.write(content.encode() if isinstance(content, str) else content)
-        file.flush()
-        os.fsync(file.fileno())
+# whose checkpoints can be read, if the method still keeps its states in the same way
+READABLE_VERSIONS = ("0.1.0", __version__)
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
     """Puts tensors at `path` as safetensors, wholly or not at all."""
     # safetensors wants plain memory: no views, no shared storage
     plain = {k: v.detach().cpu().contiguous().clone() for k, v in tensors.items()}
-    with _part_of(path) as part:
+    with replacing(path) as part:
         save_file(plain, part)
         sync(part)
-
-
-def sync(path: Path) -> None:
-    """Sees that a file is on the disk before anything is written that relies on it."""
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:
@@ -87,12 +46,16 @@ def load_tensors(path: Path) -> dict[str, Tensor]:
         raise BadInput(f"'{path}' is broken ({error}): it cannot be used") from None
 
 
+class OtherState(BadInput):
+    """A checkpoint whose states are laid out in another way than the run's."""
+
+
 def _sha256(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def save(folder: Path, simulation: Simulation, meta: dict[str, Any]) -> None:
+def save_checkpoint(folder: Path, simulation: Simulation, meta: dict[str, Any]) -> None:
     """Writes the simulation's state and what else is needed to go on.
 
     The tensors get a file of their own per checkpoint; the JSON that names it is replaced last, so
@@ -118,7 +81,7 @@ def save(folder: Path, simulation: Simulation, meta: dict[str, Any]) -> None:
             old.unlink()
 
 
-def read_meta(folder: Path) -> dict[str, Any]:
+def read_checkpoint(folder: Path) -> dict[str, Any]:
     """What the latest checkpoint says of itself.
 
     Raises:
@@ -140,13 +103,13 @@ def _shapes(values: Tree) -> dict[str, Any]:
     return {k: (tuple(v.shape), v.dtype) for k, v in tree.flatten(values).items()}
 
 
-def restore(folder: Path, simulation: Simulation) -> dict[str, Any]:
+def restore_checkpoint(folder: Path, simulation: Simulation) -> dict[str, Any]:
     """Puts the simulation where the latest checkpoint left it; returns what else was saved.
 
     Raises:
       BadInput: the checkpoint is broken or belongs to another kind of run.
     """
-    meta = read_meta(folder)
+    meta = read_checkpoint(folder)
     path = folder / Path(str(meta["file"])).name  # a name, never a path that leads elsewhere
     if not path.exists() or _sha256(path) != meta["sha256"]:
         raise BadInput(f"checkpoint '{path}' is missing or changed: the run cannot be resumed")
@@ -154,7 +117,7 @@ def restore(folder: Path, simulation: Simulation) -> dict[str, Any]:
     device = simulation.device
     found = tree.unflatten(tensors)
     if _shapes(found.get("server", {})) != _shapes(simulation.server):
-        raise BadInput(f"checkpoint '{path}' holds another server state: was the method changed?")
+        raise OtherState(f"checkpoint '{path}' holds another server state: was the method changed?")
     simulation.server = tree.map(lambda p: p.to(device), found.get("server", {}))
     states = []
     for number, like in enumerate(simulation.clients.like()):
@@ -166,7 +129,7 @@ def restore(folder: Path, simulation: Simulation) -> dict[str, Any]:
             for k, (shape, kind) in _shapes(like).items()
         }
         if _shapes(clients) != expected:
-            raise BadInput(
+            raise OtherState(
                 f"checkpoint '{path}' holds other client states: was the method changed?"
             )
         states.append(ClientStates(simulation.groups[number].members[kept["met"]], clients))

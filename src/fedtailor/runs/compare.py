@@ -14,10 +14,22 @@ from fedtailor.core.errors import BadInput, unknown
 from fedtailor.core.version import __version__
 from fedtailor.methods import METHODS
 from fedtailor.methods.describe import find, page
-from fedtailor.results.collect import read_history, read_result
 from fedtailor.results.config import Config, make_config
-from fedtailor.results.folder import COMPARISON, open_folder, run_folder
-from fedtailor.results.storage import write_atomically
+from fedtailor.results.folder import (
+    COMPARISON,
+    CONFIG,
+    SUMMARY,
+    has_checkpoint,
+    is_finished,
+    open_folder,
+    read_history,
+    read_result,
+    run_folder,
+    write_atomically,
+    write_json,
+)
+from fedtailor.results.numbers import over_seeds
+from fedtailor.results.storage import READABLE_VERSIONS
 from fedtailor.results.verdict import YARDSTICK, verdict
 from fedtailor.runs.build import World, assemble, make_method, make_task
 from fedtailor.runs.prepared import Line
@@ -118,7 +130,7 @@ class ComparisonPlan:
             plan = ComparisonPlan(kept["methods"], kept["seeds"], kept["settings"], kept["options"])
         except (json.JSONDecodeError, KeyError, TypeError) as error:
             raise BadInput(f"'{path}' is broken ({error}): start the comparison anew") from None
-        if kept.get("version") != __version__:
+        if kept.get("version") not in READABLE_VERSIONS:
             raise BadInput(
                 f"'{path}' was made by FedTailor {kept.get('version')}: use that version"
             )
@@ -148,14 +160,14 @@ def _play(
                 told(line, rounds)
 
         place = run_folder(folder, method, seed) if folder else None
-        if place and (place / "result.json").exists():
+        if place and is_finished(place):
             result = read_result(place)
             if result.get("rows_digest", rows) != rows:
                 raise BadInput(
                     f"the data have changed since '{place}' was run, so others cannot be compared "
                     "with it: put them back, or compare anew with another --out"
                 )
-        elif place and (place / "checkpoint" / "latest.json").exists():
+        elif place and has_checkpoint(place):
             result = resume_run(place, watch=watch)
         else:
             if place:
@@ -164,12 +176,6 @@ def _play(
         results[method, seed] = result
         histories[method, seed] = read_history(place) if place else lines
     return world, results, histories
-
-
-def _over_seeds(values: Sequence[float]) -> dict[str, float]:
-    found = np.array(values, dtype=float)
-    spread = float(found.std(ddof=1)) if len(found) > 1 else 0.0
-    return {"mean": round(float(found.mean()), 6), "std": round(spread, 6)}
 
 
 def _mean_curve(lines: list[list[Line]]) -> list[dict[str, Any]]:
@@ -201,10 +207,10 @@ def summarise_runs(
         alone = clients[YARDSTICK]
         gains = {name: clients[method][name] - alone[name] for name in names}
         table[method] = {
-            "accuracy": {k: _over_seeds([r["accuracy"][k] for r in runs]) for k in METRICS},
+            "accuracy": {k: over_seeds([r["accuracy"][k] for r in runs]) for k in METRICS},
             "best": {
                 "round": [r["best_round"] for r in runs],
-                "mean": _over_seeds([r["best"]["mean"] for r in runs]) if runs[0]["best"] else None,
+                "mean": over_seeds([r["best"]["mean"] for r in runs]) if runs[0]["best"] else None,
             },
             "better_off": sum(g > 1e-9 for g in gains.values()),
             "worse_off": sum(g < -1e-9 for g in gains.values()),
@@ -248,12 +254,12 @@ def play_comparison(
     """
     summary = summarise_runs(plan, *_play(plan, folder, announce))
     if folder:
-        write_atomically(folder / "summary.json", json.dumps(summary, indent=1) + "\n")
+        write_json(folder / SUMMARY, summary)
     return summary
 
 
 def open_comparison(plan: ComparisonPlan, folder: Path, *, overwrite: bool = False) -> Path:
     """The folder of a new comparison."""
-    open_folder(folder, overwrite=overwrite, marks=(COMPARISON, "config.toml"))
+    open_folder(folder, overwrite=overwrite, marks=(COMPARISON, CONFIG))
     write_atomically(folder / COMPARISON, plan.to_json())
     return folder

@@ -12,11 +12,16 @@ from fedtailor.core.errors import BadInput, unknown
 from fedtailor.core.method import Method
 from fedtailor.core.task import Task
 from fedtailor.core.tree import Tree
-from fedtailor.results import storage
-from fedtailor.results.collect import read_run, run_folders
+from fedtailor.results.collect import read_run
 from fedtailor.results.config import config_of
-from fedtailor.results.folder import file_name
-from fedtailor.results.storage import load_tensors
+from fedtailor.results.folder import (
+    CHECKPOINT,
+    has_checkpoint,
+    is_finished,
+    model_file,
+    run_folders,
+)
+from fedtailor.results.storage import load_tensors, read_checkpoint
 from fedtailor.runs.build import World, assemble, make_players
 from fedtailor.runs.saved_models import read_general
 
@@ -71,8 +76,7 @@ class Reopened(NamedTuple):
 
     def personal(self, client: str) -> Tree:
         """A client's personal model."""
-        path = self.folder / "models" / f"{file_name(client)}.safetensors"
-        return self.here(tree.unflatten(load_tensors(path)))
+        return self.here(tree.unflatten(load_tensors(model_file(self.folder, client))))
 
     def general(self, client: str) -> Tree | None:
         """The global model as a client has it; None where there is none beside personal ones."""
@@ -88,7 +92,7 @@ def finished_runs(folders: list[Path]) -> list[Path]:
     """
     found = []
     for folder in folders:
-        there = [place for place in run_folders(folder) if (place / "result.json").exists()]
+        there = [place for place in run_folders(folder) if is_finished(place)]
         if not there:
             raise BadInput(f"'{folder}' is not finished: go on with fedtailor resume {folder}")
         found += there
@@ -107,8 +111,8 @@ def reopen(folder: Path, device: str = "auto") -> Reopened:
     """
     result = read_run(folder).result
     world = assemble(config_of(folder, device=device))
-    if (folder / "checkpoint" / storage.LATEST).exists():
-        kept = storage.read_meta(folder / "checkpoint").get("data")
+    if has_checkpoint(folder):
+        kept = read_checkpoint(folder / CHECKPOINT).get("data")
         if kept not in (None, world.digest()):
             raise BadInput(f"the data of '{folder}' have changed since the run: run it again")
     players = make_players(world.config, world.encoder.form, world.client_data.clients)

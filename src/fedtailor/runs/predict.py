@@ -12,7 +12,7 @@ import torch
 from fedtailor.core.errors import BadInput, unknown
 from fedtailor.datasets import Encoder, read_examples
 from fedtailor.results.config import config_of
-from fedtailor.results.folder import file_name
+from fedtailor.results.folder import PREPROCESSING, RESULT, model_file, read_note
 from fedtailor.results.storage import load_tensors
 from fedtailor.runs.build import make_method, make_task
 
@@ -30,25 +30,20 @@ class Prediction(NamedTuple):
 
 
 def _encoder(folder: Path) -> Encoder:
-    path = folder / "preprocessing.json"
+    path = folder / PREPROCESSING
     try:
         return Encoder.from_json(json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
-        raise BadInput(f"'{folder}' has no preprocessing.json: is it a finished run?") from None
+        raise BadInput(f"'{folder}' has no {PREPROCESSING}: is it a finished run?") from None
     except json.JSONDecodeError as error:
         raise BadInput(f"'{path}' is broken: {error}") from None
 
 
 def _result(folder: Path) -> dict[str, Any]:
-    try:
-        found = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-        usable = isinstance(found["per_client"], dict) and isinstance(found["networks"], dict)
-    except (OSError, json.JSONDecodeError, KeyError, TypeError):
-        usable = False
-    if not usable:
-        raise BadInput(f"'{folder}' has no usable result.json: is it a finished run?")
-    result: dict[str, Any] = found
-    return result
+    found = read_note(folder / RESULT)
+    if not all(isinstance(found.get(key), dict) for key in ("per_client", "networks")):
+        raise BadInput(f"'{folder}' has no usable {RESULT}: is it a finished run?")
+    return found
 
 
 def predict(folder: str | Path, client: str, files: Sequence[str | Path]) -> list[Prediction]:
@@ -65,15 +60,13 @@ def predict(folder: str | Path, client: str, files: Sequence[str | Path]) -> lis
     folder = Path(folder)
     encoder = _encoder(folder)
     config = config_of(folder, device="cpu")
-    models = folder / "models"
     result = _result(folder)
     if client not in result["per_client"]:
         raise unknown(f"client of '{folder}':", client, sorted(result["per_client"]))
     network = result["networks"].get(client, config.model)
-    path = models / f"{file_name(client)}.safetensors"
     task = make_task(config, encoder.form, network)
     method = make_method(config, task)
-    model = load_tensors(path)
+    model = load_tensors(model_file(folder, client))
     names, x = read_examples([Path(f) for f in files], encoder)
     with torch.no_grad():
         logits = method.predict(model, torch.from_numpy(x))

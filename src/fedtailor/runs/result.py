@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,6 @@ from fedtailor.core.version import __version__
 from fedtailor.engine.memory import peak_memory
 from fedtailor.methods.describe import find, page
 from fedtailor.results.metrics import accuracies, best_round, summarise
-from fedtailor.results.names import block_names
 from fedtailor.runs.build import hardware
 from fedtailor.runs.prepared import PreparedRun
 
@@ -34,6 +34,24 @@ def summary(score: Score, n: Tensor) -> dict[str, float]:
         found["loss"] = float(score.loss.double().sum() / n.sum())
     # a diverged model's loss may be infinite, for which JSON has no word
     return {k: round(v, 6) for k, v in found.items() if math.isfinite(v)}
+
+
+def block_names(blocks: Sequence[Sequence[str]]) -> list[str]:
+    """A block's name is what its parameters' names have in common.
+
+    Example:
+      >>> block_names([("body.0.weight", "body.0.bias"), ("head.weight",)])
+      ['body.0', 'head']
+    """
+    found = []
+    for number, block in enumerate(blocks):
+        common: list[str] = []
+        for parts in zip(*(name.split(".")[:-1] for name in block), strict=False):
+            if len(set(parts)) > 1:
+                break
+            common.append(parts[0])
+        found.append(".".join(common) or f"block {number}")
+    return found
 
 
 def facts_of(run: PreparedRun) -> dict[str, Any]:

@@ -9,11 +9,23 @@ from typing import Any
 from fedtailor.core.errors import BadInput
 from fedtailor.core.privacy import Spent
 from fedtailor.core.version import __version__
-from fedtailor.results import storage
-from fedtailor.results.collect import read_result
-from fedtailor.results.config import config_of
-from fedtailor.results.lock import occupy
-from fedtailor.results.storage import write_atomically
+from fedtailor.results.config import config_of, read_config
+from fedtailor.results.folder import (
+    CHECKPOINT,
+    CONFIG,
+    HISTORY,
+    is_finished,
+    read_result,
+    remove_parts,
+    write_atomically,
+)
+from fedtailor.results.lock import lock_folder
+from fedtailor.results.storage import (
+    READABLE_VERSIONS,
+    OtherState,
+    read_checkpoint,
+    restore_checkpoint,
+)
 from fedtailor.runs.prepared import Line, Progress
 from fedtailor.runs.run import Runner, Watcher
 
@@ -24,36 +36,54 @@ def resume_run(folder: Path, *, watch: Watcher | None = None) -> dict[str, Any]:
     Raises:
       BadInput: there is nothing to resume, the run is not what it was, or another process is at it.
     """
-    if not (folder / "config.toml").exists():
+    if not (folder / CONFIG).exists():
         raise BadInput(f"'{folder}' is no run: it has no config.toml")
-    with occupy(folder):
+    with lock_folder(folder):
         runner = restored(folder)
-        if (folder / "result.json").exists():  # nothing is left to play, and time not to be added
+        if is_finished(folder):  # nothing is left to play, and time not to be added
             runner.simulation.close()
             return read_result(folder)
         return runner.play(watch)
 
 
 def restored(folder: Path) -> Runner:
-    """A run as its last checkpoint has it; what its history has of later rounds is removed."""
-    config = config_of(folder)
-    meta = storage.read_meta(folder / "checkpoint")
-    if meta.get("version") != __version__:
+    """A run as its last checkpoint has it; what its history has of later rounds is removed.
+
+    Raises:
+      BadInput: it is not what it was, or another version's; its folder is left as it is.
+    """
+    meta = read_checkpoint(folder / CHECKPOINT)
+    made_by = meta.get("version")
+    if made_by not in READABLE_VERSIONS:
         raise BadInput(
-            f"'{folder}' was made by FedTailor {meta.get('version')}, this is {__version__}: "
+            f"'{folder}' was made by FedTailor {made_by}, this is {__version__}: "
             "install that version to resume it"
         )
-    if meta.get("config") != config.fingerprint():
+    config = config_of(folder)
+    # a setting that its version did not have yet has its default, which is no change
+    named = {"method", "options", *read_config(folder / CONFIG)[1]}
+    if meta.get("config") != config.fingerprint(named):
         raise BadInput(
-            f"'{folder / 'config.toml'}' was changed since the run began: undo that, or start anew"
+            f"'{folder / CONFIG}' was changed since the run began: undo that, or start anew"
         )
     runner = Runner(config, None, folder)
-    if meta.get("data") != runner.digest:
-        raise BadInput(f"the data of '{folder}' have changed since the run began: start anew")
-    storage.restore(folder / "checkpoint", runner.simulation)
-    history = _kept_history(folder / "history.jsonl", runner.simulation.round)
-    if not (folder / "result.json").exists():
-        storage.remove_parts(folder)
+    runner.named = named
+    try:
+        if meta.get("data") != runner.digest:
+            raise BadInput(f"the data of '{folder}' have changed since the run began: start anew")
+        restore_checkpoint(folder / CHECKPOINT, runner.simulation)
+        history = _kept_history(folder / HISTORY, runner.simulation.round)
+    except BaseException as error:
+        runner.simulation.close()
+        if isinstance(error, OtherState) and made_by != __version__:
+            raise BadInput(
+                f"'{folder}' was made by FedTailor {made_by}, which keeps other states of "
+                f"'{config.method}' than {__version__}: pip install fedtailor=={made_by} to resume "
+                "it, or start it anew"
+            ) from None
+        raise
+    if not is_finished(folder):
+        remove_parts(folder)
     runner.progress = Progress(
         history,
         float(meta["seconds"]),

@@ -14,19 +14,33 @@ from fedtailor.core.privacy import Spent
 from fedtailor.core.training import Score
 from fedtailor.core.version import __version__
 from fedtailor.engine import RoundReport, draw_cohort
-from fedtailor.results import storage
 from fedtailor.results.config import Config, write_config
 from fedtailor.results.confusion import Confusion
-from fedtailor.results.failures import noted
-from fedtailor.results.folder import file_name
-from fedtailor.results.lock import occupy
-from fedtailor.results.running import BEGUN
-from fedtailor.results.storage import save_tensors, write_atomically
+from fedtailor.results.folder import (
+    BEGUN,
+    CHECKPOINT,
+    CLIENTS,
+    CONFIG,
+    HISTORY,
+    MODELS,
+    PREPROCESSING,
+    RECORDS,
+    RESULT,
+    has_checkpoint,
+    model_file,
+    round_file,
+    sync,
+    write_atomically,
+    write_json,
+)
+from fedtailor.results.lock import lock_folder
+from fedtailor.results.status import noted
+from fedtailor.results.storage import save_checkpoint, save_tensors
 from fedtailor.runs.build import World
 from fedtailor.runs.interruption import ctrl_c
 from fedtailor.runs.prepared import Line, PreparedRun
 from fedtailor.runs.result import client_table, facts_of, per_client, result_of, summary
-from fedtailor.runs.saved_models import Points, keep_general
+from fedtailor.runs.saved_models import PathModels, keep_general
 from fedtailor.runs.schedule import present
 
 Watcher = Callable[[Line, int], None]  # (line of the history, number of rounds)
@@ -45,7 +59,7 @@ class Runner(PreparedRun):
         try:
             if self.folder is None:
                 return self._play(watch)
-            with occupy(self.folder), noted(self.folder):
+            with lock_folder(self.folder), noted(self.folder):
                 return self._play(watch)
         finally:  # also after an error: the next run needs the memory
             self.simulation.close()
@@ -53,7 +67,7 @@ class Runner(PreparedRun):
     def _play(self, watch: Watcher | None) -> dict[str, Any]:
         begun = time.monotonic() - self.progress.seconds
         saved_at, cost = time.monotonic(), 0.0
-        if self.folder and not (self.folder / "checkpoint" / storage.LATEST).exists():
+        if self.folder and not has_checkpoint(self.folder):
             self._checkpoint()
         with ctrl_c() as interrupted:
             while self.simulation.round < self.config.rounds:
@@ -97,7 +111,7 @@ class Runner(PreparedRun):
         cohort = draw_cohort(self.config.seed, sim.round, here, self.config.participation)
         points = None
         if evaluate and self.folder and self.config.keep_path:
-            points = Points(sim, self.world.trained[: self.config.keep_path], cohort)
+            points = PathModels(sim, self.world.trained[: self.config.keep_path], cohort)
         begun = time.monotonic()
         report: RoundReport = sim.step(cohort, post=evaluate, on_nan=self.config.on_nan)
         trained = time.monotonic() - begun
@@ -150,9 +164,9 @@ class Runner(PreparedRun):
         kept = {f"client/{k}": v for k, v in report.notes.items() if not k.endswith("/")}
         kept |= {f"server/{k}": v for k, v in tree.flatten(self.simulation.records()).items()}
         if self.folder and kept:
-            folder = self.folder / "records"
-            folder.mkdir(exist_ok=True)
-            save_tensors(folder / f"{number:06d}.safetensors", kept | {"ids": report.taken})
+            (self.folder / RECORDS).mkdir(exist_ok=True)
+            path = round_file(self.folder, RECORDS, number)
+            save_tensors(path, kept | {"ids": report.taken})
 
     # --- files ---
 
@@ -161,16 +175,15 @@ class Runner(PreparedRun):
         be looked at while it goes on."""
         self.folder = folder
         # first: it marks the folder as a run's
-        write_atomically(folder / "config.toml", write_config(self.config, __version__))
-        encoder = json.dumps(self.world.encoder.to_json(), indent=1)
-        write_atomically(folder / "preprocessing.json", encoder)
-        write_atomically(folder / "clients.csv", client_table(self))
+        write_atomically(folder / CONFIG, write_config(self.config, __version__))
+        write_json(folder / PREPROCESSING, self.world.encoder.to_json())
+        write_atomically(folder / CLIENTS, client_table(self))
         Confusion(self.world.client_data, self.simulation.groups).save(folder)
-        write_atomically(folder / BEGUN, json.dumps(facts_of(self), indent=1) + "\n")
+        write_json(folder / BEGUN, facts_of(self))
 
     def _append(self, line: Line) -> None:
         if self.folder:
-            with (self.folder / "history.jsonl").open("a", encoding="utf-8") as file:
+            with (self.folder / HISTORY).open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
 
     def _checkpoint(self) -> None:
@@ -178,33 +191,32 @@ class Runner(PreparedRun):
             return
         meta = {
             "version": __version__,
-            "config": self.config.fingerprint(),
+            "config": self.config.fingerprint(self.named),
             "data": self.digest,
             "seconds": self.progress.seconds,
             "up": self.progress.up,
             "down": self.progress.down,
             "noisy": self.progress.noisy,
         }
-        history = self.folder / "history.jsonl"
+        history = self.folder / HISTORY
         if history.exists():  # before the checkpoint, which relies on the lines up to its round
-            storage.sync(history)
-        storage.save(self.folder / "checkpoint", self.simulation, meta)
+            sync(history)
+        save_checkpoint(self.folder / CHECKPOINT, self.simulation, meta)
 
     def _write(self, result: dict[str, Any]) -> None:
         assert self.folder is not None
         folder = self.folder
-        models = folder / "models"
-        models.mkdir(exist_ok=True)
+        (folder / MODELS).mkdir(exist_ok=True)
         confusion = Confusion(self.world.client_data, self.simulation.groups)
         for cid, model in self.simulation.models(self.finetune):
-            path = models / f"{file_name(self.world.client_data.names[cid])}.safetensors"
+            path = model_file(folder, self.world.client_data.names[cid])
             save_tensors(path, tree.flatten(model))
             confusion.add(cid, model)
         confusion.save(folder)
         if self.method.general is not None:
             keep_general(self.simulation, folder)
-        write_atomically(folder / "clients.csv", client_table(self, result))
-        write_atomically(folder / "result.json", json.dumps(result, indent=1) + "\n")
+        write_atomically(folder / CLIENTS, client_table(self, result))
+        write_json(folder / RESULT, result)
 
 
 def run_config(

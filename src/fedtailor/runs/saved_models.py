@@ -11,12 +11,17 @@ from torch import Tensor
 from fedtailor.core import tree
 from fedtailor.core.tree import Tree
 from fedtailor.engine import Simulation
-from fedtailor.results.folder import file_name
+from fedtailor.results.folder import (
+    GENERAL,
+    PATH,
+    TENSORS,
+    file_name,
+    model_file,
+    round_file,
+    round_files,
+)
 from fedtailor.results.measurements import AFTER, BEFORE
 from fedtailor.results.storage import load_tensors, save_tensors
-
-GENERAL = "general"  # a file, or a folder where the clients' differ
-PATH = "path"
 
 
 def _same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
@@ -37,27 +42,22 @@ def keep_general(simulation: Simulation, folder: Path) -> None:
 
     first = next(models())[1]
     if all(_same(first, model) for _, model in models()):
-        save_tensors(folder / f"{GENERAL}.safetensors", first)
+        save_tensors(folder / f"{GENERAL}{TENSORS}", first)
         return
-    place = folder / GENERAL
-    place.mkdir(exist_ok=True)
+    (folder / GENERAL).mkdir(exist_ok=True)
     for cid, model in models():
-        name = file_name(simulation.client_data.names[cid])
-        save_tensors(place / f"{name}.safetensors", model)
+        save_tensors(model_file(folder, simulation.client_data.names[cid], GENERAL), model)
 
 
 def read_general(folder: Path, client: str) -> Tree | None:
     """The global model as a client has it; None for a run without one."""
-    for path in (
-        folder / f"{GENERAL}.safetensors",
-        folder / GENERAL / f"{file_name(client)}.safetensors",
-    ):
+    for path in (folder / f"{GENERAL}{TENSORS}", model_file(folder, client, GENERAL)):
         if path.exists():
             return tree.unflatten(load_tensors(path))
     return None
 
 
-class Points:
+class PathModels:
     """Some clients' models around a round, collected before it is played and then written.
 
     A model before training is the one that the client would be tested with. That after training
@@ -85,25 +85,23 @@ class Points:
 
     def save(self, folder: Path, number: int) -> None:
         """Writes them into a run's folder as those of round `number`."""
-        place = folder / PATH
-        place.mkdir(exist_ok=True)
-        save_tensors(place / f"{number:06d}.safetensors", self.tensors)
+        (folder / PATH).mkdir(exist_ok=True)
+        save_tensors(round_file(folder, PATH, number), self.tensors)
 
 
 def path_rounds(folder: Path) -> list[int]:
     """The rounds of which a run kept points."""
-    files = (folder / PATH).glob("*.safetensors")
-    return sorted(int(file.stem) for file in files if file.stem.isdecimal())
+    return list(round_files(folder, PATH))
 
 
 def path_clients(folder: Path, number: int, names: Sequence[str]) -> list[str]:
     """Which of the clients a run followed, going by round `number`."""
-    kept = tree.unflatten(load_tensors(folder / PATH / f"{number:06d}.safetensors"))
+    kept = tree.unflatten(load_tensors(round_file(folder, PATH, number)))
     return [name for name in names if file_name(name) in kept]
 
 
 def read_points(folder: Path, number: int, client: str) -> dict[str, Tree]:
     """A client's models before and after training in a round, as far as they were kept."""
-    kept = tree.unflatten(load_tensors(folder / PATH / f"{number:06d}.safetensors"))
+    kept = tree.unflatten(load_tensors(round_file(folder, PATH, number)))
     found = kept.get(file_name(client), {})
     return {when: found[when] for when in (BEFORE, AFTER) if when in found}

@@ -14,11 +14,17 @@ from pathlib import Path
 from typing import Any
 
 from fedtailor.results.config import read_config
-from fedtailor.results.storage import write_atomically
+from fedtailor.results.folder import (
+    CLIENTS,
+    CONFIG,
+    RESULT,
+    TRACKING,
+    read_note,
+    write_json,
+)
 from fedtailor.tracking.protocol import Line, Subject, Tracker, final_values, round_values
 from fedtailor.tracking.tools import TOOLS, Open, opener
 
-FILE = "tracking.json"
 _log = logging.getLogger("fedtailor")
 
 
@@ -42,7 +48,7 @@ class Kept:
 def _read(folder: Path) -> Kept:
     """What a folder keeps; nothing if it was not tracked, or somebody broke the file."""
     try:
-        found = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        found = json.loads((folder / TRACKING).read_text(encoding="utf-8"))
         ids = {str(k): str(v) for k, v in found["ids"].items()}
         tools = [str(t) for t in found["tools"] if t in TOOLS]
         return Kept(tools, ids, int(found["logged"]), bool(found["ended"]))
@@ -51,16 +57,7 @@ def _read(folder: Path) -> Kept:
 
 
 def _write(folder: Path, kept: Kept) -> None:
-    write_atomically(folder / FILE, json.dumps(asdict(kept)) + "\n")
-
-
-def _read_result(folder: Path) -> dict[str, Any] | None:
-    """The result of a finished run."""
-    try:
-        found = json.loads((folder / "result.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return None
-    return found if isinstance(found, dict) else None
+    write_json(folder / TRACKING, asdict(kept))
 
 
 def read_tools(folder: Path) -> tuple[str, ...]:
@@ -69,7 +66,7 @@ def read_tools(folder: Path) -> tuple[str, ...]:
 
 
 def _subject(folder: Path, home: Path) -> Subject:
-    method, settings, options = read_config(folder / "config.toml")
+    method, settings, options = read_config(folder / CONFIG)
     name = f"{method}-seed{settings.get('seed', 0)}"
     told = {k: v for k, v in settings.items() if v != ""}
     return Subject(name, folder, home, {"method": method} | told | options)
@@ -151,13 +148,13 @@ class Tracking:
         folder, self._folder = self._folder, None
         if folder is None:
             return
-        result, before = _read_result(folder), _read(folder)
-        if result is not None and not self._opened and before.logged and not before.ended:
+        result, before = read_note(folder / RESULT), _read(folder)
+        if result and not self._opened and before.logged and not before.ended:
             self._open(folder)  # killed between the last round and its note
-        if result is None:
+        if not result:
             self._each("cannot be closed", lambda tracker: tracker.leave())
         elif self._trackers and not self._kept.ended:
-            values, number, table = final_values(result), result["rounds"], folder / "clients.csv"
+            values, number, table = final_values(result), result["rounds"], folder / CLIENTS
             self._each("cannot note the result", lambda t: t.end(number, values, table))
             self._kept.ended = True
             _write(folder, self._kept)

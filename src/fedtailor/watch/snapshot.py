@@ -12,13 +12,22 @@ from typing import Any, Protocol
 from fedtailor.core.errors import BadInput
 from fedtailor.report.page import page_data, render
 from fedtailor.reproduce.playing.asked import ASKED
-from fedtailor.results.collect import read_planned
-from fedtailor.results.failures import FAILED
-from fedtailor.results.folder import COMPARISON, run_folder
+from fedtailor.results.collect import collect_so_far
+from fedtailor.results.folder import (
+    BEGUN,
+    CONFIG,
+    FAILED,
+    HISTORY,
+    RESULT,
+    is_comparison,
+    is_finished,
+    read_planned,
+    run_folder,
+)
 from fedtailor.results.lock import is_held
-from fedtailor.results.running import BEGUN, Standing, collect_so_far, standing
+from fedtailor.results.status import RunStatus, run_status
 
-TOLD = (BEGUN, "history.jsonl", "result.json", FAILED)
+TOLD = (BEGUN, HISTORY, RESULT, FAILED)
 POLL = 2.0  # seconds between two questions of a browser
 SHARE = 20  # the page may take a twentieth of the time from a run in the same process
 
@@ -31,8 +40,8 @@ def planned(folder: Path) -> list[Path]:
     """
     if not folder.is_dir():
         raise BadInput(f"'{folder}' is no folder: name a run or comparison")
-    if not (folder / COMPARISON).exists():
-        if not (folder / "config.toml").exists():
+    if not is_comparison(folder):
+        if not (folder / CONFIG).exists():
             raise BadInput(
                 f"'{folder}' holds no run: name what fedtailor run or compare writes, or an "
                 "experiment of reproduce (reproduction/fedala/table2)"
@@ -52,14 +61,14 @@ class _Runs:
     def places(self) -> list[Path]:
         return planned(self._folder)
 
-    def standings(self) -> list[Standing]:
+    def standings(self) -> list[RunStatus]:
         # a comparison is held as a whole: it will come to its half runs
         going = is_held(self._folder)
-        found = [standing(p, f"fedtailor resume {self._folder}") for p in self.places()]
+        found = [run_status(p, f"fedtailor resume {self._folder}") for p in self.places()]
         return [replace(one, stopped="") for one in found] if going else found
 
     def page(self) -> str | None:
-        if not any((place / "config.toml").exists() for place in self.places()):
+        if not any((place / CONFIG).exists() for place in self.places()):
             return None
         found = collect_so_far([self._folder])
         return None if found is None else render(page_data(found))
@@ -72,7 +81,7 @@ class Source(Protocol):
         """The folders of its runs, also of those that are not there yet."""
         ...
 
-    def standings(self) -> list[Standing]:
+    def standings(self) -> list[RunStatus]:
         """How far each of them is."""
         ...
 
@@ -89,11 +98,11 @@ def _source(folder: Path) -> Source:
     return _Runs(folder)
 
 
-def in_words(standings: Sequence[Standing]) -> str:
+def in_words(standings: Sequence[RunStatus]) -> str:
     """How far everything is, in a line.
 
     Example:
-      >>> in_words([Standing("local-seed0", 9, 9, True), Standing("fedala-seed0", 2, 9, False)])
+      >>> in_words([RunStatus("local-seed0", 9, 9, True), RunStatus("fedala-seed0", 2, 9, False)])
       '1 of 2 runs finished; fedala-seed0: round 2 of 9, running'
     """
     done = sum(one.finished for one in standings)
@@ -116,7 +125,7 @@ def _trace(places: Sequence[Path]) -> str:
             except OSError:
                 found.append("")
         # a run may end without a word; a finished one is not shown otherwise when it is let go
-        going = not (place / "result.json").exists() and is_held(place)
+        going = not is_finished(place) and is_held(place)
         found.append("held" if going else "")
     return ".".join(found)
 

@@ -180,12 +180,12 @@ def test_checkpoints_there_and_back(name: str, tmp_path: Path) -> None:
     first = start(name, workers=2)
     for cohort in COHORTS[:2]:
         first.step(torch.tensor(cohort))
-    storage.save(tmp_path / "c", first, {})
+    storage.save_checkpoint(tmp_path / "c", first, {})
     first.close()
     found = []
     for workers in (2, 0, 1):
         second = start(name, workers=workers)
-        storage.restore(tmp_path / "c", second)
+        storage.restore_checkpoint(tmp_path / "c", second)
         assert second.round == 2 and second.chunk == 3
         if workers == 2 and name == "pfedhn":
             kill(second, 1)  # what was restored outlives a worker, too

@@ -20,7 +20,7 @@ from fedtailor.reproduce.playing.cells import Scale
 from fedtailor.reproduce.playing.plan import make_plan
 from fedtailor.reproduce.playing.play import Task, Worlds
 from fedtailor.reproduce.playing.queue import News, Waiting
-from fedtailor.results.lock import Occupied
+from fedtailor.results.lock import FolderLocked
 from tests.runs.runlab import held
 
 PAPERS = Path(__file__).parents[1] / "papers"
@@ -65,7 +65,7 @@ def test_workers_say_what_became_of_a_run(
 ) -> None:
     here, _ = multiprocessing.Pipe()
     for error, word, ends in (
-        (Occupied(Path("a"), "process 7 on b"), "elsewhere", False),
+        (FolderLocked(Path("a"), "process 7 on b"), "elsewhere", False),
         (torch.OutOfMemoryError("40 GiB"), "memory", True),
         (ZeroDivisionError("x"), "failed", True),
     ):

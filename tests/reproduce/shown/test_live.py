@@ -14,9 +14,9 @@ from fedtailor.reproduce.playing.asked import ASKED, Asked, part_of, read_asked
 from fedtailor.reproduce.playing.cells import Scale
 from fedtailor.reproduce.playing.queue import News
 from fedtailor.reproduce.shown.live import LiveExperiment
-from fedtailor.results.failures import FAILED
-from fedtailor.results.lock import occupy
-from fedtailor.results.running import standing
+from fedtailor.results.folder import FAILED
+from fedtailor.results.lock import lock_folder
+from fedtailor.results.status import run_status
 from fedtailor.watch.snapshot import Snapshots
 
 PAPERS = Path(__file__).parents[1] / "papers"
@@ -56,8 +56,10 @@ def test_a_page_shows_how_far_its_cells_are(stopped: Path) -> None:
 def test_a_run_that_is_taken_up_again_is_running(stopped: Path) -> None:
     snapshots = Snapshots(stopped)
     snapshots.state()
-    half = next(place for place in LiveExperiment(stopped).places() if not standing(place).finished)
-    with occupy(half):
+    half = next(
+        place for place in LiveExperiment(stopped).places() if not run_status(place).finished
+    )
+    with lock_folder(half):
         snapshots._rest_until = 0.0  # as if the time that it rests were over
         assert snapshots.state()["page"] == 2
         assert "round 1 of 2, running" in (snapshots.page() or "")
@@ -76,7 +78,9 @@ def test_a_run_that_fails_is_said_to_have_failed(stopped: Path) -> None:
     snapshots = Snapshots(stopped)
     snapshots.state()
     assert "round 1 of 2, stopped" in (snapshots.page() or "")
-    half = next(place for place in LiveExperiment(stopped).places() if not standing(place).finished)
+    half = next(
+        place for place in LiveExperiment(stopped).places() if not run_status(place).finished
+    )
     note = half / FAILED
     note.write_text('{"reason": "diverged in round 2", "kind": "Diverged"}')
     try:

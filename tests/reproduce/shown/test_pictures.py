@@ -19,7 +19,7 @@ from fedtailor.reproduce.playing.plan import make_plan
 from fedtailor.reproduce.playing.play import Worlds, play
 from fedtailor.reproduce.shown import landscapes, pictures
 from fedtailor.reproduce.shown.outcome import Part, outcome
-from fedtailor.results.collect import read_history
+from fedtailor.results.folder import read_history
 
 PAPERS = Path(__file__).parents[1] / "papers"
 NAMES = ("sent", "clients", "newcomers", "surface")

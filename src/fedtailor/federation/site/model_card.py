@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import replace
 from math import isfinite
@@ -22,8 +21,16 @@ from fedtailor.federation.protocol.plan import Setup
 from fedtailor.federation.site.local_data import LocalData
 from fedtailor.federation.site.settings import SiteSettings
 from fedtailor.results.config import write_config
-from fedtailor.results.folder import file_name
-from fedtailor.results.storage import save_tensors, write_atomically
+from fedtailor.results.folder import (
+    CONFIG,
+    MODELS,
+    PREPROCESSING,
+    RESULT,
+    model_file,
+    write_atomically,
+    write_json,
+)
+from fedtailor.results.storage import save_tensors
 
 CARD = "card.json"
 
@@ -96,14 +103,12 @@ def write_model(
         "epsilon": _spent(setup, local, noisy),
         "version": __version__,
     }
-    models = folder / "models"
-    models.mkdir(exist_ok=True)
-    save_tensors(models / f"{file_name(site.name)}.safetensors", tree.flatten(model))
+    (folder / MODELS).mkdir(exist_ok=True)
+    save_tensors(model_file(folder, site.name), tree.flatten(model))
     config = replace(setup.config, **site.data)
-    write_atomically(folder / "config.toml", write_config(config, __version__))
-    encoder = json.dumps(setup.encoder.to_json(), indent=1)
-    write_atomically(folder / "preprocessing.json", encoder)
+    write_atomically(folder / CONFIG, write_config(config, __version__))
+    write_json(folder / PREPROCESSING, setup.encoder.to_json())
     result = card | {"per_client": {site.name: here}, "networks": {}}
-    write_atomically(folder / "result.json", json.dumps(result, indent=1) + "\n")
-    write_atomically(folder / CARD, json.dumps(card, indent=1) + "\n")
+    write_json(folder / RESULT, result)
+    write_json(folder / CARD, card)
     return card

@@ -13,8 +13,7 @@ from fedtailor.reproduce.declared.declare import find_experiments, read_papers
 from fedtailor.reproduce.playing.cells import Scale
 from fedtailor.reproduce.playing.plan import Plan, make_plan
 from fedtailor.reproduce.shown.outcome import Part
-from fedtailor.results.folder import written_to
-from fedtailor.results.storage import write_atomically
+from fedtailor.results.folder import write_atomically, written_to
 
 ASKED = "asked.json"
 

@@ -20,8 +20,8 @@ from fedtailor.engine import Diverged
 from fedtailor.engine.memory import is_out_of_memory
 from fedtailor.reproduce.playing.play import Task, Worlds, play
 from fedtailor.reproduce.playing.queue import News, Played, Tell, Waiting
-from fedtailor.results.failures import reason_of
-from fedtailor.results.lock import Occupied
+from fedtailor.results.lock import FolderLocked
+from fedtailor.results.status import reason_of
 from fedtailor.runs.interruption import ctrl_c
 
 OFTEN = 0.1  # seconds between two words of a worker
@@ -60,7 +60,7 @@ def _play_here(tasks: Sequence[Task], tell: Tell) -> Played:
             tell(News("begins", 0, task))
             try:
                 play(task, worlds, lambda line, _, task=task: tell(News("round", 0, task, line)))  # type: ignore[misc]
-            except Occupied as error:
+            except FolderLocked as error:
                 tell(News("elsewhere", 0, task, reason=str(error.who)))
                 waiting.put_off(task)
             except Interrupted:
@@ -107,7 +107,7 @@ def _try(task: Task, worlds: Worlds, line: Connection) -> tuple[str, str, bool]:
     """(done, failed, memory, elsewhere or stopped; the reason; whether this process ends)."""
     try:
         play(task, worlds, _speaker(line))
-    except Occupied as error:
+    except FolderLocked as error:
         return "elsewhere", error.who, False
     except (BadInput, Diverged) as error:
         return "failed", reason_of(error), False

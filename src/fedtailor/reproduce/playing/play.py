@@ -12,15 +12,23 @@ from fedtailor.core.version import __version__
 from fedtailor.engine import Diverged
 from fedtailor.reproduce.playing.cells import run_key, world_key
 from fedtailor.results.config import Config
-from fedtailor.results.failures import failure
-from fedtailor.results.folder import file_name
-from fedtailor.results.lock import LOCK, occupy
-from fedtailor.results.storage import LATEST
+from fedtailor.results.folder import (
+    CHECKPOINT,
+    GENERAL,
+    MODELS,
+    RUNS,
+    TENSORS,
+    file_name,
+    has_checkpoint,
+    is_finished,
+)
+from fedtailor.results.lock import LOCK, lock_folder
+from fedtailor.results.status import failure
 from fedtailor.runs.build import World, assemble
 from fedtailor.runs.resume import restored
 from fedtailor.runs.run import Runner, Watcher, run_config
 
-HEAVY = ("models", "checkpoint", "general")  # hundreds of runs would fill any disk
+HEAVY = (MODELS, CHECKPOINT, GENERAL)  # hundreds of runs would fill any disk
 WORLDS = 2  # in memory at a time
 
 
@@ -47,8 +55,8 @@ class Task:
     @property
     def finished(self) -> bool:
         """Its result is written last."""
-        there = (self.folder / "result.json").exists()
-        return there and (not self.needs_models or (self.folder / "models").exists())
+        there = is_finished(self.folder)
+        return there and (not self.needs_models or (self.folder / MODELS).exists())
 
     @property
     def diverged(self) -> str:
@@ -64,7 +72,7 @@ def make_task(
     """A run with its folder: equal runs have the same."""
     key = run_key(config)
     name = file_name(f"{config.method.replace('+', '_')}-seed{config.seed}-{key}")
-    return Task(key, config, out / "runs" / name, label, keep or needs_models, needs_models)
+    return Task(key, config, out / RUNS / name, label, keep or needs_models, needs_models)
 
 
 class Worlds:
@@ -94,12 +102,12 @@ def tidy(task: Task) -> None:
         # states on disk are in folders called tmp...: a process that was killed leaves them
         for heavy in (*(task.folder / name for name in HEAVY), *task.folder.glob("tmp*/")):
             shutil.rmtree(heavy, ignore_errors=True)
-        (task.folder / "general.safetensors").unlink(missing_ok=True)
+        (task.folder / f"{GENERAL}{TENSORS}").unlink(missing_ok=True)
 
 
 def _half_done(task: Task) -> Runner | None:
     """A run as its checkpoint has it; None where there is none that can still be used."""
-    if not (task.folder / "checkpoint" / LATEST).exists():
+    if not has_checkpoint(task.folder):
         return None
     try:  # the playing is left out: what is wrong then does not speak against the checkpoint
         return restored(task.folder)
@@ -121,11 +129,11 @@ def play(task: Task, worlds: Worlds, watch: Watcher | None = None) -> None:
 
     Raises:
       BadInput: it cannot be run so.
-      Occupied: another process plays it.
+      FolderLocked: another process plays it.
       Diverged: a client's training did.
       Interrupted: somebody pressed Ctrl-C.
     """
-    with occupy(task.folder):
+    with lock_folder(task.folder):
         if task.finished:  # by another process, meanwhile: what it keeps is its own affair
             return
         half = _half_done(task)

@@ -18,8 +18,7 @@ from fedtailor.reproduce.shown.matrices import matrix
 from fedtailor.reproduce.shown.outcome import Part, outcome
 from fedtailor.reproduce.shown.page import render
 from fedtailor.reproduce.shown.writing import as_csv
-from fedtailor.results.folder import file_name, written_to
-from fedtailor.results.storage import write_atomically
+from fedtailor.results.folder import file_name, write_atomically, written_to
 
 DRAW: dict[str, Callable[[Part, Path], list[str]]] = {
     "table": lambda part, folder: [],

@@ -8,7 +8,7 @@ from pathlib import Path
 from fedtailor.reproduce.playing.asked import part_of
 from fedtailor.reproduce.shown.outcome import RESUMED_BY, outcome
 from fedtailor.reproduce.shown.page import render
-from fedtailor.results.running import Standing, standing
+from fedtailor.results.status import RunStatus, run_status
 
 
 class LiveExperiment:
@@ -34,10 +34,11 @@ class LiveExperiment:
         """The folders of its runs, each once."""
         return list(self._labels)
 
-    def standings(self) -> list[Standing]:
+    def standings(self) -> list[RunStatus]:
         """How far they are, by their rows and columns."""
         return [
-            replace(standing(place, RESUMED_BY), name=name) for place, name in self._labels.items()
+            replace(run_status(place, RESUMED_BY), name=name)
+            for place, name in self._labels.items()
         ]
 
     def page(self) -> str:

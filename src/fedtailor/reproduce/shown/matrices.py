@@ -14,7 +14,7 @@ from fedtailor.reproduce.shown.measures import read_run
 from fedtailor.reproduce.shown.outcome import Part
 from fedtailor.reproduce.shown.pictures import finished, headline, save, titled
 from fedtailor.results.folder import file_name
-from fedtailor.results.learnt import Records
+from fedtailor.results.records import Records
 
 BLOCKS = 8  # rows of a picture at most
 

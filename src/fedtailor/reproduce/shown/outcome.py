@@ -18,9 +18,8 @@ from fedtailor.reproduce.playing.play import Task
 from fedtailor.reproduce.shown.measures import MEASURES, Value, read_run
 from fedtailor.reproduce.shown.writing import in_order, number, shown
 from fedtailor.results.config import settings as known_settings
-from fedtailor.results.failures import failure
 from fedtailor.results.numbers import played_on
-from fedtailor.results.running import standing
+from fedtailor.results.status import failure, run_status
 
 APART = 2.0  # standard deviations of the paper
 RESUMED_BY = "fedtailor reproduce"  # be it at work already: half runs wait for their turn
@@ -96,7 +95,7 @@ def _how_far(tasks: Sequence[Task]) -> str:
     """In words, of those that have begun and are not finished."""
     return ", ".join(
         found.words
-        for found in (standing(task.folder, RESUMED_BY) for task in tasks)
+        for found in (run_status(task.folder, RESUMED_BY) for task in tasks)
         if found.rounds and not found.finished and not found.failed
     )
 

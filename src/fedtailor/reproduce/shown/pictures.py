@@ -15,8 +15,7 @@ from fedtailor.reproduce.playing.cells import Cell
 from fedtailor.reproduce.playing.play import Task
 from fedtailor.reproduce.shown.measures import MEASURES, read_run
 from fedtailor.reproduce.shown.outcome import Part, over_seeds
-from fedtailor.results.collect import read_history
-from fedtailor.results.storage import write_atomically
+from fedtailor.results.folder import read_history, write_atomically
 
 KINDS = ("png", "svg", "pdf")
 DOTS = 150  # per inch

@@ -1,40 +1,60 @@
-"""Runs that still go on: how far they are, and what they have come to so far.
-
-A run writes `begun.json` (what is known before the first round) and `clients.csv` when it begins,
-a line of `history.jsonl` with each round, and `result.json` at its end; or `failed.json`, if it
-cannot go on.
-"""
+"""How far a run is, also while it goes on; and why it could not, if it could not."""
 
 from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fedtailor.core.errors import BadInput
-from fedtailor.results.collect import (
-    Collection,
-    FinishedRun,
-    group,
-    in_order,
-    left_to_play,
-    places_of,
-    read_clients,
-    read_history,
-    read_run,
-)
-from fedtailor.results.failures import failure, read_note
+from fedtailor.core.errors import BadInput, Interrupted
+from fedtailor.core.version import __version__
+from fedtailor.engine import Diverged
+from fedtailor.engine.memory import is_out_of_memory
+from fedtailor.results.folder import BEGUN, FAILED, HISTORY, is_finished, read_note, write_json
 from fedtailor.results.lock import LOCK, is_held
 
-BEGUN = "begun.json"
 PATIENCE, PATIENCE_ROUNDS = 120.0, 10  # seconds and rounds without news before it is doubted
 
 
+def reason_of(error: Exception) -> str:
+    """Why a run failed, in one line."""
+    text = " ".join(str(error).split())
+    if isinstance(error, BadInput | Diverged):
+        return text
+    if is_out_of_memory(error):
+        return f"out of memory: use fewer --jobs or a larger machine ({text[:150]})"
+    return f"{type(error).__name__}: {text[:300]}"
+
+
+@contextmanager
+def noted(folder: Path) -> Iterator[None]:
+    """Writes down what ends a run in a folder; an earlier note goes, since it is tried again."""
+    note = folder / FAILED
+    note.unlink(missing_ok=True)
+    try:
+        yield
+    except Interrupted:
+        raise  # it can go on
+    except Exception as error:
+        kept = {"reason": reason_of(error), "kind": type(error).__name__, "version": __version__}
+        with suppress(OSError):  # a full disk may be what ended it
+            write_json(note, kept)
+        raise
+
+
+def failure(folder: Path) -> dict[str, Any]:
+    """`reason`, `kind` (of error) and `version` of a run that could not go on; empty for others."""
+    found = read_note(folder / FAILED)
+    whole = isinstance(found.get("reason"), str)
+    return found if whole and not is_finished(folder) else {}
+
+
 @dataclass(frozen=True)
-class Standing:
+class RunStatus:
     """How far a run is.
 
     Attributes:
@@ -76,7 +96,7 @@ class Standing:
 def _last_line(folder: Path) -> dict[str, Any]:
     """The last whole line of a history; empty before the first round."""
     try:
-        whole = (folder / "history.jsonl").read_bytes().rpartition(b"\n")[0]
+        whole = (folder / HISTORY).read_bytes().rpartition(b"\n")[0]
         found = json.loads(whole.rpartition(b"\n")[2])
     except (OSError, ValueError):
         return {}
@@ -85,7 +105,7 @@ def _last_line(folder: Path) -> dict[str, Any]:
 
 def _silence(folder: Path, seconds_per_round: float) -> float:
     """Seconds since a run last wrote something, if a running one would have done so by now."""
-    for name in ("history.jsonl", BEGUN):
+    for name in (HISTORY, BEGUN):
         try:
             age = time.time() - (folder / name).stat().st_mtime
         except OSError:
@@ -101,7 +121,7 @@ def _is_played(folder: Path, begun: dict[str, Any]) -> bool | None:
     return is_held(folder) if locks else None
 
 
-def standing(folder: Path, resumed_by: str = "") -> Standing:
+def run_status(folder: Path, resumed_by: str = "") -> RunStatus:
     """How far the run in a folder is; a folder that is not there yet has not begun.
 
     Args:
@@ -114,83 +134,12 @@ def standing(folder: Path, resumed_by: str = "") -> Standing:
     number, seconds = last.get("round"), last.get("seconds")
     done = number if isinstance(number, int) else 0
     pace = seconds / done if done and isinstance(seconds, (int, float)) else 0.0
-    return Standing(
+    return RunStatus(
         folder.name,
         done,
         planned if isinstance(planned, int) else 0,
-        (folder / "result.json").exists(),
+        is_finished(folder),
         0.0 if played else _silence(folder, pace),
         failure(folder).get("reason", ""),
         (resumed_by or f"fedtailor resume {folder}") if played is False else "",
     )
-
-
-def run_so_far(folder: Path) -> FinishedRun | None:
-    """A run up to its last evaluated round; None before there is one.
-
-    Raises:
-      BadInput: a file is broken.
-    """
-    if (folder / "result.json").exists():
-        return read_run(folder)
-    begun = read_note(folder / BEGUN)
-    if not begun or not (folder / "history.jsonl").exists():
-        return None
-    history = read_history(folder, growing=True)
-    clients = read_clients(folder)
-    if not history:
-        return None
-    last = history[-1]
-    cost = last["cost"]
-    each = last.get("pre_per_client") or [None] * len(clients)
-    if len(each) != len(clients):
-        raise BadInput(f"'{folder / 'clients.csv'}' does not fit the history beside it: run again")
-    result = begun | {
-        "accuracy": last["pre"],
-        "per_client": dict(zip(clients, each, strict=True)),
-        "reached": last["round"],
-        "bytes": {"up": cost["up"], "down": cost["down"]},
-        "seconds": last.get("seconds", 0.0),
-        "train_seconds": round(cost["train_seconds"], 3),
-        "epsilon": last.get("epsilon"),
-    }
-    return FinishedRun(folder, result, history, clients)
-
-
-def _without_halves(runs: Sequence[FinishedRun]) -> list[FinishedRun]:
-    """Runs of one method whose seeds can be averaged: half ones only where none is finished."""
-    kept = []
-    for contender in group(runs):
-        whole = [run for run in contender.runs if "reached" not in run.result]
-        kept += whole or contender.runs[:1]
-    return kept
-
-
-def collect_so_far(folders: Sequence[Path]) -> Collection | None:
-    """Reads what lies in some folders, also of runs that still go on.
-
-    Args:
-      folders: of runs or comparisons.
-
-    Returns:
-      None before any run has evaluated a round.
-
-    Raises:
-      BadInput: a folder holds no run, or runs with other clients than the first.
-    """
-    places = places_of(folders)
-    found = {place: run_so_far(place) for place in places}
-    runs = _without_halves([run for run in found.values() if run is not None])
-    if not runs:
-        return None
-    contenders = in_order(folders, runs)
-    shown = {run.folder for run in runs}
-    going = [
-        f"{contender.label} is at round {run.result['reached']} of {run.result['rounds']}"
-        for contender in contenders
-        for run in contender.runs
-        if "reached" in run.result
-    ]
-    left_out = [place.name for place in places if place not in shown]
-    clients = list(contenders[0].first.result["per_client"])
-    return Collection(contenders, clients, left_out, going, *left_to_play(folders))

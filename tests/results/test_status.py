@@ -12,7 +12,8 @@ import pytest
 import fedtailor
 from fedtailor.core.errors import BadInput, Interrupted
 from fedtailor.report.page import page_data, render
-from fedtailor.results.running import collect_so_far, run_so_far, standing
+from fedtailor.results.collect import collect_so_far, run_so_far
+from fedtailor.results.status import run_status
 from tests.report import synthetic
 from tests.runs.runlab import held
 
@@ -43,7 +44,7 @@ def test_a_line_that_is_half_written_is_left_out(half: Path) -> None:
     found = run_so_far(half)
     assert found is not None
     assert found.result["reached"] == 4
-    assert standing(half).words == "round 4 of 9, running"
+    assert run_status(half).words == "round 4 of 9, running"
 
 
 def test_a_broken_line_in_the_middle_is_told(half: Path) -> None:
@@ -59,23 +60,23 @@ def test_before_the_first_evaluated_round_there_is_nothing(half: Path) -> None:
     assert collect_so_far([half]) is None
     (half / "history.jsonl").unlink()
     assert run_so_far(half) is None
-    assert standing(half).words == "round 0 of 9, running"
-    assert standing(half.parent / "later").words == "not begun"
+    assert run_status(half).words == "round 0 of 9, running"
+    assert run_status(half.parent / "later").words == "not begun"
 
 
 def test_a_run_without_news_is_doubted(half: Path) -> None:
     before = (half / "history.jsonl").stat().st_mtime - 3 * 3600
     os.utime(half / "history.jsonl", (before, before))
-    assert standing(half).words == "round 4 of 9, no news for 3 h: was it stopped?"
+    assert run_status(half).words == "round 4 of 9, no news for 3 h: was it stopped?"
     with held(half):  # some rounds take hours
-        assert standing(half).words == "round 4 of 9, running"
+        assert run_status(half).words == "round 4 of 9, running"
 
 
 def test_a_run_that_was_stopped_is_said_to_be_at_once(tmp_path: Path) -> None:
     folder, seen = tmp_path / "run", []
 
     def stop(line: dict, rounds: int) -> None:
-        seen.append(standing(folder).words)
+        seen.append(run_status(folder).words)
         signal.raise_signal(signal.SIGINT)
 
     settings = {"model": "mlp", "clients": 3, "rounds": 2, "engine": "sequential"}
@@ -83,22 +84,22 @@ def test_a_run_that_was_stopped_is_said_to_be_at_once(tmp_path: Path) -> None:
         fedtailor.run("fedavg", out=folder, watch=stop, **settings)
     assert seen == ["round 1 of 2, running"]
     goes_on = f"fedtailor resume {folder} goes on with it"
-    assert standing(folder).words == f"round 1 of 2, stopped: {goes_on}"
+    assert run_status(folder).words == f"round 1 of 2, stopped: {goes_on}"
     with held(folder):
-        assert standing(folder).words == "round 1 of 2, running"
+        assert run_status(folder).words == "round 1 of 2, running"
     # that process was killed, which leaves its lock file
-    assert standing(folder).words == f"round 1 of 2, stopped: {goes_on}"
+    assert run_status(folder).words == f"round 1 of 2, stopped: {goes_on}"
 
 
 def test_a_killed_run_of_any_version_is_stopped(half: Path) -> None:
     with held(half):
-        assert standing(half).words == "round 4 of 9, running"
-    assert "stopped: fedtailor resume" in standing(half).words
+        assert run_status(half).words == "round 4 of 9, running"
+    assert "stopped: fedtailor resume" in run_status(half).words
 
 
 def test_a_finished_run_is_finished(tmp_path: Path) -> None:
     folder = synthetic.make_run(tmp_path / "run", "fedavg")
-    assert standing(folder).words == "finished"
+    assert run_status(folder).words == "finished"
     found = run_so_far(folder)
     assert found is not None
     assert "reached" not in found.result
@@ -135,7 +136,7 @@ def test_a_real_run_can_be_read_after_each_round(tmp_path: Path) -> None:
         found = collect_so_far([tmp_path / "run"])
         assert found is not None
         data = page_data(found)
-        seen.append((standing(tmp_path / "run").words, data["methods"][0]["rounds"]))
+        seen.append((run_status(tmp_path / "run").words, data["methods"][0]["rounds"]))
         assert data["class_counts"] is not None
         assert sum(data["rows"]["train"]) > 0
         assert data["methods"][0]["accuracy"]["mean"]["mean"] == line["pre"]["mean"]
@@ -143,4 +144,4 @@ def test_a_real_run_can_be_read_after_each_round(tmp_path: Path) -> None:
     settings = {"model": "mlp", "clients": 3, "rounds": 2, "engine": "sequential"}
     fedtailor.run("fedavg", out=tmp_path / "run", watch=look, **settings)
     assert seen == [("round 1 of 2, running", 1), ("round 2 of 2, running", 2)]
-    assert standing(tmp_path / "run").finished
+    assert run_status(tmp_path / "run").finished
