@@ -47,11 +47,11 @@ def last(records: dict[str, Any], name: str) -> np.ndarray:
 
 
 def save_partition(rows: list[np.ndarray], labels: np.ndarray, seed: int) -> str:
-    from fedtailor.partition import save, split
+    from fedtailor.partition import save_partition, split_rows
 
     names = [f"client-{i}" for i in range(len(rows))]
     path = Path(tempfile.mkdtemp()) / "partition.npz"
-    save(split(rows, labels, names, seed=seed, scheme="hand-made"), path)
+    save_partition(split_rows(rows, labels, names, seed=seed, scheme="hand-made"), path)
     return str(path)
 
 

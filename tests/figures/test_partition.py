@@ -7,14 +7,14 @@ from PIL import Image
 
 from fedtailor.core.errors import BadInput
 from fedtailor.figures.partition import draw
-from fedtailor.partition import iid, pathological, split
+from fedtailor.partition import iid, pathological, split_rows
 
 
 def partition_of(clients, classes):
     labels = np.arange(clients * classes * 4) % classes
     shares = pathological(labels, clients, min(2, classes), seed=0)
     named = [f"client {i}" for i in range(clients)]
-    return split(shares, labels, named, seed=0, scheme="pathological:2", val=0), labels
+    return split_rows(shares, labels, named, seed=0, scheme="pathological:2", val=0), labels
 
 
 @pytest.mark.parametrize(("clients", "classes"), [(5, 10), (20, 10), (100, 10), (1, 1)])
@@ -32,7 +32,7 @@ def test_png_is_a_picture_with_something_on_it(tmp_path, clients, classes):
 def test_svg_is_well_formed_whatever_the_names(tmp_path):
     labels = np.arange(60) % 3
     shares = iid(labels, 2, seed=0)
-    partition = split(shares, labels, ["<a&b>", "$x^$"], seed=0, scheme="iid $", val=0)
+    partition = split_rows(shares, labels, ["<a&b>", "$x^$"], seed=0, scheme="iid $", val=0)
     path = tmp_path / "partition.SVG"
     draw(partition, labels, ["$\\frac{", "50 $", "a class with a rather long name"], path)
     assert ElementTree.parse(path).getroot().tag.endswith("svg")
@@ -50,7 +50,7 @@ def test_same_input_same_file(tmp_path, kind):
 def test_a_larger_class_has_a_larger_bubble(tmp_path):
     """Blue pixels of a bubble grow with the count, not with its square."""
     labels = np.array([0] * 25 + [1] * 100)
-    partition = split([np.arange(125)], labels, ["a"], seed=0, scheme="x", val=0)
+    partition = split_rows([np.arange(125)], labels, ["a"], seed=0, scheme="x", val=0)
     path = tmp_path / "p.png"
     draw(partition, labels, ["small", "large"], path)
     with Image.open(path) as picture:

@@ -25,9 +25,9 @@ from fedtailor.partition import (
     permute_targets,
     relatives,
     ring,
-    save,
+    save_partition,
     shards,
-    split,
+    split_rows,
     statistics,
 )
 
@@ -197,10 +197,10 @@ def test_dirichlet_survives_extreme_alphas(alpha):
 
 
 def test_dirichlet_gives_up_soon_and_says_what_to_do():
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(BadInput) as error:
         dirichlet(DIGITS, 50, 0.01, seed=0)
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
     assert_one_line(error, "0.01", "50 clients", "20 rows", "alpha", "--min-samples")
 
 
@@ -408,7 +408,7 @@ def names(clients):
 
 def digits_split(seed=0, **more):
     shares = RECIPES["dirichlet"](0)
-    return split(shares, DIGITS, names(20), seed=seed, scheme="dirichlet:0.1", **more)
+    return split_rows(shares, DIGITS, names(20), seed=seed, scheme="dirichlet:0.1", **more)
 
 
 def parts(partition, client):
@@ -433,19 +433,19 @@ def test_split_of_a_client_is_its_own_affair():
     shares = RECIPES["dirichlet"](0)
     whole = digits_split(seed=9)
     others = [np.arange(10), *shares[1:5]]  # fewer clients, and another first one
-    few = split(others, DIGITS, names(5), seed=9, scheme="x")
-    backwards = split([s[::-1] for s in shares], DIGITS, names(20), seed=9, scheme="x")
+    few = split_rows(others, DIGITS, names(5), seed=9, scheme="x")
+    backwards = split_rows([s[::-1] for s in shares], DIGITS, names(20), seed=9, scheme="x")
     for client in range(1, 5):
         assert same(parts(whole, client), parts(few, client))
         assert same(parts(whole, client), parts(backwards, client))
     assert not same(whole.test, digits_split(seed=8).test)
-    twins = split([shares[0], shares[0]], DIGITS, names(2), seed=9, scheme="x")
+    twins = split_rows([shares[0], shares[0]], DIGITS, names(2), seed=9, scheme="x")
     assert not same(parts(twins, 0), parts(twins, 1))
 
 
 @given(st.integers(0, 12), st.floats(0.01, 0.99), st.just(0.0) | st.floats(0.01, 0.99))
 def test_split_has_rows_in_every_part_or_refuses(rows, test, val):
-    make = lambda: split(
+    make = lambda: split_rows(
         [np.arange(rows)], np.zeros(12, int), ["Ann"], test=test, val=val, seed=0, scheme="x"
     )
     if rows < (3 if val else 2):
@@ -503,7 +503,7 @@ def test_bad_splits(change, words):
         **change,
     }
     with pytest.raises(BadInput) as error:
-        split(**arguments)
+        split_rows(**arguments)
     assert_one_line(error, *words)
 
 
@@ -511,7 +511,7 @@ def test_bad_splits(change, words):
 @settings(deadline=None)
 def test_permuted_targets_belong_to_somebody_else(clients, seed):
     shares = np.array_split(np.arange(4 * clients), clients)
-    own = split(shares, np.zeros(4 * clients), names(clients), seed=0, scheme="x")
+    own = split_rows(shares, np.zeros(4 * clients), names(clients), seed=0, scheme="x")
     permuted = permute_targets(own, seed=seed)
     assert same(permuted.train, own.train)
     target = [
@@ -563,7 +563,7 @@ def test_somebody_must_train(asked):
 
 
 def test_a_saved_partition_comes_back(tmp_path):
-    partition = split(
+    partition = split_rows(
         RECIPES["dirichlet"](0),
         DIGITS,
         [f"Zoë {i}" for i in range(20)],
@@ -573,7 +573,7 @@ def test_a_saved_partition_comes_back(tmp_path):
     )
     path = tmp_path / "partition.npz"
     path.write_text("an older file")
-    save(partition, path)
+    save_partition(partition, path)
     back = load_partition(path, rows=DIGITS.size)
     assert (back.names, back.scheme, back.seed) == (
         partition.names,
@@ -585,13 +585,13 @@ def test_a_saved_partition_comes_back(tmp_path):
         assert all(r.dtype == np.int64 for r in getattr(back, part))
     assert list(tmp_path.iterdir()) == [path]
     first = path.read_bytes()
-    save(partition, path)
+    save_partition(partition, path)
     assert path.read_bytes() == first
 
 
 def test_permuted_targets_can_be_saved_too(tmp_path):
     permuted = permute_targets(digits_split(), seed=0)
-    save(permuted, tmp_path / "p.npz")
+    save_partition(permuted, tmp_path / "p.npz")
     assert same(load_partition(tmp_path / "p.npz", rows=DIGITS.size).test, permuted.test)
 
 
@@ -599,7 +599,7 @@ def test_saving_where_one_cannot(tmp_path):
     (tmp_path / "file").write_text("")
     for path in (tmp_path / "missing" / "p.npz", tmp_path / "file" / "p.npz", tmp_path):
         with pytest.raises(BadInput) as error:
-            save(digits_split(), path)
+            save_partition(digits_split(), path)
         assert_one_line(error, str(path))
     assert list(tmp_path.iterdir()) == [tmp_path / "file"]
 
@@ -622,7 +622,7 @@ def one_client(train=(0, 1), val=(2,), test=(3,), name="Ann"):
     ],
 )
 def test_partitions_that_make_no_sense_are_not_loaded(tmp_path, partition, words):
-    save(partition, tmp_path / "p.npz")
+    save_partition(partition, tmp_path / "p.npz")
     with pytest.raises(BadInput) as error:
         load_partition(tmp_path / "p.npz", rows=10)
     assert_one_line(error, *words)
@@ -651,7 +651,7 @@ def arrays_of(path):
 )
 def test_changed_files_are_refused(tmp_path, change):
     path = tmp_path / "p.npz"
-    save(one_client(), path)
+    save_partition(one_client(), path)
     arrays = {k: v for k, v in (arrays_of(path) | change).items() if v is not None}
     np.savez(path, **arrays)
     with pytest.raises(BadInput) as error:
@@ -662,8 +662,8 @@ def test_changed_files_are_refused(tmp_path, change):
 @pytest.mark.parametrize("repeated", [["a", "a"], ["a", 3], [], "ab", ["a", ""]])
 def test_names_must_be_distinct_texts(tmp_path, repeated):
     path = tmp_path / "p.npz"
-    two = split([np.arange(5), np.arange(5, 10)], np.zeros(10), "ab", seed=0, scheme="x")
-    save(two, path)
+    two = split_rows([np.arange(5), np.arange(5, 10)], np.zeros(10), "ab", seed=0, scheme="x")
+    save_partition(two, path)
     arrays = arrays_of(path)
     about = json.loads(arrays["about"].tobytes()) | {"names": repeated}
     np.savez(path, **arrays | {"about": np.frombuffer(json.dumps(about).encode(), np.uint8)})
@@ -678,7 +678,7 @@ def test_foreign_broken_and_missing_files(tmp_path):
         load_partition(path, rows=10)
     assert_one_line(error, "p.npz", "No such file")
     np.save(tmp_path / "plain.npy", np.arange(3))
-    save(digits_split(), path)
+    save_partition(digits_split(), path)
     intact = path.read_bytes()
     for content in (b"", b"hello", intact[:-30], (tmp_path / "plain.npy").read_bytes()):
         path.write_bytes(content)
@@ -691,7 +691,7 @@ def test_foreign_broken_and_missing_files(tmp_path):
 @settings(max_examples=60, deadline=None)
 def test_a_flipped_byte_is_bad_input_or_harmless(tmp_path_factory, data):
     path = tmp_path_factory.getbasetemp() / "flipped.npz"
-    save(one_client(), path)
+    save_partition(one_client(), path)
     content = bytearray(path.read_bytes())
     content[data.draw(st.integers(0, len(content) - 1))] ^= data.draw(st.integers(1, 255))
     path.write_bytes(content)
@@ -709,7 +709,7 @@ def test_a_flipped_byte_is_bad_input_or_harmless(tmp_path_factory, data):
 def test_statistics_by_hand():
     labels = np.array([0, 0, 0, 1, 1, 2, 2, 2, 2, 0])
     shares = [np.array([0, 1, 2, 3]), np.array([4, 5, 6, 7, 8, 9])]
-    partition = split(shares, labels, ["a", "b"], seed=0, scheme="x")
+    partition = split_rows(shares, labels, ["a", "b"], seed=0, scheme="x")
     found = statistics(partition, labels, 4)
     assert found["clients"] == 2
     assert sum(found["rows"].values()) == 10
@@ -724,12 +724,12 @@ def test_statistics_by_hand():
 
 def test_statistics_of_disjoint_equal_and_lone_clients():
     labels = np.repeat([0, 1], 8)
-    apart = split([np.arange(8), np.arange(8, 16)], labels, "ab", seed=0, scheme="x")
+    apart = split_rows([np.arange(8), np.arange(8, 16)], labels, "ab", seed=0, scheme="x")
     assert statistics(apart, labels, 2)["label_distance"] == 2
     assert statistics(apart, labels, 2)["label_distance_doubled"] == 2
-    alike = split([np.arange(4, 12), np.r_[:4, 12:16]], labels, "ab", seed=0, scheme="x")
+    alike = split_rows([np.arange(4, 12), np.r_[:4, 12:16]], labels, "ab", seed=0, scheme="x")
     assert statistics(alike, labels, 2)["label_distance"] == 0
-    alone = split([np.arange(16)], labels, "a", seed=0, scheme="x")
+    alone = split_rows([np.arange(16)], labels, "a", seed=0, scheme="x")
     assert statistics(alone, labels, 2)["label_distance"] == 0
 
 

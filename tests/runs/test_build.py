@@ -12,7 +12,7 @@ import torch
 
 import fedtailor
 from fedtailor.core.errors import BadInput
-from fedtailor.partition import save
+from fedtailor.partition import save_partition
 from fedtailor.results.config import Config, make_config
 from fedtailor.runs.build import assemble, choose_device, lay_out, make_method
 
@@ -145,7 +145,7 @@ def test_fedfomo_needs_validation_rows() -> None:
 
 def test_a_saved_partition_is_the_same(tmp_path: Path) -> None:
     _, _, partition = lay_out(config(clients=5, partition="pathological:2"))
-    save(partition, tmp_path / "partition.npz")
+    save_partition(partition, tmp_path / "partition.npz")
     again = lay_out(config(partition_file=str(tmp_path / "partition.npz")))[2]
     assert again.names == partition.names
     for one, two in zip(partition.train, again.train, strict=True):
@@ -164,7 +164,7 @@ def test_what_contradicts_a_saved_partition_is_refused(
     given: dict[str, Any], said: str, tmp_path: Path
 ) -> None:
     path = tmp_path / "p.npz"
-    save(lay_out(config(clients=5, partition="dirichlet:0.5"))[2], path)
+    save_partition(lay_out(config(clients=5, partition="dirichlet:0.5"))[2], path)
     with pytest.raises(BadInput, match=said):
         lay_out(config(partition_file=str(path), **given))
     same = {"clients": 5, "partition": "dirichlet:0.50"}
@@ -196,7 +196,7 @@ def test_a_saved_partition_is_found_from_any_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    save(lay_out(config(clients=5))[2], tmp_path / "partition.npz")
+    save_partition(lay_out(config(clients=5))[2], tmp_path / "partition.npz")
     given = {"partition_file": "partition.npz", "rounds": 1, "model": "mlp"}
     fedtailor.run("local", out=tmp_path / "run", **given)
     (tmp_path / "elsewhere").mkdir()
@@ -205,7 +205,7 @@ def test_a_saved_partition_is_found_from_any_folder(
 
 
 def test_a_result_says_where_its_partition_is_from(tmp_path: Path) -> None:
-    save(lay_out(config(clients=5, partition="iid"))[2], tmp_path / "partition.npz")
+    save_partition(lay_out(config(clients=5, partition="iid"))[2], tmp_path / "partition.npz")
     found = fedtailor.run(
         "local", partition_file=str(tmp_path / "partition.npz"), rounds=1, model="mlp"
     )

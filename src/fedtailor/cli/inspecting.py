@@ -151,7 +151,7 @@ def partition(
     """
     from fedtailor.cli.showing import out as console
     from fedtailor.figures.partition import draw
-    from fedtailor.partition import save, statistics
+    from fedtailor.partition import save_partition, statistics
     from fedtailor.results.config import make_config
     from fedtailor.results.folder import open_folder, write_atomically
     from fedtailor.runs.build import lay_out
@@ -160,7 +160,7 @@ def partition(
     numbers = statistics(made, source.labels, len(source.classes))
     if out is not None:
         open_folder(out, overwrite=overwrite, marks=("statistics.json",), what="partition")
-        save(made, out / "partition.npz")
+        save_partition(made, out / "partition.npz")
         kept = {"made_by": "FedTailor"} | numbers
         write_atomically(out / "statistics.json", as_text.dumps(kept, indent=1) + "\n")
         for kind in ("png", "svg"):

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from fedtailor.core.errors import BadInput
-from fedtailor.datasets.wording import reason, shown
+from fedtailor.datasets.wording import one_line, quoted, reason
 
 
 def note_of(path: Path) -> Path:
@@ -33,14 +33,14 @@ def verify(path: Path) -> None:
         stated = json.loads(note.read_text(encoding="utf-8"))["sha256"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BadInput(
-            f"'{shown(note)}' cannot be read ({reason(error)}): delete it and '{shown(path)}' "
+            f"{quoted(note)} cannot be read ({reason(error)}): delete it and {quoted(path)} "
             "to fetch them again"
         ) from error
     actual = sha256_of(path)
     if actual != stated:
         raise BadInput(
-            f"'{shown(path)}' has sha256 {actual[:12]}..., not {shown(stated, 15)} as when it was "
-            "fetched: delete the file to fetch it again"
+            f"{quoted(path)} has sha256 {actual[:12]}..., not {one_line(stated, 15)} as when it "
+            "was fetched: delete the file to fetch it again"
         )
 
 
@@ -59,7 +59,7 @@ def store(path: Path, write: Callable[[BinaryIO], None], origin: str) -> None:
         written.replace(path)
     except OSError as error:
         raise BadInput(
-            f"'{shown(path)}' cannot be written ({reason(error)}): choose another --data-dir"
+            f"{quoted(path)} cannot be written ({reason(error)}): choose another --data-dir"
         ) from error
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from fedtailor.core.errors import BadInput, unknown
 from fedtailor.core.form import Form, Kind
 from fedtailor.datasets.source import Array, Raw, Source, Table, take
-from fedtailor.datasets.wording import listed, shown
+from fedtailor.datasets.wording import listed, one_line, quoted
 
 NORMALISATIONS = ("auto", "pooled", "none")
 PADDING, UNKNOWN, FIRST_WORD = 0, 1, 2
@@ -34,7 +34,7 @@ class Numeric:
 
     def apply(self, column: Array) -> Array:
         if column.dtype.kind != "f":
-            raise BadInput(f"column '{shown(self.name)}' holds text: numbers are expected")
+            raise BadInput(f"column {quoted(self.name)} holds text: numbers are expected")
         values = np.where(np.isnan(column), self.fill, column)
         return ((values - self.shift) / self.scale)[:, None]
 
@@ -52,7 +52,7 @@ class Categorical:
 
     def apply(self, column: Array) -> Array:
         if column.dtype.kind != "U":
-            raise BadInput(f"column '{shown(self.name)}' holds numbers: text is expected")
+            raise BadInput(f"column {quoted(self.name)} holds numbers: text is expected")
         return column[:, None] == np.array(self.values, dtype=np.str_)[None, :]  # type: ignore[no-any-return]
 
 
@@ -108,7 +108,7 @@ class Encoder:
                 out[:, start:stop] = column.apply(table.columns[column.name])
             if not np.isfinite(out[:, start:stop]).all():
                 raise BadInput(
-                    f"column '{shown(column.name)}' holds numbers too large for 32 bits: "
+                    f"column {quoted(column.name)} holds numbers too large for 32 bits: "
                     "scale them down"
                 )
             start = stop
@@ -138,12 +138,12 @@ class Encoder:
         _exact_keys(data, ("kind", "shape", "classes", "columns", "words"), "encoder")
         kind, shape, classes = data["kind"], data["shape"], _strings(data["classes"], "classes")
         if kind not in get_args(Kind):
-            raise unknown("kind of data in the encoder", shown(kind), get_args(Kind))
+            raise unknown("kind of data in the encoder", one_line(kind), get_args(Kind))
         if not _is_list_of(shape, int) or not all(0 < s < 2**31 for s in shape):
-            raise BadInput(f"encoder: 'shape' is {shown(shape)}: give positive whole numbers")
+            raise BadInput(f"encoder: 'shape' is {one_line(shape)}: give positive whole numbers")
         words = _strings(data["words"], "words")
         if not isinstance(data["columns"], list):
-            raise BadInput(f"encoder: 'columns' is {shown(data['columns'])}: give a list")
+            raise BadInput(f"encoder: 'columns' is {one_line(data['columns'])}: give a list")
         columns = tuple(_column_from_json(c) for c in data["columns"])
         vocabulary = FIRST_WORD + len(words) if kind == "text" else 0
         return Encoder(Form(kind, tuple(shape), len(classes), vocabulary), classes, columns, words)
@@ -190,7 +190,7 @@ def encode(
       vocabulary: how many of the most frequent words to know; 0 for all.
     """
     if normalise not in NORMALISATIONS:
-        raise unknown("normalisation", shown(normalise), NORMALISATIONS)
+        raise unknown("normalisation", one_line(normalise), NORMALISATIONS)
     if length < 1 or vocabulary < 0:
         raise BadInput(
             f"text length {length} and vocabulary {vocabulary}: use at least 1 and 0 (all words)"
@@ -202,7 +202,7 @@ def encode(
         columns = tuple(_fit(n, c, normalise != "none") for n, c in train.columns.items())
         width = sum(c.width for c in columns)
         if not width:
-            raise BadInput(f"data '{shown(source.name)}' has no feature with a value in training")
+            raise BadInput(f"data {quoted(source.name)} has no feature with a value in training")
         encoder = Encoder(Form("table", (width,), count), classes, columns=columns)
     elif isinstance(train, tuple):
         words = _frequent_words(train, vocabulary)
@@ -234,9 +234,7 @@ def _fit(name: str, column: Array, standardise: bool) -> Column:
         mean = float(present.mean()) if len(present) else 0.0
         deviation = float(present.std()) if len(present) else 0.0
     if not math.isfinite(mean + deviation):
-        raise BadInput(
-            f"column '{shown(name)}' holds numbers too large to average: scale them down"
-        )
+        raise BadInput(f"column {quoted(name)} holds numbers too large to average: scale them down")
     if not standardise:
         return Numeric(name, mean, 0.0, 1.0)
     # Compared by value: the deviation of a constant column can be a rounding error above 0.
@@ -259,7 +257,7 @@ def _column_to_json(column: Column) -> dict[str, Any]:
 
 
 def _column_from_json(data: Any) -> Column:
-    where = f"encoder column '{shown(data.get('name'))}'" if isinstance(data, dict) else "column"
+    where = f"encoder column {quoted(data.get('name'))}" if isinstance(data, dict) else "column"
     if isinstance(data, dict) and "values" in data:
         _exact_keys(data, ("name", "values"), where)
         return Categorical(_string(data["name"], "name"), _strings(data["values"], where))
@@ -267,7 +265,7 @@ def _column_from_json(data: Any) -> Column:
     for key in ("fill", "shift", "scale"):
         number = data[key]
         if type(number) not in (int, float) or not math.isfinite(number):
-            raise BadInput(f"{where}: '{key}' is {shown(number)}: give a finite number")
+            raise BadInput(f"{where}: '{key}' is {one_line(number)}: give a finite number")
     if data["scale"] <= 0:
         raise BadInput(f"{where}: 'scale' is {data['scale']}: give a positive number")
     return Numeric(
@@ -278,13 +276,13 @@ def _column_from_json(data: Any) -> Column:
 
 def _exact_keys(data: Any, keys: Sequence[str], where: str) -> None:
     if not isinstance(data, Mapping):
-        raise BadInput(f"{where} is {shown(data)}: give the keys {listed(keys)}")
+        raise BadInput(f"{where} is {one_line(data)}: give the keys {listed(keys)}")
     absent = [k for k in keys if k not in data]
     if absent:
         raise BadInput(f"{where} lacks the keys {listed(absent)}: save the model again")
     extra = [k for k in data if k not in keys]
     if extra:
-        raise unknown(f"key of the {where}", shown(extra[0]), keys)
+        raise unknown(f"key of the {where}", one_line(extra[0]), keys)
 
 
 def _is_list_of(value: Any, kind: type) -> bool:
@@ -293,11 +291,11 @@ def _is_list_of(value: Any, kind: type) -> bool:
 
 def _string(value: Any, what: str) -> str:
     if not isinstance(value, str):
-        raise BadInput(f"encoder: '{what}' is {shown(value)}: give text")
+        raise BadInput(f"encoder: '{what}' is {one_line(value)}: give text")
     return value
 
 
 def _strings(value: Any, what: str) -> tuple[str, ...]:
     if not _is_list_of(value, str):
-        raise BadInput(f"encoder: {what} is {shown(value)}: give a list of texts")
+        raise BadInput(f"encoder: {what} is {one_line(value)}: give a list of texts")
     return tuple(value)

@@ -10,10 +10,10 @@ import numpy as np
 from fedtailor.core.errors import BadInput
 from fedtailor.datasets.encode import Encoder, Numeric
 from fedtailor.datasets.formats.arrays import raw_of, read_npz
-from fedtailor.datasets.formats.images import Picture, is_image, stacked
-from fedtailor.datasets.formats.tables import Sheet, categories, numbers, read_sheet, texts
+from fedtailor.datasets.formats.images import EncodedImage, is_image, stacked
+from fedtailor.datasets.formats.tables import RawTable, categories, numbers, read_raw_table, texts
 from fedtailor.datasets.source import Array, Raw, Table
-from fedtailor.datasets.wording import listed, reason, shown
+from fedtailor.datasets.wording import listed, quoted, reason
 
 
 def read_examples(paths: list[Path], encoder: Encoder) -> tuple[list[str], Array]:
@@ -30,12 +30,12 @@ def read_examples(paths: list[Path], encoder: Encoder) -> tuple[list[str], Array
     encoded = []
     for path in paths:
         if not path.is_file():
-            raise BadInput(f"'{shown(path)}' is not a file: give files, not folders")
+            raise BadInput(f"{quoted(path)} is not a file: give files, not folders")
         rows, raw = _read(path, encoder)
         try:
             encoded.append(encoder.apply(raw))
         except BadInput as error:
-            raise BadInput(f"'{shown(path)}': {error}") from error
+            raise BadInput(f"{quoted(path)}: {error}") from error
         names += rows
     return names, np.concatenate(encoded)
 
@@ -47,11 +47,11 @@ def _read(path: Path, encoder: Encoder) -> tuple[list[str], Raw]:
     if ending == ".npz":
         return _counted(path, _arrays(path, encoder))
     if kind == "table" and ending in (".csv", ".parquet"):
-        sheet = read_sheet(path)  # has rows, though perhaps none of the encoder's columns
-        return _rows(path, len(sheet)), _table(sheet, encoder)
+        table = read_raw_table(path)  # has rows, though perhaps none of the encoder's columns
+        return _rows(path, len(table)), _table(table, encoder)
     if kind == "text" and ending in (".csv", ".parquet"):
-        sheet = read_sheet(path)
-        return _counted(path, texts(sheet, _text_column(sheet)))
+        table = read_raw_table(path)
+        return _counted(path, texts(table, _text_column(table)))
     if kind == "text" and ending == ".txt":
         return _lines(path)
     fitting = {
@@ -59,12 +59,12 @@ def _read(path: Path, encoder: Encoder) -> tuple[list[str], Raw]:
         "table": "csv, parquet or npz",
         "text": "txt, csv, parquet or npz",
     }
-    raise BadInput(f"'{shown(path)}' does not suit a model of {kind} data: give {fitting[kind]}")
+    raise BadInput(f"{quoted(path)} does not suit a model of {kind} data: give {fitting[kind]}")
 
 
 def _counted(path: Path, raw: Raw) -> tuple[list[str], Raw]:
     if not len(raw):
-        raise BadInput(f"'{shown(path)}' holds no examples: fill it or leave it out")
+        raise BadInput(f"{quoted(path)} holds no examples: fill it or leave it out")
     return _rows(path, len(raw)), raw
 
 
@@ -76,17 +76,17 @@ def _image(path: Path, encoder: Encoder) -> Array:
     channels, height, width = encoder.form.shape
     if channels not in (1, 3):
         raise BadInput(
-            f"'{shown(path)}' cannot become an image of {channels} channels: give an npz file"
+            f"{quoted(path)} cannot become an image of {channels} channels: give an npz file"
         )
-    picture = Picture(f"'{shown(path)}'", path)
+    picture = EncodedImage(quoted(path), path)
     return stacked([picture], channels=channels, size=(width, height))
 
 
 def _arrays(path: Path, encoder: Encoder) -> Raw:
     arrays = read_npz(path)
     if "x" not in arrays:
-        raise BadInput(f"'{shown(path)}' holds the arrays {listed(arrays)}: save the examples as x")
-    raw = raw_of(arrays["x"], f"'{shown(path)}' array 'x'")
+        raise BadInput(f"{quoted(path)} holds the arrays {listed(arrays)}: save the examples as x")
+    raw = raw_of(arrays["x"], f"{quoted(path)} array 'x'")
     if isinstance(raw, Table) and encoder.columns:
         return _renamed(raw, encoder, path)
     return raw
@@ -97,44 +97,44 @@ def _renamed(table: Table, encoder: Encoder, path: Path) -> Table:
     names = [c.name for c in encoder.columns]
     if len(names) != len(table.names):
         raise BadInput(
-            f"'{shown(path)}' array 'x' has {len(table.names)} columns, not {len(names)}: "
+            f"{quoted(path)} array 'x' has {len(table.names)} columns, not {len(names)}: "
             f"give {listed(names)}"
         )
     return Table(dict(zip(names, table.columns.values(), strict=True)))
 
 
-def _table(sheet: Sheet, encoder: Encoder) -> Table:
+def _table(table: RawTable, encoder: Encoder) -> Table:
     """The encoder says what is a number: a few new rows are too little to tell."""
     columns: dict[str, Array] = {}
     for column in encoder.columns:
-        cells = sheet.columns.get(column.name)
+        cells = table.columns.get(column.name)
         if cells is None:
             continue  # the encoder names all missing columns at once
         if isinstance(cells, np.ndarray):
             columns[column.name] = cells.astype(np.float64, copy=False)
         elif isinstance(column, Numeric):
-            columns[column.name] = _numbers(sheet, column.name, [str(c) for c in cells])
+            columns[column.name] = _numbers(table, column.name, [str(c) for c in cells])
         else:
             columns[column.name] = categories([str(c) for c in cells])
     return Table(columns)
 
 
-def _numbers(sheet: Sheet, name: str, cells: Sequence[str]) -> Array:
+def _numbers(table: RawTable, name: str, cells: Sequence[str]) -> Array:
     found = numbers(cells)
     if isinstance(found, int):
         raise BadInput(
-            f"{sheet.at(found)} column '{shown(name)}' is '{shown(cells[found])}': "
+            f"{table.at(found)} column {quoted(name)} is {quoted(cells[found])}: "
             "a number is expected"
         )
     return found
 
 
-def _text_column(sheet: Sheet) -> str:
-    names = list(sheet.columns)
+def _text_column(table: RawTable) -> str:
+    names = list(table.columns)
     chosen = [n for n in names if n.lower() == "text"] or names
     if len(chosen) != 1:
         raise BadInput(
-            f"{sheet.where} has the columns {listed(names)}: call the one to read 'text'"
+            f"{table.where} has the columns {listed(names)}: call the one to read 'text'"
         )
     return chosen[0]
 
@@ -143,8 +143,8 @@ def _lines(path: Path) -> tuple[list[str], Raw]:
     try:
         lines = path.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"'{shown(path)}' is not utf-8 text ({reason(error)})") from error
+        raise BadInput(f"{quoted(path)} is not utf-8 text ({reason(error)})") from error
     full = [(i, line) for i, line in enumerate(lines, start=1) if line.strip()]
     if not full:
-        raise BadInput(f"'{shown(path)}' is empty: give one text per line")
+        raise BadInput(f"{quoted(path)} is empty: give one text per line")
     return [f"{path.name}:{i}" for i, _ in full], tuple(line for _, line in full)

@@ -1,4 +1,4 @@
-"""Known data sets from the Hugging Face hub, kept in the data folder afterwards.
+"""KnownDataset data sets from the Hugging Face hub, kept in the data folder afterwards.
 
 `datasets` resumes a broken download by itself; here the result is converted once and stored as
 npz (images) or csv (text). Code from the hub is never run.
@@ -16,17 +16,17 @@ import numpy as np
 
 from fedtailor.core.errors import BadInput
 from fedtailor.datasets.cache import store
+from fedtailor.datasets.disk import as_source
 from fedtailor.datasets.formats.images import pixels
-from fedtailor.datasets.known import Known
-from fedtailor.datasets.local import as_source
-from fedtailor.datasets.parts import Part
+from fedtailor.datasets.known import KnownDataset
+from fedtailor.datasets.parts import SourcePart
 from fedtailor.datasets.source import Source
 from fedtailor.datasets.wording import listed, optional, reason
 
 TEST_SPLITS = ("test", "validation", "valid")
 
 
-def fetch(known: Known, root: Path) -> Source:
+def fetch(known: KnownDataset, root: Path) -> Source:
     """Load the data set from the hub and store it in `root` under its name."""
     library = optional("datasets", f"fetching {known.name} from the hub")
     try:
@@ -50,7 +50,7 @@ def fetch(known: Known, root: Path) -> Source:
     return source
 
 
-def _column(split: Any, usual: Iterable[str], known: Known) -> str:
+def _column(split: Any, usual: Iterable[str], known: KnownDataset) -> str:
     for name in usual:
         if name in split.features:
             return name
@@ -60,7 +60,7 @@ def _column(split: Any, usual: Iterable[str], known: Known) -> str:
     )
 
 
-def _part(known: Known, split: Any, label: str, *, test: bool) -> Part:
+def _part(known: KnownDataset, split: Any, label: str, *, test: bool) -> SourcePart:
     where = f"'{known.repository}' split '{'test' if test else 'train'}'"
     rows: list[Mapping[str, Any]] | Any = split
     labels = np.empty(len(split), dtype=np.int64)
@@ -69,7 +69,7 @@ def _part(known: Known, split: Any, label: str, *, test: bool) -> Part:
         for i, row in enumerate(rows):
             labels[i] = row[label]
             found.append(str(row["text"]))
-        return Part(tuple(found), labels, where, test)
+        return SourcePart(tuple(found), labels, where, test)
     column = _column(split, ("image", "img"), known)
     images = None
     for i, row in enumerate(rows):
@@ -81,7 +81,7 @@ def _part(known: Known, split: Any, label: str, *, test: bool) -> Part:
         images[i] = pixels(picture, known.channels, (images.shape[3], images.shape[2]))
     if images is None:
         raise BadInput(f"{where} is empty: put {known.name} in the data folder yourself")
-    return Part(images, labels, where, test)
+    return SourcePart(images, labels, where, test)
 
 
 def _keep(source: Source, root: Path, origin: str) -> None:

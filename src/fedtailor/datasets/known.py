@@ -10,11 +10,11 @@ from typing import Literal
 
 import numpy as np
 
-from fedtailor.datasets.parts import Part
+from fedtailor.datasets.parts import SourcePart
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownDataset:
     """A data set with a name.
 
     Attributes:
@@ -23,7 +23,7 @@ class Known:
       channels: 1 (grey) or 3 (colour); 0 for text.
       classes: the class names; empty where the files tell them.
       repository: its id on the Hugging Face hub.
-      aliases: other names of its folder or file, in the form `plain` gives.
+      aliases: other names of its folder or file, in the form `simple_name` gives.
     """
 
     name: str
@@ -34,10 +34,10 @@ class Known:
     aliases: tuple[str, ...] = ()
 
     def is_called(self, name: str) -> bool:
-        return plain(name) in (plain(self.name), *self.aliases)
+        return simple_name(name) in (simple_name(self.name), *self.aliases)
 
 
-def plain(name: str) -> str:
+def simple_name(name: str) -> str:
     """A name without case, hyphens and underscores: FashionMNIST is fashion-mnist."""
     return re.sub(r"[-_ ]", "", name.lower())
 
@@ -77,35 +77,37 @@ EMNIST: Mapping[str, tuple[str, ...]] = {
     "mnist": DIGITS,
 }
 
-SETS: Mapping[str, Known] = {
+SETS: Mapping[str, KnownDataset] = {
     known.name: known
     for known in (
-        Known("mnist", "image", 1, DIGITS, "ylecun/mnist"),
-        Known("fashion-mnist", "image", 1, FASHION, "zalando-datasets/fashion_mnist"),
-        Known("emnist", "image", 1, (), "tanganke/emnist_letters"),
-        Known(
+        KnownDataset("mnist", "image", 1, DIGITS, "ylecun/mnist"),
+        KnownDataset("fashion-mnist", "image", 1, FASHION, "zalando-datasets/fashion_mnist"),
+        KnownDataset("emnist", "image", 1, (), "tanganke/emnist_letters"),
+        KnownDataset(
             "cifar10", "image", 3, CIFAR10, "uoft-cs/cifar10", ("cifar10batchespy", "cifar10python")
         ),
-        Known("cifar100", "image", 3, CIFAR100, "uoft-cs/cifar100", ("cifar100python",)),
-        Known("tiny-imagenet", "image", 3, (), "zh-plus/tiny-imagenet", ("tinyimagenet200",)),
-        Known("ag-news", "text", 0, NEWS, "fancyzhx/ag_news", ("agnewscsv",)),
+        KnownDataset("cifar100", "image", 3, CIFAR100, "uoft-cs/cifar100", ("cifar100python",)),
+        KnownDataset(
+            "tiny-imagenet", "image", 3, (), "zh-plus/tiny-imagenet", ("tinyimagenet200",)
+        ),
+        KnownDataset("ag-news", "text", 0, NEWS, "fancyzhx/ag_news", ("agnewscsv",)),
     )
 }
 
 KNOWN: tuple[str, ...] = ("digits", *SETS)
 
 
-def guessed_emnist(parts: Sequence[Part]) -> tuple[list[Part], tuple[str, ...]]:
+def guessed_emnist(parts: Sequence[SourcePart]) -> tuple[list[SourcePart], tuple[str, ...]]:
     """EMNIST parts whose file does not say the variant: it is told from the labels' range."""
     if any(p.labels.dtype.kind == "U" for p in parts):
         return list(parts), ()
     low = min(int(p.labels.min()) for p in parts)
     high = max(int(p.labels.max()) for p in parts)
     if low == 1 and high == 26:  # letters are counted from 1
-        parts = [Part(p.raw, p.labels - 1, p.where, p.test, p.owners) for p in parts]
+        parts = [SourcePart(p.raw, p.labels - 1, p.where, p.test, p.owners) for p in parts]
         high = 25
     fitting = [classes for classes in EMNIST.values() if len(classes) > high]
     classes = min(fitting, key=len, default=EMNIST["byclass"])
     return [
-        Part(p.raw, p.labels.astype(np.int64), p.where, p.test, p.owners) for p in parts
+        SourcePart(p.raw, p.labels.astype(np.int64), p.where, p.test, p.owners) for p in parts
     ], classes

@@ -10,14 +10,14 @@ import numpy as np
 
 from fedtailor.core.errors import BadInput, unknown
 from fedtailor.datasets import hub as hugging_face
+from fedtailor.datasets.disk import ENDINGS, find_on_disk
 from fedtailor.datasets.formats.images import check_size, resized
-from fedtailor.datasets.formats.tables import Wishes
-from fedtailor.datasets.known import DIGITS, KNOWN, SETS, Known
-from fedtailor.datasets.local import ENDINGS, find
-from fedtailor.datasets.own import load_own
-from fedtailor.datasets.parts import Part, assemble
+from fedtailor.datasets.formats.tables import NamedColumns
+from fedtailor.datasets.known import DIGITS, KNOWN, SETS, KnownDataset
+from fedtailor.datasets.own_files import load_own
+from fedtailor.datasets.parts import SourcePart, join_parts
 from fedtailor.datasets.source import Source
-from fedtailor.datasets.wording import shown
+from fedtailor.datasets.wording import one_line, quoted
 
 FOLDER_VARIABLE = "FEDTAILOR_DATA"
 
@@ -45,17 +45,17 @@ def load(
       hub: fetch a known data set that is not on disk from the Hugging Face hub.
     """
     check_size(image_size)
-    wishes = Wishes(label, client, text)
+    named = NamedColumns(label, client, text)
     # A known name wins over a folder of the same name: `mnist` is never by accident one's own.
     if name in KNOWN:
-        wishes.refuse(f"is for tables of your own, not for '{name}'")
+        named.refuse(f"is for tables of your own, not for '{name}'")
         source = _digits() if name == "digits" else _load_known(name, data_dir, image_size, hub)
     elif _is_path(name):
         if hub:
-            raise BadInput(f"--hub fetches known data sets, not '{shown(name)}': leave it out")
-        source = load_own(Path(name), wishes, image_size)
+            raise BadInput(f"--hub fetches known data sets, not {quoted(name)}: leave it out")
+        source = load_own(Path(name), named, image_size)
     else:
-        raise unknown("data set", shown(name), (*KNOWN, "or a path to your own data"))
+        raise unknown("data set", one_line(name), (*KNOWN, "or a path to your own data"))
     return with_image_size(source, image_size)
 
 
@@ -65,7 +65,7 @@ def with_image_size(source: Source, image_size: int | None) -> Source:
         return source
     if not isinstance(source.raw, np.ndarray):
         raise BadInput(
-            f"--image-size {image_size} is for images but '{shown(source.name)}' is {source.kind} "
+            f"--image-size {image_size} is for images but {quoted(source.name)} is {source.kind} "
             "data: leave it out"
         )
     return replace(source, raw=resized(source.raw, image_size))
@@ -84,7 +84,7 @@ def data_folder(data_dir: Path | None) -> Path:
 def _load_known(name: str, data_dir: Path | None, image_size: int | None, hub: bool) -> Source:
     known = SETS[name]
     root = data_folder(data_dir)
-    source = find(known, root, image_size)
+    source = find_on_disk(known, root, image_size)
     if source is not None:
         return source
     if hub:
@@ -92,11 +92,11 @@ def _load_known(name: str, data_dir: Path | None, image_size: int | None, hub: b
     raise _not_found(known, root)
 
 
-def _not_found(known: Known, root: Path) -> BadInput:
+def _not_found(known: KnownDataset, root: Path) -> BadInput:
     endings = ", ".join(f"{known.name}{e}" for e in ENDINGS)
     return BadInput(
-        f"data set '{known.name}' was not found in '{shown(root)}' (looked for the folder "
-        f"{known.name}/, the files {endings}, and its files in '{shown(root)}' itself): set "
+        f"data set '{known.name}' was not found in {quoted(root)} (looked for the folder "
+        f"{known.name}/, the files {endings}, and its files in {quoted(root)} itself): set "
         f"--data-dir or ${FOLDER_VARIABLE}, or use --hub (pip install 'fedtailor[hub]')"
     )
 
@@ -107,4 +107,4 @@ def _digits() -> Source:
 
     images, labels = load_digits(return_X_y=True)
     scaled = np.rint(images * (255 / 16)).astype(np.uint8).reshape(-1, 1, 8, 8)
-    return assemble("digits", [Part(scaled, labels.astype(np.int64), "digits")], DIGITS)
+    return join_parts("digits", [SourcePart(scaled, labels.astype(np.int64), "digits")], DIGITS)

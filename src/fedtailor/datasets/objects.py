@@ -10,12 +10,18 @@ import numpy as np
 
 from fedtailor.core.errors import BadInput
 from fedtailor.datasets.formats.arrays import label_array, raw_of
-from fedtailor.datasets.formats.tables import Cells, Sheet, Wishes, check_header
+from fedtailor.datasets.formats.tables import (
+    Cells,
+    NamedColumns,
+    RawTable,
+    check_header,
+    numbered_rows,
+)
 from fedtailor.datasets.load import with_image_size
-from fedtailor.datasets.own import sheet_parts
-from fedtailor.datasets.parts import Part, assemble
+from fedtailor.datasets.own_files import table_parts
+from fedtailor.datasets.parts import SourcePart, join_parts
 from fedtailor.datasets.source import Array, Source
-from fedtailor.datasets.wording import listed, reason, shown
+from fedtailor.datasets.wording import listed, quoted, reason
 
 FORMS = "a DataFrame, or a mapping from clients to (x, y), a torch Dataset or a DataFrame"
 
@@ -58,25 +64,25 @@ def source_of(
       >>> source.owners, source.classes, source.labels.tolist()
       (('north', 'south'), ('ill', 'well'), [1, 0, 0])
     """
-    columns = Wishes(label, client_column, text_column)
+    columns = NamedColumns(label, client_column, text_column)
     if _is_frame(data):
-        parts = sheet_parts([_sheet(data, "the DataFrame")], columns, [None], image_size)
-        return with_image_size(assemble(name, parts), image_size)
+        parts = table_parts([_raw_table(data, "the DataFrame")], columns, [None], image_size)
+        return with_image_size(join_parts(name, parts), image_size)
     if not isinstance(data, Mapping):
         raise BadInput(f"data is {_a(data)}: give {FORMS}")
     clients = _named(data)
     if all(_is_frame(value) for value in clients.values()):
         if client_column is not None:
             raise BadInput(
-                f"--client-column '{shown(client_column)}' is not used with a mapping, whose keys "
+                f"--client-column {quoted(client_column)} is not used with a mapping, whose keys "
                 "are the clients: leave it out"
             )
-        sheets = [_sheet(frame, _at(client)) for client, frame in clients.items()]
-        parts = sheet_parts(sheets, columns, list(clients), image_size)
+        tables = [_raw_table(frame, _at(client)) for client, frame in clients.items()]
+        parts = table_parts(tables, columns, list(clients), image_size)
     else:
         columns.refuse("names a column but a mapping to (x, y) has none")
         parts = _array_parts({c: _pair(value, _at(c)) for c, value in clients.items()})
-    return with_image_size(assemble(name, parts), image_size)
+    return with_image_size(join_parts(name, parts), image_size)
 
 
 def _a(value: object) -> str:
@@ -84,7 +90,7 @@ def _a(value: object) -> str:
 
 
 def _at(client: str) -> str:
-    return f"client '{shown(client)}'"
+    return f"client {quoted(client)}"
 
 
 def _named(data: Mapping[Any, Any]) -> dict[str, Any]:
@@ -109,14 +115,14 @@ def _is_frame(value: object) -> bool:
     return pandas is not None and isinstance(value, pandas.DataFrame)
 
 
-def _sheet(frame: Any, where: str) -> Sheet:
+def _raw_table(frame: Any, where: str) -> RawTable:
     """A DataFrame as a table that was read from a typed file."""
     names = [str(column) for column in frame.columns]
     check_header(names, where)
     if not len(frame):
         raise BadInput(f"{where} has no rows: fill or remove it")
     columns = {n: _cells(frame.iloc[:, i], n, where) for i, n in enumerate(names)}
-    return Sheet(where, columns, [f"row {i + 1}" for i in range(len(frame))], typed=True)
+    return RawTable(where, columns, numbered_rows(len(frame)), typed=True)
 
 
 def _cells(column: Any, name: str, where: str) -> Cells:
@@ -134,7 +140,7 @@ def _cells(column: Any, name: str, where: str) -> Cells:
     if kinds == {bytes} and not missing.any():
         return [bytes(cell) for cell in cells if cell is not None]
     raise BadInput(
-        f"{where} column '{shown(name)}' holds {listed(sorted(k.__name__ for k in kinds))}"
+        f"{where} column {quoted(name)} holds {listed(sorted(k.__name__ for k in kinds))}"
         f"{' and empty cells' * bool(missing.any())}: make it all numbers, all text or all image "
         "bytes, or leave it out"
     )
@@ -225,7 +231,7 @@ def _same_shapes(shapes: Mapping[str, tuple[int, ...]]) -> None:
             )
 
 
-def _array_parts(pairs: Mapping[str, tuple[Array, Array]]) -> list[Part]:
+def _array_parts(pairs: Mapping[str, tuple[Array, Array]]) -> list[SourcePart]:
     _same_shapes({f"an example of {_at(c)}": x.shape[1:] for c, (x, _) in pairs.items()})
     examples = {client: x for client, (x, _) in pairs.items()}
     labels = {client: y for client, (_, y) in pairs.items()}
@@ -235,7 +241,7 @@ def _array_parts(pairs: Mapping[str, tuple[Array, Array]]) -> list[Part]:
     if x.ndim in (3, 4) and x.dtype.kind != "U":
         examples = _as_bytes(examples)
     return [
-        Part(raw_of(x, f"{_at(c)}: x"), labels[c], _at(c), owners=[c] * len(x))
+        SourcePart(raw_of(x, f"{_at(c)}: x"), labels[c], _at(c), owners=[c] * len(x))
         for c, x in examples.items()
     ]
 

@@ -10,11 +10,11 @@ import numpy as np
 
 from fedtailor.core.errors import BadInput
 from fedtailor.datasets.source import Array, Labels, Raw, Source, Table, kind_of
-from fedtailor.datasets.wording import listed, shown
+from fedtailor.datasets.wording import listed, quoted
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class SourcePart:
     """Some rows from one place.
 
     Attributes:
@@ -41,7 +41,7 @@ class Part:
             raise BadInput(f"{self.where} holds no examples: remove it or fill it")
 
 
-def in_order(names: Iterable[str]) -> tuple[str, ...]:
+def sorted_names(names: Iterable[str]) -> tuple[str, ...]:
     """Sorted, by number when all names are whole numbers (so that 10 follows 9)."""
     distinct = set(names)
     if all(re.fullmatch(r"-?\d{1,18}", n) for n in distinct):
@@ -49,16 +49,16 @@ def in_order(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(distinct))
 
 
-def assemble(name: str, parts: Sequence[Part], classes: tuple[str, ...] = ()) -> Source:
+def join_parts(name: str, parts: Sequence[SourcePart], classes: tuple[str, ...] = ()) -> Source:
     """One source from all parts; the class set is the union of what the parts hold.
 
     `classes` fixes the class names and their order where the data set is known.
     """
     if not classes:
         parts = [_with_named_labels(p) for p in parts]
-        classes = in_order(str(c) for p in parts for c in np.unique(p.labels))
+        classes = sorted_names(str(c) for p in parts for c in np.unique(p.labels))
     labels = [class_numbers(p, classes) for p in parts]
-    owners = in_order(o for p in parts for o in p.owners)
+    owners = sorted_names(o for p in parts for o in p.owners)
     place = {owner: i for i, owner in enumerate(owners)}
     owner = [i for p in parts for i in ([place[o] for o in p.owners] or [-1] * len(p.labels))]
     return Source(
@@ -73,14 +73,14 @@ def assemble(name: str, parts: Sequence[Part], classes: tuple[str, ...] = ()) ->
     )
 
 
-def _with_named_labels(part: Part) -> Part:
+def _with_named_labels(part: SourcePart) -> SourcePart:
     if part.labels.dtype.kind == "U":
         return part
     _refuse(part, part.labels < 0, "whole numbers from 0, one for every row")
-    return Part(part.raw, part.labels.astype(str), part.where, part.test, part.owners)
+    return SourcePart(part.raw, part.labels.astype(str), part.where, part.test, part.owners)
 
 
-def class_numbers(part: Part, classes: tuple[str, ...]) -> Labels:
+def class_numbers(part: SourcePart, classes: tuple[str, ...]) -> Labels:
     """The part's labels as positions in `classes`."""
     if part.labels.dtype.kind == "U":
         names, inverse = np.unique(part.labels, return_inverse=True)
@@ -95,16 +95,16 @@ def class_numbers(part: Part, classes: tuple[str, ...]) -> Labels:
     return part.labels.astype(np.int64)
 
 
-def _refuse(part: Part, wrong: Array, cure: str) -> None:
+def _refuse(part: SourcePart, wrong: Array, cure: str) -> None:
     rows = np.flatnonzero(wrong)
     if len(rows):
         raise BadInput(
-            f"{part.where}: label '{shown(part.labels[rows[0]])}' of row {rows[0] + 1} "
+            f"{part.where}: label {quoted(part.labels[rows[0]])} of row {rows[0] + 1} "
             f"is out of range: use {cure}"
         )
 
 
-def _joined(parts: Sequence[Part]) -> Raw:
+def _joined(parts: Sequence[SourcePart]) -> Raw:
     first = parts[0]
     for part in parts[1:]:
         if kind_of(part.raw) != kind_of(first.raw):
@@ -126,14 +126,14 @@ def _joined(parts: Sequence[Part]) -> Raw:
     return images[0] if len(images) == 1 else np.concatenate(images)
 
 
-def _joined_tables(parts: Sequence[Part], first: Table) -> Table:
+def _joined_tables(parts: Sequence[SourcePart], first: Table) -> Table:
     tables = [p.raw for p in parts if isinstance(p.raw, Table)]
     for part, table in zip(parts, tables, strict=True):
         same_columns(first.names, table.names, parts[0].where, part.where)
         for column in first.names:
             if table.columns[column].dtype.kind != first.columns[column].dtype.kind:
                 raise BadInput(
-                    f"{part.where}: column '{shown(column)}' mixes text and numbers with "
+                    f"{part.where}: column {quoted(column)} mixes text and numbers with "
                     f"{parts[0].where}: make it one or the other"
                 )
     return Table({c: np.concatenate([t.columns[c] for t in tables]) for c in first.names})

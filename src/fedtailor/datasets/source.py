@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedtailor.core.errors import BadInput
 from fedtailor.core.form import Kind
-from fedtailor.datasets.wording import shown
+from fedtailor.datasets.wording import one_line, quoted
 
 Array: TypeAlias = NDArray[Any]
 Labels: TypeAlias = NDArray[np.int64]
@@ -36,13 +36,13 @@ class Table:
         for name, column in self.columns.items():
             if column.ndim != 1 or (column.dtype != np.float64 and column.dtype.kind != "U"):
                 raise BadInput(
-                    f"column '{shown(name)}' is {column.dtype} with {column.ndim} dimensions: "
+                    f"column {quoted(name)} is {column.dtype} with {column.ndim} dimensions: "
                     "give 1-d float64 or text"
                 )
             if column.dtype == np.float64 and np.isinf(column).any():
                 row = int(np.flatnonzero(np.isinf(column))[0])
                 raise BadInput(
-                    f"column '{shown(name)}' holds an infinite value (row {row + 1}): "
+                    f"column {quoted(name)} holds an infinite value (row {row + 1}): "
                     "use a finite number or leave it empty"
                 )
 
@@ -109,7 +109,7 @@ class Source:
 
     def check(self) -> None:
         """Raise `BadInput` unless all parts fit together."""
-        name = shown(self.name)
+        name = one_line(self.name)
         if self.kind != kind_of(self.raw):
             raise BadInput(f"data '{name}' says it is {self.kind} but holds {kind_of(self.raw)}")
         if isinstance(self.raw, np.ndarray) and (self.raw.dtype != np.uint8 or self.raw.ndim != 4):
@@ -150,7 +150,7 @@ class Source:
         present = np.unique(self.labels)
         if len(present) < 2:
             raise BadInput(
-                f"data '{name}' has only the class '{shown(self.classes[present[0]])}': "
+                f"data '{name}' has only the class {quoted(self.classes[present[0]])}: "
                 "there must be at least 2 classes to tell apart"
             )
 

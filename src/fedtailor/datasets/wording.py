@@ -10,7 +10,7 @@ from typing import Any
 from fedtailor.core.errors import BadInput
 
 
-def shown(value: object, limit: int = 80) -> str:
+def one_line(value: object, limit: int = 80) -> str:
     """The value on one line: a file's own words must not break the message.
 
     Long values are cut, but never a path: its end is what a person needs.
@@ -20,14 +20,19 @@ def shown(value: object, limit: int = 80) -> str:
     return flat if len(flat) <= limit or isinstance(value, PurePath) else flat[: limit - 3] + "..."
 
 
+def quoted(value: object, limit: int = 80) -> str:
+    """The value on one line, in quotes."""
+    return f"'{one_line(value, limit)}'"
+
+
 def reason(error: BaseException) -> str:
     """Why something failed, on one line."""
-    return shown(error) or type(error).__name__
+    return one_line(error) or type(error).__name__
 
 
 def listed(values: Iterable[object], limit: int = 12) -> str:
     """Values with commas between them, the tail counted when there are many."""
-    names = [shown(v, 40) for v in values]
+    names = [one_line(v, 40) for v in values]
     more = f" and {len(names) - limit} more" if len(names) > limit else ""
     return ", ".join(names[:limit]) + more if names else "none"
 

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedtailor.core.errors import BadInput
-from fedtailor.partition import Partition, class_counts
+from fedtailor.partition import Partition, count_classes
 
 _COLOUR = "#0072B2"  # a single blue: the area tells the count, so no colours need to be told apart
 _SPECK = 1.2  # square points: even a single row stays visible
@@ -29,7 +29,7 @@ def draw(
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    counts = class_counts(partition, labels, len(class_names))
+    counts = count_classes(partition, labels, len(class_names))
     clients, classes = counts.shape
     cell = _cell(max(clients, classes))
     width, height = max(clients * cell, 3.0), max(classes * cell, 1.6)

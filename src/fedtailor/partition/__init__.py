@@ -4,8 +4,7 @@ Everything here is a pure function of its arguments.
 """
 
 from fedtailor.partition.draws import draws
-from fedtailor.partition.files import load_partition, save
-from fedtailor.partition.kinship import relatives, ring
+from fedtailor.partition.files import load_partition, save_partition
 from fedtailor.partition.objects import partition_of
 from fedtailor.partition.parts import (
     PARTS,
@@ -13,7 +12,7 @@ from fedtailor.partition.parts import (
     hold_out,
     numbered_clients,
     permute_targets,
-    split,
+    split_rows,
 )
 from fedtailor.partition.recipes import (
     dirichlet,
@@ -26,13 +25,14 @@ from fedtailor.partition.recipes import (
     shards,
 )
 from fedtailor.partition.scheme import Scheme, divide, parse_partition
-from fedtailor.partition.statistics import class_counts, statistics
+from fedtailor.partition.similarity import relatives, ring
+from fedtailor.partition.statistics import count_classes, statistics
 
 __all__ = [
     "PARTS",
     "Partition",
     "Scheme",
-    "class_counts",
+    "count_classes",
     "dirichlet",
     "divide",
     "draws",
@@ -50,8 +50,8 @@ __all__ = [
     "permute_targets",
     "relatives",
     "ring",
-    "save",
+    "save_partition",
     "shards",
-    "split",
+    "split_rows",
     "statistics",
 ]

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedtailor.core.errors import BadInput
-from fedtailor.partition.draws import Array, Rows, in_order
+from fedtailor.partition.draws import Array, Rows, sorted_rows
 
 
 def checked(labels: Array, clients: int) -> npt.NDArray[np.int64]:
@@ -30,7 +30,7 @@ def at_least_one(what: str, value: int) -> None:
 def rows_by_value(values: Array) -> list[Rows]:
     """The rows of each distinct value; one sort, as there may be thousands of values."""
     _, counts = np.unique(values, return_counts=True)
-    return in_order(np.split(np.argsort(values, kind="stable"), np.cumsum(counts)[:-1]))
+    return sorted_rows(np.split(np.argsort(values, kind="stable"), np.cumsum(counts)[:-1]))
 
 
 def choose_classes(
@@ -54,14 +54,14 @@ def choose_classes(
     return holds
 
 
-def deal(labels: Array, counts: Array, rng: np.random.Generator) -> list[Rows]:
+def deal_rows(labels: Array, counts: Array, rng: np.random.Generator) -> list[Rows]:
     """Random rows for each client, as many of each class as `counts` [clients, classes] says."""
     hands: list[list[Array]] = [[] for _ in counts]
     for rows, wanted in zip(rows_by_value(labels), counts.T, strict=True):
         *dealt, _unused = np.split(rng.permutation(rows), np.cumsum(wanted))
         for hand, part in zip(hands, dealt, strict=True):
             hand.append(part)
-    return in_order([np.concatenate(hand) for hand in hands])
+    return sorted_rows([np.concatenate(hand) for hand in hands])
 
 
 def deal_equally(
@@ -89,4 +89,4 @@ def deal_equally(
             + f", or more than {rows} rows per client"
             * bool(rows)
         )
-    return deal(labels, holds * amount, rng)
+    return deal_rows(labels, holds * amount, rng)

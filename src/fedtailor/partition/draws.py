@@ -20,6 +20,6 @@ def draws(seed: int, *purpose: str | int) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=key))
 
 
-def in_order(shares: Sequence[Array]) -> list[Rows]:
+def sorted_rows(shares: Sequence[Array]) -> list[Rows]:
     """Row numbers in ascending order, client by client."""
     return [np.sort(share).astype(np.int64) for share in shares]

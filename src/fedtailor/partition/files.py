@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from fedtailor.core.errors import BadInput
-from fedtailor.partition.draws import Rows, in_order
+from fedtailor.partition.draws import Rows, sorted_rows
 from fedtailor.partition.parts import PARTS, Partition
 
 _FORMAT = "fedtailor-partition-1"
 
 
-def save(partition: Partition, path: Path) -> None:
+def save_partition(partition: Partition, path: Path) -> None:
     """Writes an npz file of plain arrays; a file of that name is replaced in one step."""
     about = {
         "format": _FORMAT,
@@ -46,7 +46,7 @@ def save(partition: Partition, path: Path) -> None:
 
 
 def load_partition(path: Path, *, rows: int) -> Partition:
-    """Reads what `save` wrote, for data with that many rows.
+    """Reads what `save_partition` wrote, for data with that many rows.
 
     Raises:
       BadInput: the file is missing, broken, or not a partition of these data.
@@ -89,5 +89,5 @@ def _read(file: Any) -> Partition:
             or ends[-1] != flat.size
         ):
             raise ValueError(f"rows and offsets of {part} do not fit together")
-        parts[part] = tuple(in_order(np.split(flat, ends[:-1])))
+        parts[part] = tuple(sorted_rows(np.split(flat, ends[:-1])))
     return Partition(tuple(names), **parts, scheme=str(about["scheme"]), seed=int(about["seed"]))

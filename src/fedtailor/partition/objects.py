@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from fedtailor.core.errors import BadInput
 from fedtailor.partition.draws import Array, Rows
-from fedtailor.partition.parts import Partition, numbered_clients, split
+from fedtailor.partition.parts import Partition, numbered_clients, split_rows
 
 
 class Labelled(Protocol):
@@ -81,7 +81,7 @@ def partition_of(
     shares = made.values() if isinstance(made, Mapping) else made
     owned = [_checked(s, n, rows, where) for s, n in zip(shares, names, strict=True)]
     _refuse_two_owners(owned, names, where)
-    return split(
+    return split_rows(
         owned,
         source.labels,
         names,

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedtailor.core.errors import BadInput
-from fedtailor.partition.draws import Array, Rows, draws, in_order
+from fedtailor.partition.draws import Array, Rows, draws, sorted_rows
 
 PARTS = ("train", "val", "test")
 OWN = ("natural", "own")  # schemes of clients that came with the data
@@ -72,7 +72,7 @@ def numbered_clients(count: int) -> list[str]:
     return [f"client-{i:0{digits}d}" for i in range(count)]
 
 
-def split(
+def split_rows(
     rows_per_client: Sequence[Rows],
     labels: Array,
     names: Sequence[str],
@@ -134,7 +134,7 @@ def split(
                 f"client '{name}' has {rows.size} rows{official}, too few for "
                 f"train{', val' if val else ''} and test: {_cure(scheme, spared)}"
             )
-        cuts.append(in_order(parts))
+        cuts.append(sorted_rows(parts))
     train, validation, testing = zip(*cuts, strict=True)
     return Partition(tuple(names), train, validation, testing, scheme, int(seed))
 

@@ -12,17 +12,17 @@ from fedtailor.partition.dealing import (
     at_least_one,
     checked,
     choose_classes,
-    deal,
     deal_equally,
+    deal_rows,
     rows_by_value,
 )
-from fedtailor.partition.draws import Array, Rows, draws, in_order
+from fedtailor.partition.draws import Array, Rows, draws, sorted_rows
 
 
 def iid(labels: Array, clients: int, *, seed: int) -> list[Rows]:
     """All rows, shuffled and dealt in equal parts (sizes differ by one at most)."""
     labels = checked(labels, clients)
-    return in_order(np.array_split(draws(seed, "iid").permutation(labels.size), clients))
+    return sorted_rows(np.array_split(draws(seed, "iid").permutation(labels.size), clients))
 
 
 def pathological(
@@ -54,7 +54,7 @@ def pathological(
         else:
             first = rng.integers(math.ceil(even / 10), even, holders.size - 1, endpoint=True)
             counts[holders, c] = [*first, available[c] - first.sum()]
-    return deal(labels, counts, rng)
+    return deal_rows(labels, counts, rng)
 
 
 def shards(labels: Array, clients: int, classes_per_client: int, *, seed: int) -> list[Rows]:
@@ -84,7 +84,7 @@ def shards(labels: Array, clients: int, classes_per_client: int, *, seed: int) -
         for shard in np.array_split(rng.permutation(np.flatnonzero(labels == value)), per_class)
     ]
     hands = rng.permutation(len(pool)).reshape(clients, classes_per_client)
-    return in_order([np.concatenate([pool[i] for i in hand]) for hand in hands])
+    return sorted_rows([np.concatenate([pool[i] for i in hand]) for hand in hands])
 
 
 def dirichlet(
@@ -120,7 +120,7 @@ def dirichlet(
         counts = _dirichlet_counts(available, clients, alpha, limit, rng)
         smallest = int(counts.sum(axis=1).min())
         if smallest >= min_samples:
-            return deal(labels, counts, rng)
+            return deal_rows(labels, counts, rng)
         best = max(best, smallest)
     raise BadInput(
         f"dirichlet:{alpha:g} with {clients} clients: in {tries} draws the smallest client never "
@@ -182,7 +182,7 @@ def noniid2(
         table = counts(amount)
         fits = (table.sum(axis=0) <= available).all()
         if fits and (not rows or table[0].sum() <= rows):
-            return deal(labels, table, rng)
+            return deal_rows(labels, table, rng)
     raise BadInput(
         f"too few rows for {clients} clients with all {available.size} classes and {ratio:g} of "
         f"the rows in {dominant} of them: use fewer clients or a ratio nearer to equal shares"
@@ -220,7 +220,7 @@ def groups(cluster: Array, clients: int, *, seed: int) -> list[Rows]:
         shares = np.array_split(rng.permutation(pool), members.size)
         for client, share in zip(members, shares, strict=True):
             out[client] = share
-    return in_order(out)
+    return sorted_rows(out)
 
 
 def _dirichlet_counts(

@@ -11,7 +11,6 @@ import numpy as np
 
 from fedtailor.core.errors import BadInput, unknown
 from fedtailor.partition.draws import Array, Rows
-from fedtailor.partition.kinship import relatives, ring
 from fedtailor.partition.recipes import (
     dirichlet,
     groups,
@@ -22,6 +21,7 @@ from fedtailor.partition.recipes import (
     pathological,
     shards,
 )
+from fedtailor.partition.similarity import relatives, ring
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class _Parameter(NamedTuple):
     optional: bool = False
 
 
-class _Task(NamedTuple):
+class _Request(NamedTuple):
     labels: Array
     clients: int
     parameters: tuple[Any, ...]
@@ -70,27 +70,27 @@ class _Task(NamedTuple):
 class _Recipe(NamedTuple):
     example: str
     parameters: tuple[_Parameter, ...]
-    divide: Callable[[_Task], list[Rows]]
+    divide: Callable[[_Request], list[Rows]]
 
 
-def _divide_natural(task: _Task) -> list[Rows]:
-    if task.owner is None:
+def _divide_natural(request: _Request) -> list[Rows]:
+    if request.owner is None:
         raise BadInput(
             "partition 'natural': these data do not say who owns which row; "
             "use another partition, e.g. 'dirichlet:0.1'"
         )
-    return natural(task.owner)
+    return natural(request.owner)
 
 
-def _divide_latent(task: _Task) -> list[Rows]:
-    wanted = task.parameters[0]
-    found = 0 if task.clusters is None else np.unique(task.clusters).size
-    if task.clusters is None or found != wanted:
+def _divide_latent(request: _Request) -> list[Rows]:
+    wanted = request.parameters[0]
+    found = 0 if request.clusters is None else np.unique(request.clusters).size
+    if request.clusters is None or found != wanted:
         raise BadInput(
             f"partition 'latent:{wanted}' was given {found} clusters: "
             f"make {wanted} with latent_clusters first"
         )
-    return groups(task.clusters, task.clients, seed=task.seed)
+    return groups(request.clusters, request.clients, seed=request.seed)
 
 
 _CLASSES = _Parameter("classes per client", int, 1)
@@ -204,8 +204,8 @@ def divide(
             raise BadInput(
                 f"{len(values)} {what} for {len(labels)} rows of data: give one for every row"
             )
-    task = _Task(labels, clients or 0, scheme.parameters, seed, owner, clusters, min_samples)
-    shares = _RECIPES[scheme.name].divide(task)
+    request = _Request(labels, clients or 0, scheme.parameters, seed, owner, clusters, min_samples)
+    shares = _RECIPES[scheme.name].divide(request)
     if clients is not None and len(shares) != clients:
         raise BadInput(
             f"partition '{scheme}' has {len(shares)} owners, not {clients}: "

@@ -12,7 +12,7 @@ from fedtailor.partition.draws import Array
 from fedtailor.partition.parts import PARTS, Partition
 
 
-def class_counts(partition: Partition, labels: Array, classes: int) -> npt.NDArray[np.int64]:
+def count_classes(partition: Partition, labels: Array, classes: int) -> npt.NDArray[np.int64]:
     """How many rows (train, val and test together) each client has of each class."""
     labels = np.asarray(labels)
     if labels.size and not 0 <= labels.min() <= labels.max() < classes:
@@ -30,7 +30,7 @@ def statistics(partition: Partition, labels: Array, classes: int) -> dict[str, A
     2). `label_distance_doubled` is how FedFomo's code computes it: a sum over the labels of the one
     client plus a sum over those of the other, so that labels which both have count twice.
     """
-    counts = class_counts(partition, labels, classes)
+    counts = count_classes(partition, labels, classes)
     held = (counts > 0).sum(axis=1)
     plain, doubled = _label_distances(counts)
     return {

@@ -20,7 +20,7 @@ from fedtailor.core.method import Method
 from fedtailor.core.privacy import require_accountant
 from fedtailor.core.task import AUGMENTATIONS, Task, classification
 from fedtailor.datasets import Encoder, Source, encode, load
-from fedtailor.datasets.wording import shown
+from fedtailor.datasets.wording import quoted
 from fedtailor.engine import ClientData
 from fedtailor.engine.loops.runner import use_precision
 from fedtailor.methods.describe import find
@@ -33,7 +33,7 @@ from fedtailor.partition import (
     numbered_clients,
     parse_partition,
     permute_targets,
-    split,
+    split_rows,
 )
 from fedtailor.partition.latent import latent_clusters
 from fedtailor.results.config import Config
@@ -157,7 +157,7 @@ def _check_file(config: Config, partition: Partition) -> None:
     if str(parse_partition(config.partition)) != partition.scheme:
         raise BadInput(
             f"partition is '{config.partition}', but the one in {file} is "
-            f"'{shown(partition.scheme)}': leave it out, or drop --partition-file"
+            f"{quoted(partition.scheme)}: leave it out, or drop --partition-file"
         )
 
 
@@ -183,7 +183,7 @@ def make_partition(config: Config, source: Source) -> Partition:
             raise BadInput(
                 f"data '{source.name}' has no test rows of its own: drop --official-test"
             )
-        partition = split(
+        partition = split_rows(
             rows,
             source.labels,
             names,

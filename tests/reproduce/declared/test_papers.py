@@ -11,7 +11,7 @@ import torch
 from fedtailor.datasets import KNOWN
 from fedtailor.methods.describe import find, page
 from fedtailor.models import build
-from fedtailor.partition import Partition, divide, parse_partition, split
+from fedtailor.partition import Partition, divide, parse_partition, split_rows
 from fedtailor.reproduce.declared.declare import read_papers
 from fedtailor.reproduce.declared.schema import Experiment, Paper
 from fedtailor.reproduce.playing.cells import Cell, Scale, make_cells, run_key
@@ -103,7 +103,7 @@ def _laid_out(data: str, partition: str, clients: int, official: bool, *shares: 
     share, val = shares
     held = divide(scheme, labels, clients, seed=0, clusters=clusters)
     names = [str(i) for i in range(clients)]
-    return split(
+    return split_rows(
         held, labels, names, test=share, val=val, seed=0, scheme=partition, official_test=mask
     )
 

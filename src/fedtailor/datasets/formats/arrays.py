@@ -9,9 +9,9 @@ import numpy as np
 
 from fedtailor.core.errors import BadInput
 from fedtailor.datasets.formats.images import channels_first
-from fedtailor.datasets.parts import Part
+from fedtailor.datasets.parts import SourcePart
 from fedtailor.datasets.source import Array, Raw, Table
-from fedtailor.datasets.wording import listed, reason, shown
+from fedtailor.datasets.wording import listed, quoted, reason
 
 # The names of one split's arrays: examples, labels, clients.
 SPLITS = (
@@ -28,7 +28,7 @@ def read_npz(path: Path) -> dict[str, Array]:
     try:
         loaded = np.load(path, allow_pickle=False)
         if not isinstance(loaded, np.lib.npyio.NpzFile):
-            raise BadInput(f"'{shown(path)}' is a single array: save it with np.savez(x=, y=)")
+            raise BadInput(f"{quoted(path)} is a single array: save it with np.savez(x=, y=)")
         with loaded as file:
             arrays = {name.lower(): file[name] for name in file.files}
     except BadInput:
@@ -36,50 +36,52 @@ def read_npz(path: Path) -> dict[str, Array]:
     except Exception as error:  # a broken file can fail anywhere in zip, zlib or numpy
         if "allow_pickle" in str(error) or "pickled" in str(error):
             raise BadInput(
-                f"'{shown(path)}' holds Python objects, which are not read for safety: "
+                f"{quoted(path)} holds Python objects, which are not read for safety: "
                 "save plain number or text arrays"
             ) from error
         raise BadInput(
-            f"'{shown(path)}' is not a readable npz file ({reason(error)}): save it again"
+            f"{quoted(path)} is not a readable npz file ({reason(error)}): save it again"
         ) from error
     if not arrays:
-        raise BadInput(f"'{shown(path)}' holds no arrays: save x and y in it")
+        raise BadInput(f"{quoted(path)} holds no arrays: save x and y in it")
     return arrays
 
 
-def npz_parts(path: Path) -> list[Part]:
+def npz_parts(path: Path) -> list[SourcePart]:
     """The labelled splits in the file."""
     return array_parts(read_npz(path), path)
 
 
-def array_parts(arrays: Mapping[str, Array], path: Path) -> list[Part]:
+def array_parts(arrays: Mapping[str, Array], path: Path) -> list[SourcePart]:
     """The labelled splits among the arrays of a file."""
     parts = [_part(arrays, names, test, path) for names, test in SPLITS if names[0] in arrays]
     if not any(not p.test for p in parts):
         raise BadInput(
-            f"'{shown(path)}' holds the arrays {listed(arrays)}: save x and y, or x_train, "
+            f"{quoted(path)} holds the arrays {listed(arrays)}: save x and y, or x_train, "
             "y_train, x_test and y_test"
         )
     if len({bool(p.owners) for p in parts}) > 1:
-        raise BadInput(f"'{shown(path)}' names clients for one split only: name them for all")
+        raise BadInput(f"{quoted(path)} names clients for one split only: name them for all")
     return parts
 
 
-def _part(arrays: Mapping[str, Array], names: tuple[str, str, str], test: bool, path: Path) -> Part:
+def _part(
+    arrays: Mapping[str, Array], names: tuple[str, str, str], test: bool, path: Path
+) -> SourcePart:
     x, y, client = names
     if y not in arrays:
         raise BadInput(
-            f"'{shown(path)}' has '{x}' but no '{y}' (arrays: {listed(arrays)}): save the labels"
+            f"{quoted(path)} has '{x}' but no '{y}' (arrays: {listed(arrays)}): save the labels"
         )
-    labels = label_array(arrays[y], f"'{shown(path)}' array '{y}'")
+    labels = label_array(arrays[y], f"{quoted(path)} array '{y}'")
     owners = _owner_names(arrays[client], path, client) if client in arrays else ()
     if owners and len(owners) != len(labels):
         raise BadInput(
-            f"'{shown(path)}' has {len(owners)} entries in '{client}' for {len(labels)} labels: "
+            f"{quoted(path)} has {len(owners)} entries in '{client}' for {len(labels)} labels: "
             "give one per example"
         )
-    return Part(
-        raw_of(arrays[x], f"'{shown(path)}' array '{x}'"), labels, f"'{shown(path)}'", test, owners
+    return SourcePart(
+        raw_of(arrays[x], f"{quoted(path)} array '{x}'"), labels, quoted(path), test, owners
     )
 
 
@@ -109,13 +111,13 @@ def label_array(y: Array, where: str) -> Array:
 def _owner_names(client: Array, path: Path, key: str) -> tuple[str, ...]:
     if client.ndim != 1 or client.dtype.kind not in "iuU":
         raise BadInput(
-            f"'{shown(path)}' array '{key}' has shape {client.shape} of {client.dtype}: "
+            f"{quoted(path)} array '{key}' has shape {client.shape} of {client.dtype}: "
             "give one client name or whole number per example"
         )
     names = tuple(str(c) for c in client)
     if "" in names:
         raise BadInput(
-            f"'{shown(path)}' array '{key}' row {names.index('') + 1} is empty: name the client"
+            f"{quoted(path)} array '{key}' row {names.index('') + 1} is empty: name the client"
         )
     return names
 

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedtailor.core.errors import BadInput
-from fedtailor.datasets.parts import Part
-from fedtailor.datasets.wording import listed, reason, shown
+from fedtailor.datasets.parts import SourcePart
+from fedtailor.datasets.wording import listed, one_line, quoted, reason
 
 LARGEST_BATCH = 400_000_000  # bytes; CIFAR-100's training batch, the largest, has 155 million
 SIDE = 32
@@ -59,7 +59,7 @@ _ALLOWED: Mapping[tuple[str, str], Callable[..., Any]] = {
 class _BatchUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in _ALLOWED:
-            raise BadInput(f"it names '{shown(module)}.{shown(name)}'")
+            raise BadInput(f"it names '{one_line(module)}.{one_line(name)}'")
         return _ALLOWED[module, name]
 
 
@@ -87,13 +87,13 @@ def holds_batches(folder: Path, name: str) -> bool:
     )
 
 
-def parts_from_folder(folder: Path, name: str) -> list[Part]:
+def parts_from_folder(folder: Path, name: str) -> list[SourcePart]:
     layout = LAYOUTS[name]
     files = {n: folder / n for n in (*layout.train, layout.test) if (folder / n).is_file()}
     return _parts({n: f.read_bytes() for n, f in files.items()}, layout, folder)
 
 
-def parts_from_archive(path: Path, name: str) -> list[Part]:
+def parts_from_archive(path: Path, name: str) -> list[SourcePart]:
     """The batches of a .tar.gz: regular members with the expected names, straight from it."""
     layout = LAYOUTS[name]
     found: dict[str, bytes] = {}
@@ -105,29 +105,29 @@ def parts_from_archive(path: Path, name: str) -> list[Part]:
                     continue
                 if member.size > LARGEST_BATCH:
                     raise BadInput(
-                        f"'{shown(path)}': member '{shown(member.name)}' has {member.size} bytes, "
+                        f"{quoted(path)}: member {quoted(member.name)} has {member.size} bytes, "
                         "too many for a CIFAR batch: fetch the original archive"
                     )
                 stream = archive.extractfile(member)
                 found[wanted] = stream.read() if stream else b""
     except (OSError, EOFError, zlib.error, tarfile.TarError) as error:
         raise BadInput(
-            f"'{shown(path)}' is not a readable archive ({reason(error)}): fetch it again"
+            f"{quoted(path)} is not a readable archive ({reason(error)}): fetch it again"
         ) from error
     return _parts(found, layout, path)
 
 
-def _parts(files: Mapping[str, bytes], layout: Layout, where: Path) -> list[Part]:
+def _parts(files: Mapping[str, bytes], layout: Layout, where: Path) -> list[SourcePart]:
     absent = [n for n in (*layout.train, layout.test) if n not in files]
     if absent:
-        raise BadInput(f"'{shown(where)}' lacks {listed(absent)}: fetch the whole data set")
+        raise BadInput(f"{quoted(where)} lacks {listed(absent)}: fetch the whole data set")
     return [
-        _part(files[n], f"'{shown(where)}' file '{n}'", layout, n == layout.test)
+        _part(files[n], f"{quoted(where)} file '{n}'", layout, n == layout.test)
         for n in (*layout.train, layout.test)
     ]
 
 
-def _part(data: bytes, where: str, layout: Layout, test: bool) -> Part:
+def _part(data: bytes, where: str, layout: Layout, test: bool) -> SourcePart:
     batch = read_batch(data, where)
     images, labels = batch.get(b"data"), batch.get(layout.key)
     width = 3 * SIDE * SIDE
@@ -138,4 +138,4 @@ def _part(data: bytes, where: str, layout: Layout, test: bool) -> Part:
     if not isinstance(labels, list) or not all(type(n) is int for n in labels):
         raise BadInput(f"{where} has no list of numbers under '{layout.key.decode()}': fetch again")
     numbers = np.array(labels, dtype=np.int64)
-    return Part(images.reshape(-1, 3, SIDE, SIDE), numbers, where, test)
+    return SourcePart(images.reshape(-1, 3, SIDE, SIDE), numbers, where, test)

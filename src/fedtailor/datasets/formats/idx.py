@@ -12,8 +12,8 @@ import numpy as np
 
 from fedtailor.core.errors import BadInput
 from fedtailor.datasets.formats.images import Pixels
-from fedtailor.datasets.parts import Part
-from fedtailor.datasets.wording import reason, shown
+from fedtailor.datasets.parts import SourcePart
+from fedtailor.datasets.wording import quoted, reason
 
 UNSIGNED_BYTES = 0x08
 IMAGES = re.compile(
@@ -28,12 +28,12 @@ def read_idx(path: Path, dimensions: int) -> Pixels:
             data = file.read()
     except (OSError, EOFError, zlib.error) as error:
         raise BadInput(
-            f"'{shown(path)}' cannot be read ({reason(error)}): fetch the file again"
+            f"{quoted(path)} cannot be read ({reason(error)}): fetch the file again"
         ) from error
     head = 4 + 4 * dimensions
     if data[:4] != bytes((0, 0, UNSIGNED_BYTES, dimensions)) or len(data) < head:
         raise BadInput(
-            f"'{shown(path)}' starts with 0x{data[:4].hex()}, not as an idx file of bytes in "
+            f"{quoted(path)} starts with 0x{data[:4].hex()}, not as an idx file of bytes in "
             f"{dimensions} dimensions does: fetch the file again"
         )
     shape = tuple(int(d) for d in np.frombuffer(data, ">u4", dimensions, 4))
@@ -41,7 +41,7 @@ def read_idx(path: Path, dimensions: int) -> Pixels:
     expected = head + math.prod(shape)
     if len(data) != expected:
         raise BadInput(
-            f"'{shown(path)}' has {len(data)} bytes but its header asks for {expected}: "
+            f"{quoted(path)} has {len(data)} bytes but its header asks for {expected}: "
             "fetch the file again"
         )
     return np.frombuffer(data, np.uint8, offset=head).reshape(shape)
@@ -53,7 +53,7 @@ def variants_in(folder: Path) -> set[str]:
     return {m["variant"] or "" for m in found if m and m["split"] == "train"}
 
 
-def idx_parts(folder: Path, variant: str = "") -> list[Part]:
+def idx_parts(folder: Path, variant: str = "") -> list[SourcePart]:
     """Training and test rows of one set of idx files.
 
     EMNIST stores each image transposed and counts its letters from 1; both are put right.
@@ -69,7 +69,7 @@ def idx_parts(folder: Path, variant: str = "") -> list[Part]:
             images = np.ascontiguousarray(images.transpose(0, 2, 1))
         if variant == "letters":
             labels -= 1
-        parts.append(Part(images[:, None], labels, f"'{shown(path)}'", match["split"] != "train"))
+        parts.append(SourcePart(images[:, None], labels, quoted(path), match["split"] != "train"))
     return sorted(parts, key=lambda p: p.test)
 
 
@@ -78,4 +78,4 @@ def _labels_beside(path: Path) -> Path:
     for candidate in (path.with_name(name), path.with_name(name + ".gz")):
         if candidate.is_file():
             return candidate
-    raise BadInput(f"'{shown(path)}' has no labels: put '{name}' or '{name}.gz' beside it")
+    raise BadInput(f"{quoted(path)} has no labels: put '{name}' or '{name}.gz' beside it")

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtailor.core.errors import BadInput
-from fedtailor.datasets.parts import Part
+from fedtailor.datasets.parts import SourcePart
 from fedtailor.datasets.source import Array
-from fedtailor.datasets.wording import reason, shown
+from fedtailor.datasets.wording import quoted, reason
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -29,7 +29,7 @@ LARGEST_SIDE = 4096
 Pixels = NDArray[np.uint8]
 
 
-class Picture(NamedTuple):
+class EncodedImage(NamedTuple):
     """An encoded image: where messages say it came from, and its file or its bytes."""
 
     where: str
@@ -41,7 +41,7 @@ def is_image(path: Path) -> bool:
 
 
 @contextmanager
-def _opened(picture: Picture) -> Iterator[Image.Image]:
+def _opened(picture: EncodedImage) -> Iterator[Image.Image]:
     from PIL import Image
 
     data = picture.data
@@ -76,7 +76,7 @@ def pixels(image: Image.Image, channels: int, size: tuple[int, int]) -> Pixels:
 
 
 def stacked(
-    pictures: Sequence[Picture],
+    pictures: Sequence[EncodedImage],
     image_size: int | None = None,
     *,
     channels: int | None = None,
@@ -102,7 +102,7 @@ def stacked(
     return out
 
 
-def _is_colour(picture: Picture) -> bool:
+def _is_colour(picture: EncodedImage) -> bool:
     with _opened(picture) as image:
         return image.mode not in GREY_MODES
 
@@ -156,7 +156,7 @@ def visible(folder: Path) -> list[Path]:
     try:
         return sorted(p for p in folder.iterdir() if not p.name.startswith("."))
     except OSError as error:
-        raise BadInput(f"folder '{shown(folder)}' cannot be read ({reason(error)})") from error
+        raise BadInput(f"folder {quoted(folder)} cannot be read ({reason(error)})") from error
 
 
 def image_files(folder: Path) -> list[Path]:
@@ -165,15 +165,15 @@ def image_files(folder: Path) -> list[Path]:
     for path in files:
         if not path.is_file() or not is_image(path):
             raise BadInput(
-                f"'{shown(path)}' is not an image but lies in an image folder: move it away "
+                f"{quoted(path)} is not an image but lies in an image folder: move it away "
                 f"(known endings: {' '.join(SUFFIXES)})"
             )
     if not files:
-        raise BadInput(f"class folder '{shown(folder)}' holds no images: fill or remove it")
+        raise BadInput(f"class folder {quoted(folder)} holds no images: fill or remove it")
     return files
 
 
-class Shelf(NamedTuple):
+class ImageFolder(NamedTuple):
     """Image files of one place with the name of each one's class."""
 
     where: str
@@ -183,63 +183,58 @@ class Shelf(NamedTuple):
     owner: str | None = None
 
 
-def shelf_of(folder: Path, *, test: bool = False, owner: str | None = None) -> Shelf:
-    """The images of FOLDER/CLASS/*.png."""
+def image_folder(
+    folder: Path, *, inner: str = "", test: bool = False, owner: str | None = None
+) -> ImageFolder:
+    """The images of FOLDER/CLASS/*.png, or of FOLDER/CLASS/INNER/*.png."""
     files: list[Path] = []
     classes: list[str] = []
     for class_folder in visible(folder):
         if not class_folder.is_dir():
-            raise BadInput(f"'{shown(class_folder)}' lies among class folders: move it away")
-        found = image_files(class_folder)
+            raise BadInput(f"{quoted(class_folder)} lies among class folders: move it away")
+        found = image_files(class_folder / inner)
         files += found
         classes += [class_folder.name] * len(found)
     if not files:
-        raise BadInput(f"'{shown(folder)}' holds no class folders: put images in CLASS/ folders")
-    return Shelf(f"'{shown(folder)}'", files, classes, test, owner)
+        raise BadInput(f"{quoted(folder)} holds no class folders: put images in CLASS/ folders")
+    return ImageFolder(quoted(folder), files, classes, test, owner)
 
 
-def parts_of(shelves: Sequence[Shelf], image_size: int | None) -> list[Part]:
-    """Decode all shelves in one mode and one size, so that they can be joined."""
-    pictures = [Picture(f"'{shown(f)}'", f) for s in shelves for f in s.files]
-    images = stacked(pictures, image_size)
+def image_parts(folders: Sequence[ImageFolder], image_size: int | None) -> list[SourcePart]:
+    """Decode the images of all folders in one mode and one size, so that they can be joined."""
+    images = stacked([EncodedImage(quoted(p), p) for f in folders for p in f.files], image_size)
     parts, start = [], 0
-    for shelf in shelves:
-        rows = slice(start, start + len(shelf.files))
+    for folder in folders:
+        rows = slice(start, start + len(folder.files))
         start = rows.stop
-        owners = [shelf.owner] * len(shelf.files) if shelf.owner is not None else ()
-        parts.append(Part(images[rows], np.array(shelf.classes), shelf.where, shelf.test, owners))
+        owners = [folder.owner] * len(folder.files) if folder.owner is not None else ()
+        labels = np.array(folder.classes)
+        parts.append(SourcePart(images[rows], labels, folder.where, folder.test, owners))
     return parts
 
 
-def tiny_imagenet(folder: Path, image_size: int | None) -> list[Part]:
+def tiny_imagenet(folder: Path, image_size: int | None) -> list[SourcePart]:
     """The layout train/CLASS/images/*.JPEG with val/images named by val_annotations.txt."""
-    files: list[Path] = []
-    classes: list[str] = []
-    for class_folder in visible(folder / "train"):
-        found = image_files(class_folder / "images")
-        files += found
-        classes += [class_folder.name] * len(found)
-    train = Shelf(f"'{shown(folder / 'train')}'", files, classes)
-    return parts_of([train, _tiny_imagenet_test(folder / "val")], image_size)
+    train = image_folder(folder / "train", inner="images")
+    return image_parts([train, _tiny_imagenet_test(folder / "val")], image_size)
 
 
-def _tiny_imagenet_test(folder: Path) -> Shelf:
+def _tiny_imagenet_test(folder: Path) -> ImageFolder:
     notes = folder / "val_annotations.txt"
-    shelf = Shelf(f"'{shown(folder)}'", [], [], test=True)
+    found = ImageFolder(quoted(folder), [], [], test=True)
     try:
         lines = notes.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"'{shown(notes)}' cannot be read ({reason(error)})") from error
+        raise BadInput(f"{quoted(notes)} cannot be read ({reason(error)})") from error
     for number, line in enumerate(lines, start=1):
         fields = line.split("\t")
         # A plain name only: the notes must not lead out of the folder.
         if len(fields) < 2 or Path(fields[0]).name != fields[0] or not fields[0]:
             raise BadInput(
-                f"'{shown(notes)}' line {number} is '{shown(line)}': "
-                "give file name, tab, class name"
+                f"{quoted(notes)} line {number} is {quoted(line)}: give file name, tab, class name"
             )
-        shelf.files.append(folder / "images" / fields[0])
-        shelf.classes.append(fields[1])
-    if not shelf.files:
-        raise BadInput(f"'{shown(notes)}' is empty: give one line per validation image")
-    return shelf
+        found.files.append(folder / "images" / fields[0])
+        found.classes.append(fields[1])
+    if not found.files:
+        raise BadInput(f"{quoted(notes)} is empty: give one line per validation image")
+    return found

@@ -14,7 +14,7 @@ import numpy as np
 
 from fedtailor.core.errors import BadInput, unknown
 from fedtailor.datasets.source import Array, Table
-from fedtailor.datasets.wording import listed, optional, reason, shown
+from fedtailor.datasets.wording import listed, one_line, optional, quoted, reason
 
 MISSING = frozenset(("", "na", "n/a", "nan", "null", "none", "?"))
 LABEL_NAMES = ("label", "target", "class", "y")
@@ -24,7 +24,7 @@ Cells: TypeAlias = Array | list[str] | list[bytes]
 
 
 @dataclass(frozen=True, eq=False)
-class Sheet:
+class RawTable:
     """A table as read: numbers as an array, text as str, images as bytes.
 
     Attributes:
@@ -46,12 +46,12 @@ class Sheet:
         return f"{self.where} {self.places[row]}"
 
 
-def read_sheet(path: Path) -> Sheet:
+def read_raw_table(path: Path) -> RawTable:
     """A csv file with a header row, or a parquet file."""
-    sheet = _read_parquet(path) if path.suffix.lower() == ".parquet" else _read_csv(path)
-    if not len(sheet):
-        raise BadInput(f"'{shown(path)}' has no rows: fill or remove it")
-    return sheet
+    table = _read_parquet(path) if path.suffix.lower() == ".parquet" else _read_csv(path)
+    if not len(table):
+        raise BadInput(f"{quoted(path)} has no rows: fill or remove it")
+    return table
 
 
 def csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
@@ -66,29 +66,29 @@ def csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
                 width = width or len(row)
                 if row and len(row) != width:
                     raise BadInput(
-                        f"'{shown(path)}' line {line} has {len(row)} fields, not {width} as the "
+                        f"{quoted(path)} line {line} has {len(row)} fields, not {width} as the "
                         "first line: mend the line"
                     )
                 if row:
                     yield line, row
     except csv.Error as error:
         raise BadInput(
-            f"'{shown(path)}' line {end + 1} is not csv ({reason(error)}): mend its quotes"
+            f"{quoted(path)} line {end + 1} is not csv ({reason(error)}): mend its quotes"
         ) from error
     except UnicodeDecodeError as error:
-        raise BadInput(f"'{shown(path)}' is not utf-8 ({reason(error)}): save it so") from error
+        raise BadInput(f"{quoted(path)} is not utf-8 ({reason(error)}): save it so") from error
     except OSError as error:
-        raise BadInput(f"'{shown(path)}' cannot be read ({reason(error)})") from error
+        raise BadInput(f"{quoted(path)} cannot be read ({reason(error)})") from error
     if not width:
-        raise BadInput(f"'{shown(path)}' is empty: fill or remove it")
+        raise BadInput(f"{quoted(path)} is empty: fill or remove it")
 
 
-def _read_csv(path: Path) -> Sheet:
+def _read_csv(path: Path) -> RawTable:
     (_, header), *rows = csv_rows(path)
     names = [name.strip() for name in header]
-    check_header(names, f"'{shown(path)}'")
+    check_header(names, quoted(path))
     columns: dict[str, Cells] = {name: [row[i] for _, row in rows] for i, name in enumerate(names)}
-    return Sheet(f"'{shown(path)}'", columns, [f"line {line}" for line, _ in rows], typed=False)
+    return RawTable(quoted(path), columns, [f"line {line}" for line, _ in rows], typed=False)
 
 
 def check_header(names: Sequence[str], where: str) -> None:
@@ -97,33 +97,36 @@ def check_header(names: Sequence[str], where: str) -> None:
         if not name:
             raise BadInput(f"{where} has no name for column {i + 1}: name it in line 1")
         if name in names[:i]:
-            raise BadInput(f"{where} has two columns '{shown(name)}': rename one")
+            raise BadInput(f"{where} has two columns {quoted(name)}: rename one")
 
 
-def _read_parquet(path: Path) -> Sheet:
-    table = _parquet_table(path)
-    check_header(table.column_names, f"'{shown(path)}'")
-    columns = {n: _parquet_cells(table.column(n), n, path) for n in table.column_names}
-    return Sheet(
-        f"'{shown(path)}'", columns, [f"row {i + 1}" for i in range(table.num_rows)], typed=True
-    )
+def _read_parquet(path: Path) -> RawTable:
+    found = _parquet_table(path)
+    check_header(found.column_names, quoted(path))
+    columns = {n: _parquet_cells(found.column(n), n, path) for n in found.column_names}
+    return RawTable(quoted(path), columns, numbered_rows(found.num_rows), typed=True)
+
+
+def numbered_rows(count: int) -> list[str]:
+    """The rows' places where there are no lines."""
+    return [f"row {i + 1}" for i in range(count)]
 
 
 def _parquet_table(path: Path) -> Any:
-    parquet = optional("pyarrow.parquet", f"reading '{shown(path)}'")
-    arrow = optional("pyarrow", f"reading '{shown(path)}'")
+    parquet = optional("pyarrow.parquet", f"reading {quoted(path)}")
+    arrow = optional("pyarrow", f"reading {quoted(path)}")
     try:
         return parquet.ParquetFile(path).read()
     except (arrow.ArrowException, OSError, ValueError) as error:
         raise BadInput(
-            f"'{shown(path)}' is not a readable parquet file ({reason(error)}): save it again"
+            f"{quoted(path)} is not a readable parquet file ({reason(error)}): save it again"
         ) from error
 
 
 def _parquet_cells(column: Any, name: str, path: Path) -> Cells:
     types = optional("pyarrow.types", "reading parquet")
     kind = column.type.value_type if types.is_dictionary(column.type) else column.type
-    where = f"'{shown(path)}' column '{shown(name)}'"
+    where = f"{quoted(path)} column {quoted(name)}"
     if types.is_string(kind) or types.is_large_string(kind):
         return [text if text is not None else "" for text in column.to_pylist()]
     if types.is_null(kind):
@@ -137,7 +140,7 @@ def _parquet_cells(column: Any, name: str, path: Path) -> Cells:
     elif types.is_binary(kind) or types.is_large_binary(kind):
         cells = column.to_pylist()
     else:
-        raise BadInput(f"{where} has type {shown(kind)}: store numbers, text or image bytes")
+        raise BadInput(f"{where} has type {one_line(kind)}: store numbers, text or image bytes")
     if None in cells:
         raise BadInput(f"{where} row {cells.index(None) + 1} holds no image bytes: add them")
     return cells
@@ -145,7 +148,7 @@ def _parquet_cells(column: Any, name: str, path: Path) -> Cells:
 
 def class_names_in(path: Path, column: str) -> tuple[str, ...]:
     """The class names that the Hugging Face hub writes into a parquet file's schema."""
-    parquet = optional("pyarrow.parquet", f"reading '{shown(path)}'")
+    parquet = optional("pyarrow.parquet", f"reading {quoted(path)}")
     note = (parquet.read_schema(path).metadata or {}).get(b"huggingface", b"{}")
     try:
         names = json.loads(note)["info"]["features"][column]["names"]
@@ -175,84 +178,80 @@ def categories(cells: Sequence[str]) -> Array:
     return np.array(["" if is_missing(c) else c.strip() for c in cells], dtype=np.str_)
 
 
-def feature_table(sheets: Sequence[Sheet], names: Sequence[str]) -> list[Table]:
-    """One table per sheet, each column of one type over all sheets.
+def feature_tables(tables: Sequence[RawTable], names: Sequence[str]) -> list[Table]:
+    """The features of each table, each column of one type over all tables.
 
     A csv column is numeric when every cell that is not missing is a number.
     """
-    tables: list[dict[str, Array]] = [{} for _ in sheets]
-    for name in names:
-        cells = [sheet.columns[name] for sheet in sheets]
-        for table, array in zip(tables, _typed(cells, name, sheets), strict=True):
-            table[name] = array
-    return [Table(table) for table in tables]
+    columns = {name: _typed([t.columns[name] for t in tables], name, tables) for name in names}
+    return [Table({name: columns[name][i] for name in names}) for i in range(len(tables))]
 
 
-def _typed(cells: Sequence[Cells], name: str, sheets: Sequence[Sheet]) -> list[Array]:
+def _typed(cells: Sequence[Cells], name: str, tables: Sequence[RawTable]) -> list[Array]:
     out = []
-    for sheet, column in zip(sheets, cells, strict=True):
+    for table, column in zip(tables, cells, strict=True):
         if isinstance(column, np.ndarray):
             array: Array | int = column.astype(np.float64, copy=False)
         elif any(isinstance(c, bytes) for c in column):
-            raise BadInput(f"{sheet.where} column '{shown(name)}' holds bytes: leave it out")
+            raise BadInput(f"{table.where} column {quoted(name)} holds bytes: leave it out")
         else:
-            array = 0 if sheet.typed else numbers([str(c) for c in column])
+            array = 0 if table.typed else numbers([str(c) for c in column])
         if isinstance(array, int):
-            return _all_categories(cells, name, sheets)
-        _refuse_infinite(array, name, sheet)
+            return _all_categories(cells, name, tables)
+        _refuse_infinite(array, name, table)
         out.append(array)
     return out
 
 
-def _all_categories(cells: Sequence[Cells], name: str, sheets: Sequence[Sheet]) -> list[Array]:
-    for sheet, column in zip(sheets, cells, strict=True):
+def _all_categories(cells: Sequence[Cells], name: str, tables: Sequence[RawTable]) -> list[Array]:
+    for table, column in zip(tables, cells, strict=True):
         if isinstance(column, np.ndarray) and not np.isnan(column).all():
             raise BadInput(
-                f"{sheet.where} column '{shown(name)}' holds numbers but text at another "
+                f"{table.where} column {quoted(name)} holds numbers but text at another "
                 "client: make it one or the other everywhere"
             )
     return [categories([str(c) for c in column]) for column in cells]
 
 
-def _refuse_infinite(array: Array, name: str, sheet: Sheet) -> None:
+def _refuse_infinite(array: Array, name: str, table: RawTable) -> None:
     rows = np.flatnonzero(np.isinf(array))
     if len(rows):
         raise BadInput(
-            f"{sheet.at(int(rows[0]))} column '{shown(name)}' holds an infinite value: "
+            f"{table.at(int(rows[0]))} column {quoted(name)} holds an infinite value: "
             "use a finite number or leave it empty"
         )
 
 
-def label_names(sheet: Sheet, column: str) -> Array:
+def label_names(table: RawTable, column: str) -> Array:
     """The class name of each row; an empty, fractional or negative label is an error."""
-    cells = sheet.columns[column]
+    cells = table.columns[column]
     names = []
     for row, cell in enumerate(cells):
         text = _plain(cell)
         if is_missing(text):
             raise BadInput(
-                f"{sheet.at(row)} has no label in column '{shown(column)}': label or remove it"
+                f"{table.at(row)} has no label in column {quoted(column)}: label or remove it"
             )
         if re.fullmatch(r"[-+]?\d*\.\d+(e[-+]?\d+)?", text, re.IGNORECASE):
             raise BadInput(
-                f"{sheet.at(row)} has label '{shown(text)}' in column '{shown(column)}': "
+                f"{table.at(row)} has label {quoted(text)} in column {quoted(column)}: "
                 "give class names or whole numbers, not measurements"
             )
         if re.fullmatch(r"-\d+", text):
             raise BadInput(
-                f"{sheet.at(row)} has label '{shown(text)}' in column '{shown(column)}', which is "
+                f"{table.at(row)} has label {quoted(text)} in column {quoted(column)}, which is "
                 "out of range: count classes from 0"
             )
         names.append(text)
     return np.array(names, dtype=np.str_)
 
 
-def client_names(sheet: Sheet, column: str) -> list[str]:
+def client_names(table: RawTable, column: str) -> list[str]:
     """The client of each row; none may be missing."""
-    names = [_plain(cell) for cell in sheet.columns[column]]
+    names = [_plain(cell) for cell in table.columns[column]]
     for row, name in enumerate(names):
         if not name or name == "nan":
-            raise BadInput(f"{sheet.at(row)} has no client in column '{shown(column)}': name it")
+            raise BadInput(f"{table.at(row)} has no client in column {quoted(column)}: name it")
     return names
 
 
@@ -262,8 +261,8 @@ def _plain(cell: object) -> str:
     return re.sub(r"^(-?\d+)\.0*$", r"\1", text)
 
 
-class Wishes(NamedTuple):
-    """The columns that the user named."""
+class NamedColumns(NamedTuple):
+    """The columns that the user named; None where the usual names are looked for."""
 
     label: str | None = None
     client: str | None = None
@@ -273,10 +272,10 @@ class Wishes(NamedTuple):
         """Raise `BadInput` if a column was named: these data have none."""
         for flag, name in zip(("--label", "--client-column", "--text-column"), self, strict=True):
             if name is not None:
-                raise BadInput(f"{flag} '{shown(name)}' {why}: leave it out")
+                raise BadInput(f"{flag} {quoted(name)} {why}: leave it out")
 
 
-class Roles(NamedTuple):
+class ColumnRoles(NamedTuple):
     """Which column is what; `text` is None where the features make a table."""
 
     label: str
@@ -285,44 +284,44 @@ class Roles(NamedTuple):
     features: tuple[str, ...]
 
 
-def roles_of(sheet: Sheet, wishes: Wishes) -> Roles:
+def column_roles(table: RawTable, named: NamedColumns) -> ColumnRoles:
     """Settle the columns: as named by the user, else by their usual names."""
-    names = tuple(sheet.columns)
-    for wish in wishes:
-        if wish is not None and wish not in names:
-            raise unknown(f"column in {sheet.where}", shown(wish), map(shown, names))
-    label = wishes.label or _usual_label(names, sheet.where, wishes)
-    client = wishes.client
+    names = tuple(table.columns)
+    for name in named:
+        if name is not None and name not in names:
+            raise unknown(f"column in {table.where}", one_line(name), map(one_line, names))
+    label = named.label or _usual_label(names, table.where, named)
+    client = named.client
     if client is None:
-        usual = [n for n in names if n.lower() in CLIENT_NAMES and n not in (label, wishes.text)]
+        usual = [n for n in names if n.lower() in CLIENT_NAMES and n not in (label, named.text)]
         client = usual[0] if len(usual) == 1 else None
     features = tuple(n for n in names if n not in (label, client))
-    if len({label, client, wishes.text} - {None}) < 1 + (client is not None) + (
-        wishes.text is not None
+    if len({label, client, named.text} - {None}) < 1 + (client is not None) + (
+        named.text is not None
     ):
         raise BadInput(
-            f"{sheet.where}: one column cannot be label '{shown(label)}', client "
-            f"'{shown(client)}' and text '{shown(wishes.text)}' at once: name different columns"
+            f"{table.where}: one column cannot be label {quoted(label)}, client "
+            f"{quoted(client)} and text {quoted(named.text)} at once: name different columns"
         )
     if not features:
-        raise BadInput(f"{sheet.where} has only the columns {listed(names)}: add a feature column")
-    text = wishes.text
+        raise BadInput(f"{table.where} has only the columns {listed(names)}: add a feature column")
+    text = named.text
     if text is None and len(features) == 1 and features[0].lower() == "text":
         text = features[0]
-    return Roles(label, client, text, features)
+    return ColumnRoles(label, client, text, features)
 
 
-def _usual_label(names: Sequence[str], where: str, wishes: Wishes) -> str:
+def _usual_label(names: Sequence[str], where: str, named: NamedColumns) -> str:
     for usual in LABEL_NAMES:
         for name in names:
-            if name.lower() == usual and name not in (wishes.client, wishes.text):
+            if name.lower() == usual and name not in (named.client, named.text):
                 return name
     raise BadInput(f"{where} has no label column among {listed(names)}: name it with --label")
 
 
-def texts(sheet: Sheet, column: str) -> tuple[str, ...]:
+def texts(table: RawTable, column: str) -> tuple[str, ...]:
     """The column as texts."""
-    cells = sheet.columns[column]
+    cells = table.columns[column]
     if isinstance(cells, np.ndarray) or any(isinstance(c, bytes) for c in cells):
-        raise BadInput(f"{sheet.where} column '{shown(column)}' is not text: choose another")
+        raise BadInput(f"{table.where} column {quoted(column)} is not text: choose another")
     return tuple(str(c) for c in cells)

@@ -14,7 +14,7 @@ from fedtailor.datasets import Encoder, Source, load
 from fedtailor.datasets.source import take
 from fedtailor.engine.client_data import ClientData
 from fedtailor.federation.site.settings import SiteSettings
-from fedtailor.partition import split
+from fedtailor.partition import split_rows
 from fedtailor.results.config import make_config
 from fedtailor.runs.build import lay_out
 
@@ -65,7 +65,7 @@ def _of_own(site: SiteSettings) -> _Cut:
         raise BadInput(f"data '{source.name}' has no test rows of its own: drop official_test")
     # a cut depends on the client's number and its rows alone: the others' places stay as they are
     places = site.client + 1
-    partition = split(
+    partition = split_rows(
         [np.arange(len(source))] * places,
         source.labels,
         [f"{i}" for i in range(places)],

@@ -7,12 +7,12 @@ from pathlib import Path
 from fedtailor.datasets import KNOWN
 from fedtailor.datasets.formats import cifar, idx
 from fedtailor.datasets.formats.images import visible
-from fedtailor.datasets.known import SETS, Known
+from fedtailor.datasets.known import SETS, KnownDataset
 from fedtailor.datasets.load import FOLDER_VARIABLE, data_folder
 from fedtailor.results.config import Config
 
 
-def _holds(known: Known, folder: Path) -> bool:
+def _holds(known: KnownDataset, folder: Path) -> bool:
     """Whether something in a folder is called or looks like a data set."""
     if not folder.is_dir():
         return False

@@ -13,26 +13,32 @@ from fedtailor.core.errors import BadInput
 from fedtailor.datasets.cache import verify
 from fedtailor.datasets.formats import cifar, idx
 from fedtailor.datasets.formats.arrays import array_parts, read_npz
-from fedtailor.datasets.formats.images import parts_of, shelf_of, stacked, tiny_imagenet, visible
+from fedtailor.datasets.formats.images import (
+    image_folder,
+    image_parts,
+    stacked,
+    tiny_imagenet,
+    visible,
+)
 from fedtailor.datasets.formats.tables import (
-    Sheet,
+    RawTable,
     class_names_in,
     csv_rows,
     label_names,
-    read_sheet,
+    read_raw_table,
     texts,
 )
-from fedtailor.datasets.known import EMNIST, NEWS, Known, guessed_emnist
-from fedtailor.datasets.own import TEST_FOLDERS, pictures_of
-from fedtailor.datasets.parts import Part, assemble
+from fedtailor.datasets.known import EMNIST, NEWS, KnownDataset, guessed_emnist
+from fedtailor.datasets.own_files import TEST_FOLDERS, encoded_images
+from fedtailor.datasets.parts import SourcePart, join_parts
 from fedtailor.datasets.source import Raw, Source, kind_of
-from fedtailor.datasets.wording import listed, reason, shown
+from fedtailor.datasets.wording import listed, quoted, reason
 
 ENDINGS = (".npz", ".tar.gz", ".tgz", ".csv", ".parquet")
 INNER_FOLDERS = ("raw", "gzip", "data", "plain_text")  # where downloaders put the files
 
 
-def find(known: Known, root: Path, image_size: int | None) -> Source | None:
+def find_on_disk(known: KnownDataset, root: Path, image_size: int | None) -> Source | None:
     """The data set in `root`, or None where nothing is called or looks like it."""
     if not root.is_dir():
         return None
@@ -54,7 +60,7 @@ def find(known: Known, root: Path, image_size: int | None) -> Source | None:
     return None
 
 
-def as_source(known: Known, parts: Sequence[Part], classes: tuple[str, ...]) -> Source:
+def as_source(known: KnownDataset, parts: Sequence[SourcePart], classes: tuple[str, ...]) -> Source:
     for part in parts:
         if kind_of(part.raw) != known.kind:
             raise BadInput(
@@ -67,13 +73,15 @@ def as_source(known: Known, parts: Sequence[Part], classes: tuple[str, ...]) -> 
     if not classes and parts[0].labels.dtype.kind != "U":
         # Numbers only: all that can be said is how many classes there are.
         classes = tuple(str(i) for i in range(max(int(p.labels.max()) for p in parts) + 1))
-    return assemble(known.name, parts, classes)
+    return join_parts(known.name, parts, classes)
 
 
-Found = tuple[list[Part], tuple[str, ...]]
+Found = tuple[list[SourcePart], tuple[str, ...]]
 
 
-def _parts_in(known: Known, folder: Path, image_size: int | None, *, named: bool) -> Found | None:
+def _parts_in(
+    known: KnownDataset, folder: Path, image_size: int | None, *, named: bool
+) -> Found | None:
     files = [p for p in visible(folder) if p.is_file()]
     for ending in ENDINGS:
         for path in files:
@@ -93,7 +101,7 @@ def _parts_in(known: Known, folder: Path, image_size: int | None, *, named: bool
     return next((found for found in (read() for read in readers) if found), None)
 
 
-def _from_file(known: Known, path: Path) -> Found:
+def _from_file(known: KnownDataset, path: Path) -> Found:
     verify(path)
     if path.suffix == ".npz":
         arrays = read_npz(path)
@@ -102,12 +110,12 @@ def _from_file(known: Known, path: Path) -> Found:
         return array_parts(arrays, path), classes
     if path.suffix in (".gz", ".tgz"):
         if known.name not in cifar.LAYOUTS:
-            raise BadInput(f"'{shown(path)}' is an archive: unpack it for {known.name}")
+            raise BadInput(f"{quoted(path)} is an archive: unpack it for {known.name}")
         return cifar.parts_from_archive(path, known.name), ()
-    return _table_parts(known, [path])
+    return _parts_of_tables(known, [path])
 
 
-def _from_idx(known: Known, folder: Path) -> Found | None:
+def _from_idx(known: KnownDataset, folder: Path) -> Found | None:
     if known.kind != "image" or known.channels != 1:
         return None
     present = idx.variants_in(folder)
@@ -117,21 +125,21 @@ def _from_idx(known: Known, folder: Path) -> Found | None:
     return (idx.idx_parts(folder, variant), EMNIST[variant]) if variant else None
 
 
-def _from_batches(known: Known, folder: Path) -> Found | None:
+def _from_batches(known: KnownDataset, folder: Path) -> Found | None:
     if not cifar.holds_batches(folder, known.name):
         return None
     return cifar.parts_from_folder(folder, known.name), ()
 
 
-def _from_folders(known: Known, folder: Path, image_size: int | None) -> Found | None:
+def _from_folders(known: KnownDataset, folder: Path, image_size: int | None) -> Found | None:
     train = folder / "train"
     if known.kind != "image" or not train.is_dir():
         return None
     if (folder / "val" / "val_annotations.txt").is_file():
         return tiny_imagenet(folder, image_size), ()
     tests = [folder / name for name in TEST_FOLDERS if (folder / name).is_dir()]
-    shelves = [shelf_of(train)] + [shelf_of(t, test=True) for t in tests[:1]]
-    return parts_of(shelves, image_size), ()
+    folders = [image_folder(train)] + [image_folder(t, test=True) for t in tests[:1]]
+    return image_parts(folders, image_size), ()
 
 
 def _is_train(path: Path) -> bool:
@@ -144,17 +152,17 @@ def _is_test(path: Path) -> bool:
     )
 
 
-def _from_tables(known: Known, files: Sequence[Path], ending: str) -> Found | None:
+def _from_tables(known: KnownDataset, files: Sequence[Path], ending: str) -> Found | None:
     tables = [p for p in files if p.suffix == ending]
     train = [p for p in tables if _is_train(p)]
     tests = [p for p in tables if _is_test(p) and not _is_train(p)]
     # A hub folder may have both; the split called test is the official one.
     official = [p for p in tests if "test" in p.name.lower()] or tests
-    return _table_parts(known, [*train, *official]) if train else None
+    return _parts_of_tables(known, [*train, *official]) if train else None
 
 
-def _table_parts(known: Known, paths: Sequence[Path]) -> Found:
-    parts: list[Part] = []
+def _parts_of_tables(known: KnownDataset, paths: Sequence[Path]) -> Found:
+    parts: list[SourcePart] = []
     classes: tuple[str, ...] = ()
     for path in paths:
         if path.suffix == ".parquet":
@@ -167,33 +175,33 @@ def _table_parts(known: Known, paths: Sequence[Path]) -> Found:
     return parts, classes
 
 
-def _column(sheet: Sheet, usual: Sequence[str], role: str) -> str:
+def _column(table: RawTable, usual: Sequence[str], role: str) -> str:
     for name in usual:
-        if name in sheet.columns:
+        if name in table.columns:
             return name
     raise BadInput(
-        f"{sheet.where} has no {role} column among {listed(sheet.columns)}: call it '{usual[0]}'"
+        f"{table.where} has no {role} column among {listed(table.columns)}: call it '{usual[0]}'"
     )
 
 
-def _parquet_part(known: Known, path: Path) -> tuple[Part, tuple[str, ...]]:
+def _parquet_part(known: KnownDataset, path: Path) -> tuple[SourcePart, tuple[str, ...]]:
     """The hub's layout: an image struct or a text, and a label."""
-    sheet = read_sheet(path)
-    label = _column(sheet, ("label", "fine_label", "labels"), "label")
-    labels = label_names(sheet, label)
+    table = read_raw_table(path)
+    label = _column(table, ("label", "fine_label", "labels"), "label")
+    labels = label_names(table, label)
     if all(name.isdigit() for name in np.unique(labels)):
         labels = labels.astype(np.int64)
     raw: Raw
     if known.kind == "text":
-        raw = texts(sheet, _column(sheet, ("text",), "text"))
+        raw = texts(table, _column(table, ("text",), "text"))
     else:
-        column = _column(sheet, ("image", "img"), "image")
-        raw = stacked(pictures_of(sheet, column), channels=known.channels)
-    part = Part(raw, labels, f"'{shown(path)}'", _is_test(path) and not _is_train(path))
+        column = _column(table, ("image", "img"), "image")
+        raw = stacked(encoded_images(table, column), channels=known.channels)
+    part = SourcePart(raw, labels, quoted(path), _is_test(path) and not _is_train(path))
     return part, class_names_in(path, label)
 
 
-def _news_parts(path: Path) -> list[Part]:
+def _news_parts(path: Path) -> list[SourcePart]:
     """AG News as published (class 1..4, title, description), or with a header naming `text`."""
     rows = list(csv_rows(path))
     header = [name.strip().lower() for name in rows[0][1]]
@@ -201,7 +209,7 @@ def _news_parts(path: Path) -> list[Part]:
         return _headed_news_parts(path)
     if len(header) != 3:
         raise BadInput(
-            f"'{shown(path)}' line 1 has {len(header)} fields: give class, title and description"
+            f"{quoted(path)} line 1 has {len(header)} fields: give class, title and description"
         )
     if not header[0].isdigit():
         rows = rows[1:]
@@ -209,31 +217,31 @@ def _news_parts(path: Path) -> list[Part]:
     for line, (label, _, _) in rows:
         if label.strip() not in ("1", "2", "3", "4"):
             raise BadInput(
-                f"'{shown(path)}' line {line} has class '{shown(label)}', which is out of range: "
+                f"{quoted(path)} line {line} has class {quoted(label)}, which is out of range: "
                 f"use 1..4 ({', '.join(NEWS)})"
             )
         labels.append(int(label) - 1)
     raw = tuple(f"{title} {description}" for _, (_, title, description) in rows)
     numbers_of = np.array(labels, dtype=np.int64)
-    return [Part(raw, numbers_of, f"'{shown(path)}'", _is_test(path) and not _is_train(path))]
+    return [SourcePart(raw, numbers_of, quoted(path), _is_test(path) and not _is_train(path))]
 
 
-def _headed_news_parts(path: Path) -> list[Part]:
-    sheet = read_sheet(path)
-    labels, raw = label_names(sheet, _column(sheet, ("label",), "label")), texts(sheet, "text")
-    if "split" not in sheet.columns:
-        return [Part(raw, labels, f"'{shown(path)}'", _is_test(path) and not _is_train(path))]
-    split = np.array([str(cell) for cell in sheet.columns["split"]])
+def _headed_news_parts(path: Path) -> list[SourcePart]:
+    table = read_raw_table(path)
+    labels, raw = label_names(table, _column(table, ("label",), "label")), texts(table, "text")
+    if "split" not in table.columns:
+        return [SourcePart(raw, labels, quoted(path), _is_test(path) and not _is_train(path))]
+    split = np.array([str(cell) for cell in table.columns["split"]])
     parts = []
     for test in (False, True):
         rows = np.flatnonzero((split == "test") == test)
         if len(rows):
             chosen = tuple(raw[i] for i in rows)
-            parts.append(Part(chosen, labels[rows], f"'{shown(path)}'", test))
+            parts.append(SourcePart(chosen, labels[rows], quoted(path), test))
     return parts
 
 
-def _pixel_part(known: Known, path: Path) -> Part:
+def _pixel_part(known: KnownDataset, path: Path) -> SourcePart:
     """Images as csv: a label column, then one column per pixel (row by row, channels last).
 
     Read row by row into bytes: as Python strings such a file would fill gigabytes.
@@ -243,7 +251,7 @@ def _pixel_part(known: Known, path: Path) -> Part:
     side = math.isqrt(len(columns) // known.channels)
     if not columns or side * side * known.channels != len(columns):
         raise BadInput(
-            f"'{shown(path)}' has {len(columns)} columns after '{shown(label)}', which make no "
+            f"{quoted(path)} has {len(columns)} columns after {quoted(label)}, which make no "
             f"square image of {known.channels} channels: give one column per pixel"
         )
     labels, places, pixels = [], [], bytearray()
@@ -252,12 +260,12 @@ def _pixel_part(known: Known, path: Path) -> Part:
             pixels += bytes(map(int, cells))
         except ValueError as error:
             raise BadInput(
-                f"'{shown(path)}' line {line} holds a pixel that is no whole number in 0..255 "
+                f"{quoted(path)} line {line} holds a pixel that is no whole number in 0..255 "
                 f"({reason(error)}): mend the line"
             ) from error
         labels.append(name)
         places.append(f"line {line}")
     grid = np.frombuffer(bytes(pixels), np.uint8).reshape(-1, side, side, known.channels)
     images = np.ascontiguousarray(grid.transpose(0, 3, 1, 2))
-    names = label_names(Sheet(f"'{shown(path)}'", {label: labels}, places, typed=False), label)
-    return Part(images, names, f"'{shown(path)}'", _is_test(path) and not _is_train(path))
+    names = label_names(RawTable(quoted(path), {label: labels}, places, typed=False), label)
+    return SourcePart(images, names, quoted(path), _is_test(path) and not _is_train(path))

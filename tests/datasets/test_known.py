@@ -1,4 +1,4 @@
-"""Known data sets, found on disk in each of their common forms."""
+"""KnownDataset data sets, found on disk in each of their common forms."""
 
 from __future__ import annotations
 

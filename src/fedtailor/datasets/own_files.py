@@ -1,0 +1,188 @@
+"""The user's own data.
+
+Four layouts are understood:
+
+- a folder per client: ROOT/CLIENT/CLASS/*.png, or ROOT/CLIENT/ with one csv, parquet or npz file;
+- one csv or parquet table, with the client in a column (or no clients);
+- one npz file with x and y (and client), or x_train, y_train, x_test, y_test;
+- one folder of class folders, ROOT/CLASS/*.png, without clients. ROOT/train/CLASS/*.png beside
+  ROOT/test/CLASS/*.png is this too, with an official test split.
+
+Images are brought to one mode (RGB if any is in colour) and one size: `image_size`, else the size
+of the first image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from fedtailor.core.errors import BadInput
+from fedtailor.datasets.formats.arrays import npz_parts
+from fedtailor.datasets.formats.images import (
+    EncodedImage,
+    image_folder,
+    image_parts,
+    is_image,
+    stacked,
+    visible,
+)
+from fedtailor.datasets.formats.tables import (
+    ColumnRoles,
+    NamedColumns,
+    RawTable,
+    client_names,
+    column_roles,
+    feature_tables,
+    label_names,
+    read_raw_table,
+    texts,
+)
+from fedtailor.datasets.parts import SourcePart, join_parts, same_columns
+from fedtailor.datasets.source import Raw, Source
+from fedtailor.datasets.wording import listed, quoted
+
+TABLES = (".csv", ".parquet")
+TABLE_FILES = (*TABLES, ".npz")
+TEST_FOLDERS = ("test", "val", "valid", "validation")
+
+
+def load_own(path: Path, named: NamedColumns, image_size: int | None) -> Source:
+    """The data at `path`, a file or a folder."""
+    name = path.name or str(path)
+    if path.is_dir():
+        return _load_folder(path, name, named, image_size)
+    if not path.exists():
+        raise BadInput(f"data {quoted(path)} does not exist: give a file or a folder")
+    if path.suffix.lower() == ".npz":
+        named.refuse(f"names a column but {quoted(path)} has none")
+        return join_parts(name, npz_parts(path))
+    if path.suffix.lower() in TABLES:
+        return join_parts(name, table_parts([read_raw_table(path)], named, [None], image_size))
+    raise BadInput(f"data {quoted(path)} is of no known kind: give {listed(TABLE_FILES)}")
+
+
+def _load_folder(root: Path, name: str, named: NamedColumns, image_size: int | None) -> Source:
+    folders = _folders_only(root)
+    if any(is_image(p) for f in folders for p in visible(f)):
+        named.refuse(f"names a column but {quoted(root)} has none")
+        return join_parts(name, image_parts([image_folder(root)], image_size))
+    names = {f.name for f in folders}
+    if "train" in names and names <= {"train", *TEST_FOLDERS}:
+        named.refuse(f"names a column but {quoted(root)} has none")
+        ordered = sorted(folders, key=lambda f: f.name != "train")
+        split = [image_folder(f, test=f.name != "train") for f in ordered]
+        return join_parts(name, image_parts(split, image_size))
+    if named.client is not None:
+        raise BadInput(
+            f"--client-column {quoted(named.client)} is not used with {quoted(root)}, "
+            "whose folders are the clients: leave it out"
+        )
+    if all(p.is_dir() for f in folders for p in visible(f)):
+        named.refuse(f"names a column but {quoted(root)} has none")
+        clients = [image_folder(f, owner=f.name) for f in folders]
+        return join_parts(name, image_parts(clients, image_size))
+    return join_parts(name, _client_tables(folders, named, image_size))
+
+
+def _folders_only(root: Path) -> list[Path]:
+    found = visible(root)
+    folders = [p for p in found if p.is_dir()]
+    if not folders:
+        raise BadInput(
+            f"folder {quoted(root)} holds no folders ({listed(p.name for p in found)}): "
+            "give one folder per client or per class, or name one file"
+        )
+    for path in found:
+        if path not in folders:
+            raise BadInput(f"{quoted(path)} lies among the data's folders: move it away")
+    for folder in folders:
+        if not visible(folder):
+            raise BadInput(f"folder {quoted(folder)} is empty: fill or remove it")
+    return folders
+
+
+def _client_tables(
+    folders: Sequence[Path], named: NamedColumns, image_size: int | None
+) -> list[SourcePart]:
+    files = [_one_table(folder) for folder in folders]
+    endings = sorted({f.suffix.lower() for f in files})
+    if len(endings) > 1:
+        odd = next(f for f in files if f.suffix.lower() != files[0].suffix.lower())
+        raise BadInput(
+            f"{quoted(odd)} is {odd.suffix} but {quoted(files[0])} is {files[0].suffix}: "
+            "give all clients the same kind of file"
+        )
+    owners = [folder.name for folder in folders]
+    if endings == [".npz"]:
+        named.refuse(f"names a column but {quoted(folders[0].parent)} has none")
+        return [
+            SourcePart(p.raw, p.labels, p.where, p.test, [owner] * len(p.labels))
+            for file, owner in zip(files, owners, strict=True)
+            for p in npz_parts(file)
+        ]
+    return table_parts([read_raw_table(f) for f in files], named, owners, image_size)
+
+
+def _one_table(folder: Path) -> Path:
+    found = visible(folder)
+    tables = [p for p in found if p.is_file() and p.suffix.lower() in TABLE_FILES]
+    others = [p.name for p in found if p not in tables]
+    if len(tables) != 1 or others:
+        raise BadInput(
+            f"client folder {quoted(folder)} holds {listed(p.name for p in found)}: give exactly "
+            "one csv, parquet or npz file, or class folders of images, as every client has"
+        )
+    return tables[0]
+
+
+def table_parts(
+    tables: Sequence[RawTable],
+    named: NamedColumns,
+    owners: Sequence[str | None],
+    image_size: int | None,
+) -> list[SourcePart]:
+    """The rows of each table; an owner of None means that a column may name the clients.
+
+    Where folders name the clients, a column with a client's usual name is left out.
+    """
+    roles = column_roles(tables[0], named)
+    for table in tables[1:]:
+        first = tables[0]
+        same_columns(tuple(first.columns), tuple(table.columns), first.where, table.where)
+    raws = _raws(tables, roles, image_size)
+    parts = []
+    for table, raw, owner in zip(tables, raws, owners, strict=True):
+        if owner is not None:
+            names = [owner] * len(table)
+        else:
+            names = client_names(table, roles.client) if roles.client else []
+        labels = label_names(table, roles.label)
+        parts.append(SourcePart(raw, labels, table.where, owners=names))
+    return parts
+
+
+def _raws(tables: Sequence[RawTable], roles: ColumnRoles, image_size: int | None) -> Sequence[Raw]:
+    if roles.text is not None:
+        return [texts(table, roles.text) for table in tables]
+    if len(roles.features) == 1 and holds_images(tables[0], roles.features[0]):
+        pictures = [encoded_images(table, roles.features[0]) for table in tables]
+        images = stacked([p for ps in pictures for p in ps], image_size)
+        ends = np.cumsum([len(ps) for ps in pictures])
+        return np.split(images, ends[:-1])
+    return feature_tables(tables, roles.features)
+
+
+def holds_images(table: RawTable, column: str) -> bool:
+    cells = table.columns[column]
+    return isinstance(cells, list) and isinstance(cells[0], bytes)
+
+
+def encoded_images(table: RawTable, column: str) -> list[EncodedImage]:
+    """The encoded images in a column of bytes."""
+    cells = table.columns[column]
+    if not holds_images(table, column):
+        raise BadInput(f"{table.where} column {quoted(column)} holds no image bytes")
+    return [EncodedImage(table.at(i), c) for i, c in enumerate(cells) if isinstance(c, bytes)]
