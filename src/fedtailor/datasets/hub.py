@@ -1,4 +1,4 @@
-"""KnownDataset data sets from the Hugging Face hub, kept in the data folder afterwards.
+"""Known data sets from the Hugging Face hub, kept in the data folder afterwards.
 
 `datasets` resumes a broken download by itself; here the result is converted once and stored as
 npz (images) or csv (text). Code from the hub is never run.

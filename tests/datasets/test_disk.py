@@ -1,4 +1,4 @@
-"""KnownDataset data sets, found on disk in each of their common forms."""
+"""Known data sets, found on disk in each of their common forms."""
 
 from __future__ import annotations
 
