@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -10,7 +12,7 @@ import torch
 from fedtailor.core import rng, tree
 from fedtailor.core.tree import Tree
 from fedtailor.engine import state_store
-from fedtailor.engine.state_store import StateStore, choose_place
+from fedtailor.engine.state_store import STATES, StateStore, choose_place
 
 CPU = torch.device("cpu")
 PLACES = ["device", "host", "disk"]
@@ -72,8 +74,12 @@ def test_what_was_got_does_not_change_with_the_store(
 
 
 def test_closing_removes_the_files(tmp_path: Path) -> None:
-    store = StateStore(4, state(), CPU, "disk", tmp_path)
-    other = StateStore(4, state(), CPU, "disk", tmp_path)
+    store, other = (
+        StateStore(4, state(), CPU, "disk", tmp_path / STATES / name) for name in ("0", "1")
+    )
+    assert list(tmp_path.iterdir()) == []  # nobody has asked for a state
+    for one in (store, other):
+        one.get(torch.tensor([0]))
     assert len(list(tmp_path.rglob("*.bin"))) == 2 * len(tree.leaves(state()))
     store.close()
     assert len(list(tmp_path.rglob("*.bin"))) == len(tree.leaves(state()))
@@ -82,6 +88,42 @@ def test_closing_removes_the_files(tmp_path: Path) -> None:
     other.close()
     assert list(tmp_path.iterdir()) == []
     other.close()  # twice does no harm
+
+
+def test_files_go_when_nobody_closes_the_store(tmp_path: Path) -> None:
+    folder = tmp_path / STATES / "0"
+    store = StateStore(4, state(), CPU, "disk", folder)
+    store.put(torch.tensor([1]), tree.stack([state(1)]))
+    assert list(folder.glob("*.bin"))
+    del store
+    gc.collect()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_a_killed_run_left_is_not_read_and_strangers_files_stay(tmp_path: Path) -> None:
+    folder = tmp_path / STATES / "0"
+    folder.mkdir(parents=True)
+    for name in ("1.bin", "99.bin"):
+        (folder / name).write_bytes(bytes(range(200)))
+    (folder / "notes.txt").write_text("mine")
+    store = StateStore(4, state(), CPU, "disk", folder)
+    assert not any(bool(leaf.any()) for leaf in tree.leaves(store.get(torch.arange(4))))
+    assert not (folder / "99.bin").exists()
+    store.close()
+    assert [p.name for p in folder.iterdir()] == ["notes.txt"]
+
+
+@pytest.mark.parametrize("folder", [None, "0"])
+def test_a_temporary_folder_goes_with_its_files(
+    folder: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
+    store = StateStore(4, state(), CPU, "disk", tmp_path / STATES / folder if folder else None)
+    assert store.rows
+    assert len(list((tmp_path / "temporary").iterdir())) == (folder is None)
+    store.close()
+    assert not list((tmp_path / "temporary").iterdir())
 
 
 @pytest.mark.parametrize("place", ["device", "host"])

@@ -6,6 +6,8 @@ import csv
 import json
 import re
 import signal
+import tempfile
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -189,15 +191,45 @@ def test_chunks_and_places_change_nothing(
     assert other[key] == value
 
 
-def test_states_on_disk_are_cleared_away(tmp_path: Path, monkeypatch: Any) -> None:
-    """Client states may be many gigabytes: they must not outlive the run."""
-    import tempfile
+def _state_files(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.suffix == ".bin" or "states" in path.name]
 
+
+@pytest.mark.parametrize("ends", ["well", "with an error"])
+@pytest.mark.parametrize("kept", [True, False], ids=["out", "no out"])
+def test_states_on_disk_live_in_the_runs_folder_and_go_with_the_run(
+    kept: bool, ends: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Client states may be many gigabytes: they belong where the user has room for the run, and
+    must not outlive it."""
+    temporary, out = tmp_path / "tmp", tmp_path / "run"
+    monkeypatch.setattr(tempfile, "tempdir", str(temporary))
+    temporary.mkdir()
+    seen: list[int] = []
+
+    def watch(line: Any, rounds: int) -> None:
+        seen.append(len(_state_files(out if kept else temporary)))
+        assert not _state_files(temporary if kept else out)
+        if ends != "well":
+            raise RuntimeError("the disk is full")
+
+    with pytest.raises(RuntimeError, match="full") if ends != "well" else nullcontext():
+        fedtailor.run("fedala", out=out if kept else None, states="disk", watch=watch, **SMALL)
+    assert min(seen) > 0
+    assert not _state_files(tmp_path)
+
+
+def test_a_refused_folder_leaves_no_states_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "tmp"))
     (tmp_path / "tmp").mkdir()
-    fedtailor.run("fedala", out=tmp_path / "run", states="disk", **SMALL)
-    left = [*(tmp_path / "tmp").rglob("*.bin"), *(tmp_path / "run").rglob("*.bin")]
-    assert not left
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.txt").write_text("mine")
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(BadInput, match="not empty"):
+        fedtailor.run("fedala", out=tmp_path / "full", states="disk", **SMALL)
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_eval_every(tmp_path: Path) -> None:

@@ -1,8 +1,9 @@
-"""What a simulation asks of those who play: one block here, or several on other machines."""
+"""What a simulation asks of its clients, here or on other machines."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Literal, NamedTuple, Protocol
 
 from torch import Tensor
@@ -138,6 +139,9 @@ class SimulatedClients(Protocol):
 
     def like(self) -> list[Tree]:
         """For each group its states without any row: names, shapes and types."""
+
+    def keep_states_in(self, folder: Path | None) -> None:
+        """Says where states on disk go (None: to a temporary folder), before anybody has one."""
 
     def close(self) -> None:
         """Gives back what was taken for the run."""

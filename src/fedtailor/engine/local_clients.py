@@ -1,6 +1,6 @@
 """Some clients with their data and states, played in chunks that fit on the device.
 
-A block knows the server's state only as an argument and never changes it. So it is the whole of a
+They know the server's state only as an argument and never change it. So they are the whole of a
 simulation on one machine, and one worker's part of a larger one.
 """
 
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -20,16 +22,17 @@ from fedtailor.core.errors import BadInput
 from fedtailor.core.method import Method, Model, Upload
 from fedtailor.core.privacy import charged, keep_account
 from fedtailor.core.rng import Turn
-from fedtailor.core.training import Recipe, Score
+from fedtailor.core.training import SCORED, Recipe, Score
 from fedtailor.core.tree import Tree
+from fedtailor.engine.chunk import estimate_chunk
 from fedtailor.engine.client_data import ClientData
 from fedtailor.engine.clients import ClientStates, CohortOutcome, Point, Scores, TurnReport
 from fedtailor.engine.fold import Fold, Folded
 from fedtailor.engine.group import ClientGroup
 from fedtailor.engine.loops.runner import LoopMode, LoopRunner
 from fedtailor.engine.mapper import MAPPERS, Visit, concatenate
-from fedtailor.engine.memory import is_out_of_memory
-from fedtailor.engine.state_store import StatePlace
+from fedtailor.engine.memory import is_out_of_memory, nbytes
+from fedtailor.engine.state_store import STATES, StatePlace, StateStore, choose_place
 
 Found = TypeVar("Found")
 log = logging.getLogger("fedtailor")
@@ -39,6 +42,7 @@ class _Chunk(NamedTuple):
     """Clients that share a call, and those that come after them."""
 
     group: ClientGroup
+    store: StateStore
     ids: Tensor
     following: Tensor
 
@@ -62,54 +66,81 @@ class _Turned(NamedTuple):
 
 
 class LocalClients:
-    """Clients of one or several groups, played by one engine on one device.
+    """Clients of one or several groups with their states, played by one engine on one device.
 
     Args:
       groups: the clients, by network; each has at least one.
       client_data: their data. Ids are those of the whole federation.
+      server: the server's state, for the sizes of messages and states.
+      turn: of the first round.
       engine: `sequential` or `vectorised`.
       recipe: how clients train, to estimate memory by.
       loop_mode: how loops over batches are run, see `LoopRunner`.
+      place: where states are kept; None chooses.
+      folder: of the run, for states on disk; a temporary one if none is given.
+      chunk: how many clients share a call; 0 chooses what fits.
     """
 
     def __init__(
         self,
         groups: list[ClientGroup],
         client_data: ClientData,
+        server: Tree,
+        turn: Turn,
+        *,
         engine: str,
         recipe: Recipe,
         loop_mode: LoopMode = "plain",
+        place: StatePlace | None = None,
+        folder: Path | None = None,
+        chunk: int = 0,
     ) -> None:
         self.groups, self.client_data, self.engine = groups, client_data, engine
         self.recipe, self.device = recipe, client_data.x.device
         self.runner = LoopRunner(loop_mode if engine == "vectorised" else "plain", self.device)
-        self.chunk = 1
-        self._scoring = 0  # clients that are scored at a time; 0: as many as train
+        self.stores: list[StateStore] = []
+        training, scoring = [], []
+        for group in groups:
+            first, count = group.members[0].to(self.device), len(group.members)
+            message = group.method.send(server, first, turn.of(first))
+            like = group.method.start(message, group.initial, turn.of(first).at_start())
+            where = place or choose_place(nbytes(like), count, self.device)
+            self.stores.append(StateStore(count, like, self.device, where))
+            if engine == "vectorised" and not chunk:
+                fits = partial(
+                    estimate_chunk,
+                    group.task,
+                    group.initial,
+                    client_data,
+                    message,
+                    like,
+                    mapped=self.runner.loop_mode == "plain",
+                )
+                training.append(fits(recipe))
+                if self.device.type != "cpu":  # memory is not short there
+                    scoring.append(fits(replace(recipe, batch=SCORED)))
+        self.keep_states_in(folder)
+        self.chunk = 1  # one after another: a chunk is one client
+        if engine == "vectorised":
+            members = sum(len(group.members) for group in groups)
+            self.chunk = min(chunk or min(training), members)
+        # clients that are scored at a time; 0: as many as train
+        self._scoring = min(scoring, default=0)
+
+    def keep_states_in(self, folder: Path | None) -> None:
+        """Says where states on disk go; to be called before anybody has one."""
+        for number, store in enumerate(self.stores):
+            store.folder = folder / STATES / str(number) if folder else None
 
     @property
     def place(self) -> StatePlace:
         """Where the states are kept."""
-        return self.groups[0].states.place
+        return self.stores[0].place
 
     @property
     def preparing_seconds(self) -> float:
         """What tracing and compiling steps took so far."""
         return self.runner.seconds
-
-    def prepare(
-        self, server: Tree, turn: Turn, place: StatePlace | None, folder: Path | None, chunk: int
-    ) -> None:
-        """Makes room for states, and chooses how many clients share a call where `chunk` is 0."""
-        mapped = self.runner.loop_mode == "plain"
-        rooms = [
-            group.prepare(server, self.client_data, turn, place, folder, self.recipe, mapped)
-            for group in self.groups
-        ]
-        if self.engine == "vectorised":  # one after another: a chunk is one client
-            members = sum(len(group.members) for group in self.groups)
-            self.chunk = min(chunk or min(room.training for room in rooms), members)
-            if not chunk:
-                self._scoring = min(room.scoring for room in rooms)
 
     # --- chunks ---
 
@@ -119,12 +150,12 @@ class LocalClients:
         """Visits clients in chunks of one group with about equally many rows, so that little is
         padding. A chunk that does not fit is halved, for good; it has changed nothing."""
         scoring = scoring and self._scoring > 0
-        for group in self.groups:
+        for group, store in zip(self.groups, self.stores, strict=True):
             mine = ids[torch.isin(ids, group.members)].sort().values
             left = mine[self.client_data.train.n[mine].argsort(stable=True, descending=True)]
             while len(left):
                 size = self._scoring if scoring else self.chunk
-                chunk = _Chunk(group, left[:size], left[size:][:size])
+                chunk = _Chunk(group, store, left[:size], left[size:][:size])
                 found, problem = self._attempt(visit, chunk)
                 if found is None:
                     half = self._half(chunk, problem)
@@ -150,7 +181,7 @@ class LocalClients:
 
     def _half(self, chunk: _Chunk, problem: str) -> int:
         """Frees what can be freed; returns how many clients to go on with."""
-        chunk.group.states.expect(chunk.ids[:0])
+        chunk.store.expect(chunk.ids[:0])
         self.runner.forget()
         size = len(chunk.ids)
         if size == 1:
@@ -178,20 +209,20 @@ class LocalClients:
     ) -> tuple[Any, Tensor]:
         """`fn` of every client of a chunk, with its state, data and turn, and what noisy gradients
         it took of each."""
-        group, ids, following = chunk
+        group, store, ids, following = chunk
         here, rows = ids.to(self.device), group.rows(ids)
         visits = Visit(
             server,
             here,
-            group.states.get(rows),
+            store.get(rows),
             self.client_data.data(ids),
             self.client_data.part(ids, part),
             turn.of(here),
-            ~group.states.met[rows].to(self.device),
+            ~store.met[rows].to(self.device),
         )
         with torch.no_grad(), self.runner.running(), keep_account() as entries:
             found = MAPPERS[self.engine](fn)(visits)
-        group.states.expect(group.rows(following))  # while the device is still at work
+        store.expect(group.rows(following))  # while the device is still at work
         sizes = self.client_data.train.n[ids].tolist()
         return found, torch.tensor([charged(entries, n) for n in sizes])
 
@@ -200,7 +231,7 @@ class LocalClients:
     def play(
         self, server: Tree, cohort: Tensor, turn: Turn, *, post: bool = False
     ) -> CohortOutcome:
-        """The turns of the clients `cohort`, all of this block; see `CohortOutcome`.
+        """The turns of the clients `cohort`, all of them here; see `CohortOutcome`.
 
         Args:
           server: the server's state.
@@ -211,22 +242,23 @@ class LocalClients:
         fold = Fold()
         drawn: list[Tensor] = []
         turned: list[_Turned] = []
-        staged: list[tuple[ClientGroup, Tensor, Callable[[], Tree]]] = []
+        staged: list[tuple[StateStore, Tensor, Callable[[], Tree]]] = []
         for chunk, one in self._chunks(cohort, lambda c: self._turn(server, c, turn, post)):
             drawn.append(chunk.ids)
             fold.merge(one.folded)
             if staged:
                 staged[-1][-1]()  # arrived by now: frees what it travelled in
             if len(one.ids):
-                staged.append((chunk.group, one.ids, chunk.group.stage(one.ids, one.state)))
+                rows = chunk.group.rows(one.ids)
+                staged.append((chunk.store, rows, chunk.store.stage(rows, one.state)))
             turned.append(one._replace(state={}))  # else all states of a round lie on the device
         all_ids, order = torch.cat(drawn).sort()
         taken, rows = torch.cat([one.ids for one in turned]).sort()
         good = [one for one in turned if len(one.ids)]
 
         def keep() -> None:
-            for group, ids, state in staged:
-                group.keep(ids, state())
+            for store, ids, state in staged:
+                store.commit(ids, state())
 
         def each() -> Tree:
             return tree.index(tree.cat([one.each for one in good]), rows.to(self.device))
@@ -349,28 +381,28 @@ class LocalClients:
     def client_states(self, ids: Tensor | None = None) -> list[ClientStates]:
         """For each group the states of those clients (of `ids`, if given) that were met."""
         found = []
-        for group in self.groups:
-            met = group.states.met.nonzero()[:, 0]
+        for group, store in zip(self.groups, self.stores, strict=True):
+            met = store.met.nonzero()[:, 0]
             if ids is not None:
                 met = met[torch.isin(group.members[met], ids)]
-            rows = tree.map(lambda p, met=met: p[met.to(p.device)], group.states.rows)
+            rows = tree.map(lambda p, met=met: p[met.to(p.device)], store.rows)
             found.append(ClientStates(group.members[met], rows))
         return found
 
     def restore_states(self, states: list[ClientStates]) -> None:
         """Puts states where `client_states` found them; other clients stay as they are."""
-        for group, (ids, rows) in zip(self.groups, states, strict=True):
-            group.states.put(group.rows(ids), rows)
+        for group, store, (ids, rows) in zip(self.groups, self.stores, states, strict=True):
+            store.put(group.rows(ids), rows)
 
     def like(self) -> list[Tree]:
         """For each group its states without any row: names, shapes and types."""
-        return [tree.index(group.states.rows, slice(0, 0)) for group in self.groups]
+        return [store.like for store in self.stores]
 
     def close(self) -> None:
         """Removes the files of states that are kept on disk, and ends worker threads."""
         self.runner.close()
-        for group in self.groups:
-            group.states.close()
+        for store in self.stores:
+            store.close()
 
 
 def common_notes(chunks: list[Tree], order: Tensor) -> Tree:

@@ -109,7 +109,7 @@ class Simulation:
         for _, _, ids in others:
             members = members[~torch.isin(members, ids)]
         groups = [
-            ClientGroup(m, t, ids.sort().values, seed)
+            ClientGroup.of(m, t, ids.sort().values, seed)
             for m, t, ids in [(method, task, members), *others]
         ]
         self.initial: Params = groups[0].initial
@@ -120,9 +120,18 @@ class Simulation:
         turn, how = self._turn(rng.TURN), recipe or Recipe()
         self.clients: SimulatedClients
         if cluster is None:
-            block = LocalClients(self.groups, client_data, engine, how, loop_mode)
-            block.prepare(self.server, turn, place, folder, chunk)
-            self.clients = block
+            self.clients = LocalClients(
+                self.groups,
+                client_data,
+                self.server,
+                turn,
+                engine=engine,
+                recipe=how,
+                loop_mode=loop_mode,
+                place=place,
+                folder=folder,
+                chunk=chunk,
+            )
         else:
             from fedtailor.engine.ray.clients import RayClients  # late: most runs do without
 
@@ -142,7 +151,8 @@ class Simulation:
     @property
     def states(self) -> StateStore:
         """The states of the clients that have the server's network, if they are on this machine."""
-        return self.groups[0].states
+        assert isinstance(self.clients, LocalClients), "workers have the states"
+        return self.clients.stores[0]
 
     @property
     def place(self) -> str:
@@ -260,6 +270,10 @@ class Simulation:
     def client_states(self) -> list[ClientStates]:
         """For each group the states of those clients that were met."""
         return self.clients.client_states()
+
+    def keep_states_in(self, folder: Path | None) -> None:
+        """Says which run's folder gets states on disk, before the first round."""
+        self.clients.keep_states_in(folder)
 
     def close(self) -> None:
         """Gives back what was taken for the run: workers, and files of states kept on disk."""

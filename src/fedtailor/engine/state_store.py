@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
+import itertools
+import math
 import tempfile
+import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Literal
 
@@ -17,6 +20,7 @@ from fedtailor.engine.memory import free_memory
 from fedtailor.engine.transfer import Prefetch, Writeback, new_stream
 
 StatePlace = Literal["device", "host", "disk"]
+STATES = "client-states"  # a run's folder for states on disk, there while it is played
 
 
 def choose_place(row_bytes: int, clients: int, device: torch.device) -> StatePlace:
@@ -32,13 +36,14 @@ class StateStore:
 
     What a round costs depends on the clients that take part, not on how many there are: rows that
     nobody touched take no memory on the host or on disk, and nothing ever walks over all of them.
+    Files are made when the first row is asked for, so that a run which is refused leaves none.
 
     Args:
       clients: how many rows.
       like: one client's state, for names, shapes and types.
       device: where states are needed.
       place: where they are kept: on that `device`, in `host` memory, or in files on `disk`.
-      folder: for files; a temporary folder if none is given.
+      folder: for its files alone, made and removed here; a temporary folder if none is given.
     """
 
     def __init__(
@@ -49,26 +54,46 @@ class StateStore:
         place: StatePlace = "device",
         folder: Path | None = None,
     ) -> None:
-        self.device, self.place = device, place
+        self.device, self.place, self.folder = device, place, folder
         self.met = torch.zeros(clients, dtype=torch.bool)
-        self._files = Path(tempfile.mkdtemp(dir=folder)) if place == "disk" else None
-        self._count = 0
-        self.rows: Tree = tree.map(lambda p: self._allocate(clients, p), like)
+        self.like: Tree = tree.map(lambda p: p.new_zeros(0, *p.shape), like)
+        self._remove: weakref.finalize[..., StateStore] | None = None
+        self._rows = None if place == "disk" else tree.map(self._allocate, self.like)
         apart = place != "device" and device.type == "cuda"
         self._copying = new_stream(device) if apart else None
         self._ahead: Prefetch | None = None
 
-    def _allocate(self, clients: int, like: Tensor) -> Tensor:
-        shape = (clients, *like.shape)
-        if self._files is None:
-            where = self.device if self.place == "device" else torch.device("cpu")
-            return torch.zeros(shape, dtype=like.dtype, device=where)
-        self._count += 1
-        numel = max(clients * like.numel(), 1)
-        flat = torch.from_file(
-            str(self._files / f"{self._count}.bin"), shared=True, size=numel, dtype=like.dtype
-        )
-        return flat[: clients * like.numel()].view(shape)
+    def _allocate(self, like: Tensor) -> Tensor:
+        where = self.device if self.place == "device" else torch.device("cpu")
+        return like.new_zeros(len(self.met), *like.shape[1:], device=where)
+
+    def _make_files(self) -> Tree:
+        folder = self.folder or Path(tempfile.mkdtemp(prefix="fedtailor-states-"))
+        _remove_files(folder)  # of a run that was killed
+        # also where nobody closes the store: after an error, or when the process ends
+        self._remove = weakref.finalize(self, _remove_files, folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        number = itertools.count(1)
+
+        def make(like: Tensor) -> Tensor:
+            shape = (len(self.met), *like.shape[1:])
+            path, size = folder / f"{next(number)}.bin", math.prod(shape)
+            flat = torch.from_file(str(path), shared=True, size=max(size, 1), dtype=like.dtype)
+            return flat[:size].view(shape)
+
+        made: Tree = tree.map(make, self.like)
+        return made
+
+    @property
+    def rows(self) -> Tree:
+        """All rows, where they are kept."""
+        if self._rows is None:
+            self._rows = self._make_files()
+        return self._rows
+
+    @rows.setter
+    def rows(self, rows: Tree) -> None:
+        self._rows = rows
 
     def get(self, ids: Tensor) -> Tree:
         """The rows of some clients, on the compute device; a client not yet met has zeros."""
@@ -109,9 +134,36 @@ class StateStore:
         )
         self.met[ids.cpu()] = True
 
+    def stage(self, ids: Tensor, rows: Tree) -> Callable[[], Tree]:
+        """Holds new rows until a round is whole, for `commit`.
+
+        On disk there may be more than fits in memory: such rows are put there at once (a round
+        that breaks ends the run, and the last checkpoint counts).
+        """
+        landing = self.land(rows)
+        if self.place != "disk":
+            return landing
+        self.put(ids, landing())
+        return dict
+
+    def commit(self, ids: Tensor, rows: Tree) -> None:
+        """Keeps what was staged."""
+        if self.place != "disk":
+            self.put(ids, rows)
+
     def close(self) -> None:
         """Removes the files, if there are any."""
         self._ahead = None
-        if self._files is not None:
-            self.rows = {}
-            shutil.rmtree(self._files, ignore_errors=True)
+        if self._remove is not None:
+            self._rows = {}
+            self._remove()
+
+
+def _remove_files(folder: Path) -> None:
+    """Removes what a store makes, and folders of stores that are empty then; nothing else."""
+    with suppress(OSError):
+        for path in folder.glob("*.bin"):
+            path.unlink()
+        folder.rmdir()
+        if folder.parent.name == STATES:
+            folder.parent.rmdir()

@@ -174,6 +174,7 @@ class Runner(PreparedRun):
         """Gives the run its folder, with the configuration in it and who the clients are: it can
         be looked at while it goes on."""
         self.folder = folder
+        self.simulation.keep_states_in(folder)
         # first: it marks the folder as a run's
         write_atomically(folder / CONFIG, write_config(self.config, __version__))
         write_json(folder / PREPROCESSING, self.world.encoder.to_json())

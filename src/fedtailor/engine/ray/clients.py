@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import torch
@@ -389,6 +390,9 @@ class RayClients:
     def like(self) -> list[Tree]:
         """For each group its states without any row: names, shapes and types."""
         return list(self._like.values())
+
+    def keep_states_in(self, folder: Path | None) -> None:
+        """Nothing to do: workers keep states on disk in temporary folders of their machines."""
 
     def close(self) -> None:
         """Gives the workers back."""

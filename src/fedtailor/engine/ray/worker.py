@@ -1,4 +1,4 @@
-"""One worker of a simulation on Ray: a block of clients with their data and states.
+"""One worker of a simulation on Ray: some clients with their data and states.
 
 Nothing here knows Ray: a worker is an ordinary object that somebody made an actor of.
 """
@@ -120,19 +120,19 @@ class _WarningCollector(logging.Handler):
 
 
 class RayWorker:
-    """A block of clients. It can be loaded anew for another run."""
+    """Some clients on a machine of the cluster. It can be loaded anew for another run."""
 
     def __init__(self) -> None:
         self._warnings = _WarningCollector()
         logging.getLogger("fedtailor").addHandler(self._warnings)
         self._numbers: list[int] = []
-        self._block: LocalClients | None = None
+        self._clients: LocalClients | None = None
         self._played: CohortOutcome | None = None
 
     @property
-    def block(self) -> LocalClients:
-        assert self._block is not None, "load comes first"
-        return self._block
+    def clients(self) -> LocalClients:
+        assert self._clients is not None, "load comes first"
+        return self._clients
 
     def look_in(self, path: Sequence[str]) -> None:
         """Says where the driver finds modules: methods and networks of one's own may be there.
@@ -148,57 +148,62 @@ class RayWorker:
         torch.set_num_threads(spec.threads)
         if spec.device.startswith("cuda") and not torch.cuda.is_available():
             raise BadInput(f"device '{spec.device}' cannot be used by a worker: try --device cpu")
-        client_data = data.client_data(spec.device)
         built = spec.build(spec.device)
         self._numbers = [i for i, ids in enumerate(spec.members) if len(ids)]
-        groups = [ClientGroup(*built[i][:2], spec.members[i], spec.seed) for i in self._numbers]
-        self._block = LocalClients(groups, client_data, "vectorised", spec.recipe, spec.loop_mode)
-        here = self._here(turn)
-        self.block.prepare(
-            from_arrays(server, self.block.device), here, spec.place, None, spec.chunk
+        self._clients = LocalClients(
+            [ClientGroup.of(*built[i][:2], spec.members[i], spec.seed) for i in self._numbers],
+            data.client_data(spec.device),
+            from_arrays(server, spec.device),
+            _turn_on(spec.device, turn),
+            engine="vectorised",
+            recipe=spec.recipe,
+            loop_mode=spec.loop_mode,
+            place=spec.place,
+            chunk=spec.chunk,
         )
-        like = dict(zip(self._numbers, map(to_arrays, self.block.like()), strict=True))
-        return LoadReport(self.block.chunk, self.block.place, like)
+        like = dict(zip(self._numbers, map(to_arrays, self.clients.like()), strict=True))
+        return LoadReport(self.clients.chunk, self.clients.place, like)
 
-    def _here(self, turn: Turn) -> Turn:
-        return Turn(*(part.to(self.block.device) for part in turn))
+    def _here(self, server: Arrays, turn: Turn) -> tuple[Tree, Turn]:
+        device = self.clients.device
+        return from_arrays(server, device), _turn_on(device, turn)
 
     def set_chunk(self, size: int) -> int:
         """Sets how many clients share the device at a time."""
-        self.block.chunk = size
+        self.clients.chunk = size
         return size
 
     def play(
         self, server: Arrays, ids: Tensor, turn: Turn, post: bool
     ) -> tuple[RoundAnswer, FoldArrays, Arrays]:
-        """The turns of some clients: a word on them, their mean, and what is needed one by one.
+        """The turns of some clients: a report on them, their mean, and what is needed one by one.
 
         New states wait here until `keep`.
         """
-        here = from_arrays(server, self.block.device)
-        played = self._played = self.block.play(here, ids, self._here(turn), post=post)
+        state, now = self._here(server, turn)
+        played = self._played = self.clients.play(state, ids, now, post=post)
         each = to_arrays(played.each()) if len(played.taken) else {}
-        answered = RoundAnswer(
+        answer = RoundAnswer(
             played.drawn,
             played.measured,
             played.taken,
             played.notes,
             bool(each),
-            self.block.chunk,
+            self.clients.chunk,
             self._warnings.take(),
         )
-        return answered, FoldArrays.of(played.fold.folded()), each
+        return answer, FoldArrays.of(played.fold.folded()), each
 
     def keep(self) -> tuple[bool, States]:
         """Makes the states of the last round count; a copy of them outlives the worker."""
         assert self._played is not None, "play comes first"
         self._played.keep()
         taken, self._played = self._played.taken, None
-        return True, self._states(self.block.client_states(taken))
+        return True, self._states(self.clients.client_states(taken))
 
     def client_states(self) -> tuple[bool, States]:
         """The states of all clients that were met."""
-        return True, self._states(self.block.client_states())
+        return True, self._states(self.clients.client_states())
 
     def _states(self, kept: list[ClientStates]) -> States:
         return {
@@ -208,8 +213,8 @@ class RayWorker:
     def restore_states(self, states: States) -> bool:
         """Puts states where they were; clients that are not named stay as they are."""
         for number, (ids, rows) in states.items():
-            group = self.block.groups[self._numbers.index(number)]
-            group.states.put(group.rows(ids), from_arrays(rows))
+            i = self._numbers.index(number)
+            self.clients.stores[i].put(self.clients.groups[i].rows(ids), from_arrays(rows))
         return True
 
     def score(
@@ -222,22 +227,24 @@ class RayWorker:
         general: bool,
     ) -> Scores:
         """Scores of some clients, by ascending id."""
-        here = from_arrays(server, self.block.device)
-        return self.block.score(
-            here, ids, self._here(turn), part=part, finetune=finetune, general=general
-        )
+        state, now = self._here(server, turn)
+        return self.clients.score(state, ids, now, part=part, finetune=finetune, general=general)
 
     def models(
         self, server: Arrays, ids: Tensor, turn: Turn, finetune: Recipe | None, point: Point
     ) -> list[tuple[Tensor, Arrays]]:
         """Models of some clients."""
-        here = from_arrays(server, self.block.device)
-        found = self.block.models(here, ids, self._here(turn), finetune, point)
+        state, now = self._here(server, turn)
+        found = self.clients.models(state, ids, now, finetune, point)
         return [(some, to_arrays(models)) for some, models in found]
 
     def clear(self) -> bool:
         """Lets go of everything."""
-        if self._block is not None:
-            self._block.close()
-        self._block = self._played = None
+        if self._clients is not None:
+            self._clients.close()
+        self._clients = self._played = None
         return True
+
+
+def _turn_on(device: torch.device | str, turn: Turn) -> Turn:
+    return Turn(*(part.to(device) for part in turn))
