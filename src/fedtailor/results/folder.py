@@ -141,12 +141,24 @@ def remove_parts(folder: Path) -> None:
         part.unlink(missing_ok=True)
 
 
-def write_atomically(path: Path, content: str | bytes) -> None:
-    """Puts a text (or bytes) at `path`, wholly or not at all."""
+def write_atomically(path: Path, content: str | bytes, *, durable: bool = False) -> None:
+    """Puts a text (or bytes) at `path`, wholly or not at all.
+
+    Args:
+      path: of the file.
+      content: of the file.
+      durable: it is there, and not the old one, even if the power fails as soon as this returns.
+    """
     with replacing(path) as part, part.open("wb") as file:
         file.write(content.encode() if isinstance(content, str) else content)
         file.flush()
         os.fsync(file.fileno())
+    if durable and os.name != "nt":  # which has no way to ask for it
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
 
 
 def write_json(path: Path, value: Any) -> None:

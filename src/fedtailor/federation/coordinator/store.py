@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import os
@@ -21,7 +20,8 @@ from fedtailor.core.tree import Tree
 from fedtailor.core.version import __version__
 from fedtailor.federation.protocol.messages import ordered_like
 from fedtailor.federation.protocol.packet import checked_id
-from fedtailor.federation.site.state import write_whole
+from fedtailor.results.folder import write_atomically
+from fedtailor.results.lock import is_locked, try_lock
 
 LATEST, HISTORY, EVENTS, STOP = "latest.json", "history.jsonl", "events.jsonl", "STOP"
 LOCK = "LOCK"
@@ -82,7 +82,7 @@ class CoordinatorStore:
         """
         with (self.folder / LOCK).open("a") as held:
             until = time.monotonic() + patience
-            while not _locked(held.fileno()):
+            while try_lock(held.fileno()) is False:
                 if time.monotonic() >= until:
                     name = self.folder.name
                     raise BadInput(f"another run plays federation '{name}' now: stop it first")
@@ -105,8 +105,8 @@ class CoordinatorStore:
             "file": name,
             "sha256": hashlib.sha256(raw).hexdigest(),
         }
-        write_whole(self.folder / name, raw)
-        write_whole(self.folder / LATEST, json.dumps(latest, indent=1).encode())
+        write_atomically(self.folder / name, raw, durable=True)
+        write_atomically(self.folder / LATEST, json.dumps(latest, indent=1), durable=True)
         for old in self.folder.glob("server-*"):
             if old.name != name:
                 old.unlink(missing_ok=True)
@@ -152,7 +152,7 @@ class CoordinatorStore:
         """Removes lines of rounds that will be played again."""
         kept = [line for line in self.history() if line.get("round", 0) <= round]
         text = "".join(json.dumps(line) + "\n" for line in kept)
-        write_whole(self.folder / HISTORY, text.encode())
+        write_atomically(self.folder / HISTORY, text, durable=True)
 
     def note(self, line: Line) -> None:
         """Adds a round to the history."""
@@ -228,24 +228,9 @@ def check_version(folder: Path) -> None:
         )
 
 
-def _locked(file: int) -> bool:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
-
-
 def is_played(folder: Path) -> bool:
     """Whether a coordinator plays the federation of this folder at this moment."""
-    try:
-        with (folder / LOCK).open("r+") as held:
-            fcntl.flock(held, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False
+    return bool(is_locked(folder / LOCK))
 
 
 def read_lines(path: Path) -> list[Line]:

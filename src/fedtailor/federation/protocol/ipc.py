@@ -6,7 +6,6 @@ a while, and is started again by the next message.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import signal
@@ -22,6 +21,7 @@ from pathlib import Path
 from fedtailor.core.errors import BadInput
 from fedtailor.core.version import __version__
 from fedtailor.federation.protocol.packet import Limits, Packet, from_bytes, to_bytes
+from fedtailor.results.lock import is_locked
 
 START_SECONDS = 120.0
 STOP = "stop"
@@ -170,15 +170,12 @@ def ask_site(path: Path, packet: Packet) -> Packet:
 def worker_pid(where: Path) -> int | None:
     """The process that serves a socket, if one does."""
     lock = where.with_suffix(".lock")
-    try:
-        with lock.open("r+") as held:
-            try:
-                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:  # it lives, and holds its lock
-                return int(held.read() or 0) or None
+    if not is_locked(lock):
+        return None
+    try:  # it lives, and holds its lock
+        return int(lock.read_text(encoding="utf-8") or 0) or None
     except (OSError, ValueError):
         return None
-    return None
 
 
 def stop_site(path: Path, seconds: float = 2.0) -> None:

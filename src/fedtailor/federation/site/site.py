@@ -48,10 +48,11 @@ from fedtailor.federation.protocol.plan import (
 from fedtailor.federation.site.local_data import LocalData, load_local_data
 from fedtailor.federation.site.model_card import accuracy, finetuned_model, write_model
 from fedtailor.federation.site.settings import BASELINE, SCORES, SiteSettings
-from fedtailor.federation.site.state import SavedState, SiteStore, StateError, write_whole
+from fedtailor.federation.site.state import SavedState, SiteStore, StateError
 from fedtailor.methods import METHODS
 from fedtailor.methods.combine import PARTS
 from fedtailor.models import MODELS
+from fedtailor.results.folder import write_atomically
 
 log = logging.getLogger("fedtailor.site")
 
@@ -151,7 +152,7 @@ class Site:
         path = joined.store.folder / _PLAN
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             try:
-                write_whole(path, text.encode())
+                write_atomically(path, text, durable=True)
             except OSError as error:
                 raise Refused("disk", f"the site's disk: {error.strerror}") from None
         data, test = joined.local.data, joined.local.test

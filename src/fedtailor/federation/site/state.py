@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import secrets
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -24,6 +23,7 @@ from fedtailor.core.errors import BadInput
 from fedtailor.core.privacy import Spent
 from fedtailor.core.tree import Tree
 from fedtailor.federation.protocol.packet import Limits, Packet, checked_id, from_bytes, to_bytes
+from fedtailor.results.folder import write_atomically
 
 INDEX = "state.json"
 
@@ -46,25 +46,6 @@ class SavedState(NamedTuple):
     state: Tree
     played: tuple[int, ...]
     noisy: Spent
-
-
-def write_whole(path: Path, raw: bytes) -> None:
-    """Puts `raw` at `path`, wholly or not at all, and on the disk when this returns."""
-    part = path.with_name(path.name + ".part")
-    try:
-        with part.open("wb") as file:
-            file.write(raw)
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    except OSError:
-        part.unlink(missing_ok=True)
-        raise
-    folder = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
 
 
 def _sum(raw: bytes) -> str:
@@ -174,7 +155,7 @@ class SiteStore:
         path = self.folder / "secret"
         try:
             if not path.exists():
-                write_whole(path, secrets.token_hex(8).encode())
+                write_atomically(path, secrets.token_hex(8), durable=True)
                 path.chmod(0o600)
             return int(path.read_text(), 16) >> 1  # it must fit into 63 bits
         except (OSError, ValueError) as error:
@@ -209,9 +190,9 @@ class SiteStore:
         index = {**self._whose, "committed": old[0] if old else None, "pending": entry}
         text = json.dumps(index, indent=1)
         try:
-            write_whole(self.folder / name, raw)
-            write_whole(self.folder / answer, said)
-            write_whole(self.folder / INDEX, f"{text}\n{_sum(text.encode())}".encode())
+            write_atomically(self.folder / name, raw, durable=True)
+            write_atomically(self.folder / answer, said, durable=True)
+            write_atomically(self.folder / INDEX, f"{text}\n{_sum(text.encode())}", durable=True)
         except OSError as error:
             raise StateError(
                 f"the site's disk did not take its state ('{self.folder}': {error.strerror}): "

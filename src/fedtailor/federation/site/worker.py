@@ -5,7 +5,6 @@ python -m fedtailor.federation.site.worker SITE.toml
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import socket
@@ -16,6 +15,7 @@ from fedtailor.core.errors import BadInput
 from fedtailor.federation.protocol.ipc import STOP, listen, receive, send, socket_of
 from fedtailor.federation.protocol.packet import Packet, refusal
 from fedtailor.federation.site.settings import SiteSettings, read_settings
+from fedtailor.results.lock import try_lock
 
 log = logging.getLogger("fedtailor.site")
 
@@ -69,9 +69,7 @@ def run_worker(path: Path) -> int:
     where = socket_of(settings.path)
     lock = where.with_suffix(".lock")
     with lock.open("a") as held:
-        try:
-            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if try_lock(held.fileno()) is False:
             return 0
         held.truncate(0)
         held.write(f"{os.getpid()}\n")
