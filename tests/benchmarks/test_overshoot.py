@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 
 from fedtailor.core import rng
 from fedtailor.core.task import Batch
-from fedtailor.methods.parts.moreau import envelope
+from fedtailor.methods.regularised.pfedme import moreau_gradient
 from tests.benchmarks.scripts import load
 
 
@@ -52,7 +52,7 @@ def test_curvature_is_the_largest_eigenvalue(overshoot: Any) -> None:
 def test_a_batch_is_what_fedtailor_does(
     overshoot: Any, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same inner steps by `fedtailor.methods.parts.moreau`, and the same outer one."""
+    """The same inner steps by `fedtailor.methods.regularised.pfedme`, and the same outer one."""
     monkeypatch.setattr(overshoot, "MOMENTS", (1,))
     setting = overshoot.Setting("x", 15.0, 0.09)
     ours = overshoot.train(setting, 0, str(data))["moments"][0]
@@ -70,7 +70,7 @@ def test_a_batch_is_what_fedtailor_does(
         return grad(loss)(theta), loss(theta), {}
 
     batch = Batch(images[chosen], labels[chosen], torch.ones(50), torch.tensor(True), rng.key(1))
-    slope, _, changed = envelope(15.0, 5, 0.09)(at)(w, batch, {}, {"theta": w, "rest": {}})
+    slope, _, changed = moreau_gradient(15.0, 5, 0.09)(at)(w, batch, {}, {"theta": w, "rest": {}})
     moved = {k: v - 0.005 * slope[k] for k, v in w.items()}
     for who, params in (("w", moved), ("theta", changed["theta"])):
         loss = float(cross_entropy(functional_call(net, params, (test,)), truth))

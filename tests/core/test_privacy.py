@@ -33,7 +33,7 @@ from fedtailor.core.privacy import (
 from fedtailor.core.task import Batch, Task
 from fedtailor.core.training import Recipe, descend, fit, plain
 from fedtailor.methods import METHODS, ditto, fedavg, fedrep, local
-from fedtailor.methods.describe import find as find_method
+from fedtailor.methods.find import find as find_method
 from fedtailor.results.config import make_config
 from tests.methods.worlds import (
     data_of,

@@ -14,12 +14,11 @@ from fedtailor.core.errors import BadInput
 from fedtailor.core.training import Recipe, fit
 from fedtailor.engine import draw_cohort
 from fedtailor.methods.check import check_method
-from fedtailor.methods.describe import find as find_method
-from fedtailor.methods.parts.ala import ala
+from fedtailor.methods.find import find as find_method
 from tests.methods.worlds import (
     ENGINES,
+    ala_alone,
     data_of,
-    find,
     gap,
     make,
     models,
@@ -225,25 +224,20 @@ def test_with_ala_training_begins_with_the_adapted_model(host: str, engine: str)
     turn = sim._turn(rng.TURN).of(cid)
     received = sim.method.send(server, cid, turn)["params"]
     state = tree.index(snapshot(sim)["states"], 3)
-    begin = ala(**part)(task, task.blocks, recipe)
+    begin = ala_alone(task, recipe, **part)
     data, mine = data_of(world, 3), turn.at_client()
-    adapted = begin.adapt(received, state.get("begin", state), {}, data, mine.aside()).params
+    adapted = begin.adapt(received, tree.drop(state, ["host"]), {}, data, mine).params
     assert gap(adapted, received) > 1e-2
     plain = find_method(host)(task, recipe=recipe, **more)
-    own = {k: v for k, v in state.items() if k not in ("weight", "started")}
-    if host == "fedamp":
-        own = own | {"own": adapted}  # FedAMP begins with its own model
-    if "begin" in own:
-        own = own | {"begin": {}}
+    own = {"own": adapted} if host == "fedamp" else state.get("host", {})  # with which it begins
     ends = {
         name: plain.client({"params": sent}, own, data, mine)
         for name, sent in (("adapted", adapted), ("received", received))
     }
     play(sim, [[3]])
-    trained = find(tree.index(sim.states.rows, 3), "begin" if "begin" in state else "own")
-    trained = trained.get("own", trained)
+    trained = tree.index(sim.states.rows["own"], 3)
     upload = ends["adapted"].upload
-    expected = upload.each["model"] if host == "fedamp" else upload.mean["params"]
+    expected = (upload.mean | upload.each)["params"]
     assert gap(trained, expected) < 1e-5
     if host != "fedamp":
         assert gap(trained, ends["received"].upload.mean["params"]) > 1e-3
@@ -261,12 +255,12 @@ def test_per_fedavg_with_ala_is_tested_after_one_step(name: str, engine: str) ->
     play(sim)
     sim.server = {"params": random_like(sim.initial, 30)}
     turn = sim._turn(rng.SCORE)
-    begin = ala(**part)(task, task.blocks, recipe)
+    begin = ala_alone(task, recipe, **part)
     for client in range(6):
         before = turn.of(torch.tensor(client)).at_client().split()[0]
         data = data_of(world, client)
         state = tree.index(sim.states.rows, client)
-        adapted = begin.adapt(sim.server["params"], state, {}, data, before.aside()).params
+        adapted = begin.adapt(sim.server["params"], state, {}, data, before).params
         step = Recipe(steps=1, batch=5, lr=0.3)
         expected = fit(task, adapted, data, before, step)
         assert gap(models(sim)[str(client)], expected) < 1e-5

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fedtailor.methods.check import check_method
-from fedtailor.methods.describe import find
+from fedtailor.methods.find import find
 
 NET = {"hidden": 8, "embed": 4, "depth": 1}  # hypernetworks as small as the toy federation
 

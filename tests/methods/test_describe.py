@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import inspect
 from math import inf
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 import pytest
 from torch import nn
 
-from fedtailor import methods
 from fedtailor.core.errors import BadInput
 from fedtailor.core.method import Method
 from fedtailor.core.options import Count, Limit, NonNegative, Percent, Share, Weighting, Whole
 from fedtailor.core.task import classification
 from fedtailor.core.training import Recipe
 from fedtailor.methods import METHODS
-from fedtailor.methods.describe import find, page, parse_options
+from fedtailor.methods.describe import flat_options, page, parse_options
+from fedtailor.methods.find import find
+from fedtailor.methods.mixture.fedala import Ala
+from fedtailor.methods.mixture.pmixfed import Mixer
 
 
 def sample(
@@ -229,55 +230,60 @@ def test_every_method_can_be_made_with_its_defaults_spelt_out(name: str) -> None
     assert isinstance(factory(task, **spelt), Method)
 
 
-def test_methods_by_name() -> None:
-    assert find("fedavg") is methods.fedavg
-    assert find("fedtailor.methods.regularised.ditto:ditto") is methods.ditto
+class Shape(NamedTuple):
+    """Options that several methods share.
+
+    Attributes:
+      width: how wide.
+      lam: how strong, the shape's own.
+    """
+
+    width: Count = 4
+    lam: NonNegative = 2.0
 
 
-def test_a_factory_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "own_method_for_test.py").write_text(
-        "def mine(task, *, k=1):\n    return task\n\ndef other(x):\n    return x\n\nnumber = 3\n"
-    )
-    monkeypatch.syspath_prepend(tmp_path)
-    assert find("own_method_for_test:mine")("a task") == "a task"  # type: ignore[comparison-overlap]
-    for wrong in ("other", "number"):
-        with pytest.raises(BadInput, match="factory"):
-            find(f"own_method_for_test:{wrong}")
+@flat_options
+def shaped(
+    task: Any, *, lam: Share = 0.1, shape: Shape = Shape(width=7), fast: bool = False
+) -> Any:
+    """A method with a record of options.
+
+    Args:
+      lam: the method's own.
+      shape: its shape.
+      fast: whether.
+    """
+    return lam, shape, fast
+
+
+def test_the_fields_of_a_record_are_options_where_it_stands() -> None:
+    """A name that is taken gets the record's in front; defaults are the factory's."""
+    found = {option.name: option for option in page(shaped).options}
+    assert list(found) == ["lam", "width", "shape_lam", "fast"]
+    assert [found[k].default for k in found] == [0.1, 7, 2.0, False]
+    assert found["width"].meaning == "how wide."
+    assert found["shape_lam"].meaning == "how strong, the shape's own."
+    assert found["width"].low == 1 and found["shape_lam"].high == inf
+    assert parse_options(shaped, {"shape_lam": "5"}) == {"shape_lam": 5.0}
+    with pytest.raises(BadInput, match="width"):
+        parse_options(shaped, {"width": 0})
+
+
+def test_a_record_is_filled_by_name_or_given_whole() -> None:
+    assert shaped(None) == (0.1, Shape(7, 2.0), False)
+    assert shaped(None, lam=0.5, shape_lam=9.0) == (0.5, Shape(7, 9.0), False)
+    assert shaped(None, shape=Shape(1), fast=True) == (0.1, Shape(1, 2.0), True)
+    assert shaped(None, shape=Shape(1), shape_lam=3.0) == (0.1, Shape(1, 3.0), False)
+    with pytest.raises(TypeError):
+        shaped(None, nonsense=1)
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        "fedavgg",
-        "",
-        "no.such.module:factory",
-        "fedtailor.methods:nothing",
-        ":fedavg",
-        "fedtailor.methods:",
-        "..methods:fedavg",
-    ],
+    ("name", "option", "record"),
+    [("fedala", "s", Ala(s=50.0)), ("pmixfed", "mu0", Mixer(mu0=50.0))],
 )
-def test_methods_that_are_not_there(name: str) -> None:
-    with pytest.raises(BadInput) as caught:
-        find(name)
-    line = str(caught.value)
-    assert "\n" not in line and f"'{name}'" in line
-
-
-@pytest.mark.parametrize(
-    "text", ["def mine(task:\n", "1 / 0\n", "raise RuntimeError('two\\nlines')\n"]
-)
-def test_a_module_that_cannot_be_imported(
-    text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "broken_method_for_test.py").write_text(text)
-    monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(BadInput) as caught:
-        find("broken_method_for_test:mine")
-    line = str(caught.value)
-    assert "\n" not in line and "'broken_method_for_test:mine'" in line
-
-
-def test_a_callable_without_a_signature_is_no_factory() -> None:
-    with pytest.raises(BadInput):
-        find("builtins:dict")
+def test_options_of_our_records_stand_once(name: str, option: str, record: Any) -> None:
+    """In the record alone: its docstring explains them, the method's signature names it."""
+    assert option not in inspect.signature(METHODS[name]).parameters
+    assert option in {o.name for o in page(METHODS[name]).options}
+    assert getattr(record, option) == 50.0

@@ -13,13 +13,15 @@ from torch import Tensor, nn
 
 from fedtailor.core import rng, tree
 from fedtailor.core.data import Data
-from fedtailor.core.method import Method
+from fedtailor.core.method import Download, Method, Outcome, Upload, beginning
 from fedtailor.core.rng import Turn
 from fedtailor.core.task import Batch, Task, classification
 from fedtailor.core.training import Recipe
 from fedtailor.core.tree import Params, Tree
 from fedtailor.engine import ClientData, RoundReport, Simulation
 from fedtailor.methods import METHODS
+from fedtailor.methods.mixture.fedala import Ala, with_ala
+from fedtailor.methods.parts.start import Start
 
 ENGINES = ("sequential", "vectorised")
 HALF = Recipe(batch=0, lr=0.5)  # one step a round on all rows: halves the way to their mean
@@ -172,6 +174,35 @@ def make(name: str, task: Task, recipe: Recipe = Recipe(), **options: Any) -> Me
 def quick(name: str, task: Task, recipe: Recipe = Recipe()) -> Method:
     """A method with its defaults, but for what only takes time."""
     return make(name, task, recipe, **QUICK.get(name, {}))
+
+
+class Probe:
+    """What a wrapper does where training begins: it is put around a host that does not train."""
+
+    def __init__(self, wrap: Callable[[Method], Method]) -> None:
+        def client(msg: Tree, state: Tree, data: Data, turn: Turn) -> Outcome:
+            params = beginning(msg, msg["params"])
+            return Outcome(state, Upload({"params": params}), params)
+
+        nothing: Any = lambda *_: {}
+        download = Download("params", lambda state, training: state.get("rest", {}))
+        host = Method(nothing, nothing, nothing, client, nothing, nothing, nothing)
+        self.method = wrap(host._replace(download=download))
+
+    def start(self, received: Params, initial: Params) -> Tree:
+        """What a new client remembers."""
+        return self.method.start({"params": received}, initial, rng.key(0))
+
+    def adapt(self, received: Params, memory: Tree, rest: Params, data: Data, turn: Turn) -> Start:
+        """Where training begins, what is remembered then, and notes."""
+        state = memory | ({"host": {"rest": rest}} if rest else {})
+        out = self.method.client({"params": received}, state, data, turn)
+        return Start(out.model, tree.drop(out.state, ["host"]), out.notes)
+
+
+def ala_alone(task: Task, recipe: Recipe, **options: Any) -> Probe:
+    """Adaptive local aggregation by itself."""
+    return Probe(lambda host: with_ala(host, task, Ala(**options), recipe))
 
 
 # --------------------------------------------------------------------------- playing and comparing

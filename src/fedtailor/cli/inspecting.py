@@ -26,7 +26,7 @@ def list_methods(json: Json = False) -> None:
 
     from fedtailor.cli.showing import out
     from fedtailor.methods import KINDS
-    from fedtailor.methods.combine import PARTS
+    from fedtailor.methods.combine import WRAPPERS
     from fedtailor.methods.describe import page
 
     kinds = {kind: {m: page(f) for m, f in methods.items()} for kind, methods in KINDS.items()}
@@ -52,8 +52,8 @@ def list_methods(json: Json = False) -> None:
         for name, p in pages.items():
             table.add_row(f"[bold]{name}[/]", p.title, ", ".join(o.name for o in p.options))
     out.print(table)
-    for name, part in PARTS.items():
-        out.print(f"METHOD+{name}: {part.title}; for {part.hosts[1]}", markup=False)
+    for name, part in WRAPPERS.items():
+        out.print(f"METHOD+{name}: {part.title}; for {part.hosts}", markup=False)
     out.print("More: fedtailor show METHOD")
 
 
@@ -75,7 +75,9 @@ def show(
     from rich.table import Table
 
     from fedtailor.cli.showing import out
-    from fedtailor.methods.describe import find, footprint, page
+    from fedtailor.methods.describe import page
+    from fedtailor.methods.find import find
+    from fedtailor.methods.footprint import footprint
 
     factory = find(method)
     found, sizes = page(factory), footprint(factory)
@@ -213,7 +215,7 @@ def check(
     """Check that a method holds what every method must; exit code 1 if it does not."""
     from fedtailor.cli.showing import err, out
     from fedtailor.methods.check import check_method
-    from fedtailor.methods.describe import find
+    from fedtailor.methods.find import find
 
     factory = find(method)
     with err.status(f"checking {method}..."):

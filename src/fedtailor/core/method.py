@@ -60,21 +60,47 @@ class Outcome(NamedTuple):
     notes: Tree = {}
 
 
+class Download(NamedTuple):
+    """The one model that a client downloads: what a wrapper asks that moves the start of training.
+
+    Such a wrapper calls `client` and `personal` with one more entry in the message, `begin`: a
+    method with a `Download` begins there instead of with what it received (see `beginning`).
+
+    Attributes:
+      entry: its name in the message; in the upload, what came of it has the same name.
+      rest: (state, whether it is to be trained) -> the parameters that are not downloaded; None
+        where the whole model is.
+      tested: whether `personal` begins with it, too.
+    """
+
+    entry: str
+    rest: Callable[[Tree, bool], Params] | None = None
+    tested: bool = True
+
+
 class Method(NamedTuple):
-    """Attributes:
-    init: (number of clients, common initial parameters, key) -> server state.
-    send: (server, client id, turn) -> the message to that client.
-    start: (first message, common initial parameters, key) -> the client's first state. The initial
-      parameters are the one-off broadcast that every method is granted.
-    client: (message, state, data, turn) -> outcome.
-    receive: (server, ids of the cohort, upload, turn) -> server. `upload.mean` is the weighted
-      mean over the cohort, `upload.each` has the cohort as its first axis. `turn.of(id)` is the
-      turn that `send` saw for that client in this round.
-    personal: (message, state, data, turn) -> the model this client would use now (point `pre`).
-    predict: (model, x) -> logits.
-    record: server -> small arrays for the run's records, by name.
-    general: (message, state) -> the global model, where the method has one beside personal models.
-    donate: share of each client's training rows that goes into a pool which all train on.
+    """A federated method: pure functions, and what a run has to know about them.
+
+    A wrapper takes a method and returns one: `with_ala(fedavg(task), task, Ala(), recipe)`.
+
+    Attributes:
+      init: (number of clients, common initial parameters, key) -> server state.
+      send: (server, client id, turn) -> the message to that client.
+      start: (first message, common initial parameters, key) -> the client's first state. The
+        initial parameters are the one-off broadcast that every method is granted.
+      client: (message, state, data, turn) -> outcome.
+      receive: (server, ids of the cohort, upload, turn) -> server. `upload.mean` is the weighted
+        mean over the cohort, `upload.each` has the cohort as its first axis. `turn.of(id)` is the
+        turn that `send` saw for that client in this round.
+      personal: (message, state, data, turn) -> the model this client would use now (point `pre`).
+      predict: (model, x) -> logits.
+      record: server -> small arrays for the run's records, by name.
+      general: (message, state) -> the global model, where there is one beside personal models.
+      donate: share of each client's training rows that goes into a pool which all train on.
+      download: the model that local training begins with, where wrappers may change it.
+      validates: whether clients look at their validation rows.
+      leaks: whether those are to be test rows, as in a paper that leaks: a result is marked so.
+      not_private: why DP-SGD gives no guarantee with this method; empty if it does.
     """
 
     init: Callable[[Clients, Params, Key], Tree]
@@ -87,6 +113,16 @@ class Method(NamedTuple):
     record: Callable[[Tree], Tree] = lambda server: {}
     general: Callable[[Tree, Tree], Model] | None = None
     donate: float = 0.0
+    download: Download | None = None
+    validates: bool = False
+    leaks: bool = False
+    not_private: str = ""
+
+
+def beginning(message: Tree, otherwise: Params) -> Params:
+    """Where a client's training begins: with what a wrapper put there, or else `otherwise`."""
+    begin: Params = message.get("begin", otherwise)
+    return begin
 
 
 def by_size(data: Data, weighting: Weighting) -> Tensor:

@@ -22,6 +22,7 @@ from fedtailor.core.training import Recipe
 from fedtailor.core.tree import Tree
 from fedtailor.engine import ClientData, Simulation, draw_cohort
 from fedtailor.engine.loops.runner import LoopMode
+from fedtailor.methods import METHODS
 from fedtailor.methods.describe import Factory, page
 
 CLIENTS, FEATURES, CLASSES, ROUNDS = 8, 6, 3, 4
@@ -29,11 +30,13 @@ SIZES = (7, 33, 12, 25, 40, 18, 29, 21)
 TOLERANCE = 1e-9
 
 
-class Finding(NamedTuple):
-    """Attributes:
-    check: what was looked at.
-    passed: whether it holds.
-    detail: what went wrong, if it does not.
+class CheckResult(NamedTuple):
+    """What one check found.
+
+    Attributes:
+      check: what was looked at.
+      passed: whether it holds.
+      detail: what went wrong, if it does not.
     """
 
     check: str
@@ -41,7 +44,7 @@ class Finding(NamedTuple):
     detail: str
 
 
-class Broken(AssertionError):
+class CheckFailed(AssertionError):
     """A check that does not hold."""
 
 
@@ -83,7 +86,7 @@ def toy_federation(*, relabel_test: bool = False) -> ClientData:
     return ClientData.of(torch.from_numpy(x), torch.from_numpy(y), train, val, test)
 
 
-class Lab:
+class Trial:
     """A method's factory with what the checks need around it."""
 
     def __init__(self, factory: Factory, options: dict[str, Any], network: str) -> None:
@@ -165,31 +168,31 @@ def _copy(values: Tree) -> Tree:
 
 def _demand(holds: bool, otherwise: str) -> None:
     if not holds:
-        raise Broken(otherwise)
+        raise CheckFailed(otherwise)
 
 
 # --- the checks ---
 
 
-def check_page(lab: Lab) -> None:
+def check_page(trial: Trial) -> None:
     """it explains itself: a title, a paper, a meaning and a default for every option"""
-    found = page(lab.factory)
+    found = page(trial.factory)
     _demand(bool(found.title), "the docstring has no first line")
     _demand(bool(found.reference), "the docstring has no 'Reference:' section")
     silent = [option.name for option in found.options if not option.meaning]
     _demand(not silent, f"no meaning in 'Args:' for {', '.join(silent)}")
 
 
-def check_pure(lab: Lab) -> None:
+def check_pure(trial: Trial) -> None:
     """its functions change none of their arguments, and the same call gives the same answer"""
-    server, message, state, data, turn = lab.one_client()
+    server, message, state, data, turn = trial.one_client()
     before = _copy(server), _copy(message), _copy(state)
-    first = lab.method.client(message, state, data, turn)
-    second = lab.method.client(message, state, data, turn)
-    lab.method.personal(message, state, data, turn)
+    first = trial.method.client(message, state, data, turn)
+    second = trial.method.client(message, state, data, turn)
+    trial.method.personal(message, state, data, turn)
     everyone = tree.map(lambda leaf: leaf.new_ones(()), first.upload.mean)
     upload = Upload(first.upload.mean, everyone, tree.stack([first.upload.each]))
-    lab.method.receive(server, torch.tensor([2]), upload, turn)
+    trial.method.receive(server, torch.tensor([2]), upload, turn)
     for name, was, now in zip(
         ("server", "message", "state"), before, (server, message, state), strict=True
     ):
@@ -201,43 +204,43 @@ def check_pure(lab: Lab) -> None:
     _demand(_same(first.model, second.model), "two equal calls of client gave different models")
 
 
-def check_state(lab: Lab) -> None:
+def check_state(trial: Trial) -> None:
     """a client's state keeps its names, shapes and types"""
-    _, message, state, data, turn = lab.one_client()
-    after = lab.method.client(message, state, data, turn).state
+    _, message, state, data, turn = trial.one_client()
+    after = trial.method.client(message, state, data, turn).state
     kinds = [
         {k: (tuple(v.shape), v.dtype) for k, v in tree.flatten(s).items()} for s in (state, after)
     ]
     _demand(kinds[0] == kinds[1], f"before {kinds[0]}, after {kinds[1]}")
 
 
-def check_wire(lab: Lab) -> None:
+def check_wire(trial: Trial) -> None:
     """messages and uploads survive the wire, and their bytes are counted as sent"""
-    _, message, state, data, turn = lab.one_client()
-    upload = lab.method.client(message, state, data, turn).upload
+    _, message, state, data, turn = trial.one_client()
+    upload = trial.method.client(message, state, data, turn).upload
     for name, sent in (("message", message), ("mean", upload.mean), ("each", upload.each)):
         back = wire.unpack(wire.pack(sent), sent)
         _demand(bool(wire.size(back) == wire.size(sent)), f"{name}: another size after the wire")
         _demand(_same(wire.present(sent), wire.present(back)), f"{name}: changed by the wire")
 
 
-def check_engines(lab: Lab) -> None:
+def check_engines(trial: Trial) -> None:
     """engines, chunks and the order of clients make no difference (float64, 1e-9)"""
-    reference = _trace(lab.play(engine="sequential"))
+    reference = _trace(trial.play(engine="sequential"))
     for name, other in (
-        ("all clients at once", lab.play()),
-        ("chunks of 3", lab.play(chunk=3)),
-        ("the cohort in another order", lab.play(backwards=True)),
-        ("steps traced and replayed", lab.play(loop_mode="traced")),
+        ("all clients at once", trial.play()),
+        ("chunks of 3", trial.play(chunk=3)),
+        ("the cohort in another order", trial.play(backwards=True)),
+        ("steps traced and replayed", trial.play(loop_mode="traced")),
     ):
         apart = _distance(reference, _trace(other))
         other.close()
         _demand(apart <= TOLERANCE, f"{name}: {apart:.1e} apart from one after another")
 
 
-def check_absent(lab: Lab) -> None:
+def check_absent(trial: Trial) -> None:
     """clients that are absent, and evaluation, change nothing"""
-    sim = lab.play()
+    sim = trial.play()
     before = _copy(sim.states.rows)
     sim.score()
     _demand(_same(before, sim.states.rows), "evaluation changed a client's state")
@@ -248,53 +251,51 @@ def check_absent(lab: Lab) -> None:
     _demand(untouched, "a round changed the state of a client that did not take part")
 
 
-def check_personal(lab: Lab) -> None:
+def check_personal(trial: Trial) -> None:
     """everyone has a model that predicts, whoever took part, and in evaluation mode"""
-    sim = lab.play(rounds=1)
+    sim = trial.play(rounds=1)
     for cid, model in sim.models():
-        x = lab.client_data.x[:5]
-        logits = lab.method.predict(model, x)
+        x = trial.client_data.x[:5]
+        logits = trial.method.predict(model, x)
         _demand(
             logits.shape == (5, CLASSES), f"client {cid}: logits of shape {tuple(logits.shape)}"
         )
         _demand(bool(logits.isfinite().all()), f"client {cid}: logits that are not finite")
-        alone = torch.cat([lab.method.predict(model, one[None]) for one in x])
+        alone = torch.cat([trial.method.predict(model, one[None]) for one in x])
         _demand(
             bool(torch.allclose(alone, logits, atol=1e-9)),
             f"client {cid}: a prediction depends on what else is in the batch (training mode?)",
         )
 
 
-def check_no_leak(lab: Lab) -> None:
+def check_no_leak(trial: Trial) -> None:
     """test rows have no influence on anything that is learnt"""
     client_data = toy_federation(relabel_test=True)
     _demand(
-        _same(_trace(lab.play()), _trace(lab.play(client_data=client_data))),
+        _same(_trace(trial.play()), _trace(trial.play(client_data=client_data))),
         "other test labels gave another result",
     )
 
 
-def check_learns(lab: Lab) -> None:
+def check_learns(trial: Trial) -> None:
     """the loss on training rows falls"""
-    before = lab.play(rounds=0).score(part="train").test.loss.sum()
-    after = lab.play(rounds=8).score(part="train").test.loss.sum()
+    before = trial.play(rounds=0).score(part="train").test.loss.sum()
+    after = trial.play(rounds=8).score(part="train").test.loss.sum()
     _demand(bool(after < before), f"from {float(before):.3f} to {float(after):.3f}")
 
 
-def check_not_disabled(lab: Lab) -> None:
+def check_not_disabled(trial: Trial) -> None:
     """with its defaults it is neither FedAvg nor training alone (unless it is one of them)"""
-    from fedtailor.methods import METHODS
-
-    mine = dict(lab.play().models())
+    mine = dict(trial.play().models())
     for name in ("fedavg", "local"):
-        if lab.factory is METHODS[name]:
+        if trial.factory is METHODS[name]:
             continue
-        theirs = dict(lab.play(method=lab.build(METHODS[name], {})).models())
+        theirs = dict(trial.play(method=trial.build(METHODS[name], {})).models())
         equal = all(isinstance(mine[i], dict) and _same(mine[i], theirs[i]) for i in mine)
         _demand(not equal, f"every client ends with exactly the model of {name}")
 
 
-CHECKS: tuple[Callable[[Lab], None], ...] = (
+CHECKS: tuple[Callable[[Trial], None], ...] = (
     check_page,
     check_pure,
     check_state,
@@ -318,7 +319,7 @@ def _in_float64() -> Any:
         torch.set_default_dtype(before)
 
 
-def check_method(factory: Factory, **options: Any) -> list[Finding]:
+def check_method(factory: Factory, **options: Any) -> list[CheckResult]:
     """Runs every check on every network, in float64.
 
     Args:
@@ -327,26 +328,26 @@ def check_method(factory: Factory, **options: Any) -> list[Finding]:
 
     Example:
       >>> from fedtailor.methods import METHODS
-      >>> all(finding.passed for finding in check_method(METHODS["local"]))
+      >>> all(result.passed for result in check_method(METHODS["local"]))
       True
     """
-    findings = []
+    results = []
     with _in_float64():
         for network in NETWORKS:
             try:
-                lab = Lab(factory, options, network)
+                trial = Trial(factory, options, network)
             except Exception as error:  # a stranger's factory may raise anything
                 reason = f"{type(error).__name__}: {error}"
-                findings.append(Finding(f"it can be built [{network}]", False, reason))
+                results.append(CheckResult(f"it can be built [{network}]", False, reason))
                 continue
             for check in CHECKS:
                 name = f"{check.__doc__} [{network}]"
                 try:
-                    check(lab)
-                except Broken as error:
-                    findings.append(Finding(name, False, str(error)))
+                    check(trial)
+                except CheckFailed as error:
+                    results.append(CheckResult(name, False, str(error)))
                 except Exception as error:  # a stranger's method may raise anything
-                    findings.append(Finding(name, False, f"{type(error).__name__}: {error}"))
+                    results.append(CheckResult(name, False, f"{type(error).__name__}: {error}"))
                 else:
-                    findings.append(Finding(name, True, ""))
-    return findings
+                    results.append(CheckResult(name, True, ""))
+    return results

@@ -7,103 +7,106 @@ import typing
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from torch import nn
+
 from fedtailor.core.errors import BadInput, unknown
 from fedtailor.core.method import Method
-from fedtailor.core.task import Task
+from fedtailor.core.task import Task, classification
 from fedtailor.core.training import Recipe
-from fedtailor.methods.describe import options_of
-from fedtailor.methods.parts.ala import ala
-from fedtailor.methods.parts.mixing import Mixer, with_mixup
+from fedtailor.methods.describe import (
+    Factory,
+    flat_options,
+    one_line,
+    options_of,
+    records_of,
+)
+from fedtailor.methods.mixture.fedala import Ala, with_ala
+from fedtailor.methods.mixture.pmixfed import Mixer, with_mixup
 
-Factory = Callable[..., Method]
 
+class Wrapper(NamedTuple):
+    """A part that can be added to other methods.
 
-class Part(NamedTuple):
-    """Attributes:
-    maker: makes the part; its options become the method's.
-    hosts: what a factory must take to be a host, and in words which those are.
-    add: (host's factory, task, recipe, host's options, what `maker` made) -> method.
-    title: what the part does.
-    reference: the paper.
+    Attributes:
+      options: its options by default; they become the method's.
+      suits: whether it can be added to the methods of a factory.
+      hosts: which those are, in words.
+      wrap: (host, task, options, recipe) -> method.
+      title: what the part does.
+      reference: the paper.
     """
 
-    maker: Callable[..., Any]
-    hosts: tuple[str, str]
-    add: Callable[[Factory, Task, Recipe, dict[str, Any], Any], Method]
+    options: Any
+    suits: Callable[[Factory], bool]
+    hosts: str
+    wrap: Callable[[Method, Task, Any, Recipe], Method]
     title: str
     reference: str
 
 
-def _add_ala(host: Factory, task: Task, recipe: Recipe, given: dict[str, Any], part: Any) -> Method:
-    return host(task, recipe=recipe, begin=part, **given)
+def _downloads_one_model(factory: Factory) -> bool:
+    small = classification(lambda: nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)))
+    return factory(small).download is not None
 
 
-def _add_mix(host: Factory, task: Task, recipe: Recipe, given: dict[str, Any], part: Any) -> Method:
-    return with_mixup(host(task, recipe=recipe, **given), task, part)
-
-
-PARTS: dict[str, Part] = {
-    "ala": Part(
-        ala,
-        ("begin", "methods whose clients download one model"),
-        _add_ala,
+WRAPPERS: dict[str, Wrapper] = {
+    "ala": Wrapper(
+        Ala(),
+        _downloads_one_model,
+        "methods whose clients download one model",
+        with_ala,
         "local training begins with an adaptive local aggregation of own and received model",
         'Zhang et al., "FedALA", AAAI 2023, https://arxiv.org/abs/2212.01197',
     ),
-    "mix": Part(
-        Mixer,
-        ("shared_blocks", "fedalt and fedsim"),
-        _add_mix,
+    "mix": Wrapper(
+        Mixer(),
+        lambda factory: "shared_blocks" in inspect.signature(factory).parameters,
+        "fedalt and fedsim",
+        lambda host, task, mix, recipe: with_mixup(host, task, mix),
         "shared blocks are mixed with the client's own copy at download, and at aggregation",
         'Saadati et al., "pMixFed", https://arxiv.org/abs/2501.11002',
     ),
 }
 
 
-def combined(host: Factory, host_name: str, part_name: str) -> Factory:
-    """The factory of `host+part`.
+def with_part(host: Factory, host_name: str, part_name: str) -> Factory:
+    """The factory of `host+part`; an option that both have gets the part's name in front.
 
     Raises:
       BadInput: there is no such part, or the host cannot take it.
     """
-    if part_name not in PARTS:
-        raise unknown(f"part of '{host_name}+{part_name}':", part_name, PARTS)
-    part = PARTS[part_name]
-    parameters = inspect.signature(host).parameters
-    needed, words = part.hosts
-    if needed not in parameters:
-        raise BadInput(f"'{host_name}' cannot take '+{part_name}': it is for {words}")
-    theirs = options_of(host)
-    # an option that both have gets the part's name in front
-    names = {
-        o.name: f"{part_name}_{o.name}" if o.name in parameters else o.name
-        for o in options_of(part.maker)
-    }
+    if part_name not in WRAPPERS:
+        raise unknown(f"part of '{host_name}+{part_name}':", part_name, WRAPPERS)
+    part = WRAPPERS[part_name]
+    try:
+        suits = part.suits(host)
+    except Exception as error:  # a stranger's factory may raise anything
+        raise BadInput(f"method '{host_name}': {one_line(error)}") from error
+    if not suits:
+        raise BadInput(f"'{host_name}' cannot take '+{part_name}': it is for {part.hosts}")
 
-    def factory(task: Task, *, recipe: Recipe = Recipe(), **given: Any) -> Method:
-        own = {name: given.pop(there) for name, there in names.items() if there in given}
-        return part.add(host, task, recipe, given, part.maker(**own))
+    def factory(task: Task, *, recipe: Recipe = Recipe(), **options: Any) -> Method:
+        own = options.pop(part_name, part.options)
+        return part.wrap(host(task, recipe=recipe, **options), task, own, recipe)
 
+    # only options and records of options: not what is for methods built on the host
+    parameters, theirs = inspect.signature(host).parameters, options_of(host)
     hints = typing.get_type_hints(host, include_extras=True)
-    part_hints = typing.get_type_hints(part.maker, include_extras=True)
-    mine = [o._replace(name=names[o.name]) for o in options_of(part.maker)]
-    kinds = {o.name: hints[o.name] for o in theirs}
-    kinds |= {there: part_hints[name] for name, there in names.items()}
+    shown = [n for n in parameters if n in {o.name for o in theirs} | set(records_of(host))]
     keyword = inspect.Parameter.KEYWORD_ONLY
     factory.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
         [parameters["task"]]
-        + [
-            inspect.Parameter(o.name, keyword, default=o.default, annotation=kinds[o.name])
-            for o in [*theirs, *mine]
-        ]
+        + [parameters[name].replace(kind=keyword) for name in shown]
+        + [inspect.Parameter(part_name, keyword, default=part.options)]
         + [parameters["recipe"].replace(kind=keyword)]
     )
-    factory.__annotations__ = kinds
-    arguments = "\n".join(f"  {o.name}: {o.meaning}" for o in [*theirs, *mine])
+    factory.__annotations__ = {name: hints[name] for name in shown}
+    factory.__name__ = f"{host_name}_{part_name}"
+    arguments = "\n".join(f"  {o.name}: {o.meaning}" for o in theirs)
     about = inspect.getdoc(host) or ""
     deviations = f"those of {host_name} and of the part (fedtailor show fedala, pmixfed)."
     factory.__doc__ = (
         f"{host_name} with +{part_name}: {part.title}.\n\n{about.split('Args:')[0].strip()}\n\n"
         f"Args:\n{arguments}\n\nDeviations: {deviations}\n\nReference: {part.reference}\n"
     )
-    return factory
+    return flat_options(factory)

@@ -1,23 +1,28 @@
-"""What a method says of itself: paper, maths, hyper-parameters, read from its one definition."""
+"""What a method says of itself: paper, maths, hyper-parameters, read from its one definition.
+
+A factory's options are its keywords, or the fields of a record (a named tuple) that several
+factories share: each is explained once, and has a name of its own on the command line.
+"""
 
 from __future__ import annotations
 
-import importlib
+import functools
 import inspect
 import re
 import typing
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, ParamSpec
 
-from fedtailor.core.errors import BadInput, unknown
+from fedtailor.core.errors import unknown
 from fedtailor.core.method import Method
 from fedtailor.core.options import Option, option_of
 
 Factory = Callable[..., Method]
+Arguments = ParamSpec("Arguments")
 
 
 class Page(NamedTuple):
-    """What `fedtailor show` has to say.
+    """What `fedtailor show` has to say of a method.
 
     Attributes:
       title: one line.
@@ -32,38 +37,6 @@ class Page(NamedTuple):
     deviations: str
     reference: str
     options: tuple[Option, ...]
-
-
-def find(name: str) -> Factory:
-    """A method's factory: by its name, or `package.module:factory`.
-
-    Raises:
-      BadInput: there is no such method.
-    """
-    from fedtailor.methods import METHODS
-    from fedtailor.methods.combine import combined
-
-    if name in METHODS:
-        return METHODS[name]
-    host, plus, part = name.rpartition("+")
-    if plus:
-        return combined(find(host), host, part)
-    module_name, colon, attribute = name.partition(":")
-    if not colon:
-        raise unknown("method", name, METHODS)
-    try:
-        factory = getattr(importlib.import_module(module_name), attribute)
-        takes = inspect.signature(factory).parameters if callable(factory) else {}
-    except Exception as error:  # a stranger's module may raise anything
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        raise BadInput(
-            f"method '{name}': {reason}: write package.module:factory, of a package installed or "
-            "on PYTHONPATH"
-        ) from error
-    if "task" not in takes:
-        raise BadInput(f"method '{name}': not a factory: its first parameter must be 'task'")
-    found: Factory = factory
-    return found
 
 
 _SECTION = re.compile(
@@ -91,16 +64,77 @@ def _meanings(args: str) -> dict[str, str]:
     return out
 
 
+class Record(NamedTuple):
+    """A parameter of a factory that is a record of options.
+
+    Attributes:
+      default: the record by default.
+      names: the record's fields by their names as options of the factory.
+    """
+
+    default: Any
+    names: dict[str, str]
+
+
+def records_of(factory: Callable[..., Any]) -> dict[str, Record]:
+    """A factory's parameters that are records; a field that is already taken gets a prefix."""
+    parameters = inspect.signature(factory).parameters
+    taken, found = set(parameters), {}
+    for name, parameter in parameters.items():
+        if isinstance(parameter.default, tuple) and hasattr(parameter.default, "_fields"):
+            fields = parameter.default._fields
+            names = {f"{name}_{field}" if field in taken else field: field for field in fields}
+            found[name] = Record(parameter.default, names)
+            taken |= set(names)
+    return found
+
+
+def flat_options(factory: Callable[Arguments, Method]) -> Callable[Arguments, Method]:
+    """A factory that also takes each option of its records by name.
+
+    Example:
+      >>> class Shape(NamedTuple):
+      ...     width: int = 1
+      ...     depth: int = 2
+      >>> @flat_options
+      ... def factory(task, *, shape=Shape()):
+      ...     return shape
+      >>> factory(None, depth=5), factory(None, shape=Shape(width=3))
+      (Shape(width=1, depth=5), Shape(width=3, depth=2))
+    """
+    records = records_of(factory)
+    if not records:
+        return factory
+
+    @functools.wraps(factory)
+    def flat(*arguments: Any, **options: Any) -> Method:
+        for name, record in records.items():
+            own = {field: options.pop(o) for o, field in record.names.items() if o in options}
+            if own:
+                options[name] = options.get(name, record.default)._replace(**own)
+        return factory(*arguments, **options)
+
+    return flat
+
+
 def options_of(maker: Callable[..., Any]) -> tuple[Option, ...]:
     """The hyper-parameters of a function or record, from its signature and docstring."""
     parts = _sections(inspect.cleandoc(maker.__doc__ or ""))
     meanings = _meanings(parts.get("Args", parts.get("Attributes", "")))
-    hints = typing.get_type_hints(maker, include_extras=True)
-    options = [
-        option_of(name, hints.get(name), parameter.default, meanings.get(name, ""))
-        for name, parameter in inspect.signature(maker).parameters.items()
-        if parameter.default is not inspect.Parameter.empty
-    ]
+    hints, records = typing.get_type_hints(maker, include_extras=True), records_of(maker)
+    options: list[Option | None] = []
+    for name, parameter in inspect.signature(maker).parameters.items():
+        if name in records:
+            default, names = records[name]
+            known = {option.name: option for option in options_of(type(default))}
+            options += [
+                known[field]._replace(name=there, default=getattr(default, field))
+                for there, field in names.items()
+                if field in known
+            ]
+        elif parameter.default is not inspect.Parameter.empty:
+            meaning = meanings.get(name, "")
+            options.append(option_of(name, hints.get(name), parameter.default, meaning))
     return tuple(o for o in options if o is not None)
 
 
@@ -130,48 +164,6 @@ def parse_options(factory: Factory, given: dict[str, Any]) -> dict[str, Any]:
     return {name: known[name].parse(value) for name, value in given.items()}
 
 
-class Footprint(NamedTuple):
-    """Sizes in units of one model, measured on a small federation with full participation.
-
-    Attributes:
-      down: received by a client per round.
-      up: sent by a client per round.
-      client: kept by a client between rounds.
-      server: kept by the server.
-      clients: how many clients there were.
-      parameters: numbers in one model.
-    """
-
-    down: float
-    up: float
-    client: float
-    server: float
-    clients: int
-    parameters: int
-
-
-def footprint(factory: Factory) -> Footprint:
-    """What a method keeps and sends, counted in a round that is not the first."""
-    import torch
-
-    from fedtailor.core import tree
-    from fedtailor.methods.check import Lab
-
-    lab = Lab(factory, {}, "dense")
-    sim = lab.play(rounds=2)
-    report = sim.step(torch.arange(lab.client_data.clients))
-    report = sim.step(torch.arange(lab.client_data.clients))  # everyone has uploaded by now
-    one = sum(p.numel() for p in sim.initial.values())
-    width = next(iter(sim.initial.values())).element_size()
-
-    def models(values: tree.Tree) -> float:
-        return sum(leaf.numel() for leaf in tree.leaves(values)) / one
-
-    return Footprint(
-        float(report.down.double().mean()) / (one * width),
-        float(report.up.double().mean()) / (one * width),
-        models(sim.states.rows) / lab.client_data.clients,
-        models(sim.server),
-        lab.client_data.clients,
-        one,
-    )
+def one_line(error: Exception) -> str:
+    """What a stranger's code raised, for a message of one line."""
+    return " ".join(f"{type(error).__name__}: {error}".split())

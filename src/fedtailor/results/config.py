@@ -210,7 +210,8 @@ def make_config(method: str, given: dict[str, Any], options: dict[str, Any]) -> 
     Raises:
       BadInput: something is unknown or out of range.
     """
-    from fedtailor.methods.describe import find, parse_options  # late: they need torch
+    from fedtailor.methods.describe import parse_options  # late: they need torch
+    from fedtailor.methods.find import find
 
     known = settings()
     for name in given:

@@ -23,7 +23,7 @@ from fedtailor.datasets import Encoder, Source, encode, load
 from fedtailor.datasets.wording import quoted
 from fedtailor.engine import ClientData
 from fedtailor.engine.loops.runner import use_precision
-from fedtailor.methods.describe import find
+from fedtailor.methods.find import find
 from fedtailor.models import build
 from fedtailor.partition import (
     Partition,
@@ -41,7 +41,6 @@ from fedtailor.runs.schedule import networks
 
 DEFAULT_CLIENTS, DEFAULT_PARTITION = 20, "dirichlet:0.1"
 DEFAULT_MODELS = {"image": "cnn", "table": "mlp", "text": "fasttext"}
-NEEDS_VALIDATION = frozenset({"fedfomo", "fedfomo-ma", "pmixfed", "mix"})  # methods and parts
 
 
 class World(NamedTuple):
@@ -292,9 +291,6 @@ def make_method(config: Config, task: Task, whole: Task | None = None) -> Method
       task: the clients' network.
       whole: the server's, where clients have several.
     """
-    parts = set(config.method.split("+"))
-    if parts & NEEDS_VALIDATION and config.val == 0 and not config.partition_file:
-        raise BadInput(f"val is 0, but {config.method} looks at validation rows: raise --val")
     factory = find(config.method)
     if config.dp_clip:
         require_accountant()
@@ -302,11 +298,6 @@ def make_method(config: Config, task: Task, whole: Task | None = None) -> Method
             raise BadInput(
                 f"DP-SGD with '{config.model}': BatchNorm mixes examples, so none is private: "
                 "choose a model with GroupNorm or without normalisation"
-            )
-        if parts & {"fedala", "ala"}:
-            raise BadInput(
-                f"DP-SGD with '{config.method}': ALA decides by training losses without noise, so "
-                "there is no guarantee: choose another method"
             )
     several: dict[str, Any] = {}
     known = inspect.signature(factory).parameters
@@ -317,11 +308,10 @@ def make_method(config: Config, task: Task, whole: Task | None = None) -> Method
     if "participation" in known and "participation" not in config.options:
         several["participation"] = config.participation
     method = factory(task, recipe=config.recipe(), **config.options, **several)
-    if config.dp_clip and method.donate:
-        raise BadInput(
-            f"DP-SGD with '{config.method}': clients give rows away as they are, so there is no "
-            "guarantee: choose another method (with beta=0 it is FedAvg)"
-        )
+    if method.validates and config.val == 0 and not config.partition_file:
+        raise BadInput(f"val is 0, but {config.method} looks at validation rows: raise --val")
+    if config.dp_clip and method.not_private:
+        raise BadInput(f"DP-SGD with '{config.method}': {method.not_private}")
     return method
 
 

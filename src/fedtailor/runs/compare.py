@@ -13,7 +13,8 @@ import numpy as np
 from fedtailor.core.errors import BadInput, unknown
 from fedtailor.core.version import __version__
 from fedtailor.methods import METHODS
-from fedtailor.methods.describe import find, page
+from fedtailor.methods.describe import page
+from fedtailor.methods.find import find
 from fedtailor.results.config import Config, make_config
 from fedtailor.results.folder import (
     COMPARISON,

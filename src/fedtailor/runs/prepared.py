@@ -56,14 +56,13 @@ class PreparedRun:
         )
         form = self.world.encoder.form
         fed = self.world.client_data
-        self.leaks = config.options.get("acc_source") == "test"
-        if self.leaks:  # for literal replication only: methods look at test rows
-            fed = fed._replace(val=fed.test)
         having = networks(config.depths, config.model, fed.clients)
         self.networks = {fed.names[int(i)]: model for model, ids in having for i in ids}
         engine = "vectorised" if config.engine == "auto" else config.engine
         config = replace(config, engine=engine)
         (self.method, self.task, first), *others = make_players(config, form, fed.clients)
+        if self.method.leaks:  # for literal replication only: methods look at test rows
+            fed = fed._replace(val=fed.test)
         model = next(name for name, ids in having if torch.equal(ids, first))
         self.config = config = replace(config, model=model)
         self.folder = folder

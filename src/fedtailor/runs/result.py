@@ -15,7 +15,8 @@ from fedtailor.core.privacy import Spent
 from fedtailor.core.training import Score
 from fedtailor.core.version import __version__
 from fedtailor.engine.memory import peak_memory
-from fedtailor.methods.describe import find, page
+from fedtailor.methods.describe import page
+from fedtailor.methods.find import find
 from fedtailor.results.metrics import accuracies, best_round, summarise
 from fedtailor.runs.build import hardware
 from fedtailor.runs.prepared import PreparedRun
@@ -70,7 +71,7 @@ def facts_of(run: PreparedRun) -> dict[str, Any]:
         "rows_digest": run.world.rows_digest(),
         "participation": config.participation,
         "networks": run.networks if config.depths else {},
-        "leaks_test": run.leaks,
+        "leaks_test": run.method.leaks,
         "rounds": config.rounds,
         "engine": config.engine,
         "precision": config.precision,

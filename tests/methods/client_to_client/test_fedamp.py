@@ -9,11 +9,11 @@ from fedtailor.core import rng, tree
 from fedtailor.core.task import Task
 from fedtailor.core.training import Recipe, fit, prox
 from fedtailor.methods import fedamp, heurfedamp, local
-from fedtailor.methods.describe import find as find_method
-from fedtailor.methods.parts.ala import ala
+from fedtailor.methods.find import find as find_method
 from tests.methods.worlds import (
     ENGINES,
     HALF,
+    ala_alone,
     data_of,
     gap,
     models,
@@ -211,10 +211,10 @@ def test_ala_begins_with_the_adapted_model_and_is_pulled_to_the_mixture(engine):
     sim.server = sim.server | {"models": far}
     turn = sim._turn(rng.TURN).of(torch.tensor(2))
     mixture = sim.method.send(sim.server, torch.tensor(2), turn)["params"]
-    memory = tree.index(sim.states.rows["begin"], 2)
-    part = ala(**options)(task, task.blocks, recipe)
+    memory = tree.index(tree.drop(sim.states.rows, ["host"]), 2)
+    part = ala_alone(task, recipe, **options)
     data, mine = data_of(world, 2), turn.at_client()
-    adapted = part.adapt(mixture, memory, {}, data, mine.aside()).params
+    adapted = part.adapt(mixture, memory, {}, data, mine).params
     assert gap(adapted, mixture) > 1e-2
     results = {
         name: fit(task, adapted, data, mine, recipe, loss=prox(task, 2.0), given={"anchor": centre})

@@ -11,11 +11,12 @@ from fedtailor.core.task import Task
 from fedtailor.core.training import Recipe
 from fedtailor.core.tree import Params, Tree
 from fedtailor.methods import fedala, fedavg, local
-from fedtailor.methods.parts.ala import ala
-from fedtailor.methods.parts.start import Begin, Begun
+from fedtailor.methods.parts.start import Start
 from tests.methods.worlds import (
     ENGINES,
     HALF,
+    Probe,
+    ala_alone,
     data_of,
     find,
     gap,
@@ -177,16 +178,16 @@ def test_a_single_client_is_local(engine):
 # --------------------------------------------------------------------------------- the part itself
 
 
-def _part(task: Task, batch: int = 10, **options) -> Begin:
-    return ala(**options)(task, task.blocks, Recipe(batch=batch))
+def _part(task: Task, batch: int = 10, **options) -> Probe:
+    return ala_alone(task, Recipe(batch=batch), **options)
 
 
-def _memory(part: Begin, received: Params, own: Params, **changes) -> Tree:
+def _memory(part: Probe, received: Params, own: Params, **changes) -> Tree:
     """What a client with this model of its own remembers."""
     return part.start(received, own) | changes
 
 
-def _adapt(part: Begin, received: Params, memory: Tree, data: Data, key: int = 0) -> Begun:
+def _adapt(part: Probe, received: Params, memory: Tree, data: Data, key: int = 0) -> Start:
     with torch.no_grad():
         return part.adapt(received, memory, {}, data, turn_of(3, key))
 

@@ -9,11 +9,11 @@ import torch
 from torch import nn
 
 import fedtailor
+import fedtailor.methods.mixture.pmixfed as mixing
 from fedtailor.core import rng, tree
 from fedtailor.core.task import Task, classification
 from fedtailor.core.training import Recipe, fit
 from fedtailor.methods import fedavg, fedsim, local, pmixfed
-from fedtailor.methods.parts import mixing
 from tests.methods.worlds import (
     ENGINES,
     HALF,

@@ -4,14 +4,14 @@ import pytest
 import torch
 from torch import nn
 
+import fedtailor.methods.mixture.pmixfed as mixing
 from fedtailor.core import rng, tree
 from fedtailor.core.task import Task, classification
 from fedtailor.core.training import Recipe, fit
 from fedtailor.engine import Simulation
 from fedtailor.engine.fold import Fold
 from fedtailor.methods import fedalt, fedavg, fedrep, fedsim, local
-from fedtailor.methods.describe import find as find_method
-from fedtailor.methods.parts import mixing
+from fedtailor.methods.find import find as find_method
 from fedtailor.methods.parts.partial import Phase, all_names, partial
 from tests.methods.worlds import (
     ENGINES,

@@ -6,7 +6,7 @@ import torch
 from fedtailor.core import tree
 from fedtailor.core.training import Recipe
 from fedtailor.methods import fedavg, local, partialfed
-from fedtailor.methods.describe import find as find_method
+from fedtailor.methods.find import find as find_method
 from tests.methods.worlds import (
     ENGINES,
     HALF,

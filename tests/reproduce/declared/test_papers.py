@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from fedtailor.datasets import KNOWN
-from fedtailor.methods.describe import find, page
+from fedtailor.methods.describe import page
+from fedtailor.methods.find import find
 from fedtailor.models import build
 from fedtailor.partition import Partition, divide, parse_partition, split_rows
 from fedtailor.reproduce.declared.declare import read_papers

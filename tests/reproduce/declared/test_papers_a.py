@@ -6,7 +6,8 @@ from functools import cache
 
 import pytest
 
-from fedtailor.methods.describe import find, page
+from fedtailor.methods.describe import page
+from fedtailor.methods.find import find
 from fedtailor.partition import parse_partition
 from fedtailor.reproduce.declared.declare import read_papers
 from fedtailor.reproduce.declared.schema import Experiment

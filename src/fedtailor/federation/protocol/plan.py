@@ -173,7 +173,7 @@ def _refuse_what_sites_cannot(config: Config, method: Method) -> None:
     for name in ("depths", "join", "held_out"):
         if value := getattr(config, name):
             raise BadInput(f"{name} is '{value}': it is for simulations; leave it out")
-    if config.options.get("acc_source") == "test":
+    if method.leaks:
         raise BadInput("acc_source is 'test': it is for simulations; leave it out")
 
 

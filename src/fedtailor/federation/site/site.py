@@ -50,7 +50,7 @@ from fedtailor.federation.site.model_card import accuracy, finetuned_model, writ
 from fedtailor.federation.site.settings import BASELINE, SCORES, SiteSettings
 from fedtailor.federation.site.state import SavedState, SiteStore, StateError
 from fedtailor.methods import METHODS
-from fedtailor.methods.combine import PARTS
+from fedtailor.methods.combine import WRAPPERS
 from fedtailor.models import MODELS
 from fedtailor.results.folder import write_atomically
 
@@ -207,7 +207,7 @@ class Site:
     def _allow(self, method: str, model: str) -> None:
         """Only what the site agreed to: code from elsewhere must be named in its file."""
         allowed = self.settings.allow
-        ours = all(part in METHODS or part in PARTS for part in method.split("+"))
+        ours = all(part in METHODS or part in WRAPPERS for part in method.split("+"))
         if (allowed is None and not ours) or (allowed is not None and method not in allowed):
             raise Refused(
                 "method", f"the site does not take part in '{method}': its file does not allow it"

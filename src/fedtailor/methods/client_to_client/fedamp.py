@@ -11,7 +11,6 @@ from fedtailor.core.task import Task
 from fedtailor.core.training import Recipe
 from fedtailor.core.tree import Params
 from fedtailor.methods.parts.attention import attentive, pairwise, squared_distances
-from fedtailor.methods.parts.start import Starter, as_received
 
 
 def fedamp(
@@ -21,7 +20,6 @@ def fedamp(
     lam: NonNegative = 1.0,
     sigma: Above = 1.0,
     recipe: Recipe = Recipe(),
-    begin: Starter = as_received,
 ) -> Method:
     """Attentive message passing: the closer two models are, the more they attract each other.
 
@@ -35,7 +33,6 @@ def fedamp(
       lam: strength λ; the pull on a client is λ/α_K. With 0 this is training alone.
       sigma: scale σ of the attention.
       recipe: how a client trains in a round.
-      begin: where local training begins, instead of w_i.
 
     Deviations: clients that are absent count with their latest upload. The pull has a gradient (in
     one public code it is made of detached tensors, and the method is training alone).
@@ -51,4 +48,4 @@ def fedamp(
         others = others / others.sum(1, keepdim=True).clamp(min=1)
         return others + torch.diag(1 - others.sum(1))
 
-    return attentive(task, weigh, lam / alpha_K, recipe, begin)
+    return attentive(task, weigh, lam / alpha_K, recipe)

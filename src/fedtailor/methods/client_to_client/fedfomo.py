@@ -130,4 +130,6 @@ def fedfomo(
     def record(server: Tree) -> Tree:
         return {"affinity": server["affinity"]}
 
-    return Method(init, send, start, client, receive, personal, task.predict, record)
+    return Method(
+        init, send, start, client, receive, personal, task.predict, record, validates=True
+    )

@@ -90,4 +90,5 @@ def fedfomo_ma(task: Task, *, recipe: Recipe = Recipe()) -> Method:
         personal,
         task.predict,
         general=lambda msg, state: msg["mean"],
+        validates=True,
     )

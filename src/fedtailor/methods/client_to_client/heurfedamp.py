@@ -11,7 +11,6 @@ from fedtailor.core.task import Task
 from fedtailor.core.training import Recipe
 from fedtailor.core.tree import Params
 from fedtailor.methods.parts.attention import attentive, cosines, pairwise
-from fedtailor.methods.parts.start import Starter, as_received
 
 
 def heurfedamp(
@@ -21,7 +20,6 @@ def heurfedamp(
     lam: NonNegative = 1.0,
     sigma: NonNegative = 10.0,
     recipe: Recipe = Recipe(),
-    begin: Starter = as_received,
 ) -> Method:
     """FedAMP for deep networks: attention by the angle between models, a fixed weight for oneself.
 
@@ -32,7 +30,6 @@ def heurfedamp(
       lam: strength λ of the pull towards u_i. With 0 this is training alone.
       sigma: sharpness σ of the attention.
       recipe: how a client trains in a round.
-      begin: where local training begins, instead of w_i.
 
     Deviations: as fedamp.
 
@@ -48,4 +45,4 @@ def heurfedamp(
         others = alike.masked_fill(eye, -torch.inf).softmax(1)
         return torch.where(eye, self_weight, (1 - self_weight) * others)
 
-    return attentive(task, weigh, lam, recipe, begin)
+    return attentive(task, weigh, lam, recipe)

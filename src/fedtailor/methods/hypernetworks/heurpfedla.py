@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 from fedtailor.core.method import Method
-from fedtailor.core.options import Count, NonNegative, Whole
+from fedtailor.core.options import Whole
 from fedtailor.core.task import Task
 from fedtailor.core.training import Recipe
-from fedtailor.methods.parts.layerwise import LayerWeights, Normalisation, layer_wise
+from fedtailor.methods.describe import flat_options
+from fedtailor.methods.parts.layerwise import LayerWeights, layer_wise
 
 
+@flat_options
 def heurpfedla(
     task: Task,
     *,
     k: Whole = 1,
-    hn_lr: NonNegative = 0.005,
-    embed: Count = 100,
-    hidden: Count = 100,
-    depth: Count = 3,
-    normalisation: Normalisation = "softmax",
+    nets: LayerWeights = LayerWeights(),
     recipe: Recipe = Recipe(),
 ) -> Method:
     """As pFedLA; the k blocks with the largest self-weight α_i^{l,i} are not sent down.
@@ -27,11 +25,7 @@ def heurpfedla(
 
     Args:
       k: blocks that are retained; 0 is pFedLA, all of them is training alone.
-      hn_lr: learning rate of pFedLA's hypernetworks; see there on 0.005.
-      embed: size of an embedding.
-      hidden: width of a hypernetwork's layers.
-      depth: how many layers it has.
-      normalisation: `softmax` or `relu_norm`.
+      nets: how the hypernetworks look and learn.
       recipe: how a client trains in a round.
 
     Deviations: Eq. 12 writes retained blocks as aggregated ones, though they are not transmitted;
@@ -40,5 +34,4 @@ def heurpfedla(
     Reference: Ma et al., "Layer-wised Model Aggregation for Personalized Federated Learning",
     CVPR 2022, https://arxiv.org/abs/2205.03993
     """
-    how = LayerWeights(hn_lr, embed, hidden, depth, normalisation)
-    return layer_wise(task, how, recipe, retained=k)
+    return layer_wise(task, nets, recipe, retained=k)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from torch import Tensor
 from torch.func import vjp, vmap
@@ -14,29 +14,45 @@ from fedtailor.core.method import Clients, Method, Outcome, Upload
 from fedtailor.core.optim import clip_norm, sgd
 from fedtailor.core.options import Count, NonNegative, Share, Whole
 from fedtailor.core.rng import Key, Turn
-from fedtailor.core.task import Task, blocks_without
+from fedtailor.core.task import Task
 from fedtailor.core.training import Gradient, Recipe, as_is, fit
 from fedtailor.core.tree import Params, Tree
+from fedtailor.methods.describe import flat_options
 from fedtailor.methods.parts.hypernetwork import mlp_writer, table_writer
-from fedtailor.methods.parts.start import Starter, as_received
 
 
+class Hypernetwork(NamedTuple):
+    """The hypernetwork's shape, and how it learns.
+
+    Attributes:
+      hidden: width of the hypernetwork's hidden layers.
+      depth: number of hidden layers.
+      embed: size of a client's embedding; 0 takes 1 + a quarter of the number of clients.
+      lr: learning rate of the hypernetwork (SGD).
+      momentum: of that SGD.
+      weight_decay: of that SGD.
+      clip: largest norm of the hypernetwork's gradient.
+    """
+
+    hidden: Count = 100
+    depth: Whole = 3
+    embed: Whole = 0
+    lr: NonNegative = 0.01
+    momentum: Share = 0.9
+    weight_decay: NonNegative = 0.001
+    clip: NonNegative = 50.0
+
+
+@flat_options
 def pfedhn(
     task: Task,
     *,
-    hidden: Count = 100,
-    depth: Whole = 3,
-    embed: Whole = 0,
-    lr: NonNegative = 0.01,
-    momentum: Share = 0.9,
-    weight_decay: NonNegative = 0.001,
-    clip: NonNegative = 50.0,
+    net: Hypernetwork = Hypernetwork(),
     inner_steps: Whole = 0,
     inner_clip: NonNegative = 50.0,
     local_head: bool = False,
     network: Literal["mlp", "table"] = "mlp",
     recipe: Recipe = Recipe(),
-    prepare: Starter = as_received,
     gradient: Gradient = as_is,
 ) -> Method:
     """The server writes each client's parameters from an embedding; updates train the writer.
@@ -50,19 +66,12 @@ def pfedhn(
     their head, with `local_head`). Tested with θ_k as written.
 
     Args:
-      hidden: width of the hypernetwork's hidden layers.
-      depth: number of hidden layers.
-      embed: size of a client's embedding; 0 takes 1 + a quarter of the number of clients.
-      lr: learning rate of the hypernetwork (SGD).
-      momentum: of that SGD.
-      weight_decay: of that SGD.
-      clip: largest norm of the hypernetwork's gradient.
+      net: the hypernetwork's shape, and how it learns.
       inner_steps: batches per client and round; 0 trains for the recipe's epochs (official: 50).
       inner_clip: largest norm of a client's gradients.
       local_head: pFedHN-PC: the hypernetwork writes the body, each client keeps its own head.
       network: `mlp`, or `table`, a look-up table instead of a network (a yardstick).
       recipe: how a client trains in a round.
-      prepare: for methods built on this one: what their training is given.
       gradient: for methods built on this one: how steps come from gradients.
 
     Deviations: a round may have several clients, their gradients are averaged (the official code
@@ -76,42 +85,34 @@ def pfedhn(
     names = tuple(name for block in task.blocks for name in block if name not in kept)
     like = task.init(rng.key(0))
     shapes = {name: tuple(like[name].shape) for name in names}
-    writer = table_writer(names) if network == "table" else mlp_writer(shapes, hidden, depth, embed)
-    optimiser = sgd(lr, momentum, weight_decay)
-    starter = prepare(task, blocks_without(task.blocks, kept), recipe)
+    mlp = mlp_writer(shapes, net.hidden, net.depth, net.embed)
+    writer = table_writer(names) if network == "table" else mlp
+    optimiser = sgd(net.lr, net.momentum, net.weight_decay)
     inner = replace(recipe, steps=inner_steps or recipe.steps, clip=recipe.clip or inner_clip)
 
     def init(clients: Clients, initial: Params, key: Key) -> Tree:
-        net = writer.init(clients, initial, key)
-        return {"net": net, "memory": optimiser.init(net)}
+        first = writer.init(clients, initial, key)
+        return {"net": first, "memory": optimiser.init(first)}
 
     def send(server: Tree, cid: Tensor, turn: Turn) -> Tree:
         return {"params": writer.write(server["net"], cid)}
 
     def start(msg: Tree, initial: Params, key: Key) -> Tree:
-        return {
-            "own": tree.pick(initial, sorted(kept)),
-            "begin": starter.start(msg["params"], tree.pick(initial, names)),
-        }
+        return {"own": tree.pick(initial, sorted(kept))}
 
     def client(msg: Tree, state: Tree, data: Data, turn: Turn) -> Outcome:
-        here = starter.adapt(msg["params"], state["begin"], state["own"], data, turn.aside())
-        model = here.params | state["own"]
-        params = fit(task, model, data, turn, inner, gradient=gradient, given=here.given)
-        trained = tree.pick(params, names)
-        own = {
-            "own": tree.pick(params, sorted(kept)),
-            "begin": starter.keep(here.memory, trained),
-        }
-        upload = Upload(each={"moved": tree.sub(msg["params"], trained)})
-        return Outcome(own, upload, params, here.notes)
+        model, given = msg["params"] | state["own"], msg.get("given")
+        params = fit(task, model, data, turn, inner, gradient=gradient, given=given)
+        moved = tree.sub(msg["params"], tree.pick(params, names))
+        own = {"own": tree.pick(params, sorted(kept))}
+        return Outcome(own, Upload(each={"moved": moved}), params)
 
     def receive(server: Tree, ids: Tensor, up: Upload, turn: Turn) -> Tree:
         write = vmap(writer.write, (None, 0))
-        pull = vjp(lambda net: write(net, ids), server["net"])[1]
+        pull = vjp(lambda hyper: write(hyper, ids), server["net"])[1]
         # no name for the gradients: the network is large, and a name would keep them
         step, memory = optimiser.update(
-            clip_norm(pull(tree.scale(up.each["moved"], 1 / len(ids)))[0], clip),
+            clip_norm(pull(tree.scale(up.each["moved"], 1 / len(ids)))[0], net.clip),
             server["memory"],
             server["net"],
         )

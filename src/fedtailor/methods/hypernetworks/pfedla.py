@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from fedtailor.core.method import Method
-from fedtailor.core.options import Count, NonNegative
 from fedtailor.core.task import Task
 from fedtailor.core.training import Recipe
-from fedtailor.methods.parts.layerwise import LayerWeights, Normalisation, layer_wise
+from fedtailor.methods.describe import flat_options
+from fedtailor.methods.parts.layerwise import LayerWeights, layer_wise
 
 
+@flat_options
 def pfedla(
     task: Task,
     *,
-    hn_lr: NonNegative = 0.005,
-    embed: Count = 100,
-    hidden: Count = 100,
-    depth: Count = 3,
-    normalisation: Normalisation = "softmax",
+    nets: LayerWeights = LayerWeights(),
     recipe: Recipe = Recipe(),
 ) -> Method:
     """A hypernetwork per client weighs every client's model, block by block.
@@ -30,12 +27,7 @@ def pfedla(
     and hypernetwork. Clients keep nothing but running statistics. Tested with θ̄_i.
 
     Args:
-      hn_lr: learning rate η of the hypernetworks; 0.005 left the weights near 1/N in our trials,
-        0.5 to 1 did not.
-      embed: size of an embedding.
-      hidden: width of a hypernetwork's layers.
-      depth: how many layers it has.
-      normalisation: `softmax`, or `relu_norm` (ReLU, divided by the sum) as in the public code.
+      nets: how the hypernetworks look and learn.
       recipe: how a client trains in a round.
 
     Deviations: Eq. 10 and 11 leave the sign open; both public codes subtract J ᵀΔ and climb the
@@ -46,5 +38,4 @@ def pfedla(
     Reference: Ma et al., "Layer-wised Model Aggregation for Personalized Federated Learning",
     CVPR 2022, https://arxiv.org/abs/2205.03993
     """
-    make = LayerWeights(hn_lr, embed, hidden, depth, normalisation)
-    return layer_wise(task, make, recipe, retained=0)
+    return layer_wise(task, nets, recipe, retained=0)

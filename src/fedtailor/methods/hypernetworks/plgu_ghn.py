@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 from fedtailor.core.method import Method
-from fedtailor.core.options import AboveOne, Count, NonNegative, Share, Whole
+from fedtailor.core.options import NonNegative
 from fedtailor.core.task import Task
 from fedtailor.core.training import Recipe
-from fedtailor.methods.hypernetworks.pfedhn import pfedhn
-from fedtailor.methods.parts.lwsam import Form, Scale, lwsam, scored
+from fedtailor.methods.describe import flat_options
+from fedtailor.methods.hypernetworks.pfedhn import Hypernetwork, pfedhn
+from fedtailor.methods.parts.lwsam import Ascent, lwsam, with_scores
 
 
+@flat_options
 def plgu_ghn(
     task: Task,
     *,
-    rho: NonNegative = 0.05,
-    p: AboveOne = 2.0,
-    score_scale: Scale = "mean1",
-    form: Form = "eq5",
-    hidden: Count = 100,
-    depth: Whole = 3,
-    embed: Whole = 0,
-    lr: NonNegative = 0.01,
-    momentum: Share = 0.9,
-    weight_decay: NonNegative = 0.001,
-    clip: NonNegative = 50.0,
+    ascent: Ascent = Ascent(),
+    net: Hypernetwork = Hypernetwork(),
     inner_clip: NonNegative = 50.0,
     recipe: Recipe = Recipe(),
 ) -> Method:
@@ -33,17 +26,8 @@ def plgu_ghn(
         θ ← θ − η ∇F(θ + ε),  ε = LWSAM(∇F(θ), ξ);   the server learns from θ_i − θ as in pFedHN
 
     Args:
-      rho: radius ρ of the perturbation; with 0 this is pFedHN.
-      p: its norm.
-      score_scale: ξ scaled to `mean1`, `sum1`, or `identity`.
-      form: `eq5` or `asam`.
-      hidden: width of the hypernetwork's hidden layers.
-      depth: number of hidden layers.
-      embed: size of a client's embedding; 0 takes 1 + a quarter of the number of clients.
-      lr: learning rate of the hypernetwork (SGD).
-      momentum: of that SGD.
-      weight_decay: of that SGD.
-      clip: largest norm of the hypernetwork's gradient.
+      ascent: how gradients are perturbed; with ρ = 0 this is pFedHN.
+      net: pFedHN's hypernetwork, and how it learns.
       inner_clip: largest norm of a client's gradients.
       recipe: how a client trains in a round.
 
@@ -53,17 +37,6 @@ def plgu_ghn(
     Reference: Qu et al., "How to Prevent the Poor Performance Clients for Personalized Federated
     Learning?" (PLGU), CVPR 2023; announced there
     """
-    return pfedhn(
-        task,
-        hidden=hidden,
-        depth=depth,
-        embed=embed,
-        lr=lr,
-        momentum=momentum,
-        weight_decay=weight_decay,
-        clip=clip,
-        inner_clip=inner_clip,
-        recipe=recipe,
-        prepare=scored(score_scale),
-        gradient=lwsam(rho, p, form),
-    )
+    gradient = lwsam(ascent.rho, ascent.p, ascent.form)
+    host = pfedhn(task, net=net, inner_clip=inner_clip, recipe=recipe, gradient=gradient)
+    return with_scores(host, "params", task, ascent.score_scale, recipe)

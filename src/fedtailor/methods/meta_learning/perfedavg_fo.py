@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fedtailor.core.method import Method
 from fedtailor.core.options import NonNegative, Weighting
 from fedtailor.core.task import Task
 from fedtailor.core.training import Recipe
 from fedtailor.methods.one_model.fedavg import fedavg
-from fedtailor.methods.parts.meta import first_order, meta_learnt
-from fedtailor.methods.parts.start import Starter, as_received
+from fedtailor.methods.parts.meta import first_order, tested_after_a_step
 
 
 def perfedavg_fo(
@@ -18,7 +19,6 @@ def perfedavg_fo(
     beta: NonNegative = 0.0,
     weighting: Weighting = "data",
     recipe: Recipe = Recipe(),
-    begin: Starter = as_received,
 ) -> Method:
     """Meta-learning, first order: the gradient is taken after one inner step.
 
@@ -29,7 +29,6 @@ def perfedavg_fo(
       beta: outer learning rate β; 0 takes the recipe's.
       weighting: a client's weight in the mean: `data` or `uniform`.
       recipe: how a client trains in a round; a step uses two batches of its size.
-      begin: where local training begins.
 
     Deviations: b0 and b1 are the halves of one shuffled batch of twice the size. Models are adapted
     on training rows (several public codes adapt on test rows).
@@ -37,4 +36,6 @@ def perfedavg_fo(
     Reference: Fallah et al., "Personalized Federated Learning with Theoretical Guarantees: A
     Model-Agnostic Meta-Learning Approach", NeurIPS 2020, https://arxiv.org/abs/2002.07948
     """
-    return meta_learnt(fedavg, task, first_order(alpha), 2, alpha, beta, weighting, recipe, begin)
+    outer = replace(recipe, batch=2 * recipe.batch, lr=beta or recipe.lr)
+    host = fedavg(task, weighting=weighting, recipe=outer, gradient=first_order(alpha))
+    return tested_after_a_step(host, task, alpha, recipe)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fedtailor.core.method import Method
 from fedtailor.core.options import Above, NonNegative, Weighting
 from fedtailor.core.task import Task
 from fedtailor.core.training import Recipe
 from fedtailor.methods.one_model.fedavg import fedavg
-from fedtailor.methods.parts.meta import hessian_free, meta_learnt
-from fedtailor.methods.parts.start import Starter, as_received
+from fedtailor.methods.parts.meta import hessian_free, tested_after_a_step
 
 
 def perfedavg_hf(
@@ -19,7 +20,6 @@ def perfedavg_hf(
     d: Above = 0.001,
     weighting: Weighting = "data",
     recipe: Recipe = Recipe(),
-    begin: Starter = as_received,
 ) -> Method:
     """Meta-learning, Hessian-free: the Hessian's part by a difference of gradients.
 
@@ -32,13 +32,12 @@ def perfedavg_hf(
       d: length of the difference.
       weighting: a client's weight in the mean: `data` or `uniform`.
       recipe: how a client trains in a round; a step uses three batches of its size.
-      begin: where local training begins.
 
     Deviations: as perfedavg-fo, with thirds.
 
     Reference: Fallah et al., "Personalized Federated Learning with Theoretical Guarantees: A
     Model-Agnostic Meta-Learning Approach", NeurIPS 2020, https://arxiv.org/abs/2002.07948
     """
-    return meta_learnt(
-        fedavg, task, hessian_free(alpha, d), 3, alpha, beta, weighting, recipe, begin
-    )
+    outer = replace(recipe, batch=3 * recipe.batch, lr=beta or recipe.lr)
+    host = fedavg(task, weighting=weighting, recipe=outer, gradient=hessian_free(alpha, d))
+    return tested_after_a_step(host, task, alpha, recipe)

@@ -13,10 +13,9 @@ from fedtailor.core.method import Method, Outcome, Upload, by_size
 from fedtailor.core.options import Share, Weighting
 from fedtailor.core.rng import Key, Turn
 from fedtailor.core.task import Batch, Task
-from fedtailor.core.training import Recipe, descend
+from fedtailor.core.training import Recipe, Slope, descend
 from fedtailor.core.tree import Params, Tree
 from fedtailor.methods.one_model.fedavg import fedavg
-from fedtailor.methods.parts import blend
 
 
 def apfl(
@@ -67,7 +66,7 @@ def apfl(
                 one,
                 given={"w": w, "v": v},
                 carried=rest,
-                gradient=blend.of_share,
+                gradient=share_slope,
                 project=lambda a: a.clamp(0, 1),
             )
             share = found.theta["alpha"]
@@ -79,7 +78,7 @@ def apfl(
             recipe,
             given={"alpha": share},
             carried={"w": rest, "v": tree.pick(state["own"], task.buffers)},
-            gradient=blend.of_models,
+            gradient=models_slope,
             task=task,
             augment=task.augment,
         )
@@ -99,4 +98,37 @@ def apfl(
         client=client,
         personal=personal,
         general=lambda msg, state: msg["params"],
+        download=None,
     )
+
+
+def models_slope(at: Slope) -> Slope:
+    """The slopes of w, which learns for itself, and of v, which learns through the blend.
+
+        ∂/∂w := ∇F(w),     ∂/∂v = α ∇F(v̄)
+
+    `{"w", "v"}` are trained with `given["alpha"]`; each carries running statistics of its own. The
+    loss is the blend's.
+    """
+
+    def slope(pair: Tree, batch: Batch, given: Tree, carried: Tree) -> tuple[Tree, Tensor, Tree]:
+        for_w, _, with_w = at(pair["w"], batch, given, carried["w"])
+        mixed = tree.lerp(pair["w"], pair["v"], given["alpha"])
+        for_v, loss, with_v = at(mixed, batch.again(), given, carried["v"])
+        changed = {"w": carried["w"] | with_w, "v": carried["v"] | with_v}
+        return {"w": for_w, "v": tree.scale(for_v, given["alpha"])}, loss, changed
+
+    return slope
+
+
+def share_slope(at: Slope) -> Slope:
+    """The slope of α, with both models `given`: ∂F(v̄)/∂α = ⟨v − w, ∇F(v̄)⟩."""
+
+    def slope(theta: Tree, batch: Batch, given: Tree, carried: Tree) -> tuple[Tree, Tensor, Tree]:
+        mixed = tree.lerp(given["w"], given["v"], theta["alpha"])
+        grads, loss, _ = at(mixed, batch, given, carried)
+        apart = tree.sub(given["v"], given["w"])
+        dots = tree.leaves(tree.map(lambda g, d: (g * d).sum(), grads, apart))  # name by name
+        return {"alpha": torch.stack(dots).sum()}, loss, {}
+
+    return slope

@@ -5,13 +5,12 @@ from __future__ import annotations
 from torch import Tensor
 
 from fedtailor.core.data import Data
-from fedtailor.core.method import Clients, Method, Outcome, Upload, by_size
+from fedtailor.core.method import Clients, Download, Method, Outcome, Upload, beginning, by_size
 from fedtailor.core.options import Weighting
 from fedtailor.core.rng import Key, Turn
 from fedtailor.core.task import Task
 from fedtailor.core.training import Gradient, Loss, Recipe, as_is, fit
 from fedtailor.core.tree import Params, Tree
-from fedtailor.methods.parts.start import Starter, as_received
 
 
 def fedavg(
@@ -20,7 +19,6 @@ def fedavg(
     weighting: Weighting = "data",
     recipe: Recipe = Recipe(),
     loss: Loss | None = None,
-    begin: Starter = as_received,
     gradient: Gradient = as_is,
 ) -> Method:
     """Clients train the server's model; the server averages what they return.
@@ -35,7 +33,6 @@ def fedavg(
       recipe: how a client trains in a round.
       loss: for methods built on this one: another local loss, which is `given` the received model
         as its `anchor`.
-      begin: for methods built on this one: where local training begins.
       gradient: for methods built on this one: how steps come from gradients.
 
     Deviations: none. BatchNorm's running statistics are averaged like parameters.
@@ -43,7 +40,6 @@ def fedavg(
     Reference: McMahan et al., "Communication-Efficient Learning of Deep Networks from
     Decentralized Data", AISTATS 2017, https://arxiv.org/abs/1602.05629
     """
-    starter = begin(task, task.blocks, recipe)
 
     def init(clients: Clients, initial: Params, key: Key) -> Tree:
         return {"params": initial}
@@ -52,24 +48,20 @@ def fedavg(
         return {"params": server["params"]}
 
     def start(msg: Tree, initial: Params, key: Key) -> Tree:
-        return starter.start(msg["params"], initial)
+        return {}
 
     def client(msg: Tree, state: Tree, data: Data, turn: Turn) -> Outcome:
-        here = starter.adapt(msg["params"], state, {}, data, turn.aside())
+        begin = beginning(msg, msg["params"])
         given = {"anchor": msg["params"]} if loss else None
-        params = fit(
-            task, here.params, data, turn, recipe, loss=loss, given=given, gradient=gradient
-        )
-        upload = Upload({"params": params}, by_size(data, weighting))
-        return Outcome(starter.keep(here.memory, params), upload, params, here.notes)
+        params = fit(task, begin, data, turn, recipe, loss=loss, given=given, gradient=gradient)
+        return Outcome(state, Upload({"params": params}, by_size(data, weighting)), params)
 
     def receive(server: Tree, ids: Tensor, up: Upload, turn: Turn) -> Tree:
         return {"params": up.mean["params"]}
 
     def personal(msg: Tree, state: Tree, data: Data, turn: Turn) -> Params:
-        return starter.adapt(msg["params"], state, {}, data, turn.aside()).params
+        return beginning(msg, msg["params"])
 
-    method = Method(init, send, start, client, receive, personal, task.predict)
-    if starter.trivial:  # the personal model is the global one
-        return method
-    return method._replace(general=lambda msg, state: msg["params"])
+    return Method(
+        init, send, start, client, receive, personal, task.predict, download=Download("params")
+    )

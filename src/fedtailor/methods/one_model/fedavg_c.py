@@ -7,7 +7,7 @@ from fedtailor.core.options import Weighting, Whole
 from fedtailor.core.task import Task
 from fedtailor.core.training import Recipe
 from fedtailor.methods.one_model.fedavg import fedavg
-from fedtailor.methods.parts.start import finetuned
+from fedtailor.methods.parts.start import with_finetuning
 
 
 def fedavg_c(
@@ -26,4 +26,4 @@ def fedavg_c(
 
     Reference: Zhang et al., "FedALA", AAAI 2023, https://arxiv.org/abs/2212.01197 (its control)
     """
-    return fedavg(task, weighting=weighting, recipe=recipe, begin=finetuned(F))
+    return with_finetuning(fedavg(task, weighting=weighting, recipe=recipe), task, recipe, F)

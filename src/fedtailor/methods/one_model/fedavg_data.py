@@ -7,7 +7,6 @@ from fedtailor.core.options import Share, Weighting
 from fedtailor.core.task import Task
 from fedtailor.core.training import Recipe
 from fedtailor.methods.one_model.fedavg import fedavg
-from fedtailor.methods.parts.start import Starter, as_received
 
 
 def fedavg_data(
@@ -16,7 +15,6 @@ def fedavg_data(
     beta: Share = 0.05,
     weighting: Weighting = "data",
     recipe: Recipe = Recipe(),
-    begin: Starter = as_received,
 ) -> Method:
     """Once, every client gives a share of its training rows to a pool that all train on.
 
@@ -29,12 +27,15 @@ def fedavg_data(
       beta: share β that each client gives; with 0 this is FedAvg.
       weighting: a client's weight in the mean: `data` or `uniform`.
       recipe: how a client trains in a round.
-      begin: where local training begins.
 
     Deviations: FedFomo's code gives arg · n_k / N rows, with an argument that is not known.
 
     Reference: Zhao et al., "Federated Learning with Non-IID Data",
     https://arxiv.org/abs/1806.00582
     """
-    method = fedavg(task, weighting=weighting, recipe=recipe, begin=begin)
-    return method._replace(donate=beta)
+    method = fedavg(task, weighting=weighting, recipe=recipe)
+    why = (
+        "clients give rows away as they are, so there is no guarantee: choose another method "
+        "(with beta=0 it is FedAvg)"
+    )
+    return method._replace(donate=beta, not_private=why if beta else "")

@@ -7,7 +7,6 @@ from fedtailor.core.options import NonNegative, Weighting
 from fedtailor.core.task import Task
 from fedtailor.core.training import Recipe, prox
 from fedtailor.methods.one_model.fedavg import fedavg
-from fedtailor.methods.parts.start import Starter, as_received
 
 
 def fedprox(
@@ -16,7 +15,6 @@ def fedprox(
     mu: NonNegative = 0.1,
     weighting: Weighting = "data",
     recipe: Recipe = Recipe(),
-    begin: Starter = as_received,
 ) -> Method:
     """FedAvg with a proximal term in the clients' loss.
 
@@ -27,7 +25,6 @@ def fedprox(
         is FedAvg.
       weighting: a client's weight in the mean: `data` or `uniform`.
       recipe: how a client trains in a round.
-      begin: where local training begins; the proximal term is around the received model.
 
     Deviations: the paper lets clients stop early at γ-inexact solutions; here all train for the
     recipe's epochs, as in every later comparison.
@@ -35,4 +32,4 @@ def fedprox(
     Reference: Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020,
     https://arxiv.org/abs/1812.06127
     """
-    return fedavg(task, weighting=weighting, recipe=recipe, loss=prox(task, mu), begin=begin)
+    return fedavg(task, weighting=weighting, recipe=recipe, loss=prox(task, mu))

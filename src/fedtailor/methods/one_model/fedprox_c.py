@@ -7,7 +7,7 @@ from fedtailor.core.options import NonNegative, Weighting, Whole
 from fedtailor.core.task import Task
 from fedtailor.core.training import Recipe, prox
 from fedtailor.methods.one_model.fedprox import fedprox
-from fedtailor.methods.parts.start import finetuned
+from fedtailor.methods.parts.start import with_finetuning
 
 
 def fedprox_c(
@@ -32,5 +32,5 @@ def fedprox_c(
 
     Reference: Zhang et al., "FedALA", AAAI 2023, https://arxiv.org/abs/2212.01197 (its control)
     """
-    begin = finetuned(F, prox(task, mu))
-    return fedprox(task, mu=mu, weighting=weighting, recipe=recipe, begin=begin)
+    host = fedprox(task, mu=mu, weighting=weighting, recipe=recipe)
+    return with_finetuning(host, task, recipe, F, prox(task, mu))

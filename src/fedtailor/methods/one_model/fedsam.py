@@ -7,7 +7,6 @@ from fedtailor.core.options import NonNegative, Weighting
 from fedtailor.core.task import Task
 from fedtailor.core.training import Recipe, sam
 from fedtailor.methods.one_model.fedavg import fedavg
-from fedtailor.methods.parts.start import Starter, as_received
 
 
 def fedsam(
@@ -16,7 +15,6 @@ def fedsam(
     rho: NonNegative = 0.05,
     weighting: Weighting = "uniform",
     recipe: Recipe = Recipe(),
-    begin: Starter = as_received,
 ) -> Method:
     """FedAvg whose clients step along the gradient at the worst point nearby.
 
@@ -26,11 +24,10 @@ def fedsam(
       rho: radius ρ; with 0 this is FedAvg.
       weighting: a client's weight in the mean: `uniform` (as in PLGU's comparison) or `data`.
       recipe: how a client trains in a round.
-      begin: where local training begins.
 
     Deviations: running statistics of BatchNorm come from the first of the two passes.
 
     Reference: Qu et al., "Generalized Federated Learning via Sharpness Aware Minimization", ICML
     2022, https://arxiv.org/abs/2206.02618
     """
-    return fedavg(task, weighting=weighting, recipe=recipe, begin=begin, gradient=sam(rho))
+    return fedavg(task, weighting=weighting, recipe=recipe, gradient=sam(rho))

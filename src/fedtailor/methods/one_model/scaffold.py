@@ -82,4 +82,6 @@ def scaffold(task: Task, *, server_lr: NonNegative = 1.0, recipe: Recipe = Recip
             "control": tree.add(server["control"], tree.scale(up.mean["change"], part)),
         }
 
-    return fedavg(task)._replace(init=init, send=send, start=start, client=client, receive=receive)
+    return fedavg(task)._replace(
+        init=init, send=send, start=start, client=client, receive=receive, download=None
+    )

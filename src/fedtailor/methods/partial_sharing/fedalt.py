@@ -7,7 +7,6 @@ from fedtailor.core.options import Count, NonNegative, Whole
 from fedtailor.core.task import Task
 from fedtailor.core.training import Recipe
 from fedtailor.methods.parts.partial import Phase, Weighting, all_names, lower_blocks, partial
-from fedtailor.methods.parts.start import Starter, as_received
 
 
 def fedalt(
@@ -19,7 +18,6 @@ def fedalt(
     server_lr: NonNegative = 1.0,
     weighting: Weighting = "batches",
     recipe: Recipe = Recipe(),
-    begin: Starter = as_received,
 ) -> Method:
     """The blocks u near the input are learnt together, the others, v_k, by each client alone.
 
@@ -33,7 +31,6 @@ def fedalt(
       server_lr: η_s.
       weighting: a client's weight: number of local `batches` (authors' code), `data`, `uniform`.
       recipe: how a client trains in a round.
-      begin: where training of the shared part begins.
 
     Deviations: the final fit of v at all clients, an option of the authors' code, is the run's
     fine-tuning.
@@ -51,5 +48,4 @@ def fedalt(
         weighting=weighting,
         server_lr=server_lr,
         stateless=stateless,
-        begin=begin,
     )

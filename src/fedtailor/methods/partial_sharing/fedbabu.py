@@ -12,7 +12,6 @@ from fedtailor.core.task import Task
 from fedtailor.core.training import Recipe, fit
 from fedtailor.core.tree import Params, Tree
 from fedtailor.methods.parts.partial import Phase, Weighting, all_names, partial
-from fedtailor.methods.parts.start import Starter, as_received
 
 
 def fedbabu(
@@ -22,7 +21,6 @@ def fedbabu(
     head_blocks: Count = 1,
     weighting: Weighting = "uniform",
     recipe: Recipe = Recipe(),
-    begin: Starter = as_received,
 ) -> Method:
     """One random head, the same everywhere and never trained; clients train the body only.
 
@@ -36,7 +34,6 @@ def fedbabu(
       head_blocks: how many blocks next to the output are the head.
       weighting: a client's weight in the mean: `uniform` (official), `data` or `batches`.
       recipe: how a client trains in a round.
-      begin: where training of the body begins.
 
     Deviations: none.
 
@@ -45,9 +42,7 @@ def fedbabu(
     """
     head = task.top(head_blocks)
     body = [name for name in all_names(task) if name not in head]
-    method = partial(
-        task, head, [Phase(body, recipe.epochs)], recipe=recipe, weighting=weighting, begin=begin
-    )
+    method = partial(task, head, [Phase(body, recipe.epochs)], recipe=recipe, weighting=weighting)
 
     def personal(msg: Tree, state: Tree, data: Data, turn: Turn) -> Params:
         model: Params = method.personal(msg, state, data, turn)

@@ -6,7 +6,6 @@ from fedtailor.core.method import Method
 from fedtailor.core.task import Task
 from fedtailor.core.training import Recipe
 from fedtailor.methods.parts.partial import Phase, Weighting, all_names, partial
-from fedtailor.methods.parts.start import Starter, as_received
 
 
 def fedbn(
@@ -14,7 +13,6 @@ def fedbn(
     *,
     weighting: Weighting = "uniform",
     recipe: Recipe = Recipe(),
-    begin: Starter = as_received,
 ) -> Method:
     """Everything is averaged but BatchNorm's parameters and running statistics.
 
@@ -25,7 +23,6 @@ def fedbn(
     Args:
       weighting: a client's weight in the mean: `uniform` (official), `data` or `batches`.
       recipe: how a client trains in a round.
-      begin: where training of the shared part begins.
 
     Deviations: BatchNorm is found by the type of its modules (the code: by "bn" in a name, which
     misses layers).
@@ -34,4 +31,4 @@ def fedbn(
     Normalization", ICLR 2021, https://arxiv.org/abs/2102.07623
     """
     phases = [Phase(all_names(task), recipe.epochs)]
-    return partial(task, task.batch_norm, phases, recipe=recipe, weighting=weighting, begin=begin)
+    return partial(task, task.batch_norm, phases, recipe=recipe, weighting=weighting)

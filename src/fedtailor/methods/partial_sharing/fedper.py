@@ -7,7 +7,6 @@ from fedtailor.core.options import Whole
 from fedtailor.core.task import Task
 from fedtailor.core.training import Recipe
 from fedtailor.methods.parts.partial import Phase, Weighting, all_names, partial
-from fedtailor.methods.parts.start import Starter, as_received
 
 
 def fedper(
@@ -16,7 +15,6 @@ def fedper(
     head_blocks: Whole = 1,
     weighting: Weighting = "data",
     recipe: Recipe = Recipe(),
-    begin: Starter = as_received,
 ) -> Method:
     """The body is averaged, the head stays with its client; both are trained in the same passes.
 
@@ -26,7 +24,6 @@ def fedper(
       head_blocks: how many blocks next to the output are personal.
       weighting: a client's weight in the mean: `data`, `uniform` or `batches`.
       recipe: how a client trains in a round.
-      begin: where training of the body begins.
 
     Deviations: none. It is FedSim with the head as its personal part.
 
@@ -35,4 +32,4 @@ def fedper(
     """
     phases = [Phase(all_names(task), recipe.epochs)]
     head = task.top(head_blocks)
-    return partial(task, head, phases, recipe=recipe, weighting=weighting, begin=begin)
+    return partial(task, head, phases, recipe=recipe, weighting=weighting)

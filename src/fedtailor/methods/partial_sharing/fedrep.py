@@ -7,7 +7,6 @@ from fedtailor.core.options import Weighting, Whole
 from fedtailor.core.task import Task
 from fedtailor.core.training import Recipe
 from fedtailor.methods.parts.partial import Phase, all_names, partial
-from fedtailor.methods.parts.start import Starter, as_received
 
 
 def fedrep(
@@ -17,7 +16,6 @@ def fedrep(
     head_blocks: Whole = 1,
     weighting: Weighting = "data",
     recipe: Recipe = Recipe(),
-    begin: Starter = as_received,
 ) -> Method:
     """The body φ is learnt together, the head h_k by each client alone; only the body travels.
 
@@ -31,7 +29,6 @@ def fedrep(
       head_blocks: how many blocks next to the output are the head.
       weighting: a client's weight in the mean: `data`, or `uniform` (the official code on CIFAR).
       recipe: how a client trains in a round.
-      begin: where training of the body begins.
 
     Deviations: the official code ends with 10 epochs on the head at all clients; ask for that with
     the run's fine-tuning. Running statistics of the body follow in both phases.
@@ -42,4 +39,4 @@ def fedrep(
     head = task.top(head_blocks)
     body = [name for name in all_names(task) if name not in head]
     phases = [Phase(head, head_epochs), Phase(body, recipe.epochs)]
-    return partial(task, head, phases, recipe=recipe, weighting=weighting, begin=begin)
+    return partial(task, head, phases, recipe=recipe, weighting=weighting)

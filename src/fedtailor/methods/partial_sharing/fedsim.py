@@ -7,7 +7,6 @@ from fedtailor.core.options import NonNegative, Whole
 from fedtailor.core.task import Task
 from fedtailor.core.training import Recipe
 from fedtailor.methods.parts.partial import Phase, Weighting, all_names, lower_blocks, partial
-from fedtailor.methods.parts.start import Starter, as_received
 
 
 def fedsim(
@@ -18,7 +17,6 @@ def fedsim(
     server_lr: NonNegative = 1.0,
     weighting: Weighting = "batches",
     recipe: Recipe = Recipe(),
-    begin: Starter = as_received,
 ) -> Method:
     """As FedAlt, but u and v_k are trained together in the same passes.
 
@@ -32,7 +30,6 @@ def fedsim(
       server_lr: η_s.
       weighting: a client's weight: number of local `batches` (authors' code), `data`, `uniform`.
       recipe: how a client trains in a round.
-      begin: where training of the shared part begins.
 
     Deviations: none.
 
@@ -49,5 +46,4 @@ def fedsim(
         weighting=weighting,
         server_lr=server_lr,
         stateless=stateless,
-        begin=begin,
     )

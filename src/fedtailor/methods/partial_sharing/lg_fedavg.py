@@ -7,7 +7,6 @@ from fedtailor.core.options import BlocksOrAuto
 from fedtailor.core.task import Task
 from fedtailor.core.training import Recipe
 from fedtailor.methods.parts.partial import Phase, Weighting, all_names, partial
-from fedtailor.methods.parts.start import Starter, as_received
 
 
 def lg_fedavg(
@@ -16,7 +15,6 @@ def lg_fedavg(
     global_blocks: BlocksOrAuto = -1,
     weighting: Weighting = "uniform",
     recipe: Recipe = Recipe(),
-    begin: Starter = as_received,
 ) -> Method:
     """Clients learn representations of their own below a classifier that is learnt together.
 
@@ -27,7 +25,6 @@ def lg_fedavg(
         two. All of them is FedAvg.
       weighting: a client's weight in the mean: `uniform` (official), `data` or `batches`.
       recipe: how a client trains in a round.
-      begin: where training of the shared part begins.
 
     Deviations: the official code begins with a model pre-trained by FedAvg, and its key order
     shares the lower layers, against the paper; here the upper ones are shared, from the start.
@@ -38,4 +35,4 @@ def lg_fedavg(
     upper = task.top(count)
     lower = [name for name in all_names(task) if name not in upper]
     phases = [Phase(all_names(task), recipe.epochs)]
-    return partial(task, lower, phases, recipe=recipe, weighting=weighting, begin=begin)
+    return partial(task, lower, phases, recipe=recipe, weighting=weighting)

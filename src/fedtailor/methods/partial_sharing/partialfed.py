@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
+from torch import Tensor
 
-from fedtailor.core import tree
+from fedtailor.core import rng, tree
 from fedtailor.core.data import Data
-from fedtailor.core.method import Method, Outcome, Upload, by_size
+from fedtailor.core.method import Method, Outcome, Upload, beginning, by_size
 from fedtailor.core.options import Above, NonNegative, Weighting, Whole
 from fedtailor.core.rng import Key, Turn
-from fedtailor.core.task import Task
-from fedtailor.core.training import Recipe, descend
+from fedtailor.core.task import Batch, Task, per_name
+from fedtailor.core.training import Objective, Recipe, descend
 from fedtailor.core.tree import Params, Tree
 from fedtailor.methods.one_model.fedavg import fedavg
-from fedtailor.methods.parts.selection import adaptive, changing, choosing, cooled, lower, select
-from fedtailor.methods.parts.start import Starter, as_received
 
 
 def partialfed(
@@ -30,7 +30,6 @@ def partialfed(
     tau_end: Above = 0.1,
     weighting: Weighting = "data",
     recipe: Recipe = Recipe(),
-    begin: Starter = as_received,
 ) -> Method:
     """RECONSTRUCTED from descriptions: binary selection per block, learnt on rows of its own.
 
@@ -48,7 +47,6 @@ def partialfed(
       tau_end: temperature τ in the last round (falling geometrically).
       weighting: a client's weight in the mean: `data` or `uniform`.
       recipe: how a client trains in a round.
-      begin: where local training begins, before the selection.
 
     Deviations: all of it is a reconstruction; documented are only "binary, per layer, selected anew
     each batch, non-overlapping samples, the server averages". Logits start at 0; weight decay acts
@@ -58,7 +56,6 @@ def partialfed(
     Initialization", NeurIPS 2021
     """
     shared = fedavg(task, weighting=weighting, recipe=recipe)
-    starter = begin(task, task.blocks, recipe)
     learns = mode == "adaptive"
     strategy = adaptive if learns else lower(fixed_blocks or max(1, len(task.blocks) // 2))
     choice_loss, change_loss = choosing(task, strategy), changing(task, strategy)
@@ -66,21 +63,21 @@ def partialfed(
 
     def start(msg: Tree, initial: Params, key: Key) -> Tree:
         logits = torch.zeros(len(task.blocks), device=key.device)
-        return {"own": initial, "logits": logits, "begin": starter.start(msg["params"], initial)}
+        return {"own": initial, "logits": logits}
 
     def client(msg: Tree, state: Tree, data: Data, turn: Turn) -> Outcome:
-        here = starter.adapt(msg["params"], state["begin"], {}, data, turn.aside())
+        received = beginning(msg, msg["params"])
         logits, rows = state["logits"], data
         tau = cooled(turn, tau_start, tau_end)
-        given = {"received": here.params, "own": state["own"], "tau": tau}
+        given = {"received": received, "own": state["own"], "tau": tau}
         if learns:
             for_halves, order = turn.aside().split()
             mixed = data.shuffle(for_halves.key)
             half, rows = mixed.first(0.5), mixed.rest(0.5)
             found = descend(choice_loss, {"logits": logits}, half, order, for_choice, given=given)
             logits = found.theta["logits"]
-        before = select(task, strategy.chosen(logits), here.params, state["own"])
-        still = tree.map(torch.zeros_like, tree.drop(here.params, task.buffers))
+        before = select(task, strategy.chosen(logits), received, state["own"])
+        still = tree.map(torch.zeros_like, tree.drop(received, task.buffers))
         done = descend(
             change_loss,
             still,
@@ -93,15 +90,96 @@ def partialfed(
             augment=task.augment,
         )
         moved = tree.add(tree.pick(before, still), done.theta)
-        own = {k: (moved | done.carried)[k] for k in here.params}
-        kept = {"own": own, "logits": logits, "begin": starter.keep(here.memory, own)}
+        own = {k: (moved | done.carried)[k] for k in received}
         upload = Upload({"params": own}, by_size(data, weighting))
-        return Outcome(kept, upload, own, {"selected": strategy.chosen(logits)} | here.notes)
+        kept = {"own": own, "logits": logits}
+        return Outcome(kept, upload, own, {"selected": strategy.chosen(logits)})
 
     def personal(msg: Tree, state: Tree, data: Data, turn: Turn) -> Params:
-        here = starter.adapt(msg["params"], state["begin"], {}, data, turn.aside())
-        return select(task, strategy.chosen(state["logits"]), here.params, state["own"])
+        received = beginning(msg, msg["params"])
+        return select(task, strategy.chosen(state["logits"]), received, state["own"])
 
     return shared._replace(
         start=start, client=client, personal=personal, general=lambda msg, state: msg["params"]
     )
+
+
+class Strategy(NamedTuple):
+    """Attributes:
+    chosen: logits a -> s, 1 where the received block is taken.
+    drawn: (logits, temperature, key) -> s for one mini-batch.
+    """
+
+    chosen: Callable[[Tensor], Tensor]
+    drawn: Callable[[Tensor, Tensor, Key], Tensor]
+
+
+def likelier(logits: Tensor) -> Tensor:
+    """1 where the received block is the likelier choice."""
+    return (logits >= 0).to(logits.dtype)
+
+
+def straight_through(logits: Tensor, tau: Tensor, key: Key) -> Tensor:
+    """A hard choice per block, with the gradient of a soft one (Gumbel-softmax over two choices).
+
+        soft_l = σ((a_l + g_l − g'_l) / τ),  g, g' standard Gumbel;   s_l = 1 where soft_l ≥ 1/2
+
+    Each block is chosen with probability σ(a_l), whatever the temperature τ; that decides only how
+    far the gradient ∂soft/∂a reaches.
+    """
+    u = rng.uniform(key, 2, len(logits), dtype=logits.dtype).clamp(1e-6, 1 - 1e-6)
+    noise = -(-u.log()).log()
+    soft = torch.sigmoid((logits + noise[0] - noise[1]) / tau)
+    return (soft >= 0.5).to(soft.dtype) + soft - soft.detach()
+
+
+adaptive = Strategy(likelier, straight_through)
+
+
+def lower(count: int) -> Strategy:
+    """Always the `count` blocks next to the input, whatever the logits."""
+
+    def chosen(logits: Tensor) -> Tensor:
+        return (torch.arange(len(logits), device=logits.device) < count).to(logits.dtype)
+
+    return Strategy(chosen, lambda logits, tau, key: chosen(logits))
+
+
+def cooled(turn: Turn, first: float, last: float) -> Tensor:
+    """A temperature that falls geometrically over the run: first (last / first)^(t/T)."""
+    part = turn.round / turn.rounds
+    return first * (last / first) ** part
+
+
+def select(task: Task, s: Tensor, received: Params, own: Params) -> Params:
+    """The model that a choice per block makes: `received` where s is 1, `own` where it is 0."""
+    # running statistics follow the choice; there is no gradient in them
+    share = per_name(s, task.blocks, own) | per_name(s.detach(), task.blocks, task.buffers)
+    return tree.lerp(own, received, share)
+
+
+def choosing(task: Task, strategy: Strategy) -> Objective:
+    """The loss of what the trained `logits` draw; `received`, `own` and `tau` are given."""
+
+    def objective(theta: Tree, batch: Batch, given: Tree, carried: Tree) -> tuple[Tensor, Tree]:
+        s = strategy.drawn(theta["logits"], given["tau"], batch.again().key)
+        return task.loss(select(task, s, given["received"], given["own"]), batch)[0], {}
+
+    return objective
+
+
+def changing(task: Task, strategy: Strategy) -> Objective:
+    """The loss of a drawn model with the trained change Δ added; the `logits` are given too.
+
+        F(s G + (1 − s) L + Δ)
+
+    Δ lies on top of whatever is drawn, so that nothing of it is lost with the next draw. Running
+    statistics are carried along.
+    """
+
+    def objective(change: Tree, batch: Batch, given: Tree, carried: Tree) -> tuple[Tensor, Tree]:
+        s = strategy.drawn(given["logits"], given["tau"], batch.again().key).detach()
+        model = select(task, s, given["received"] | carried, given["own"] | carried)
+        return task.loss(model | tree.add(tree.pick(model, change), change), batch)
+
+    return objective

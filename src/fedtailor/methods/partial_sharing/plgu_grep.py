@@ -6,21 +6,20 @@ from torch import Tensor
 
 from fedtailor.core import tree
 from fedtailor.core.method import Method
-from fedtailor.core.options import AboveOne, Count, NonNegative, Whole
+from fedtailor.core.options import Count, Whole
 from fedtailor.core.task import Batch, Task
 from fedtailor.core.training import Recipe, Slope
 from fedtailor.core.tree import Tree
-from fedtailor.methods.parts.lwsam import Form, Scale, perturbation, scored
+from fedtailor.methods.describe import flat_options
+from fedtailor.methods.parts.lwsam import Ascent, perturbation, with_scores
 from fedtailor.methods.parts.partial import Phase, all_names, partial
 
 
+@flat_options
 def plgu_grep(
     task: Task,
     *,
-    rho: NonNegative = 0.05,
-    p: AboveOne = 2.0,
-    score_scale: Scale = "mean1",
-    form: Form = "eq5",
+    ascent: Ascent = Ascent(),
     head_epochs: Whole = 5,
     head_blocks: Count = 1,
     rep_epochs: Count = 1,
@@ -37,10 +36,7 @@ def plgu_grep(
     ξ compares the received body with the client's own of its last turn. Only the body travels.
 
     Args:
-      rho: radius ρ of the perturbation.
-      p: its norm.
-      score_scale: ξ scaled to `mean1`, `sum1`, or `identity`.
-      form: `eq5` or `asam`.
+      ascent: how gradients are perturbed.
       head_epochs: K epochs on the head.
       head_blocks: how many blocks next to the output are the head.
       rep_epochs: epochs on the body (1 as in FedRep's code).
@@ -62,7 +58,7 @@ def plgu_grep(
             middle = tree.sub(phi, tree.scale(first, given["lr"]))
             up = first if reuse_grad else at(middle, batch.again(), given, carried)[0]
             scale = tree.pick(given["scale"], up)
-            worst = tree.add(middle, perturbation(up, scale, rho, p, form))
+            worst = tree.add(middle, perturbation(up, scale, ascent.rho, ascent.p, ascent.form))
             second = at(worst, batch.again().again(), given, carried)[0]
             return tree.add(first, second), loss, changed
 
@@ -71,6 +67,5 @@ def plgu_grep(
     head = task.top(head_blocks)
     body = [name for name in all_names(task) if name not in head]
     phases = [Phase(head, head_epochs), Phase(body, rep_epochs, two_steps, rep_steps)]
-    return partial(
-        task, head, phases, recipe=recipe, weighting="uniform", begin=scored(score_scale)
-    )
+    host = partial(task, head, phases, recipe=recipe, weighting="uniform")
+    return with_scores(host, "shared", task, ascent.score_scale, recipe)

@@ -9,12 +9,11 @@ from torch import Tensor
 
 from fedtailor.core import tree
 from fedtailor.core.data import Data
-from fedtailor.core.method import Clients, Method, Outcome, Upload
+from fedtailor.core.method import Clients, Download, Method, Outcome, Upload, beginning
 from fedtailor.core.rng import Key, Turn
 from fedtailor.core.task import Task
 from fedtailor.core.training import Recipe, fit, prox
 from fedtailor.core.tree import Params, Tree
-from fedtailor.methods.parts.start import Starter
 
 
 def pairwise(models: Params, fn: Callable[[Params, Params], Tensor]) -> Tensor:
@@ -45,7 +44,6 @@ def attentive(
     weigh: Callable[[Params], Tensor],
     pull: float,
     recipe: Recipe,
-    begin: Starter,
 ) -> Method:
     """A method whose server mixes everyone's latest models with weights made from the models.
 
@@ -54,10 +52,8 @@ def attentive(
       weigh: everyone's models, stacked -> weights [client, client] whose rows sum to 1.
       pull: strength of the pull towards the mixture.
       recipe: how a client trains in a round.
-      begin: where local training begins, instead of the client's own model.
     """
     near = prox(task, pull)
-    starter = begin(task, task.blocks, recipe)
 
     def init(clients: Clients, initial: Params, key: Key) -> Tree:
         models = tree.tile(initial, clients)
@@ -69,18 +65,16 @@ def attentive(
         return {"params": mixed}
 
     def start(msg: Tree, initial: Params, key: Key) -> Tree:
-        return {"own": initial, "begin": starter.start(msg["params"], initial)}
+        return {"own": initial}
 
     def client(msg: Tree, state: Tree, data: Data, turn: Turn) -> Outcome:
-        here = starter.adapt(msg["params"], state["begin"], {}, data, turn.aside())
-        first = state["own"] if starter.trivial else here.params
+        begin = beginning(msg, state["own"])  # not with the mixture, unless a wrapper says so
         given = {"anchor": msg["params"]}
-        own = fit(task, first, data, turn, recipe, loss=near, given=given)
-        kept = {"own": own, "begin": starter.keep(here.memory, own)}
-        return Outcome(kept, Upload(each={"model": own}), own, here.notes)
+        own = fit(task, begin, data, turn, recipe, loss=near, given=given)
+        return Outcome({"own": own}, Upload(each={"params": own}), own)
 
     def receive(server: Tree, ids: Tensor, up: Upload, turn: Turn) -> Tree:
-        models = tree.put(server["models"], ids, up.each["model"])
+        models = tree.put(server["models"], ids, up.each["params"])
         return {"models": models, "weights": weigh(tree.drop(models, task.buffers))}
 
     def personal(msg: Tree, state: Tree, data: Data, turn: Turn) -> Params:
@@ -90,4 +84,7 @@ def attentive(
     def record(server: Tree) -> Tree:
         return {"attention": server["weights"]}
 
-    return Method(init, send, start, client, receive, personal, task.predict, record)
+    download = Download("params", tested=False)
+    return Method(
+        init, send, start, client, receive, personal, task.predict, record, download=download
+    )

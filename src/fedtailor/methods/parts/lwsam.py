@@ -5,21 +5,39 @@ Blocks that differ more between a client's own and the received model are pertur
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from fedtailor.core import tree
 from fedtailor.core.data import Data
-from fedtailor.core.rng import Turn
+from fedtailor.core.method import Method, Outcome
+from fedtailor.core.options import AboveOne, NonNegative
+from fedtailor.core.rng import Key, Turn
 from fedtailor.core.task import Batch, Blocks, Task, blocks_without, per_name
 from fedtailor.core.training import Gradient, Recipe, Slope
 from fedtailor.core.tree import Params, Tree
-from fedtailor.methods.parts.start import Begin, Begun, Starter
 
 Scale = Literal["mean1", "sum1", "identity"]
 Form = Literal["eq5", "asam"]
+
+
+class Ascent(NamedTuple):
+    """How gradients are perturbed: options that the PLGU methods share.
+
+    Attributes:
+      rho: radius ρ of the perturbation.
+      p: its norm; 2 is the paper's.
+      score_scale: ξ scaled to mean 1 (`mean1`), to sum 1 (`sum1`, the paper's sentence), or all 1
+        (`identity`: SAM).
+      form: `eq5` (ε = ρ ξ g / |g|) or `asam` (ρ ξ² g / |ξ g|).
+    """
+
+    rho: NonNegative = 0.05
+    p: AboveOne = 2.0
+    score_scale: Scale = "mean1"
+    form: Form = "eq5"
 
 
 def block_scores(own: Params, received: Params, blocks: Blocks, scale: Scale) -> Tensor:
@@ -108,24 +126,35 @@ def beside(
     return gradient
 
 
-def scored(scale: Scale) -> Starter:
-    """Training begins with what was received; scores against the last trained copy are `given`."""
+def with_scores(host: Method, entry: str, task: Task, scale: Scale, recipe: Recipe) -> Method:
+    """A method whose training is `given` scores of the received model against the last trained one.
 
-    def starter(task: Task, blocks: Blocks, recipe: Recipe) -> Begin:
-        trained = blocks_without(blocks, task.buffers)
+    Args:
+      host: passes `given` of its message on to its training.
+      entry: which entry of the message is the received model.
+      task: the network.
+      scale: of the scores.
+      recipe: how clients train: `lr` is given, too.
+    """
 
-        def adapt(received: Params, memory: Tree, rest: Params, data: Data, turn: Turn) -> Begun:
-            scores = block_scores(memory["own"], received, trained, scale)
-            given = {
-                "scale": per_name(scores, trained, received),
-                "lr": recipe.rate(turn) + torch.zeros_like(scores[0]),
-            }
-            return Begun(received, memory, {"score": scores}, given)
+    def start(msg: Tree, initial: Params, key: Key) -> Tree:
+        return {"host": host.start(msg, initial, key), "own": msg[entry]}
 
-        return Begin(
-            lambda received, initial: {"own": received},
-            adapt,
-            lambda memory, params: {"own": params},
-        )
+    def client(msg: Tree, state: Tree, data: Data, turn: Turn) -> Outcome:
+        received = msg[entry]
+        others = {k for block in task.blocks for k in block if k not in received}
+        trained = blocks_without(task.blocks, others | set(task.buffers))
+        scores = block_scores(state["own"], received, trained, scale)
+        given = {
+            "scale": per_name(scores, trained, received),
+            "lr": recipe.rate(turn) + torch.zeros_like(scores[0]),
+        }
+        out = host.client(msg | {"given": given}, state["host"], data, turn)
+        kept = {"host": out.state, "own": tree.pick(out.model, received)}
+        return out._replace(state=kept, notes=out.notes | {"score": scores})
 
-    return starter
+    def personal(msg: Tree, state: Tree, data: Data, turn: Turn) -> Params:
+        model: Params = host.personal(msg, state["host"], data, turn)
+        return model
+
+    return host._replace(start=start, client=client, personal=personal, download=None)

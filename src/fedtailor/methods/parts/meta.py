@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
-
 from torch import Tensor
 
 from fedtailor.core import tree
 from fedtailor.core.data import Data
 from fedtailor.core.method import Method
-from fedtailor.core.options import Weighting
 from fedtailor.core.rng import Turn
-from fedtailor.core.task import Batch, Blocks, Task
+from fedtailor.core.task import Batch, Task
 from fedtailor.core.training import Gradient, Recipe, Slope, fit
 from fedtailor.core.tree import Params, Tree
-from fedtailor.methods.parts.start import Begin, Starter
 
 
 def _part(batch: Batch, i: int, n: int) -> Batch:
@@ -57,38 +52,20 @@ def hessian_free(alpha: float, delta: float) -> Gradient:
     return gradient
 
 
-def meta_learnt(
-    host: Callable[..., Method],
-    task: Task,
-    gradient: Gradient,
-    parts: int,
-    alpha: float,
-    beta: float,
-    weighting: Weighting,
-    recipe: Recipe,
-    begin: Starter,
-) -> Method:
-    """A host (FedAvg) on the meta-gradient; tested after one step of size alpha on training rows.
+def tested_after_a_step(host: Method, task: Task, alpha: float, recipe: Recipe) -> Method:
+    """A method (FedAvg on a meta-gradient) that is tested after one step on training rows.
 
-    A step uses `parts` batches of the recipe's size.
+    Args:
+      host: the method.
+      task: the network.
+      alpha: size of the step.
+      recipe: its batch size is the step's; the tested model is as private as those that are sent.
     """
-    meta = replace(recipe, batch=parts * recipe.batch, lr=beta or recipe.lr)
-
-    def own_batches(task: Task, blocks: Blocks, _: Recipe) -> Begin:
-        """Beginning uses batches of the recipe's own size."""
-        return begin(task, blocks, recipe)
-
-    method = host(task, weighting=weighting, recipe=meta, gradient=gradient, begin=own_batches)
-    # the model that a client uses is as private as those that it sends
     step = Recipe(
-        steps=1,
-        batch=recipe.batch,
-        lr=alpha,
-        dp_clip=recipe.dp_clip,
-        dp_noise=recipe.dp_noise,
+        steps=1, batch=recipe.batch, lr=alpha, dp_clip=recipe.dp_clip, dp_noise=recipe.dp_noise
     )
 
     def personal(msg: Tree, state: Tree, data: Data, turn: Turn) -> Params:
-        return fit(task, method.personal(msg, state, data, turn), data, turn, step)
+        return fit(task, host.personal(msg, state, data, turn), data, turn, step)
 
-    return method._replace(personal=personal, general=lambda msg, state: msg["params"])
+    return host._replace(personal=personal, general=lambda msg, state: msg["params"])

@@ -15,12 +15,11 @@ from torch import Tensor
 
 from fedtailor.core import tree
 from fedtailor.core.data import Data
-from fedtailor.core.method import Clients, Method, Outcome, Upload, by_size
+from fedtailor.core.method import Clients, Download, Method, Outcome, Upload, beginning, by_size
 from fedtailor.core.rng import Key, Turn
-from fedtailor.core.task import Task, blocks_without
+from fedtailor.core.task import Task
 from fedtailor.core.training import Gradient, Recipe, as_is, fit
 from fedtailor.core.tree import Params, Tree
-from fedtailor.methods.parts.start import Starter, as_received
 
 Weighting = Literal["data", "uniform", "batches"]
 
@@ -66,7 +65,6 @@ def partial(
     weighting: Weighting = "data",
     server_lr: float = 1.0,
     stateless: bool = False,
-    begin: Starter = as_received,
     on_server: dict[str, str] | None = None,
 ) -> Method:
     """A method whose clients keep the parameters `personal` and share the others.
@@ -82,13 +80,11 @@ def partial(
       weighting: a client's weight: `data` rows, `uniform`, or number of local `batches`.
       server_lr: η_s.
       stateless: every round the personal part starts again from its first value.
-      begin: where training of the shared part begins.
       on_server: what the server calls a shared parameter, where that is another name.
     """
     mine = set(personal)
     shared = [name for name in all_names(task) if name not in mine]
     there = on_server or {name: name for name in shared}
-    starter = begin(task, blocks_without(task.blocks, mine), recipe)
 
     def init(clients: Clients, initial: Params, key: Key) -> Tree:
         return {"shared": tree.pick(initial, shared)}
@@ -98,16 +94,14 @@ def partial(
 
     def start(msg: Tree, initial: Params, key: Key) -> Tree:
         own = tree.pick(initial, personal)
-        first = {"first": own} if stateless else {}
-        return {
-            "personal": own,
-            "begin": starter.start(msg["shared"], tree.pick(initial, shared)),
-        } | first
+        return {"personal": own} | ({"first": own} if stateless else {})
+
+    def trained_with(state: Tree, training: bool) -> Params:
+        own: Params = state["first"] if stateless and training else state["personal"]
+        return own
 
     def client(msg: Tree, state: Tree, data: Data, turn: Turn) -> Outcome:
-        own = state["first"] if stateless else state["personal"]
-        here = starter.adapt(msg["shared"], state["begin"], own, data, turn.aside())
-        params = here.params | own
+        params = beginning(msg, msg["shared"]) | trained_with(state, True)
         for phase in phases:
             if phase.epochs:
                 params = fit(
@@ -118,18 +112,15 @@ def partial(
                     replace(recipe, epochs=phase.epochs, steps=phase.steps or recipe.steps),
                     train=phase.train,
                     gradient=phase.gradient,
-                    given=here.given,
+                    given=msg.get("given"),
                 )
         trained = tree.pick(params, shared)
-        kept = {
-            "personal": tree.pick(params, personal),
-            "begin": starter.keep(here.memory, trained),
-        }
+        kept = state | {"personal": tree.pick(params, personal)}
         upload = Upload(
             {"shared": {there[k]: v for k, v in trained.items()}},
             _weight(data, weighting, recipe),
         )
-        return Outcome(state | kept, upload, params, here.notes)
+        return Outcome(kept, upload, params)
 
     def receive(server: Tree, ids: Tensor, up: Upload, turn: Turn) -> Tree:
         new = up.mean["shared"]
@@ -137,9 +128,9 @@ def partial(
         return {"shared": server["shared"] | tree.lerp(old, new, server_lr)}
 
     def personal_model(msg: Tree, state: Tree, data: Data, turn: Turn) -> Params:
-        own = state["personal"]
-        here = starter.adapt(msg["shared"], state["begin"], own, data, turn.aside())
-        params: Params = here.params | own
-        return params
+        return beginning(msg, msg["shared"]) | trained_with(state, False)
 
-    return Method(init, send, start, client, receive, personal_model, task.predict)
+    download = Download("shared", trained_with)
+    return Method(
+        init, send, start, client, receive, personal_model, task.predict, download=download
+    )

@@ -1,4 +1,4 @@
-"""Where local training begins: a part that methods with one downloaded model can take."""
+"""Where local training begins: wrappers for methods whose clients download one model."""
 
 from __future__ import annotations
 
@@ -6,74 +6,114 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
 
+from fedtailor.core import tree
 from fedtailor.core.data import Data
-from fedtailor.core.rng import Turn
-from fedtailor.core.task import Blocks, Task
+from fedtailor.core.errors import BadInput
+from fedtailor.core.method import Method, Outcome
+from fedtailor.core.rng import Key, Turn
+from fedtailor.core.task import Task
 from fedtailor.core.training import Loss, Recipe, fit
 from fedtailor.core.tree import Params, Tree
 
 
-class Begun(NamedTuple):
-    """Attributes:
-    params: where training begins.
-    memory: what the client has to remember of that.
-    notes: small numbers for the record, by name.
-    given: tensors for the hooks of the training that follows.
+class Start(NamedTuple):
+    """Where a client's training begins in a round.
+
+    Attributes:
+      params: in place of what was received.
+      memory: what the client remembers of it.
+      notes: small numbers for the record, by name.
     """
 
     params: Params
     memory: Tree
     notes: Tree
-    given: Tree = {}  # noqa: RUF012
 
 
-class Begin(NamedTuple):
-    """Attributes:
-    start: (received, common initial parameters) -> memory of a client that is here for the first
-      time.
-    adapt: (received, memory, rest, data, turn) -> begun. `rest` are the parameters of the whole
-      model that are not downloaded.
-    keep: (memory, trained parameters) -> memory for the next round.
-    trivial: whether training just begins with what was received.
-    """
+def with_start(
+    host: Method,
+    remember: Callable[[Params, Params], Tree],
+    adapt: Callable[[Params, Tree, Params, Data, Turn], Start],
+) -> Method:
+    """A method whose local training begins with `adapt` of what was received.
 
-    start: Callable[[Params, Params], Tree]
-    adapt: Callable[[Params, Tree, Params, Data, Turn], Begun]
-    keep: Callable[[Tree, Params], Tree]
-    trivial: bool = False
-
-
-# (task, the blocks that are downloaded, how clients train) -> begin
-Starter = Callable[[Task, Blocks, Recipe], Begin]
-
-
-def as_received(task: Task, blocks: Blocks, recipe: Recipe) -> Begin:
-    """Training begins with what was received; nothing is remembered."""
-
-    def adapt(received: Params, memory: Tree, rest: Params, data: Data, turn: Turn) -> Begun:
-        return Begun(received, memory, {})
-
-    return Begin(lambda received, initial: {}, adapt, lambda memory, trained: memory, True)
-
-
-def finetuned(epochs: int, loss: Loss | None = None) -> Starter:
-    """Training begins with what was received after some epochs of fine-tuning.
+    The host still sees what was really received, so that a proximal term stays around it.
 
     Args:
-      epochs: of fine-tuning; 0 is `as_received`.
-      loss: instead of the task's; it is `given` the received model as its `anchor`.
+      host: a method whose clients download one model (`Method.download`).
+      remember: (received, common initial parameters of the same names) -> the first memory. Its
+        entry `own`, if it has one, is after each turn what the host has made of the download.
+      adapt: (received, memory, the rest of the whole model, data, turn) -> where to begin.
+
+    Raises:
+      BadInput: the host's clients download no model, or several.
     """
+    if host.download is None:
+        raise BadInput("this method cannot begin elsewhere: its clients do not download one model")
+    entry, rest, tested = host.download
 
-    def starter(task: Task, blocks: Blocks, recipe: Recipe) -> Begin:
-        if epochs == 0:
-            return as_received(task, blocks, recipe)
-        how = replace(recipe, epochs=epochs, steps=0)
+    def inner(state: Tree) -> Tree:
+        return {"host": state} if state else {}
 
-        def adapt(received: Params, memory: Tree, rest: Params, data: Data, turn: Turn) -> Begun:
-            given = {"anchor": received}
-            whole = fit(task, rest | received, data, turn, how, loss=loss, given=given)
-            return Begun({k: whole[k] for k in received}, memory, {})
+    def begin(msg: Tree, state: Tree, data: Data, turn: Turn, training: bool) -> Start:
+        others = rest(state.get("host", {}), training) if rest else {}
+        return adapt(msg[entry], state, others, data, turn.aside())
 
-        return Begin(lambda received, initial: {}, adapt, lambda memory, trained: memory)
+    def start(msg: Tree, initial: Params, key: Key) -> Tree:
+        memory = remember(msg[entry], tree.pick(initial, msg[entry]))
+        return memory | inner(host.start(msg, initial, key))
 
-    return starter
+    def client(msg: Tree, state: Tree, data: Data, turn: Turn) -> Outcome:
+        here = begin(msg, state, data, turn, True)
+        out = host.client(msg | {"begin": here.params}, state.get("host", {}), data, turn)
+        kept = here.memory | inner(out.state)
+        if "own" in kept:
+            kept["own"] = (out.upload.mean | out.upload.each)[entry]
+        return out._replace(state=kept, notes=out.notes | here.notes)
+
+    def personal(msg: Tree, state: Tree, data: Data, turn: Turn) -> Params:
+        if tested:
+            msg = msg | {"begin": begin(msg, state, data, turn, False).params}
+        model: Params = host.personal(msg, state.get("host", {}), data, turn)
+        return model
+
+    general = None
+    if host.general is not None:
+        shared = host.general
+        general = lambda msg, state: shared(msg, state.get("host", {}))
+    elif tested and rest is None:  # the host's personal model was the global one
+        general = lambda msg, state: msg[entry]
+    return host._replace(
+        start=start, client=client, personal=personal, general=general, download=None
+    )
+
+
+def with_finetuning(
+    host: Method, task: Task, recipe: Recipe, epochs: int, loss: Loss | None = None
+) -> Method:
+    """A method whose local training begins with the received model after some fine-tuning.
+
+    Args:
+      host: a method whose clients download one model.
+      task: the network.
+      recipe: how to fine-tune.
+      epochs: for how long; with 0 this is the host.
+      loss: instead of the task's; it is `given` the received model as its `anchor`.
+
+    Example:
+      >>> from torch import nn
+      >>> from fedtailor.core.task import classification
+      >>> from fedtailor.methods import fedavg
+      >>> task = classification(lambda: nn.Linear(2, 2))
+      >>> method = with_finetuning(fedavg(task), task, Recipe(lr=0.01), epochs=3)
+    """
+    if epochs == 0:
+        return host
+    how = replace(recipe, epochs=epochs, steps=0)
+
+    def adapt(received: Params, memory: Tree, rest: Params, data: Data, turn: Turn) -> Start:
+        given = {"anchor": received}
+        whole = fit(task, rest | received, data, turn, how, loss=loss, given=given)
+        return Start({k: whole[k] for k in received}, {}, {})
+
+    return with_start(host, lambda received, initial: {}, adapt)

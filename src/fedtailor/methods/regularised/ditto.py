@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fedtailor.core.data import Data
-from fedtailor.core.method import Method, Outcome
+from fedtailor.core.method import Download, Method, Outcome, beginning
 from fedtailor.core.options import NonNegative, Weighting, Whole
 from fedtailor.core.rng import Key, Turn
 from fedtailor.core.task import Task
 from fedtailor.core.training import Recipe, fit, prox
 from fedtailor.core.tree import Params, Tree
 from fedtailor.methods.one_model.fedavg import fedavg
-from fedtailor.methods.parts.start import Starter, as_received
 
 
 def ditto(
@@ -22,7 +21,6 @@ def ditto(
     own_epochs: Whole = 0,
     weighting: Weighting = "data",
     recipe: Recipe = Recipe(),
-    begin: Starter = as_received,
 ) -> Method:
     """FedAvg for the global model w; beside it each client trains its own v_k, pulled towards w.
 
@@ -37,7 +35,6 @@ def ditto(
       own_epochs: epochs s for v_k per round; 0 takes as many as the recipe has.
       weighting: a client's weight in the mean: `data` or `uniform` (the official code).
       recipe: how a client trains in a round.
-      begin: where the w-path begins; that point is also the centre of the pull on v_k.
 
     Deviations: the official code takes a step of each path in turn; here the paths run one after
     the other, on the same batches. They do not interact, so the result is the same.
@@ -46,23 +43,26 @@ def ditto(
     ICML 2021, https://arxiv.org/abs/2012.04221
     """
     shared = fedavg(task, weighting=weighting, recipe=recipe)
-    starter = begin(task, task.blocks, recipe)
     near, own_recipe = prox(task, lam), replace(recipe, epochs=own_epochs or recipe.epochs)
 
     def start(msg: Tree, initial: Params, key: Key) -> Tree:
-        return {"own": initial, "begin": starter.start(msg["params"], initial)}
+        return {"own": initial}
 
     def client(msg: Tree, state: Tree, data: Data, turn: Turn) -> Outcome:
-        here = starter.adapt(msg["params"], state["begin"], {}, data, turn.aside())
-        _, upload, trained, _ = shared.client({"params": here.params}, {}, data, turn)
-        given = {"anchor": here.params}
+        w = beginning(msg, msg["params"])
+        upload = shared.client({"params": w}, {}, data, turn).upload
+        given = {"anchor": w}
         own = fit(task, state["own"], data, turn, own_recipe, loss=near, given=given)
-        kept = {"own": own, "begin": starter.keep(here.memory, trained)}
-        return Outcome(kept, upload, own, here.notes)
+        return Outcome({"own": own}, upload, own)
 
     def personal(msg: Tree, state: Tree, data: Data, turn: Turn) -> Params:
         own: Params = state["own"]
         return own
 
-    general = lambda msg, state: msg["params"]
-    return shared._replace(start=start, client=client, personal=personal, general=general)
+    return shared._replace(
+        start=start,
+        client=client,
+        personal=personal,
+        general=lambda msg, state: msg["params"],
+        download=Download("params", tested=False),
+    )

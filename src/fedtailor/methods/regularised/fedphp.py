@@ -8,14 +8,13 @@ from torch import Tensor
 
 from fedtailor.core import tree
 from fedtailor.core.data import Data
-from fedtailor.core.method import Method, Outcome, Upload, by_size
+from fedtailor.core.method import Download, Method, Outcome, Upload, beginning, by_size
 from fedtailor.core.options import Above, Share, Weighting
 from fedtailor.core.rng import Key, Turn
 from fedtailor.core.task import Batch, Task, weighted_mean
 from fedtailor.core.training import Recipe, fit
 from fedtailor.core.tree import Params, Tree
 from fedtailor.methods.one_model.fedavg import fedavg
-from fedtailor.methods.parts.start import Starter, as_received
 
 
 def fedphp(
@@ -27,7 +26,6 @@ def fedphp(
     participation: Share = 1.0,
     weighting: Weighting = "data",
     recipe: Recipe = Recipe(),
-    begin: Starter = as_received,
 ) -> Method:
     """The global model is trained under the eyes of the client's inherited model H_k.
 
@@ -45,7 +43,6 @@ def fedphp(
         a run fills in its own.
       weighting: a client's weight in the mean: `data` or `uniform`.
       recipe: how a client trains in a round.
-      begin: where local training begins.
 
     Deviations: R is distillation; the paper also has MMD between features. In a client's first
     turn H_k is the initial model.
@@ -54,7 +51,6 @@ def fedphp(
     PKDD 2021
     """
     shared = fedavg(task, weighting=weighting, recipe=recipe)
-    starter = begin(task, task.blocks, recipe)
 
     def taught(params: Params, batch: Batch, given: Tree) -> tuple[Tensor, Params]:
         assert task.outputs is not None
@@ -71,25 +67,19 @@ def fedphp(
         return weighted_mean(each, batch), buffers
 
     def start(msg: Tree, initial: Params, key: Key) -> Tree:
-        never = torch.zeros((), device=key.device)
-        memory = starter.start(msg["params"], initial)
-        return {"inherited": initial, "times": never, "begin": memory}
+        return {"inherited": initial, "times": torch.zeros((), device=key.device)}
 
     def client(msg: Tree, state: Tree, data: Data, turn: Turn) -> Outcome:
-        here = starter.adapt(msg["params"], state["begin"], {}, data, turn.aside())
+        begin = beginning(msg, msg["params"])
         given = {"teacher": state["inherited"]}
         loss = taught if lam else None
-        params = fit(task, here.params, data, turn, recipe, loss=loss, given=given)
+        params = fit(task, begin, data, turn, recipe, loss=loss, given=given)
         expected = (participation * turn.rounds).clamp(min=1)
         keep = (mu * state["times"] / expected).clamp(max=mu)
         inherited = tree.lerp(params, state["inherited"], keep)
-        kept = {
-            "inherited": inherited,
-            "times": state["times"] + 1,
-            "begin": starter.keep(here.memory, params),
-        }
+        kept = {"inherited": inherited, "times": state["times"] + 1}
         upload = Upload({"params": params}, by_size(data, weighting))
-        return Outcome(kept, upload, inherited, here.notes)
+        return Outcome(kept, upload, inherited)
 
     def personal(msg: Tree, state: Tree, data: Data, turn: Turn) -> Params:
         inherited: Params = state["inherited"]
@@ -100,4 +90,5 @@ def fedphp(
         client=client,
         personal=personal,
         general=lambda msg, state: msg["params"],
+        download=Download("params", tested=False),
     )

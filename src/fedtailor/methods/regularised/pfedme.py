@@ -8,15 +8,13 @@ from torch import Tensor
 
 from fedtailor.core import tree
 from fedtailor.core.data import Data
-from fedtailor.core.method import Method, Outcome, Upload, by_size
+from fedtailor.core.method import Download, Method, Outcome, Upload, beginning, by_size
 from fedtailor.core.options import Count, NonNegative, Share, Weighting, Whole
 from fedtailor.core.rng import Key, Turn
-from fedtailor.core.task import Task
-from fedtailor.core.training import Recipe, descend
+from fedtailor.core.task import Batch, Task
+from fedtailor.core.training import Gradient, Recipe, Slope, descend
 from fedtailor.core.tree import Params, Tree
 from fedtailor.methods.one_model.fedavg import fedavg
-from fedtailor.methods.parts.moreau import envelope
-from fedtailor.methods.parts.start import Starter, as_received
 
 
 def pfedme(
@@ -31,7 +29,6 @@ def pfedme(
     warm_start: bool = False,
     weighting: Weighting = "data",
     recipe: Recipe = Recipe(),
-    begin: Starter = as_received,
 ) -> Method:
     """Each client's θ_k minimises its loss near w_k; w_k follows θ_k, and w the mean of w_k.
 
@@ -53,7 +50,6 @@ def pfedme(
       warm_start: θ goes on from the last mini-batch instead of w_k, as in the official code.
       weighting: a client's weight in the mean: `data` or `uniform`.
       recipe: batch size and the like; its learning rate is not used.
-      begin: where w_k begins.
 
     Deviations: no hidden weight decay of θ (the code has 0.001). Only the cohort trains (the code:
     everyone). θ_k is a copy: in two public codes it shares storage with the model, so that w_k, or
@@ -65,16 +61,14 @@ def pfedme(
     outer = replace(
         recipe, lr=eta, optimizer="sgd", momentum=0.0, weight_decay=0.0, steps=R or recipe.steps
     )
-    starter = begin(task, task.blocks, recipe)
-
-    follow = envelope(lam, K, eta_p, warm_start=warm_start)
+    follow = moreau_gradient(lam, K, eta_p, warm_start=warm_start)
 
     def start(msg: Tree, initial: Params, key: Key) -> Tree:
-        return {"theta": initial, "begin": starter.start(msg["params"], initial)}
+        return {"theta": initial}
 
     def client(msg: Tree, state: Tree, data: Data, turn: Turn) -> Outcome:
-        here = starter.adapt(msg["params"], state["begin"], {}, data, turn.aside())
-        w, rest = tree.drop(here.params, task.buffers), tree.pick(here.params, task.buffers)
+        begin = beginning(msg, msg["params"])
+        w, rest = tree.drop(begin, task.buffers), tree.pick(begin, task.buffers)
         done = descend(
             lambda theta, batch, given, rest: task.loss(rest | theta, batch),
             w,
@@ -86,11 +80,10 @@ def pfedme(
             task=task,
             augment=task.augment,
         )
-        trained = {k: (done.theta | done.carried["rest"])[k] for k in here.params}
-        theta = {k: (done.carried["theta"] | done.carried["rest"])[k] for k in here.params}
-        kept = {"theta": theta, "begin": starter.keep(here.memory, trained)}
+        trained = {k: (done.theta | done.carried["rest"])[k] for k in begin}
+        theta = {k: (done.carried["theta"] | done.carried["rest"])[k] for k in begin}
         upload = Upload({"params": trained}, by_size(data, weighting))
-        return Outcome(kept, upload, theta, here.notes)
+        return Outcome({"theta": theta}, upload, theta)
 
     def receive(server: Tree, ids: Tensor, up: Upload, turn: Turn) -> Tree:
         return {"params": tree.lerp(server["params"], up.mean["params"], beta)}
@@ -105,4 +98,37 @@ def pfedme(
         receive=receive,
         personal=personal,
         general=lambda msg, state: msg["params"],
+        download=Download("params", tested=False),
     )
+
+
+def moreau_gradient(lam: float, steps: int, rate: float, *, warm_start: bool = False) -> Gradient:
+    """The gradient of the envelope at w, by a few steps on the problem inside it.
+
+        F_λ(w) = min_θ F(θ) + λ/2 |θ − w|²,     ∇F_λ(w) = λ (w − θ*(w))
+        θ* is sought by  θ ← θ − rate (∇F(θ) + λ (θ − w))  on one mini-batch, from θ = w
+
+    What is carried along is `{"theta": θ, "rest": running statistics}`; θ comes out as the last
+    mini-batch left it.
+
+    Args:
+      lam: λ; the larger, the nearer θ* is to w.
+      steps: how many steps θ takes.
+      rate: their size.
+      warm_start: begin with the θ that is carried instead of w.
+    """
+
+    def gradient(at: Slope) -> Slope:
+        def slope(w: Tree, batch: Batch, given: Tree, carried: Tree) -> tuple[Tree, Tensor, Tree]:
+            theta = tree.pick(carried["theta"], w) if warm_start else w
+            for _ in range(steps):
+                batch = batch.again()
+                grads, loss, changed = at(theta, batch, given, carried["rest"])
+                pull = tree.scale(tree.sub(theta, w), lam)
+                theta = tree.sub(theta, tree.scale(tree.add(grads, pull), rate))
+            rest = carried["rest"] | changed
+            return tree.scale(tree.sub(w, theta), lam), loss, {"theta": theta, "rest": rest}
+
+        return slope
+
+    return gradient

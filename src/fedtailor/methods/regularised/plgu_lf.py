@@ -10,23 +10,22 @@ from torch import Tensor
 from fedtailor.core import tree
 from fedtailor.core.data import Data
 from fedtailor.core.method import Method, Outcome, Upload
-from fedtailor.core.options import AboveOne, BlocksOrAuto, NonNegative
+from fedtailor.core.options import BlocksOrAuto
 from fedtailor.core.rng import Key, Turn
 from fedtailor.core.task import Task, blocks_without, per_name
 from fedtailor.core.training import Recipe, descend
 from fedtailor.core.tree import Params, Tree
+from fedtailor.methods.describe import flat_options
 from fedtailor.methods.one_model.fedavg import fedavg
-from fedtailor.methods.parts.lwsam import Form, Scale, beside, block_scores
+from fedtailor.methods.parts.lwsam import Ascent, beside, block_scores
 
 
+@flat_options
 def plgu_lf(
     task: Task,
     *,
     D: BlocksOrAuto = -1,
-    rho: NonNegative = 0.05,
-    p: AboveOne = 2.0,
-    score_scale: Scale = "mean1",
-    form: Form = "eq5",
+    ascent: Ascent = Ascent(),
     eval_point: Literal["theta", "w"] = "theta",
     perturb: Literal["all", "uni", "per"] = "all",
     recompose: bool = False,
@@ -44,11 +43,7 @@ def plgu_lf(
     Args:
       D: personalised blocks; −1 takes 5 (best in the paper, of 21 blocks), or half of the blocks of
         a smaller network, where 5 would be all. All of them: θ_i is training alone.
-      rho: radius ρ of the perturbation.
-      p: its norm; 2 is the paper's.
-      score_scale: ξ scaled to mean 1 (`mean1`), to sum 1 (`sum1`, the paper's sentence), or all 1
-        (`identity`: SAM).
-      form: `eq5` (ε = ρ ξ g / |g|) or `asam` (ρ ξ² g / |ξ g|).
+      ascent: how gradients are perturbed.
       eval_point: where the perturbed gradient is taken: at `theta` (Algorithm 1), or at `w`, which
         makes the global path exactly SAM.
       perturb: which blocks: `all`, `uni` or `per`.
@@ -68,11 +63,11 @@ def plgu_lf(
     """
     blocks = blocks_without(task.blocks, task.buffers)
     kept = D if D >= 0 else min(5, len(blocks) // 2)
-    both = beside(rho, p, form, eval_point)
+    both = beside(ascent.rho, ascent.p, ascent.form, eval_point)
 
     def parts(msg: Tree, state: Tree) -> tuple[Tensor, Tensor, Params]:
         """Scores, which blocks are personal, and θ as it is put together."""
-        scores = block_scores(state["theta"], msg["params"], blocks, score_scale)
+        scores = block_scores(state["theta"], msg["params"], blocks, ascent.score_scale)
         rank = scores.argsort(descending=True, stable=True).argsort()
         personal = rank < kept
         mine = per_name(personal, blocks, msg["params"])
@@ -116,4 +111,5 @@ def plgu_lf(
         client=client,
         personal=personal_model,
         general=lambda msg, state: msg["params"],
+        download=None,
     )

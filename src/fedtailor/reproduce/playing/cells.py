@@ -10,7 +10,8 @@ from functools import cache
 from typing import Any
 
 from fedtailor.core.errors import BadInput, unknown
-from fedtailor.methods.describe import find, page
+from fedtailor.methods.describe import page
+from fedtailor.methods.find import find
 from fedtailor.reproduce.declared.given import check_given
 from fedtailor.reproduce.declared.published import Published
 from fedtailor.reproduce.declared.schema import Column, Experiment, Row, Values

@@ -10,7 +10,7 @@ import torch
 from fedtailor.core import rng
 from fedtailor.core.task import Batch
 from fedtailor.core.tree import Tree
-from fedtailor.methods.parts.moreau import envelope
+from fedtailor.methods.regularised.pfedme import moreau_gradient
 
 SEEN: list[int] = []  # keys of the batches that the loss was asked about
 
@@ -38,18 +38,18 @@ def carried(theta: float = 0.0) -> Tree:
 
 def test_two_steps_by_hand() -> None:
     # λ = 1, steps of 0.25 from w = 0:  0 - 0.25 (-2 + 0) = 0.5;  0.5 - 0.25 (-1.5 + 0.5) = 0.75
-    at = envelope(1.0, 2, 0.25)(bowl)
+    at = moreau_gradient(1.0, 2, 0.25)(bowl)
     slope, loss, changed = at({"w": torch.tensor(0.0)}, batch(), {}, carried(9.0))
     assert float(slope["w"]) == -0.75
     assert float(loss) == 1.5**2 / 2  # of the last pass, before its step
     assert float(changed["theta"]["w"]) == 0.75
 
 
-def test_with_many_steps_it_is_the_gradient_of_the_envelope() -> None:
+def test_with_many_steps_it_is_the_gradient_of_the_moreau_gradient() -> None:
     """F_λ(w) = λ/(1 + λ) (w - 2)²/2."""
     for lam in (0.5, 3.0):
         for w in (-1.0, 2.0, 5.0):
-            at = envelope(lam, 200, 0.1)(bowl)
+            at = moreau_gradient(lam, 200, 0.1)(bowl)
             slope, _, changed = at({"w": torch.tensor(w)}, batch(), {}, carried())
             assert float(slope["w"]) == pytest.approx(lam / (1 + lam) * (w - 2), abs=1e-5)
             nearest = (2 + lam * w) / (1 + lam)
@@ -65,7 +65,7 @@ def test_steps_overshoot_where_the_loss_curves_too_much(curvature: float, settle
         return {"w": curvature * theta["w"]}, curvature * theta["w"].square() / 2, {}
 
     def away(steps: int) -> float:
-        at = envelope(15.0, steps, 0.09)(steep)
+        at = moreau_gradient(15.0, steps, 0.09)(steep)
         theta = at({"w": torch.tensor(1.0)}, batch(), {}, carried())[2]["theta"]["w"]
         return abs(float(theta) - 15 / (15 + curvature))  # θ* = λ w / (λ + h)
 
@@ -75,14 +75,14 @@ def test_steps_overshoot_where_the_loss_curves_too_much(curvature: float, settle
 
 def test_a_warm_start_goes_on_from_where_it_was() -> None:
     """θ* = 1 for w = 0 and λ = 1: from there no step moves."""
-    at = envelope(1.0, 3, 0.25, warm_start=True)(bowl)
+    at = moreau_gradient(1.0, 3, 0.25, warm_start=True)(bowl)
     slope, _, changed = at({"w": torch.tensor(0.0)}, batch(), {}, carried(1.0))
     assert float(changed["theta"]["w"]) == 1
     assert float(slope["w"]) == -1
 
 
 def test_every_pass_draws_its_own_and_sees_the_statistics_of_the_batch_before() -> None:
-    at = envelope(1.0, 3, 0.25)(bowl)
+    at = moreau_gradient(1.0, 3, 0.25)(bowl)
     changed = at({"w": torch.tensor(0.0)}, batch(), {}, carried())[2]
     assert len(set(SEEN)) == 3
     assert int(batch().key) not in SEEN

@@ -17,8 +17,8 @@ from fedtailor.core.rng import Turn
 from fedtailor.core.task import Batch, Task, classification
 from fedtailor.core.training import Recipe
 from fedtailor.core.tree import Params
-from fedtailor.methods.parts.ala import ala
-from fedtailor.methods.parts.start import Begin, Begun
+from fedtailor.methods.parts.start import Start
+from tests.methods.worlds import Probe, ala_alone
 
 X = rng.normal(rng.key(50), 40, 4)
 Y = rng.bits(rng.key(51), 40) % 3
@@ -55,16 +55,16 @@ def same(a: Params, b: Params) -> bool:
     return list(a) == list(b) and all(torch.equal(a[k], b[k]) for k in a)
 
 
-def begin(task: Task, batch: int = 10, **options: Any) -> Begin:
+def begin(task: Task, batch: int = 10, **options: Any) -> Probe:
     """ALA in a method that downloads the whole model."""
-    return ala(**options)(task, task.blocks, Recipe(batch=batch, lr=9.0, momentum=0.9, clip=1e-9))
+    return ala_alone(task, Recipe(batch=batch, lr=9.0, momentum=0.9, clip=1e-9), **options)
 
 
 def memory_of(own: Params, weight: Params, started: bool = True) -> tree.Tree:
     return {"own": own, "weight": weight, "started": torch.tensor(started)}
 
 
-def adapt(part: Begin, received: Params, memory: tree.Tree, data: Data, when: Turn) -> Begun:
+def adapt(part: Probe, received: Params, memory: tree.Tree, data: Data, when: Turn) -> Start:
     return part.adapt(received, memory, {}, data, when)
 
 
@@ -81,8 +81,8 @@ def test_a_new_client_begins_with_weights_of_one_and_the_common_initial_model() 
     assert set(memory["weight"]) == set(task.head)
     assert all(bool((w == 1).all()) for w in memory["weight"].values())
     assert not bool(memory["started"]) and same(memory["own"], initial)
-    kept = part.keep(memory, own)
-    assert same(kept["own"], own) and kept["weight"] is memory["weight"]
+    begun = adapt(part, received, memory_of(own, memory["weight"]), client(10), turn())
+    assert same(begun.memory["own"], begun.params)  # what the host has made of it
 
 
 @pytest.mark.parametrize(("p", "first"), [(1, 2), (2, 0), (9, 0)])
@@ -97,7 +97,7 @@ def test_no_blocks_switch_it_off() -> None:
     task = classification(network)
     received, own = models(task)
     part = begin(task, p=0)
-    assert part.start(received, own) == {} == part.keep({}, own)
+    assert part.start(received, own) == {}
     begun = adapt(part, received, {}, client(10), turn())
     assert same(begun.params, received) and begun.memory == {}
 
@@ -108,7 +108,7 @@ def test_buffers_are_not_weighted() -> None:
     )
     received, own = models(task)
     part = begin(task, p=9)
-    memory = part.keep(part.start(received, received), own)
+    memory = part.start(received, received) | {"own": own}
     assert set(memory["weight"]) == set(received) - set(task.buffers)
     begun = adapt(part, received, memory, client(10), turn())
     for name in task.buffers:
@@ -125,10 +125,9 @@ def test_one_batch_is_a_clipped_gradient_step_on_the_weights(eta: float, shared:
     names = task.head if shared else task.blocks[0]
     if not shared:
         received, own = (tree.drop(m, task.head) for m in (received, own))
-    blocks = task.blocks if shared else task.blocks[:1]
     # the clients' optimiser and clipping are not for W
     recipe = Recipe(batch=20, optimizer="adam", weight_decay=0.1, clip=1e-3, epochs=4, steps=3)
-    part = ala(s=100, eta=eta, p=1)(task, blocks, recipe)
+    part = ala_alone(task, recipe, s=100, eta=eta, p=1)
     weight = {k: torch.full_like(received[k], 0.6) for k in names}
     begun = part.adapt(received, memory_of(own, weight), rest, client(12), turn())
 

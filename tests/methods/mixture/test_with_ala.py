@@ -8,11 +8,11 @@ from fedtailor.core import rng, tree
 from fedtailor.core.task import classification
 from fedtailor.core.training import Recipe
 from fedtailor.methods import fedala
-from fedtailor.methods.describe import find as find_method
-from fedtailor.methods.parts.ala import ala
+from fedtailor.methods.find import find as find_method
 from tests.methods.worlds import (
     ENGINES,
     HALF,
+    ala_alone,
     data_of,
     find,
     gap,
@@ -93,7 +93,7 @@ def test_ditto_by_hand(engine):
     play(sim)
     assert sim.server["params"]["w"] == near(4.89609375)
     assert of_models(sim, "w") == near(1.904296875, 5.879296875)
-    assert sim.states.rows["begin"]["own"]["w"].tolist() == near(2.30859375, 5.75859375)
+    assert sim.states.rows["own"]["w"].tolist() == near(2.30859375, 5.75859375)
 
 
 @pytest.mark.usefixtures("double")
@@ -125,10 +125,10 @@ def test_fedrep_by_hand(engine):
     assert of_models(sim, "c") == near(0.325, 0.3272042968750001)
     (report,) = play(sim)
     assert report.notes["ala_weight"].flatten().tolist() == near(1.0, 0.970609375)
-    own = sim.states.rows["begin"]["own"]
+    own = sim.states.rows["own"]
     assert own["a"].tolist() == near(0.785, 1.385)
     assert own["c"].tolist() == near(0.4267619849291993, 0.9136113326554571)
-    assert sim.states.rows["personal"]["b"].tolist() == near(0.55971875, 0.756410304905327)
+    assert sim.states.rows["host"]["personal"]["b"].tolist() == near(0.55971875, 0.756410304905327)
     assert sim.server["shared"]["c"] == near(0.7918989957238927)
 
 
@@ -203,18 +203,14 @@ def _prox_centre(host: str, option: str) -> dict[str, float]:
     sim.server = {"params": tree.map(far, sim.server["params"])}
     received, state = sim.server["params"], tree.map(torch.clone, sim.states.rows)
     turn = sim._turn(rng.TURN)
-    begin = state.get("begin", state)
-    part = ala(eta=5.0, max_ala_epochs=20)(task, task.blocks, recipe)
-    adapted = part.adapt(
-        received,
-        tree.index(begin, 1),
-        {},
-        data_of(world, 1),
-        turn.of(torch.tensor(1)).at_client().aside(),
-    ).params
+    part = ala_alone(task, recipe, eta=5.0, max_ala_epochs=20)
+    memory = tree.index(tree.drop(state, ["host"]), 1)
+    mine = turn.of(torch.tensor(1)).at_client()
+    adapted = part.adapt(received, memory, {}, data_of(world, 1), mine).params
     assert gap(adapted, received) > 0.1
     play(sim, [[1]])
-    after = tree.index(sim.states.rows["own"], 1)  # FedProx's trained model, Ditto's v
+    rows = sim.states.rows
+    after = tree.index(rows.get("host", rows)["own"], 1)  # FedProx's trained model, Ditto's v
     return {"received": gap(after, received), "adapted": gap(after, adapted)}
 
 
@@ -240,7 +236,7 @@ def test_fedrep_weighs_the_top_of_the_body_and_leaves_heads_alone(engine):
         sim = simulate(find_method("fedrep+ala")(task, p=p, **QUICK), world, task, engine=engine)
         play(sim, 2)
         assert set(find(sim.states.rows, "weight")) == {k for block in blocks for k in block}
-        assert not set(find(sim.states.rows, "begin")["own"]) & set(task.head)
+        assert not set(sim.states.rows["own"]) & set(task.head)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -9,7 +9,7 @@ from torch.func import grad, vmap
 from fedtailor.core import rng
 from fedtailor.core.task import Batch
 from fedtailor.core.tree import Tree
-from fedtailor.methods.parts.selection import (
+from fedtailor.methods.partial_sharing.partialfed import (
     Strategy,
     adaptive,
     changing,

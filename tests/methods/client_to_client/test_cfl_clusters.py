@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedtailor.methods.parts.clusters import at_odds, bipartition, refined
+from fedtailor.methods.client_to_client.cfl import at_odds, bipartition, refined
 
 RIGHT, UP = torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0])
 

@@ -8,7 +8,13 @@ import torch
 from fedtailor.core import rng, wire
 from fedtailor.core.training import Recipe
 from fedtailor.core.tree import Tree
-from fedtailor.methods.parts.directed import combined, fading, learn, others_of, surroundings
+from fedtailor.methods.client_to_client.apple import (
+    fading,
+    learn,
+    others_of,
+    personalised,
+    surroundings,
+)
 from tests.methods.worlds import HALF, data_of, near, one_number, rows_of, turn_of
 
 
@@ -55,7 +61,7 @@ def test_surroundings() -> None:
 
 def test_a_combination_by_hand() -> None:
     """0.5 · 2 + 0.25 · 4; neither the stored copy of the own core nor what was not sent counts."""
-    assert float(combined(_state(), _given())["w"]) == 2
+    assert float(personalised(_state(), _given())["w"]) == 2
 
 
 def test_a_step_by_hand() -> None:

@@ -16,7 +16,7 @@ from fedtailor.core.rng import Turn
 from fedtailor.core.task import classification
 from fedtailor.methods import pmixfed
 from fedtailor.methods.describe import parse_options
-from fedtailor.methods.parts.mixing import (
+from fedtailor.methods.mixture.pmixfed import (
     STAGES,
     Mixer,
     aggregation_degrees,

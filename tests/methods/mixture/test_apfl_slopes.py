@@ -11,7 +11,7 @@ from torch.func import grad
 from fedtailor.core import rng
 from fedtailor.core.task import Batch
 from fedtailor.core.tree import Tree
-from fedtailor.methods.parts import blend
+from fedtailor.methods.mixture.apfl import models_slope, share_slope
 
 W = {"a": torch.tensor([1.0, 0.0]), "b": torch.tensor(4.0)}
 V = {"a": torch.tensor([3.0, 2.0]), "b": torch.tensor(0.0)}
@@ -31,7 +31,7 @@ def batch() -> Batch:
 
 def test_the_slopes_of_the_models_by_hand() -> None:
     # α = 1/4:  v̄ = (1.5, 0.5), 3;  ∇F(w) = (-1, -2), 4;  α ∇F(v̄) = (-0.5, -1.5)/4, 3/4
-    at = blend.of_models(bowl)
+    at = models_slope(bowl)
     stats = {"w": {"at": torch.tensor(0.0)}, "v": {"at": torch.tensor(0.0)}}
     slope, loss, changed = at({"w": W, "v": V}, batch(), {"alpha": torch.tensor(0.25)}, stats)
     assert slope["w"]["a"].tolist() == [-1, -2]
@@ -48,7 +48,7 @@ def test_the_slopes_of_the_models_by_hand() -> None:
 @pytest.mark.parametrize("alpha", [0.0, 1.0])
 def test_at_the_ends(alpha: float) -> None:
     """α = 0: v learns nothing. α = 1: v learns alone, w as ever."""
-    at = blend.of_models(bowl)
+    at = models_slope(bowl)
     given = {"alpha": torch.tensor(alpha)}
     slope = at({"w": W, "v": V}, batch(), given, {"w": {}, "v": {}})[0]
     assert slope["v"]["a"].tolist() == [alpha * 1, alpha * 0]
@@ -57,7 +57,7 @@ def test_at_the_ends(alpha: float) -> None:
 
 def test_the_slope_of_the_share_by_hand() -> None:
     # v - w = (2, 2), -4;  ∇F(v̄) = (-0.5, -1.5), 3:  -1 - 3 - 12
-    at = blend.of_share(bowl)
+    at = share_slope(bowl)
     slope, loss, changed = at({"alpha": torch.tensor(0.25)}, batch(), {"w": W, "v": V}, {})
     assert float(slope["alpha"]) == -16
     assert float(loss) == (0.25 + 2.25 + 9) / 2
@@ -71,5 +71,5 @@ def test_the_slope_of_the_share_is_the_derivative() -> None:
 
     for share in (0.0, 0.3, 1.0):
         alpha = torch.tensor(share)
-        slope = blend.of_share(bowl)({"alpha": alpha}, batch(), {"w": W, "v": V}, {})[0]
+        slope = share_slope(bowl)({"alpha": alpha}, batch(), {"w": W, "v": V}, {})[0]
         torch.testing.assert_close(slope["alpha"], grad(loss)(alpha))

@@ -1,0 +1,66 @@
+"""A method's factory by its name: one of ours, one with a part added, or anybody's."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import sys
+from pathlib import Path
+from types import ModuleType
+
+from fedtailor.core.errors import BadInput, unknown
+from fedtailor.methods import METHODS
+from fedtailor.methods.combine import with_part
+from fedtailor.methods.describe import Factory, flat_options, one_line
+
+
+def find(name: str) -> Factory:
+    """A method's factory: by its name, with parts added, or `package.module:factory`.
+
+    The module may be installed, on PYTHONPATH, or a file or folder in the working directory.
+
+    Raises:
+      BadInput: there is no such method.
+
+    Example:
+      >>> find("ditto+ala").__name__
+      'ditto_ala'
+    """
+    if name in METHODS:
+        return METHODS[name]
+    host, plus, part = name.rpartition("+")
+    if plus:
+        return with_part(find(host), host, part)
+    module_name, colon, attribute = name.partition(":")
+    if not colon:
+        raise unknown("method", name, METHODS)
+    try:
+        factory = getattr(_import(module_name), attribute)
+        takes = inspect.signature(factory).parameters if callable(factory) else {}
+    except Exception as error:  # a stranger's module may raise anything
+        raise BadInput(
+            f"method '{name}': {one_line(error)}: write package.module:factory, of a package "
+            "installed, on PYTHONPATH or in this folder"
+        ) from error
+    if "task" not in takes:
+        raise BadInput(f"method '{name}': not a factory: its first parameter must be 'task'")
+    return flat_options(factory)
+
+
+def _import(name: str) -> ModuleType:
+    """The module of this name: installed, or else from the working directory.
+
+    The working directory is on the path for this import only, behind everything else, and only
+    where it has the module: nothing that lies there by chance is ever imported.
+    """
+    top, here = name.partition(".")[0], Path.cwd()
+    if not top or importlib.util.find_spec(top) is not None:
+        return importlib.import_module(name)
+    if not (here / f"{top}.py").is_file() and not (here / top).is_dir():
+        return importlib.import_module(name)
+    sys.path.append(str(here))
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(str(here))
