@@ -45,6 +45,13 @@ def test_who_takes_what() -> None:
     assert set(COMBINATIONS) == expected
 
 
+def test_a_method_built_on_another_is_no_host_with_a_client_of_its_own() -> None:
+    """ALA would be added and ignored."""
+    mine = lambda task: fedavg(task)._replace(client=lambda msg, state, data, turn: None)
+    with pytest.raises(BadInput, match="'mine' cannot take '\\+ala'"):
+        with_part(mine, "mine", "ala")
+
+
 @pytest.mark.parametrize("name", COMBINATIONS)
 def test_page_is_complete(name: str) -> None:
     """A title, a paper, and a meaning and default for every option of host and part."""

@@ -185,7 +185,7 @@ class Probe:
             return Outcome(state, Upload({"params": params}), params)
 
         nothing: Any = lambda *_: {}
-        download = Download("params", lambda state, training: state.get("rest", {}))
+        download = Download("params", client, lambda state, training: state.get("rest", {}))
         host = Method(nothing, nothing, nothing, client, nothing, nothing, nothing)
         self.method = wrap(host._replace(download=download))
 

@@ -12,6 +12,7 @@ import torch
 
 import fedtailor
 from fedtailor.core.errors import BadInput
+from fedtailor.core.task import classification
 from fedtailor.partition import save_partition
 from fedtailor.results.config import Config, make_config
 from fedtailor.runs.build import assemble, choose_device, lay_out, make_method
@@ -139,8 +140,10 @@ def test_tables_are_not_augmented(own: Path) -> None:
 
 
 def test_fedfomo_needs_validation_rows() -> None:
-    with pytest.raises(BadInput, match="raise --val"):
-        make_method(make_config("fedfomo", {"val": 0}, {}), None)  # type: ignore[arg-type]
+    task = classification(lambda: torch.nn.Linear(2, 2))
+    for name in ("fedfomo", "fedfomo-ma", "pmixfed", "fedsim+mix"):
+        with pytest.raises(BadInput, match="raise --val"):
+            make_method(make_config(name, {"val": 0}, {}), task)
 
 
 def test_a_saved_partition_is_the_same(tmp_path: Path) -> None:

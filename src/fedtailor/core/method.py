@@ -68,12 +68,14 @@ class Download(NamedTuple):
 
     Attributes:
       entry: its name in the message; in the upload, what came of it has the same name.
+      client: the function that begins there: with another one the method has no `Download`.
       rest: (state, whether it is to be trained) -> the parameters that are not downloaded; None
         where the whole model is.
       tested: whether `personal` begins with it, too.
     """
 
     entry: str
+    client: Callable[[Tree, Tree, Data, Turn], Outcome]
     rest: Callable[[Tree, bool], Params] | None = None
     tested: bool = True
 
@@ -117,6 +119,12 @@ class Method(NamedTuple):
     validates: bool = False
     leaks: bool = False
     not_private: str = ""
+
+
+def download_of(method: Method) -> Download | None:
+    """A method's `Download`, unless its client's function has been replaced since."""
+    download = method.download
+    return download if download and download.client is method.client else None
 
 
 def beginning(message: Tree, otherwise: Params) -> Params:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from torch import nn
 
 from fedtailor.core.errors import BadInput, unknown
-from fedtailor.core.method import Method
+from fedtailor.core.method import Method, download_of
 from fedtailor.core.task import Task, classification
 from fedtailor.core.training import Recipe
 from fedtailor.methods.describe import (
@@ -46,7 +46,7 @@ class Wrapper(NamedTuple):
 
 def _downloads_one_model(factory: Factory) -> bool:
     small = classification(lambda: nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)))
-    return factory(small).download is not None
+    return download_of(factory(small)) is not None
 
 
 WRAPPERS: dict[str, Wrapper] = {

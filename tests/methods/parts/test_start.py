@@ -7,7 +7,7 @@ import torch
 
 from fedtailor.core import tree
 from fedtailor.core.errors import BadInput
-from fedtailor.core.method import Method, Outcome, Upload
+from fedtailor.core.method import Method, Outcome, Upload, download_of
 from fedtailor.core.training import Recipe, fit
 from fedtailor.methods import ditto, fedavg, local
 from fedtailor.methods.mixture.fedala import Ala, with_ala
@@ -54,7 +54,7 @@ def test_the_global_model_is_told_where_it_was_the_personal_one() -> None:
     tuned = with_finetuning(fedavg(task), task, Recipe(), 1)
     assert fedavg(task).general is None
     assert tuned.general is not None and tuned.general({"params": received}, {}) is received
-    assert tuned.download is None, "a wrapped method is no host any more"
+    assert download_of(tuned) is None, "a wrapped method is no host any more"
 
 
 def test_a_model_that_is_not_the_downloaded_one_is_tested_as_it_is() -> None:

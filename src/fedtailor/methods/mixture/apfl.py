@@ -98,7 +98,6 @@ def apfl(
         client=client,
         personal=personal,
         general=lambda msg, state: msg["params"],
-        download=None,
     )
 
 

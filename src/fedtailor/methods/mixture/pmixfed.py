@@ -225,7 +225,6 @@ def with_mixup(
         personal=personal,
         record=record,
         general=general,
-        download=None,
         validates=True,
     )
 

@@ -63,5 +63,12 @@ def fedavg(
         return beginning(msg, msg["params"])
 
     return Method(
-        init, send, start, client, receive, personal, task.predict, download=Download("params")
+        init,
+        send,
+        start,
+        client,
+        receive,
+        personal,
+        task.predict,
+        download=Download("params", client),
     )

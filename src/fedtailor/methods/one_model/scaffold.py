@@ -82,6 +82,4 @@ def scaffold(task: Task, *, server_lr: NonNegative = 1.0, recipe: Recipe = Recip
             "control": tree.add(server["control"], tree.scale(up.mean["change"], part)),
         }
 
-    return fedavg(task)._replace(
-        init=init, send=send, start=start, client=client, receive=receive, download=None
-    )
+    return fedavg(task)._replace(init=init, send=send, start=start, client=client, receive=receive)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedtailor.core import rng, tree
 from fedtailor.core.data import Data
-from fedtailor.core.method import Method, Outcome, Upload, beginning, by_size
+from fedtailor.core.method import Download, Method, Outcome, Upload, beginning, by_size
 from fedtailor.core.options import Above, NonNegative, Weighting, Whole
 from fedtailor.core.rng import Key, Turn
 from fedtailor.core.task import Batch, Task, per_name
@@ -100,7 +100,11 @@ def partialfed(
         return select(task, strategy.chosen(state["logits"]), received, state["own"])
 
     return shared._replace(
-        start=start, client=client, personal=personal, general=lambda msg, state: msg["params"]
+        start=start,
+        client=client,
+        personal=personal,
+        general=lambda msg, state: msg["params"],
+        download=Download("params", client),
     )
 
 

@@ -84,7 +84,7 @@ def attentive(
     def record(server: Tree) -> Tree:
         return {"attention": server["weights"]}
 
-    download = Download("params", tested=False)
+    download = Download("params", client, tested=False)
     return Method(
         init, send, start, client, receive, personal, task.predict, record, download=download
     )

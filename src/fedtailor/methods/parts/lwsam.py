@@ -157,4 +157,4 @@ def with_scores(host: Method, entry: str, task: Task, scale: Scale, recipe: Reci
         model: Params = host.personal(msg, state["host"], data, turn)
         return model
 
-    return host._replace(start=start, client=client, personal=personal, download=None)
+    return host._replace(start=start, client=client, personal=personal)

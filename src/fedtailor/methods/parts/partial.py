@@ -130,7 +130,7 @@ def partial(
     def personal_model(msg: Tree, state: Tree, data: Data, turn: Turn) -> Params:
         return beginning(msg, msg["shared"]) | trained_with(state, False)
 
-    download = Download("shared", trained_with)
+    download = Download("shared", client, trained_with)
     return Method(
         init, send, start, client, receive, personal_model, task.predict, download=download
     )

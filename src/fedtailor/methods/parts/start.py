@@ -9,7 +9,7 @@ from typing import NamedTuple
 from fedtailor.core import tree
 from fedtailor.core.data import Data
 from fedtailor.core.errors import BadInput
-from fedtailor.core.method import Method, Outcome
+from fedtailor.core.method import Method, Outcome, download_of
 from fedtailor.core.rng import Key, Turn
 from fedtailor.core.task import Task
 from fedtailor.core.training import Loss, Recipe, fit
@@ -48,9 +48,10 @@ def with_start(
     Raises:
       BadInput: the host's clients download no model, or several.
     """
-    if host.download is None:
+    download = download_of(host)
+    if download is None:
         raise BadInput("this method cannot begin elsewhere: its clients do not download one model")
-    entry, rest, tested = host.download
+    entry, rest, tested = download.entry, download.rest, download.tested
 
     def inner(state: Tree) -> Tree:
         return {"host": state} if state else {}
@@ -83,9 +84,7 @@ def with_start(
         general = lambda msg, state: shared(msg, state.get("host", {}))
     elif tested and rest is None:  # the host's personal model was the global one
         general = lambda msg, state: msg[entry]
-    return host._replace(
-        start=start, client=client, personal=personal, general=general, download=None
-    )
+    return host._replace(start=start, client=client, personal=personal, general=general)
 
 
 def with_finetuning(

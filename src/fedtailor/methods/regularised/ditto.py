@@ -64,5 +64,5 @@ def ditto(
         client=client,
         personal=personal,
         general=lambda msg, state: msg["params"],
-        download=Download("params", tested=False),
+        download=Download("params", client, tested=False),
     )

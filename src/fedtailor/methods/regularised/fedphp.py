@@ -90,5 +90,5 @@ def fedphp(
         client=client,
         personal=personal,
         general=lambda msg, state: msg["params"],
-        download=Download("params", tested=False),
+        download=Download("params", client, tested=False),
     )

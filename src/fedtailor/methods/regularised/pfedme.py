@@ -98,7 +98,7 @@ def pfedme(
         receive=receive,
         personal=personal,
         general=lambda msg, state: msg["params"],
-        download=Download("params", tested=False),
+        download=Download("params", client, tested=False),
     )
 
 

@@ -111,5 +111,4 @@ def plgu_lf(
         client=client,
         personal=personal_model,
         general=lambda msg, state: msg["params"],
-        download=None,
     )
