@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from fedtailor import BadInput
@@ -176,6 +177,18 @@ def test_bad_names_are_one_line(name: str, words: list[str]) -> None:
     assert "\n" not in message
     for word in words:
         assert word in message
+
+
+def test_two_parts() -> None:
+    """ALA inside, mixing around it: each option reaches its part."""
+    method = find("fedalt+ala+mix")(task_of(), s=50, mu0=0.5, shared_blocks=1)
+    assert method.not_private and method.validates
+    sim = simulate(method, ragged(), task_of())
+    sim.step(torch.arange(6))
+    assert set(sim.states.rows) == {"host", "own"}
+    assert set(sim.states.rows["host"]) == {"host", "own", "weight", "started"}
+    names = [o.name for o in page(find("fedalt+ala+mix")).options]
+    assert names.index("shared_blocks") < names.index("s") < names.index("mu0")
 
 
 def test_a_host_of_ones_own() -> None:

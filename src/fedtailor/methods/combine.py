@@ -100,7 +100,7 @@ def with_part(host: Factory, host_name: str, part_name: str) -> Factory:
         + [inspect.Parameter(part_name, keyword, default=part.options)]
         + [parameters["recipe"].replace(kind=keyword)]
     )
-    factory.__annotations__ = {name: hints[name] for name in shown}
+    factory.__annotations__ = {n: hints[n] for n in shown} | {part_name: type(part.options)}
     factory.__name__ = f"{host_name}_{part_name}"
     arguments = "\n".join(f"  {o.name}: {o.meaning}" for o in theirs)
     about = inspect.getdoc(host) or ""

@@ -163,7 +163,7 @@ def with_mixup(
 
     def mixed(msg: Tree, state: Tree, data: Data, turn: Turn) -> tuple[Tree, Tree, Tensor]:
         """The message as the client sees it after mixing, notes, and its own model's accuracy."""
-        own, personal = state["own"], state["host"]["personal"]
+        own, personal = state["own"], _personal(state["host"])
         mine = accuracy(own | personal, data)
         mu = mixer.mu(turn, mine / msg["overall"].clamp(min=1e-3), count)
         degrees = broadcast_degrees(mu, count)
@@ -178,7 +178,7 @@ def with_mixup(
         begun, notes, mine = mixed(msg, state, data, turn)
         out = host.client(begun, state["host"], data, turn)
         own = tree.pick(out.model, msg["shared"])
-        theirs = accuracy(msg["shared"] | state["host"]["personal"], data)
+        theirs = accuracy(msg["shared"] | _personal(state["host"]), data)
         sent = own
         if mixer.random and mixer.use_aggregation_mix:  # every client draws degrees of its own
             key = rng.fold(turn.aside().key, 1)
@@ -213,7 +213,7 @@ def with_mixup(
         return {"global_accuracy": server["accuracy"]}
 
     def general(msg: Tree, state: Tree) -> Params:
-        params: Params = msg["shared"] | state["host"]["personal"]
+        params: Params = msg["shared"] | _personal(state["host"])
         return params
 
     return host._replace(
@@ -227,6 +227,12 @@ def with_mixup(
         general=general,
         validates=True,
     )
+
+
+def _personal(state: Tree) -> Params:
+    """The parameters that the host does not share; it may have been wrapped before."""
+    found: Params = state["personal"] if "personal" in state else _personal(state["host"])
+    return found
 
 
 def matched(task: Task, whole: Task, shapes: Callable[[Task], Params]) -> dict[str, str]:
