@@ -48,13 +48,21 @@ class Rows(NamedTuple):
 
 
 class ClientData(NamedTuple):
-    """Attributes:
-    x: examples of all clients.
-    y: labels of all clients.
-    train: rows to learn from.
-    val: rows that methods may look at to choose (weights, best round).
-    test: rows that only evaluation sees.
-    names: the clients' names.
+    """The rows of all clients on one machine: one store, and whose its rows are.
+
+    Attributes:
+      x: examples of all clients.
+      y: labels of all clients.
+      train: rows to learn from.
+      val: rows that methods may look at to choose (weights, best round).
+      test: rows that only evaluation sees.
+      names: the clients' names.
+
+    Example:
+      >>> rows = [np.array([0, 1]), np.array([2])]
+      >>> data = ClientData.of(torch.zeros(3, 4), torch.tensor([0, 1, 1]), rows, rows, rows)
+      >>> data.clients, data.names, data.train.n.tolist()
+      (2, ('client-0', 'client-1'), [2, 1])
     """
 
     x: Tensor
@@ -80,7 +88,7 @@ class ClientData(NamedTuple):
         return cls(x, y, rows[0], rows[1], rows[2], tuple(names))
 
     def pooled(self, share: float, seed: int, outside: Collection[int] = ()) -> PooledData:
-        """The federation after every client gave a share of its training rows to a common pool.
+        """The data after every client gave a share of its training rows to a common pool.
 
         Everyone trains on its own rows and those of the others in the pool; nothing else changes.
         Clients `outside` neither give nor get any.
@@ -123,10 +131,12 @@ class ClientData(NamedTuple):
 
 
 class PooledData(NamedTuple):
-    """Attributes:
-    client_data: with everyone's training rows after pooling.
-    down: bytes of the pool that each client downloads, once.
-    up: bytes that each client gave, once.
+    """Clients' rows after everyone gave some of them to a common pool.
+
+    Attributes:
+      client_data: with everyone's training rows after pooling.
+      down: bytes of the pool that each client downloads, once.
+      up: bytes that each client gave, once.
     """
 
     client_data: ClientData

@@ -12,10 +12,28 @@ from fedtailor.core.rng import Turn
 from fedtailor.core.training import Recipe, Score
 from fedtailor.core.tree import Tree
 from fedtailor.engine.fold import Fold
+from fedtailor.engine.loops.runner import LoopMode
+from fedtailor.engine.state_store import StatePlace
 
 # which model of a client: what it would use now, what it would have after training in this round,
 # or the global one as it has it
 Point = Literal["pre", "post", "general"]
+
+
+class ClientSettings(NamedTuple):
+    """How clients are played, wherever they are.
+
+    Attributes:
+      recipe: how they train, to estimate memory by.
+      loop_mode: how loops over batches are run, see `LoopRunner`.
+      place: where states are kept; None chooses.
+      chunk: how many clients share a device at a time; 0 chooses what fits.
+    """
+
+    recipe: Recipe
+    loop_mode: LoopMode = "plain"
+    place: StatePlace | None = None
+    chunk: int = 0
 
 
 class Scores(NamedTuple):

@@ -18,6 +18,10 @@ def draw_cohort(seed: int, round: int, eligible: Tensor, participation: float) -
       round: number of the round.
       eligible: ids that may be drawn.
       participation: share of them that is; at least one client is.
+
+    Example:
+      >>> draw_cohort(0, 3, torch.arange(10), 0.3).tolist()
+      [0, 1, 9]
     """
     count = max(1, round_half_up(participation * len(eligible)))
     order = rng.permutation(rng.key(seed, rng.COHORT, round), len(eligible))

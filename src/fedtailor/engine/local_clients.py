@@ -26,10 +26,17 @@ from fedtailor.core.training import SCORED, Recipe, Score
 from fedtailor.core.tree import Tree
 from fedtailor.engine.chunk import estimate_chunk
 from fedtailor.engine.client_data import ClientData
-from fedtailor.engine.clients import ClientStates, CohortOutcome, Point, Scores, TurnReport
+from fedtailor.engine.clients import (
+    ClientSettings,
+    ClientStates,
+    CohortOutcome,
+    Point,
+    Scores,
+    TurnReport,
+)
 from fedtailor.engine.fold import Fold, Folded
 from fedtailor.engine.group import ClientGroup
-from fedtailor.engine.loops.runner import LoopMode, LoopRunner
+from fedtailor.engine.loops.runner import LoopRunner
 from fedtailor.engine.mapper import MAPPERS, Visit, concatenate
 from fedtailor.engine.memory import is_out_of_memory, nbytes
 from fedtailor.engine.state_store import STATES, StatePlace, StateStore, choose_place
@@ -73,12 +80,9 @@ class LocalClients:
       client_data: their data. Ids are those of the whole federation.
       server: the server's state, for the sizes of messages and states.
       turn: of the first round.
+      settings: how they are played.
       engine: `sequential` or `vectorised`.
-      recipe: how clients train, to estimate memory by.
-      loop_mode: how loops over batches are run, see `LoopRunner`.
-      place: where states are kept; None chooses.
       folder: of the run, for states on disk; a temporary one if none is given.
-      chunk: how many clients share a call; 0 chooses what fits.
     """
 
     def __init__(
@@ -87,14 +91,11 @@ class LocalClients:
         client_data: ClientData,
         server: Tree,
         turn: Turn,
-        *,
-        engine: str,
-        recipe: Recipe,
-        loop_mode: LoopMode = "plain",
-        place: StatePlace | None = None,
+        settings: ClientSettings,
+        engine: str = "vectorised",
         folder: Path | None = None,
-        chunk: int = 0,
     ) -> None:
+        recipe, loop_mode, place, chunk = settings
         self.groups, self.client_data, self.engine = groups, client_data, engine
         self.recipe, self.device = recipe, client_data.x.device
         self.runner = LoopRunner(loop_mode if engine == "vectorised" else "plain", self.device)

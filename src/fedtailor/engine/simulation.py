@@ -16,7 +16,7 @@ from fedtailor.core.task import Task
 from fedtailor.core.training import Recipe
 from fedtailor.core.tree import Params, Tree
 from fedtailor.engine.client_data import ClientData
-from fedtailor.engine.clients import ClientStates, Point, Scores, SimulatedClients
+from fedtailor.engine.clients import ClientSettings, ClientStates, Point, Scores, SimulatedClients
 from fedtailor.engine.group import ClientGroup
 from fedtailor.engine.local_clients import LocalClients
 from fedtailor.engine.loops.runner import LoopMode
@@ -77,6 +77,15 @@ class Simulation:
       held_out: ids of clients that never take part, and so give no rows to a pool.
       loop_mode: how loops over batches are run, see `LoopRunner`.
       cluster: workers that have the clients, each with the vectorised engine; None has them here.
+
+    Example:
+      >>> import fedtailor
+      >>> rows = [[0, 1, 2, 3], [4, 5]]
+      >>> data = ClientData.of(torch.eye(6), torch.tensor([0, 1, 0, 1, 0, 1]), rows, rows, rows)
+      >>> task = fedtailor.classification(lambda: torch.nn.Linear(6, 2))
+      >>> simulation = Simulation(fedtailor.METHODS["fedavg"](task), data, task)
+      >>> simulation.step(torch.tensor([0, 1])).taken.tolist(), simulation.round
+      ([0, 1], 1)
     """
 
     def __init__(
@@ -117,35 +126,19 @@ class Simulation:
         server_key = rng.key(seed, rng.SERVER, device=self.device)
         sizes = Clients.of(client_data.train.n.to(self.device))
         self.server: Tree = method.init(sizes, self.initial, server_key)
-        turn, how = self._turn(rng.TURN), recipe or Recipe()
+        turn = self._turn(rng.TURN)
+        settings = ClientSettings(recipe or Recipe(), loop_mode, place, chunk)
         self.clients: SimulatedClients
         if cluster is None:
             self.clients = LocalClients(
-                self.groups,
-                client_data,
-                self.server,
-                turn,
-                engine=engine,
-                recipe=how,
-                loop_mode=loop_mode,
-                place=place,
-                folder=folder,
-                chunk=chunk,
+                self.groups, client_data, self.server, turn, settings, engine, folder
             )
         else:
             from fedtailor.engine.ray.clients import RayClients  # late: most runs do without
 
+            members_of = [group.members for group in groups]
             self.clients = RayClients(
-                cluster,
-                [group.members for group in groups],
-                client_data,
-                self.server,
-                turn,
-                seed=seed,
-                place=place,
-                recipe=how,
-                chunk=chunk,
-                loop_mode=loop_mode,
+                cluster, members_of, client_data, self.server, turn, settings, seed
             )
 
     @property

@@ -13,6 +13,7 @@ from fedtailor.core.errors import BadInput
 from fedtailor.core.task import classification
 from fedtailor.core.training import Recipe
 from fedtailor.engine import Simulation
+from fedtailor.engine.clients import ClientSettings
 from fedtailor.engine.fold import Fold
 from fedtailor.engine.ray.arrays import from_arrays, to_arrays
 from fedtailor.engine.ray.shard import shard
@@ -50,13 +51,10 @@ def acquire(ids: torch.Tensor, driver: Simulation, device: str = "cpu") -> RayWo
         build=build,
         members=[ids],
         seed=0,
-        recipe=RECIPE,
-        place="host",
-        chunk=3,
+        settings=ClientSettings(RECIPE, place="host", chunk=3),
         device=device,
         dtype=torch.float64,
         threads=1,
-        loop_mode="plain",
     )
     worker.look_in([])
     turn = driver._turn(rng.TURN)

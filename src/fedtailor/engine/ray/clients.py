@@ -1,4 +1,4 @@
-"""Clients sharded over Ray actors: each plays its block, and only what is needed travels.
+"""Clients sharded over Ray actors: each plays its own, and only what is needed travels.
 
 The server's state goes out once per version, by reference. Means are folded by the workers before
 they travel; what the server needs one by one stays with the workers until it is asked for. After
@@ -23,10 +23,9 @@ from fedtailor.core.rng import Turn
 from fedtailor.core.training import Recipe
 from fedtailor.core.tree import Tree
 from fedtailor.engine.client_data import ClientData
-from fedtailor.engine.clients import ClientStates, CohortOutcome, Point, Scores
+from fedtailor.engine.clients import ClientSettings, ClientStates, CohortOutcome, Point, Scores
 from fedtailor.engine.fold import Fold
 from fedtailor.engine.local_clients import common_notes
-from fedtailor.engine.loops.runner import LoopMode
 from fedtailor.engine.mapper import concatenate
 from fedtailor.engine.ray.arrays import Arrays, from_arrays, to_arrays
 from fedtailor.engine.ray.cluster import Cluster
@@ -34,7 +33,6 @@ from fedtailor.engine.ray.replicas import StateReplicas
 from fedtailor.engine.ray.session import Session
 from fedtailor.engine.ray.shard import assign_clients, shard
 from fedtailor.engine.ray.worker import LoadReport, States, WorkerSpec
-from fedtailor.engine.state_store import StatePlace
 
 Found = TypeVar("Found")
 ATTEMPTS = 3  # times that a worker is started again for one call
@@ -43,7 +41,7 @@ log = logging.getLogger("fedtailor")
 
 
 class _Slot:
-    """A block of clients and the worker that has it now.
+    """Some clients, and the worker that has them now.
 
     Attributes:
       number: from 0.
@@ -53,7 +51,7 @@ class _Slot:
       actor: the worker.
       loaded: reference of what the worker said when it had its clients.
       chunk: how many of them share its device at a time.
-      snapshots: where copies of their states lie.
+      replicas: where copies of their states lie.
     """
 
     def __init__(self, number: int, ids: Tensor, spec: Any, data: Any) -> None:
@@ -80,11 +78,8 @@ class RayClients:
       client_data: everybody's data.
       server: the server's state.
       turn: of the first round.
+      settings: how they are played; what is left open, each worker chooses.
       seed: of the run.
-      place: where workers keep states; None lets each choose.
-      recipe: how clients train, to estimate memory by.
-      chunk: how many clients share a device at a time; 0 lets each worker choose.
-      loop_mode: how loops over batches are run.
     """
 
     def __init__(
@@ -94,12 +89,8 @@ class RayClients:
         client_data: ClientData,
         server: Tree,
         turn: Turn,
-        *,
+        settings: ClientSettings,
         seed: int,
-        place: StatePlace | None,
-        recipe: Recipe,
-        chunk: int,
-        loop_mode: LoopMode,
     ) -> None:
         self._session = Session(cluster, client_data.clients)
         self._ray, self._turn = self._session.ray, turn
@@ -107,20 +98,16 @@ class RayClients:
         self._sent: Any = None
         self._broadcast(server)
         self._slots = []
-        for number, ids in enumerate(
-            assign_clients(groups, client_data.train.n, self._session.workers)
-        ):
+        assigned = assign_clients(groups, client_data.train.n, self._session.workers)
+        for number, ids in enumerate(assigned):
             spec = WorkerSpec(
                 build=cluster.build,
                 members=[some[torch.isin(some, ids)] for some in groups],
                 seed=seed,
-                recipe=recipe,
-                place=place,
-                chunk=chunk,
+                settings=settings,
                 device=cluster.device,
                 dtype=torch.get_default_dtype(),
                 threads=self._session.threads,
-                loop_mode=loop_mode,
             )
             data = self._ray.put(shard(client_data, ids))
             self._slots.append(_Slot(number, ids, self._ray.put(spec), data))

@@ -15,13 +15,15 @@ BuildGroups = Callable[[str], list[tuple[Method, Task, Tensor]]]
 
 
 class Cluster(NamedTuple):
-    """Attributes:
-    build: makes the methods anew in each worker, on its own device: what they close over may not
-      be fit to travel.
-    workers: how many; 0 chooses one per GPU, or one per core.
-    address: of a running Ray cluster; empty starts one on this machine.
-    device: what workers compute on: `cpu` or `cuda`.
-    gpus: GPUs that each worker takes; below 1, workers share one.
+    """Workers on a Ray cluster, for `Simulation`.
+
+    Attributes:
+      build: makes the methods anew in each worker, on its own device: what they close over may not
+        be fit to travel.
+      workers: how many; 0 chooses one per GPU, or one per core.
+      address: of a running Ray cluster; empty starts one on this machine.
+      device: what workers compute on: `cpu` or `cuda`.
+      gpus: GPUs that each worker takes; below 1, workers share one.
     """
 
     build: BuildGroups

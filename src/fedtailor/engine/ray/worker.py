@@ -17,11 +17,17 @@ from fedtailor.core.errors import BadInput
 from fedtailor.core.rng import Turn
 from fedtailor.core.training import Recipe
 from fedtailor.core.tree import Tree
-from fedtailor.engine.clients import ClientStates, CohortOutcome, Point, Scores, TurnReport
+from fedtailor.engine.clients import (
+    ClientSettings,
+    ClientStates,
+    CohortOutcome,
+    Point,
+    Scores,
+    TurnReport,
+)
 from fedtailor.engine.fold import Folded
 from fedtailor.engine.group import ClientGroup
 from fedtailor.engine.local_clients import LocalClients
-from fedtailor.engine.loops.runner import LoopMode
 from fedtailor.engine.ray.arrays import (
     Arrays,
     flat_from_arrays,
@@ -31,7 +37,6 @@ from fedtailor.engine.ray.arrays import (
 )
 from fedtailor.engine.ray.cluster import BuildGroups
 from fedtailor.engine.ray.shard import Shard
-from fedtailor.engine.state_store import StatePlace
 
 
 class WorkerSpec(NamedTuple):
@@ -41,25 +46,19 @@ class WorkerSpec(NamedTuple):
       build: makes the methods.
       members: for each network the worker's clients, ascending.
       seed: of the run.
-      recipe: how clients train, to estimate memory by.
-      place: where states are kept; None chooses.
-      chunk: how many clients share the device at a time; 0 chooses.
+      settings: how clients are played.
       device: to compute on.
       dtype: of numbers.
       threads: for a CPU.
-      loop_mode: how loops over batches are run.
     """
 
     build: BuildGroups
     members: list[Tensor]
     seed: int
-    recipe: Recipe
-    place: StatePlace | None
-    chunk: int
+    settings: ClientSettings
     device: str
     dtype: torch.dtype
     threads: int
-    loop_mode: LoopMode
 
 
 class LoadReport(NamedTuple):
@@ -155,11 +154,7 @@ class RayWorker:
             data.client_data(spec.device),
             from_arrays(server, spec.device),
             _turn_on(spec.device, turn),
-            engine="vectorised",
-            recipe=spec.recipe,
-            loop_mode=spec.loop_mode,
-            place=spec.place,
-            chunk=spec.chunk,
+            spec.settings,
         )
         like = dict(zip(self._numbers, map(to_arrays, self.clients.like()), strict=True))
         return LoadReport(self.clients.chunk, self.clients.place, like)
