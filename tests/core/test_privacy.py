@@ -20,18 +20,11 @@ from fedtailor import BadInput
 from fedtailor.api import resume
 from fedtailor.core import rng, tree
 from fedtailor.core.form import Form
-from fedtailor.core.privacy import (
-    Entry,
-    Spent,
-    charged,
-    epsilon,
-    epsilons,
-    keep_account,
-    private,
-    require_accountant,
-)
+from fedtailor.core.ledger import Entry, Ledger, charged
+from fedtailor.core.objectives import exact_gradient
+from fedtailor.core.privacy import Spent, epsilon, epsilons, private_gradient, require_accountant
 from fedtailor.core.task import Batch, Task
-from fedtailor.core.training import Recipe, descend, fit, plain
+from fedtailor.core.training import Recipe, descend, fit
 from fedtailor.methods import METHODS, ditto, fedavg, fedrep, local
 from fedtailor.methods.find import find as find_method
 from fedtailor.results.config import make_config
@@ -102,34 +95,38 @@ def test_clipping_by_hand() -> None:
     The first becomes (1.2, 1.6), the second stays: the sum is (1.8, 2.4), the mean (0.9, 1.2).
     """
     x = torch.tensor([[3.0, 4.0], [0.6, 0.8]])
-    grads, loss, changed = private(linear, 2.0, 0.0)(HERE, batch_of(x), {}, {})
+    grads, loss, changed = private_gradient(linear, 2.0, 0.0)(HERE, batch_of(x), {}, {})
     assert [float(grads[k]) for k in "ab"] == pytest.approx([0.9, 1.2])
     assert float(loss) == 0
     assert changed == {}
     # padding does not count, neither in the sum nor in the divisor
     padded = torch.cat([x[:1], torch.tensor([[100.0, 7.0]])])
-    one = private(linear, 2.0, 0.0)(HERE, batch_of(padded, torch.tensor([1.0, 0.0])), {}, {})[0]
+    one = private_gradient(linear, 2.0, 0.0)(
+        HERE, batch_of(padded, torch.tensor([1.0, 0.0])), {}, {}
+    )[0]
     assert [float(one[k]) for k in "ab"] == pytest.approx([1.2, 1.6])
     # no gradient, no division by zero
-    none = private(linear, 2.0, 0.0)(HERE, batch_of(torch.zeros(2, 2)), {}, {})[0]
+    none = private_gradient(linear, 2.0, 0.0)(HERE, batch_of(torch.zeros(2, 2)), {}, {})[0]
     assert not any(bool(g) for g in none.values())
 
 
 def test_clipping_is_over_all_parameters_together() -> None:
     """C = 5 leaves (3, 4) as it is; clipped name by name with C = 3 it would be (3, 3)."""
     x = torch.tensor([[3.0, 4.0]])
-    assert float(private(linear, 5.0, 0.0)(HERE, batch_of(x), {}, {})[0]["b"]) == pytest.approx(4)
-    three = private(linear, 3.0, 0.0)(HERE, batch_of(x), {}, {})[0]
+    assert float(
+        private_gradient(linear, 5.0, 0.0)(HERE, batch_of(x), {}, {})[0]["b"]
+    ) == pytest.approx(4)
+    three = private_gradient(linear, 3.0, 0.0)(HERE, batch_of(x), {}, {})[0]
     assert [float(three[k]) for k in "ab"] == pytest.approx([1.8, 2.4])
 
 
 def test_no_example_moves_the_sum_by_more_than_the_clip() -> None:
     x = 10 * rng.normal(rng.key(1), 6, 2)
-    whole = private(linear, 0.7, 0.0)(HERE, batch_of(x), {}, {})[0]
+    whole = private_gradient(linear, 0.7, 0.0)(HERE, batch_of(x), {}, {})[0]
     for i in range(6):
         weight = torch.ones(6)
         weight[i] = 0
-        rest = private(linear, 0.7, 0.0)(HERE, batch_of(x, weight), {}, {})[0]
+        rest = private_gradient(linear, 0.7, 0.0)(HERE, batch_of(x, weight), {}, {})[0]
         apart = tree.sub(tree.scale(whole, 6.0), tree.scale(rest, 5.0))
         assert float(tree.sq_norm(apart).sqrt()) == pytest.approx(0.7, rel=1e-4)
 
@@ -180,8 +177,8 @@ def test_without_clip_and_noise_a_run_is_plain(name: str, engine: str) -> None:
 
 def test_without_noise_nothing_is_drawn_and_plain_agrees() -> None:
     x = rng.normal(rng.key(3), 5, 2)
-    ours = private(linear, INF, 0.0)(HERE, batch_of(x), {}, {})
-    theirs = plain(linear)(HERE, batch_of(x), {}, {})
+    ours = private_gradient(linear, INF, 0.0)(HERE, batch_of(x), {}, {})
+    theirs = exact_gradient(linear)(HERE, batch_of(x), {}, {})
     assert gap(ours[0], theirs[0]) < 1e-6
     assert float(ours[1]) == pytest.approx(float(theirs[1]))
 
@@ -192,7 +189,7 @@ def test_without_noise_nothing_is_drawn_and_plain_agrees() -> None:
 @pytest.mark.parametrize(("clip", "noise", "size"), [(1.0, 1.0, 4), (0.5, 2.0, 1), (3.0, 0.5, 10)])
 def test_noise_has_mean_zero_and_the_right_spread(clip: float, noise: float, size: int) -> None:
     """σ C z on the sum, so σ C / B on the mean; over many keys."""
-    slope = private(linear, clip, noise)
+    slope = private_gradient(linear, clip, noise)
     keys = rng.split(rng.key(11), 20_000)
     x = torch.zeros(size, 2)
     draw = lambda key: slope(HERE, batch_of(x)._replace(key=key), {}, {})[0]
@@ -206,7 +203,7 @@ def test_noise_has_mean_zero_and_the_right_spread(clip: float, noise: float, siz
 
 def test_noise_is_added_to_the_sum_of_a_short_batch() -> None:
     """Two real rows of four: the divisor is 2, the noise σ C / 2."""
-    slope = private(linear, 1.0, 1.0)
+    slope = private_gradient(linear, 1.0, 1.0)
     batch = batch_of(torch.zeros(4, 2), torch.tensor([1.0, 1.0, 0.0, 0.0]))
     keys = torch.stack(rng.split(rng.key(12), 10_000))
     grads = vmap(lambda key: slope(HERE, batch._replace(key=key), {}, {})[0])(keys)
@@ -269,10 +266,10 @@ def test_descents_of_a_turn_draw_batches_of_their_own(noise: float) -> None:
         return slope
 
     recipe = Recipe(batch=10, lr=0.01, dp_clip=1.0, dp_noise=noise)
-    with keep_account() as entries:
-        for _ in range(2):
-            fit(task, task.init(rng.key(0)), data, turn_of(), recipe, gradient=watched)
-    assert entries == 2 * [Entry(i, 10, "pad") for i in range(4)]
+    turn = turn_of()._replace(ledger=Ledger())
+    for _ in range(2):
+        fit(task, task.init(rng.key(0)), data, turn, recipe, gradient=watched)
+    assert turn.ledger.entries == 2 * [Entry(i, 10, "pad") for i in range(4)]
     first, second = torch.stack(seen[:4]), torch.stack(seen[4:])
     assert torch.equal(first, second) == (noise == 0)
     assert torch.equal(first.flatten().sort().values, second.flatten().sort().values)
@@ -339,34 +336,67 @@ def test_engines_and_chunks_agree_with_noise(name: str) -> None:
 def test_charged_by_hand() -> None:
     """Batches of 10 in a pass that has four of them, one noisy gradient on each."""
     passes = lambda last: [Entry(number, 10, last) for number in range(4)]
+    spent = lambda entries, rows: Spent(*charged(entries, torch.tensor(rows)).tolist())
     for rows, pad, drop in ((0, 0, 0), (1, 1, 0), (10, 1, 1), (25, 3, 2), (40, 4, 4), (99, 4, 4)):
-        assert charged(passes("pad"), rows).batches == pad
-        assert charged(passes("wrap"), rows).batches == pad
-        assert charged(passes("drop"), rows).batches == drop
-        assert charged(passes("steps"), rows) == Spent(4, 1)
-    assert charged([], 7) == Spent(0, 0)
-    assert charged(passes("pad") * 3, 25) == Spent(9, 1)
+        assert spent(passes("pad"), rows).batches == pad
+        assert spent(passes("wrap"), rows).batches == pad
+        assert spent(passes("drop"), rows).batches == drop
+        assert spent(passes("steps"), rows) == Spent(4, 1)
+    assert spent([], 7) == Spent(0, 0)
+    assert spent(passes("pad") * 3, 25) == Spent(9, 1)
     twice = [Entry(0, 10, "pad", 2), Entry(1, 10, "pad", 3)]
-    assert charged(twice, 20) == Spent(2, 3)
-    assert charged(twice, 10) == Spent(1, 2)  # who has no second batch does not pay for it
+    assert spent(twice, 20) == Spent(2, 3)
+    assert spent(twice, 10) == Spent(1, 2)  # who has no second batch does not pay for it
     assert Spent(4, 1).and_then(Spent(2, 3)) == Spent(6, 3)
 
 
-def test_account_is_kept_only_while_asked_for_and_only_with_dp() -> None:
+def test_a_ledger_is_kept_only_where_the_turn_carries_one_and_only_with_dp() -> None:
     task, data = task_of(), data_of(ragged(), 1)  # 40 rows
     params = task.init(torch.tensor(0))
-    train = lambda **how: fit(task, params, data, turn_of(), Recipe(batch=10, **how))
-    with keep_account() as entries:
-        train()
-        assert entries == []
-        train(dp_clip=1.0)
-        assert entries == [Entry(i, 10, "pad") for i in range(4)]
-        with keep_account() as inner:
-            train(dp_clip=1.0, steps=2)
-        assert inner == [Entry(0, 10, "steps")] * 2
-        assert len(entries) == 4
-    train(dp_clip=1.0)
-    assert len(entries) == 4
+    turn, inner = (turn_of()._replace(ledger=Ledger()) for _ in range(2))
+    train = lambda turn, **how: fit(task, params, data, turn, Recipe(batch=10, **how))
+    train(turn)
+    assert turn.ledger.entries == []
+    train(turn, dp_clip=1.0)
+    assert turn.ledger.entries == [Entry(i, 10, "pad") for i in range(4)]
+    train(inner, dp_clip=1.0, steps=2)
+    assert inner.ledger.entries == [Entry(0, 10, "steps")] * 2
+    train(turn_of(), dp_clip=1.0)
+    assert len(turn.ledger.entries) == 4
+
+
+def test_the_ledger_goes_with_every_turn_made_from_a_turn() -> None:
+    turn = turn_of()._replace(ledger=Ledger())
+    for other in (*turn.split(3), turn.of(torch.tensor(2)), turn.at_client(), turn.at_client(5)):
+        assert other.ledger is turn.ledger
+    assert turn.aside().ledger is turn.to(torch.device("cpu")).ledger is turn.ledger
+
+
+@pytest.mark.parametrize(
+    ("parts", "batches", "gradients"),
+    [
+        ([()], 1, 1),
+        ([(), ()], 1, 2),
+        ([(0, 3), (1, 3), (2, 3), (2, 3)], 3, 2),
+        ([(0, 2), ()], 1, 2),  # a part and the whole share examples
+        ([(0, 2), (1, 3)], 1, 2),
+    ],
+)
+def test_batches_are_told_apart_by_the_part_that_they_are(
+    parts: list[tuple[int, ...]], batches: int, gradients: int
+) -> None:
+    def gradient(at: Any) -> Any:
+        def slope(theta: Any, batch: Batch, *rest: Any) -> Any:
+            take = lambda part: batch.part(*part) if part else batch
+            return [at(theta, take(part), *rest) for part in parts][-1]
+
+        return slope
+
+    task, data = silent(), data_of(rows_of([[1.0] * 12]), 0)
+    turn = turn_of()._replace(ledger=Ledger())
+    recipe = Recipe(steps=1, batch=12, dp_clip=1.0, dp_noise=1.0)
+    fit(task, task.init(rng.key(0)), data, turn, recipe, gradient=gradient)
+    assert turn.ledger.entries == [Entry(0, 12, "steps", gradients)] * batches
 
 
 SIZES = (7, 40, 13, 24, 9, 31)
@@ -627,7 +657,7 @@ def test_a_resumed_run_draws_the_same_noise(finished: Path, resumed: Path) -> No
 
 def test_noise_does_not_depend_on_the_order_of_names() -> None:
     """What a checkpoint, a wire or another machine may change."""
-    slope, batch = private(linear, 1.0, 1.0), batch_of(torch.zeros(3, 2))
+    slope, batch = private_gradient(linear, 1.0, 1.0), batch_of(torch.zeros(3, 2))
     forth = slope(HERE, batch, {}, {})[0]
     back = slope({"b": HERE["b"], "a": HERE["a"]}, batch, {}, {})[0]
     assert float(forth["a"]) == float(back["a"])
@@ -749,7 +779,6 @@ def test_descend_is_charged_wherever_it_is_called() -> None:
     """Not `fit` alone: PLGU-LF and ALA call `descend` themselves."""
     data = data_of(rows_of([[1.0, 2.0, 3.0]]), 0)
     objective = lambda theta, batch, given, carried: ((theta["w"] * batch.x).mean(), {})
-    with keep_account() as entries:
-        recipe = Recipe(batch=2, dp_clip=1.0)
-        descend(objective, {"w": torch.tensor(0.0)}, data, turn_of(), recipe)
-    assert entries == [Entry(0, 2, "pad"), Entry(1, 2, "pad")]
+    turn, recipe = turn_of()._replace(ledger=Ledger()), Recipe(batch=2, dp_clip=1.0)
+    descend(objective, {"w": torch.tensor(0.0)}, data, turn, recipe)
+    assert turn.ledger.entries == [Entry(0, 2, "pad"), Entry(1, 2, "pad")]

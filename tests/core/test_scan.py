@@ -11,12 +11,12 @@ from torch.func import vmap
 
 from fedtailor.core.scan import (
     RUNNER,
-    Known,
+    HostMask,
     Loop,
-    Moment,
     Notes,
+    StepRows,
     Steps,
-    after_another,
+    join_steps,
     plainly,
     scan,
 )
@@ -34,14 +34,14 @@ def steps(rows: list[list[int]], active: list[bool], known: bool = False) -> Ste
         torch.tensor(active),
         torch.arange(count),
         tuple(range(count)),
-        Known(torch.tensor([active])) if known else None,
+        HostMask(torch.tensor([active])) if known else None,
     )
 
 
-def weigh(carry: Tree, given: Tree, moment: Moment, store: Sequence[Tensor], notes: Notes) -> Tree:
+def weigh(carry: Tree, given: Tree, now: StepRows, store: Sequence[Tensor], notes: Notes) -> Tree:
     """w <- 2 w + factor * sum of the batch's rows."""
     notes["calls"] = 1
-    total = store[0][moment.rows].sum()
+    total = store[0][now.rows].sum()
     return {"w": 2 * carry["w"] + given["factor"] * total, "n": carry["n"] + 1}
 
 
@@ -65,10 +65,10 @@ def test_without_steps_or_carry_nothing_happens() -> None:
 
 def test_passes_follow_each_other() -> None:
     one, two = steps([[0], [1]], [True, False], known=True), steps([[2]], [True], known=True)
-    both = after_another([one, two])
+    both = join_steps([one, two])
     assert both.rows[:, 0].tolist() == [0, 1, 2] and both.number == (0, 1, 0)
     assert both.known is not None and both.known.rows.tolist() == [[True, False, True]]
-    assert after_another([one, two._replace(known=None)]).known is None
+    assert join_steps([one, two._replace(known=None)]).known is None
 
 
 def test_mapped_it_reaches_the_runner_once_with_all_clients() -> None:

@@ -113,7 +113,7 @@ def test_stacked_buffers_are_not_written_to_under_vmap() -> None:
     params = tree.stack([task.init(rng.key(i)) for i in range(3)])
     before = {k: v.clone() for k, v in params.items()}
     batches = [a_batch(number=i) for i in range(3)]
-    stacked = Batch(*(torch.stack(leaf) for leaf in zip(*batches, strict=True)))
+    stacked = Batch(*(torch.stack(leaf) for leaf in zip(*(b[:5] for b in batches), strict=True)))
     loss, written = vmap(task.loss, randomness="different")(params, stacked)
     assert same(params, before)
     for i, batch in enumerate(batches):
@@ -128,7 +128,7 @@ def test_shared_buffers_get_a_client_axis_under_vmap() -> None:
     task = classification(with_norm)
     params = task.init(rng.key(0))
     batches = [a_batch(number=i) for i in range(2)]
-    stacked = Batch(*(torch.stack(leaf) for leaf in zip(*batches, strict=True)))
+    stacked = Batch(*(torch.stack(leaf) for leaf in zip(*(b[:5] for b in batches), strict=True)))
     trained = tree.drop(params, task.buffers)
     buffers = tree.pick(params, task.buffers)
     gradient = lambda p, b: grad(lambda q: task.loss(buffers | q, b)[0])(p)
@@ -163,7 +163,7 @@ def test_dropout_under_vmap_is_dropout_in_a_loop() -> None:
     task = classification(with_dropout)
     params = task.init(rng.key(0))
     batches = [a_batch(number=i) for i in range(4)]
-    stacked = Batch(*(torch.stack(leaf) for leaf in zip(*batches, strict=True)))
+    stacked = Batch(*(torch.stack(leaf) for leaf in zip(*(b[:5] for b in batches), strict=True)))
     together = vmap(task.loss, (None, 0), randomness="different")(params, stacked)[0]
     alone = torch.stack([task.loss(params, batch)[0] for batch in batches])
     torch.testing.assert_close(together, alone, rtol=1e-12, atol=1e-12)

@@ -13,10 +13,11 @@ from torch.func import grad, vmap
 from fedtailor.core import rng, tree
 from fedtailor.core.data import Counts, Data
 from fedtailor.core.errors import BadInput
+from fedtailor.core.objectives import as_is, prox, sam
 from fedtailor.core.rng import Turn
 from fedtailor.core.scan import repeat
 from fedtailor.core.task import Batch, Task, classification, crop_and_flip
-from fedtailor.core.training import Recipe, as_is, descend, fit, mean_loss, prox, sam, score
+from fedtailor.core.training import Recipe, descend, fit, mean_loss, score
 from fedtailor.core.tree import Params, Tree
 
 X = rng.normal(rng.key(50), 40, 4)
@@ -277,7 +278,7 @@ def test_epochs_have_orders_of_their_own() -> None:
 
 
 def rate(recipe: Recipe, round: int) -> float:
-    step, _ = recipe.optimiser(recipe.rate(turn(round))).update(
+    step, _ = recipe.make_optimizer(recipe.rate(turn(round))).update(
         {"w": torch.ones(())}, {}, {"w": torch.ones(())}
     )
     return -float(step["w"])

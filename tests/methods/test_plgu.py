@@ -8,8 +8,9 @@ import torch
 from torch import nn
 
 from fedtailor.core import tree
+from fedtailor.core.objectives import as_is, sam
 from fedtailor.core.task import Task, classification
-from fedtailor.core.training import Recipe, as_is, fit, sam
+from fedtailor.core.training import Recipe, fit
 from fedtailor.methods import fedavg, fedrep, local, pfedhn, plgu_ghn, plgu_grep, plgu_lf
 from fedtailor.methods.parts.partial import Phase, partial
 from tests.methods.worlds import (

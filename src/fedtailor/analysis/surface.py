@@ -12,12 +12,12 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.func import vmap
 
 from fedtailor.core import rng, tree
 from fedtailor.core.rng import Key
+from fedtailor.core.task import cross_entropy
 from fedtailor.core.tree import Tree
 from fedtailor.engine.loops.torch_internals import TorchDispatchMode
 from fedtailor.engine.memory import free_memory, is_out_of_memory, nbytes
@@ -132,11 +132,6 @@ def choose_chunk(predict: Predict, model: Tree, x: Tensor) -> int:
         predict(model, x[:ROWS])
     each = COPIES * (nbytes(model) + largest.bytes)
     return int(max(1, min(MOST[x.device.type], SHARE * free_memory(x.device) // max(each, 1))))
-
-
-def cross_entropy(logits: Tensor, y: Tensor) -> Tensor:
-    """Each row's loss."""
-    return F.cross_entropy(logits, y, reduction="none")
 
 
 def measure(

@@ -88,9 +88,9 @@ class Live:
             nonlocal task
             note = f"accuracy {per_cent(line['pre']['mean'])} %" if "pre" in line else ""
             if "epsilon" in line:
-                from fedtailor.core.privacy import in_words  # late: it needs torch
+                from fedtailor.core.privacy import epsilon_in_words  # late: it needs torch
 
-                note += f" ε {in_words(line['epsilon']['max'])}"
+                note += f" ε {epsilon_in_words(line['epsilon']['max'])}"
             self._time.played(name, line["round"])
             left = self._time.words(rounds * (1 + runs_after) - line["round"])
             if err.is_terminal:

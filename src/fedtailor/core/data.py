@@ -12,7 +12,7 @@ from torch.func import vmap
 
 from fedtailor.core import rng
 from fedtailor.core.rng import Key
-from fedtailor.core.scan import Known, Steps
+from fedtailor.core.scan import HostMask, Steps
 from fedtailor.core.task import Batch
 
 
@@ -55,6 +55,19 @@ class Data(NamedTuple):
     val_rows: Tensor
     val_n: Tensor
     counts: Counts | None = None
+
+    @classmethod
+    def of(cls, x: Tensor, y: Tensor, val: int = 0) -> Data:
+        """One client that has these rows, of which the last `val` are for validation.
+
+        Example:
+          >>> data = Data.of(torch.zeros(10, 2), torch.zeros(10).long(), val=3)
+          >>> int(data.n), data.val.rows.tolist()
+          (7, [7, 8, 9])
+        """
+        rows = torch.arange(len(y), device=x.device)
+        n, val_n = rows.new_tensor(len(y) - val), rows.new_tensor(val)
+        return cls(x, y, rows[: len(y) - val], n, rows[len(y) - val :], val_n)
 
     @property
     def val(self) -> Data:
@@ -116,7 +129,7 @@ class Data(NamedTuple):
         known = None
         if self.counts is not None:
             begins = torch.arange(len(numbers)) * size
-            known = Known(_has(begins, size, last, self.counts.n[:, None]))
+            known = HostMask(_has(begins, size, last, self.counts.n[:, None]))
         return Steps(
             self.rows[position % self.n.clamp(min=1)],
             real.to(torch.get_default_dtype()),
@@ -136,7 +149,7 @@ class Data(NamedTuple):
 
         known = None
         if self.counts is not None:
-            known = Known((self.counts.n > 0)[:, None].expand(-1, len(keys)))
+            known = HostMask((self.counts.n > 0)[:, None].expand(-1, len(keys)))
         return Steps(*vmap(draw)(keys), (0,) * len(keys), known)
 
     def batches(self, size: int, key: Key, last: str = "pad") -> Iterator[Batch]:

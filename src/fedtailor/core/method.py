@@ -16,13 +16,13 @@ from fedtailor.core.tree import Params, Tree
 Model = Any  # a tree; usually a whole set of parameters
 
 
-class Clients(int):
+class ClientCount(int):
     """How many clients there are; `sizes` has the number of training rows of each."""
 
     sizes: Tensor
 
     @classmethod
-    def of(cls, sizes: Tensor) -> Clients:
+    def of(cls, sizes: Tensor) -> ClientCount:
         """From one size per client."""
         made = cls(len(sizes))
         made.sizes = sizes
@@ -81,7 +81,11 @@ class Download(NamedTuple):
 
 
 class Method(NamedTuple):
-    """A federated method: pure functions, and what a run has to know about them.
+    """A federated method: pure functions, written for ONE client; engines map them over many.
+
+    In a round the server sends each client of the cohort a message (`send`); the client trains,
+    with the state from its last turn or, at first contact, from `start` (`client`); the server
+    takes in what they upload (`receive`). Whatever is kept or sent is a tree of tensors.
 
     A wrapper takes a method and returns one: `with_ala(fedavg(task), task, Ala(), recipe)`.
 
@@ -103,9 +107,27 @@ class Method(NamedTuple):
       validates: whether clients look at their validation rows.
       leaks: whether those are to be test rows, as in a paper that leaks: a result is marked so.
       not_private: why DP-SGD gives no guarantee with this method; empty if it does.
+
+    Example:
+      Federated averaging: all train the server's model, and the server takes the mean.
+
+      >>> from fedtailor.core.training import Recipe, fit
+      >>> def averaging(task, *, recipe=Recipe()):
+      ...     def client(msg, state, data, turn):
+      ...         params = fit(task, msg["params"], data, turn, recipe)
+      ...         return Outcome({}, Upload({"params": params}, by_size(data, "data")), params)
+      ...     return Method(
+      ...         init=lambda clients, initial, key: {"params": initial},
+      ...         send=lambda server, cid, turn: server,
+      ...         start=lambda msg, initial, key: {},
+      ...         client=client,
+      ...         receive=lambda server, ids, upload, turn: upload.mean,
+      ...         personal=lambda msg, state, data, turn: msg["params"],
+      ...         predict=task.predict,
+      ...     )
     """
 
-    init: Callable[[Clients, Params, Key], Tree]
+    init: Callable[[ClientCount, Params, Key], Tree]
     send: Callable[[Tree, Tensor, Turn], Tree]
     start: Callable[[Tree, Params, Key], Tree]
     client: Callable[[Tree, Tree, Data, Turn], Outcome]
@@ -134,6 +156,12 @@ def beginning(message: Tree, otherwise: Params) -> Params:
 
 
 def by_size(data: Data, weighting: Weighting) -> Tensor:
-    """A client's weight in a mean: its number of training rows (`data`) or 1 (`uniform`)."""
+    """A client's weight in a mean: its number of training rows (`data`) or 1 (`uniform`).
+
+    Example:
+      >>> data = Data.of(torch.zeros(10, 2), torch.zeros(10).long())
+      >>> by_size(data, "data"), by_size(data, "uniform")
+      (tensor(10.), tensor(1.))
+    """
     weight = data.n.to(torch.get_default_dtype())
     return torch.ones_like(weight) if weighting == "uniform" else weight

@@ -13,9 +13,17 @@ from fedtailor.core.tree import Tree
 
 
 class Optimizer(NamedTuple):
-    """Attributes:
-    init: parameters -> state.
-    update: (gradients, state, parameters) -> (what to add to the parameters, state).
+    """An optimiser: how gradients become steps.
+
+    Attributes:
+      init: parameters -> state.
+      update: (gradients, state, parameters) -> (what to add to the parameters, state).
+
+    Example:
+      >>> optimiser, params = sgd(lr=0.5), {"w": torch.tensor(1.0)}
+      >>> step, state = optimiser.update({"w": torch.tensor(4.0)}, optimiser.init(params), params)
+      >>> step
+      {'w': tensor(-2.)}
     """
 
     init: Callable[[Tree], Tree]

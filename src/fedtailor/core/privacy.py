@@ -7,13 +7,10 @@ the choice of the best round) are outside of it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from functools import lru_cache
 from math import ceil, inf, sqrt
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 from zlib import crc32
 
 import torch
@@ -22,18 +19,16 @@ from torch.func import grad_and_value, vmap
 
 from fedtailor.core import rng, tree
 from fedtailor.core.errors import BadInput
+from fedtailor.core.objectives import Objective, Slope
 from fedtailor.core.rng import Key
 from fedtailor.core.task import Batch
 from fedtailor.core.tree import Tree
-
-if TYPE_CHECKING:
-    from fedtailor.core.training import Objective, Slope
 
 # Whole orders only: quick and exact, and any set of orders gives a valid bound.
 ORDERS = [*range(2, 64), 72, 80, 96, 128, 192, 256, 512]
 
 
-def private(objective: Objective, clip: float, noise: float, draw: int = 0) -> Slope:
+def private_gradient(objective: Objective, clip: float, noise: float, draw: int = 0) -> Slope:
     """DP-SGD: every example's gradient is clipped, and noise is added to their sum.
 
         g = (Σ_i g_i min(1, C/|g_i|) + σ C z) / B,   z standard normal
@@ -69,52 +64,12 @@ def private(objective: Objective, clip: float, noise: float, draw: int = 0) -> S
     return slope
 
 
-class Entry(NamedTuple):
-    """Noisy gradients on one batch.
-
-    Attributes:
-      number: of the batch within a pass.
-      size: rows of a batch.
-      last: what becomes of a short last batch.
-      gradients: how many were taken on it.
-    """
-
-    number: int
-    size: int
-    last: str
-    gradients: int = 1
-
-
-@dataclass
-class Account:
-    """Noisy gradients taken by clients that share a call, one entry per batch; who has no such
-    batch is not charged for it. Descents are counted so that each draws batches and noise of its
-    own."""
-
-    entries: list[Entry] = field(default_factory=list)
-    descents: int = 0
-
-
-LEDGER: ContextVar[Account | None] = ContextVar("ledger", default=None)  # None: nobody keeps one
-
-
 def require_accountant() -> None:
     """Says how to get the accountant where it is missing."""
     try:
         import dp_accounting  # noqa: F401
     except ImportError:
         raise BadInput("DP-SGD needs its accountant: pip install 'fedtailor[privacy]'") from None
-
-
-@contextmanager
-def keep_account() -> Iterator[list[Entry]]:
-    """Collects the noisy gradients that are taken."""
-    account = Account()
-    token = LEDGER.set(account)
-    try:
-        yield account.entries
-    finally:
-        LEDGER.reset(token)
 
 
 class Spent(NamedTuple):
@@ -131,16 +86,6 @@ class Spent(NamedTuple):
     def and_then(self, more: Spent) -> Spent:
         """Both, one after the other."""
         return Spent(self.batches + more.batches, max(self.gradients, more.gradients))
-
-
-def charged(entries: list[Entry], rows: int) -> Spent:
-    """What of the entries a client with so many training rows has to account for."""
-    spent = Spent()
-    for number, size, last, gradients in entries:
-        begun, whole = number * size < rows, (number + 1) * size <= rows
-        if last == "steps" or (whole if last == "drop" else begun):
-            spent = spent.and_then(Spent(1, gradients))
-    return spent
 
 
 @lru_cache(maxsize=4096)
@@ -168,11 +113,11 @@ def epsilon(spent: Spent, rate: float, noise: float, delta: float) -> float:
     return float(accountant.get_epsilon(delta))
 
 
-def in_words(epsilon: float | None) -> str:
+def epsilon_in_words(epsilon: float | None) -> str:
     """A bound for people, rounded up: never less than it is. None is no guarantee.
 
     Example:
-      >>> in_words(3.551), in_words(None)
+      >>> epsilon_in_words(3.551), epsilon_in_words(None)
       ('≤ 3.56', '= ∞')
     """
     return "= ∞" if epsilon is None else f"≤ {ceil(100 * epsilon) / 100:.2f}"

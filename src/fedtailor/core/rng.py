@@ -13,6 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fedtailor.core.ledger import Ledger
+
 Key = Tensor  # int64, one number per client under vmap
 
 
@@ -113,11 +115,19 @@ class Turn(NamedTuple):
       key: random key of who acts in this round.
       round: number of the round, from 0.
       rounds: how many rounds the run has, for schedules over the whole run.
+      ledger: what noisy gradients (DP-SGD) the turn takes; None: nobody wants to know.
+
+    Example:
+      >>> turn = Turn(key(0, TURN, 3), round=torch.tensor(3), rounds=torch.tensor(10))
+      >>> first, second = turn.of(torch.tensor(7)).split()
+      >>> int(first.round), bool(first.key == second.key)
+      (3, False)
     """
 
     key: Key
     round: Tensor
     rounds: Tensor
+    ledger: Ledger | None = None
 
     def split(self, n: int = 2) -> list[Turn]:
         """`n` turns of the same round with independent keys, for the phases of a round."""
@@ -127,9 +137,16 @@ class Turn(NamedTuple):
         """The same round, with a key of this client's own."""
         return self._replace(key=fold(self.key, client))
 
-    def at_client(self) -> Turn:
-        """A client's own part of its turn, apart from what `send` drew with the same key."""
-        return self._replace(key=fold(self.key, -1))
+    def at_client(self, secret: int | None = None) -> Turn:
+        """A client's own part of its turn, apart from what `send` drew with the same key; with a
+        `secret`, nobody else can draw the same."""
+        key = fold(self.key, -1)
+        return self._replace(key=key if secret is None else fold(key, secret))
+
+    def to(self, device: torch.device | str) -> Turn:
+        """The same turn on a device."""
+        key, round, rounds = (part.to(device) for part in self[:3])
+        return Turn(key, round, rounds, self.ledger)
 
     def at_start(self) -> Key:
         """The key for a client's first state."""

@@ -42,7 +42,7 @@ class Steps(NamedTuple):
     active: Tensor
     key: Tensor
     number: tuple[int, ...]
-    known: Known | None = None
+    known: HostMask | None = None
 
     @property
     def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -51,24 +51,24 @@ class Steps(NamedTuple):
 
 
 @dataclass(frozen=True, eq=False)
-class Known:
+class HostMask:
     """A host tensor with one row per client, carried through `vmap` as it is."""
 
     rows: Tensor
 
 
-def after_another(parts: Sequence[Steps]) -> Steps:
+def join_steps(parts: Sequence[Steps]) -> Steps:
     """Several passes as one."""
     rows, weight, active, key = (
         torch.cat(same) for same in zip(*(part.tensors for part in parts), strict=True)
     )
     numbers = tuple(number for part in parts for number in part.number)
     had = [part.known.rows for part in parts if part.known is not None]
-    known = Known(torch.cat(had, 1)) if len(had) == len(parts) else None
+    known = HostMask(torch.cat(had, 1)) if len(had) == len(parts) else None
     return Steps(rows, weight, active, key, numbers, known)
 
 
-class Moment(NamedTuple):
+class StepRows(NamedTuple):
     """One step of `Steps`, for one client."""
 
     rows: Tensor
@@ -79,7 +79,7 @@ class Moment(NamedTuple):
 
 Notes = dict[str, int]  # small facts that a step leaves when it is run, the same every time
 # (what is carried from step to step, what stays, the step's rows, the store, notes) -> carried
-Step = Callable[[Tree, Tree, Moment, Sequence[Tensor], Notes], Tree]
+Step = Callable[[Tree, Tree, StepRows, Sequence[Tensor], Notes], Tree]
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,7 +103,7 @@ class Loop:
     given: Tree
     store: tuple[Tensor, ...]
     count: int
-    known: Known | None
+    known: HostMask | None
     compiles: bool = True
     axes: tuple[tuple[bool, ...], ...] = ()
     notes: Notes = field(default_factory=dict)
@@ -118,16 +118,16 @@ class Loop:
         return sum(flags[i] for flags in self.axes)
 
     def for_one(self, masked: bool) -> Callable[..., tuple[Tensor, ...]]:
-        """A step of one client on flat tensors: carried, given, moment -> carried."""
+        """A step of one client on flat tensors: carried, given, rows -> carried."""
 
         def one(*tensors: Tensor) -> tuple[Tensor, ...]:
             flat = list(tensors)
-            moment = Moment(*flat[-4:])
+            now = StepRows(*flat[-4:])
             old = rebuild(self.carry, flat[: self.carried])
             given = rebuild(self.given, flat[self.carried : -4])
-            new = self.step(old, given, moment, self.store, self.notes)
+            new = self.step(old, given, now, self.store, self.notes)
             if masked:
-                new = tree.where(moment.active, new, old)
+                new = tree.where(now.active, new, old)
             return tuple(tree.leaves(tree.map(lambda _, leaf: leaf, self.carry, new)))
 
         return one
@@ -150,7 +150,7 @@ class Loop:
             rows = active.cpu()
         return rows.reshape(-1, self.count).expand(len(tensors[0]), -1)
 
-    def moment(self, tensors: Sequence[Tensor], number: int) -> list[Tensor]:
+    def step_rows(self, tensors: Sequence[Tensor], number: int) -> list[Tensor]:
         """The tensors of one step: the last four without their step axis."""
         first = len(tensors) - 4
         return [t.select(self.depth(first + i), number) for i, t in enumerate(tensors[first:])]
@@ -177,7 +177,7 @@ def plainly(loop: Loop, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
     carry, given = list(tensors[: loop.carried]), tensors[loop.carried : -4]
     for number in range(loop.count):
         everyone = rows is not None and bool(rows[:, number].all())
-        carry = list(steps[not everyone](*carry, *given, *loop.moment(tensors, number)))
+        carry = list(steps[not everyone](*carry, *given, *loop.step_rows(tensors, number)))
     return carry
 
 

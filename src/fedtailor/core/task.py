@@ -26,6 +26,13 @@ class Batch(NamedTuple):
       weight: 1 for a real example, 0 for padding.
       active: False when this client has no such step; nothing may change then.
       key: random key of this step, for augmentation, dropout and noise.
+      position: which of the step's examples these are: all, or of a `part` (first, every).
+
+    Example:
+      >>> x, weight = torch.arange(4), torch.tensor([1.0, 1.0, 1.0, 0.0])
+      >>> batch = Batch(x, x, weight, torch.tensor(True), rng.key(0))
+      >>> weighted_mean(batch.x, batch), batch.part(1, 2).x
+      (tensor(1.), tensor([1, 3]))
     """
 
     x: Tensor
@@ -33,10 +40,17 @@ class Batch(NamedTuple):
     weight: Tensor
     active: Tensor
     key: Key
+    position: tuple[int, ...] = ()
 
     def again(self) -> Batch:
         """The same examples for another pass, with noise and dropout of its own."""
         return self._replace(key=rng.fold(self.key, -1))
+
+    def part(self, i: int, n: int) -> Batch:
+        """Every n-th example from the i-th on, so that each part of a short batch has some."""
+        first, every = self.position or (0, 1)
+        x, y, weight = (rows[i::n] for rows in (self.x, self.y, self.weight))
+        return self._replace(x=x, y=y, weight=weight, position=(first + i * every, every * n))
 
 
 def weighted_mean(each: Tensor, batch: Batch) -> Tensor:
@@ -44,7 +58,13 @@ def weighted_mean(each: Tensor, batch: Batch) -> Tensor:
     return (each * batch.weight).sum() / batch.weight.sum().clamp(min=1)
 
 
+def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
+    """The cross-entropy of each row: the loss of a classification unless another is given."""
+    return F.cross_entropy(outputs, labels, reduction="none")
+
+
 Augment = Callable[[Tensor, Key], Tensor]
+RowLosses = Callable[[Tensor, Tensor], Tensor]  # (outputs, labels) -> one loss per row
 
 
 Blocks = tuple[tuple[str, ...], ...]  # names per block, from input to output
@@ -75,6 +95,7 @@ class Task(NamedTuple):
       batch_norm: names of everything that belongs to BatchNorm modules.
       augment: (x, key) -> x, applied to training batches only.
       outputs: (params, batch) -> (logits, buffers after the pass), in training mode.
+      losses: (outputs, labels) -> one loss per row, for objectives that are more than the loss.
     """
 
     init: Callable[[Key], Params]
@@ -85,6 +106,7 @@ class Task(NamedTuple):
     batch_norm: tuple[str, ...] = ()
     augment: Augment | None = None
     outputs: Callable[[Params, Batch], tuple[Tensor, Params]] | None = None
+    losses: RowLosses = cross_entropy
 
     def top(self, n: int) -> tuple[str, ...]:
         """All names in the `n` blocks next to the output."""
@@ -176,6 +198,7 @@ def classification(
     augment: Augment | None = None,
     device: torch.device | str = "cpu",
     compute: torch.dtype | None = None,
+    loss: RowLosses = cross_entropy,
 ) -> Task:
     """A classification task around an ordinary `nn.Module` that returns logits.
 
@@ -189,11 +212,16 @@ def classification(
       device: where parameters live.
       compute: type that training computes in, e.g. `torch.bfloat16`; parameters, statistics and
         losses keep theirs, and evaluation is in full precision.
+      loss: what training makes small: (outputs, labels) -> one loss per row, since rows that only
+        fill a batch up must not count; for a loss of torch's say `reduction="none"`. Evaluation
+        counts right answers and cross-entropy whatever the loss.
 
     Example:
       >>> task = classification(lambda: nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)))
       >>> task.blocks
       (('0.weight', '0.bias'), ('2.weight', '2.bias'))
+      >>> smooth = nn.CrossEntropyLoss(label_smoothing=0.1, reduction="none")
+      >>> task = classification(lambda: nn.Linear(4, 3), loss=smooth)
     """
     with torch.random.fork_rng(devices=[]):  # building draws numbers that nobody uses
         training, evaluating = (_with_keyed_dropout(build()).to(device) for _ in range(2))
@@ -236,10 +264,19 @@ def classification(
         logits: Tensor = functional_call(training, used | written | keys, (x,))
         return logits.to(next(iter(params.values())).dtype), written
 
-    def loss(params: Params, batch: Batch) -> tuple[Tensor, Params]:
+    def losses(found: Tensor, labels: Tensor) -> Tensor:
+        each = loss(found, labels)
+        if not isinstance(each, Tensor) or each.shape != labels.shape[:1]:
+            shape = tuple(each.shape) if isinstance(each, Tensor) else type(each).__name__
+            raise BadInput(
+                f"loss gives {shape} for {len(labels)} rows: give one number per row "
+                "(reduction='none')"
+            )
+        return each
+
+    def mean_loss(params: Params, batch: Batch) -> tuple[Tensor, Params]:
         logits, written = outputs(params, batch)
-        each = F.cross_entropy(logits, batch.y, reduction="none")
-        return weighted_mean(each, batch), written
+        return weighted_mean(losses(logits, batch.y), batch), written
 
     def predict(params: Params, x: Tensor) -> Tensor:
         logits: Tensor = functional_call(
@@ -247,4 +284,4 @@ def classification(
         )
         return logits
 
-    return Task(init, loss, predict, groups, buffers, norms, augment, outputs)
+    return Task(init, mean_loss, predict, groups, buffers, norms, augment, outputs, losses)

@@ -13,33 +13,30 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
-from torch.func import grad_and_value
 
 from fedtailor.core import rng, tree
 from fedtailor.core.data import Data
 from fedtailor.core.errors import BadInput
+from fedtailor.core.ledger import Entry, Ledger
+from fedtailor.core.objectives import Gradient, Loss, Objective, as_is, exact_gradient
 from fedtailor.core.optim import Optimizer, adam, adamw, clip_norm, sgd
-from fedtailor.core.privacy import LEDGER, Account, Entry, private
+from fedtailor.core.privacy import private_gradient
 from fedtailor.core.rng import Key, Turn
-from fedtailor.core.scan import Moment, Notes, Step, Steps, after_another, scan
-from fedtailor.core.task import Augment, Batch, Task
+from fedtailor.core.scan import Notes, Step, StepRows, Steps, join_steps, scan
+from fedtailor.core.schedules import Schedule, factor, parse_schedule
+from fedtailor.core.task import Augment, Batch, Task, cross_entropy
 from fedtailor.core.tree import Params, Tree
-
-# (what is trained, batch, given, what is carried along) -> (loss, changed entries of the carried)
-Objective = Callable[[Tree, Batch, Tree, Tree], tuple[Tensor, Tree]]
-# the same arguments -> (gradient, loss, changed entries of the carried)
-Slope = Callable[[Tree, Batch, Tree, Tree], tuple[Tree, Tensor, Tree]]
-# how the direction of a step comes from the gradient
-Gradient = Callable[[Slope], Slope]
-# (params, batch, given) -> (loss, buffers)
-Loss = Callable[[Params, Batch, Tree], tuple[Tensor, Params]]
 
 
 @dataclass(frozen=True)
 class Recipe:
     """How a client trains in one round. Optimiser state is made anew each round.
+
+    Example:
+      >>> recipe = Recipe(epochs=5, batch=10, lr=0.1, schedule="warmup:5+cosine")
+      >>> recipe.count(rows=34)  # steps that a client with 34 rows takes
+      20
 
     Attributes:
       epochs: passes over the client's training rows.
@@ -51,6 +48,8 @@ class Recipe:
       weight_decay: added to the gradient (SGD, Adam) or applied directly (AdamW).
       lr_decay: factor on the learning rate, per round.
       lr_floor: the decayed learning rate does not fall below this.
+      schedule: instead of `lr_decay`: how the learning rate changes from round to round, by name
+        (see `parse_schedule`) or as a function (round, rounds) -> factor.
       clip: largest norm of a gradient; 0 for no limit.
       last: what becomes of a short last batch: `pad`, `wrap` or `drop`.
       dp_clip: DP-SGD: largest norm of one example's gradient; 0 switches DP-SGD off.
@@ -70,14 +69,23 @@ class Recipe:
     last: Literal["pad", "wrap", "drop"] = "pad"
     dp_clip: float = 0.0
     dp_noise: float = 0.0
+    schedule: str | Schedule = "constant"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.schedule, str):
+            parse_schedule(self.schedule)
+        if self.schedule != "constant" and (self.lr_decay != 1 or self.lr_floor):
+            raise BadInput("schedule and lr_decay or lr_floor: give one of them (decay:0.99)")
 
     def rate(self, turn: Turn) -> float | Tensor:
         """The learning rate in this round."""
+        if self.schedule != "constant":
+            return self.lr * factor(self.schedule, turn.round, turn.rounds)
         if self.lr_decay == 1:
             return self.lr
         return (self.lr * self.lr_decay**turn.round).clamp(min=self.lr_floor)
 
-    def optimiser(self, lr: float | Tensor) -> Optimizer:
+    def make_optimizer(self, lr: float | Tensor) -> Optimizer:
         """The optimiser with a learning rate, see `rate`."""
         if self.optimizer == "sgd":
             return sgd(lr, self.momentum, self.weight_decay)
@@ -99,61 +107,16 @@ class Recipe:
         for epoch in range(self.epochs):
             order, each = rng.split(rng.fold(key, epoch))
             passes.append(data.shuffle(order).steps(self.batch, each, self.last))
-        return after_another(passes)
-
-
-def plain(objective: Objective) -> Slope:
-    """The gradient itself."""
-    at = grad_and_value(objective, has_aux=True)
-
-    def slope(theta: Tree, batch: Batch, given: Tree, carried: Tree) -> tuple[Tree, Tensor, Tree]:
-        gradient, (loss, changed) = at(theta, batch, given, carried)
-        return gradient, loss, changed
-
-    return slope
-
-
-def as_is(slope: Slope) -> Slope:
-    """Descent along the gradient."""
-    return slope
-
-
-def sam(rho: float) -> Gradient:
-    """The gradient at the worst point in a ball of radius `rho` (Foret et al., 2021).
-
-    Running statistics come from the first of the two passes only.
-    """
-
-    def gradient(at: Slope) -> Slope:
-        def slope(
-            theta: Tree, batch: Batch, given: Tree, carried: Tree
-        ) -> tuple[Tree, Tensor, Tree]:
-            up, loss, changed = at(theta, batch, given, carried)
-            worst = tree.add(theta, tree.scale(up, rho / (tree.sq_norm(up).sqrt() + 1e-12)))
-            return at(worst, batch.again(), given, carried)[0], loss, changed
-
-        return slope
-
-    return gradient
-
-
-def prox(task: Task, mu: float) -> Loss:
-    """The task's loss plus `mu/2 |params - given["anchor"]|²`, over what is trained."""
-
-    def near(params: Params, batch: Batch, given: Tree) -> tuple[Tensor, Params]:
-        value, buffers = task.loss(params, batch)
-        anchor = tree.drop(given["anchor"], task.buffers)
-        apart = tree.sub(tree.pick(params, anchor), anchor)
-        return value + mu / 2 * tree.sq_norm(apart), buffers
-
-    return near
+        return join_steps(passes)
 
 
 class Descent(NamedTuple):
-    """Attributes:
-    theta: what was trained, after training.
-    carried: what was carried along, with its changes.
-    loss: of the client's last batch, before that batch's step.
+    """What `descend` ends with.
+
+    Attributes:
+      theta: what was trained, after training.
+      carried: what was carried along, with its changes.
+      loss: of the client's last batch, before that batch's step.
     """
 
     theta: Tree
@@ -189,23 +152,31 @@ def descend(
       project: applied to each trained leaf after each step.
       task: the network behind the objective, to see that the recipe fits it.
       augment: applied to each batch.
+
+    Example:
+      >>> data = Data.of(torch.tensor([1.0, 3.0]), torch.tensor([0, 0]))
+      >>> def squared(theta, batch, given, carried):
+      ...     return ((theta["w"] - batch.x) ** 2 * batch.weight).sum() / 2, {}
+      >>> turn = Turn(rng.key(0), round=torch.tensor(0), rounds=torch.tensor(1))
+      >>> descend(squared, {"w": torch.tensor(0.0)}, data, turn, Recipe(batch=0, lr=0.5)).theta
+      {'w': tensor(2.)}
     """
     if task is not None and task.batch_norm and recipe.batch == 0:
         # rows are repeated up to the longest client's, and would count in the statistics
         raise BadInput("batch is 0, but BatchNorm needs batches of a fixed size: give --batch")
     if recipe.dp_clip and recipe.last == "wrap":
         raise BadInput("last is 'wrap', but DP-SGD must not count an example twice: use drop")
-    account, key, rate = LEDGER.get() or Account(), turn.key, recipe.rate(turn)
+    ledger, key, rate = turn.ledger or Ledger(), turn.key, recipe.rate(turn)
     if recipe.dp_noise:
         # a client may train several times in a turn: each time with new noise, and on batches drawn
         # anew, since the accountant counts on that
-        key = rng.fold(key, 1000 + account.descents)
-    account.descents += 1
+        key = rng.fold(key, 1000 + ledger.descents)
+    ledger.descents += 1
     steps = recipe.plan(data, key)
     step = _step(objective, recipe, gradient, project, augment)
     begun = {
         "theta": theta,
-        "memory": recipe.optimiser(rate).init(theta),
+        "memory": recipe.make_optimizer(rate).init(theta),
         "carried": carried or {},
         "loss": _zero(theta, turn),
     }
@@ -218,7 +189,7 @@ def descend(
         kind = "steps" if recipe.steps or recipe.batch == 0 else recipe.last
         for number in steps.number:
             entry = Entry(number, recipe.batch, kind, notes["gradients"])
-            account.entries += [entry] * notes["batches"]
+            ledger.entries += [entry] * notes["batches"]
     return Descent(done["theta"], done["carried"], done["loss"])
 
 
@@ -236,32 +207,32 @@ def _step(
     augment: Augment | None,
 ) -> Step:
     """One step of `descend` for one client, from constants alone."""
-    exact = plain(objective)
+    exact = exact_gradient(objective)
 
-    def step(
-        carry: Tree, kept: Tree, moment: Moment, store: Sequence[Tensor], notes: Notes
-    ) -> Tree:
-        taken: list[Tensor] = []  # the labels of the batch of every gradient, to tell batches apart
+    def step(carry: Tree, kept: Tree, now: StepRows, store: Sequence[Tensor], notes: Notes) -> Tree:
+        taken: list[tuple[int, ...]] = []  # on which part of the batch each gradient was taken
 
         def measured(
             theta: Tree, batch: Batch, given: Tree, carried: Tree
         ) -> tuple[Tree, Tensor, Tree]:
             slope = exact
             if recipe.dp_clip:
-                slope = private(objective, recipe.dp_clip, recipe.dp_noise, len(taken))
-            taken.append(batch.y)
+                slope = private_gradient(objective, recipe.dp_clip, recipe.dp_noise, len(taken))
+            taken.append(batch.position)
             return slope(theta, batch, given, carried)
 
-        x, y = (rows[moment.rows] for rows in store)
+        x, y = (rows[now.rows] for rows in store)
         if augment:
             # its own key: the batch's also serves dropout and noise
-            x = augment(x, rng.fold(moment.key, -2))
-        batch = Batch(x, y, moment.weight, moment.active, moment.key)
+            x = augment(x, rng.fold(now.key, -2))
+        batch = Batch(x, y, now.weight, now.active, now.key)
         theta, carried = carry["theta"], carry["carried"]
         grads, loss, changed = gradient(measured)(theta, batch, kept["given"], carried)
-        shared = Counter(map(id, taken))
+        # parts of different sizes may share examples: then all count as one batch
+        alike = len({position[1:] for position in taken}) == 1
+        shared = Counter(taken if alike else [()] * len(taken))
         notes["batches"], notes["gradients"] = len(shared), max(shared.values(), default=0)
-        optimiser = recipe.optimiser(kept.get("rate", recipe.lr))
+        optimiser = recipe.make_optimizer(kept.get("rate", recipe.lr))
         change, memory = optimiser.update(clip_norm(grads, recipe.clip), carry["memory"], theta)
         after = tree.add(theta, change)
         if project:
@@ -296,6 +267,15 @@ def fit(
       gradient: how a step's direction comes from the loss, e.g. `sam(0.05)`.
       train: names that are trained (default: all but buffers); the others stay fixed, but
         running statistics always follow.
+
+    Example:
+      >>> from torch import nn
+      >>> from fedtailor.core.task import classification
+      >>> task = classification(lambda: nn.Linear(2, 3))
+      >>> data = Data.of(torch.rand(20, 2), torch.arange(20) % 3)
+      >>> turn = Turn(rng.key(0), round=torch.tensor(0), rounds=torch.tensor(1))
+      >>> sorted(fit(task, task.init(rng.key(0)), data, turn, Recipe(epochs=2), train=task.head))
+      ['bias', 'weight']
     """
     names = [k for k in (params if train is None else train) if k not in task.buffers]
     if not names:
@@ -337,15 +317,15 @@ def score(
     """How a model does on the rows of `data` (no augmentation, evaluation mode)."""
 
     def step(
-        carry: Tree, given: Tree, moment: Moment, store: Sequence[Tensor], notes: Notes
+        carry: Tree, given: Tree, now: StepRows, store: Sequence[Tensor], notes: Notes
     ) -> Tree:
-        x, y = (rows[moment.rows] for rows in store)
+        x, y = (rows[now.rows] for rows in store)
         logits = predict(given["model"], x)
-        hit = (logits.argmax(-1) == y).to(moment.weight.dtype)
-        each = F.cross_entropy(logits, y, reduction="none")
+        hit = (logits.argmax(-1) == y).to(now.weight.dtype)
+        each = cross_entropy(logits, y)
         return {
-            "correct": carry["correct"] + (hit * moment.weight).sum(),
-            "loss": carry["loss"] + (each * moment.weight).sum(),
+            "correct": carry["correct"] + (hit * now.weight).sum(),
+            "loss": carry["loss"] + (each * now.weight).sum(),
         }
 
     zero = torch.zeros((), device=data.n.device)

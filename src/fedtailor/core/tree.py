@@ -29,7 +29,12 @@ def map(fn: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
 
 
 def leaves(tree: Tree) -> list[Tensor]:
-    """The tensors of a tree, in order."""
+    """The tensors of a tree, in order.
+
+    Example:
+      >>> leaves({"a": torch.tensor(1), "b": {"c": torch.tensor(2)}})
+      [tensor(1), tensor(2)]
+    """
     out: list[Tensor] = []
     for leaf in tree.values():
         out.extend(leaves(leaf) if isinstance(leaf, dict) else [leaf])
@@ -37,34 +42,64 @@ def leaves(tree: Tree) -> list[Tensor]:
 
 
 def where(flag: Tensor, a: Tree, b: Tree) -> Tree:
-    """`a` where `flag`, else `b`."""
+    """`a` where `flag`, else `b`.
+
+    Example:
+      >>> where(torch.tensor(True), {"w": torch.tensor(1)}, {"w": torch.tensor(2)})
+      {'w': tensor(1)}
+    """
     return map(lambda p, q: torch.where(flag, p, q), a, b)
 
 
 def add(a: Tree, b: Tree) -> Tree:
-    """`a + b`."""
+    """`a + b`.
+
+    Example:
+      >>> add({"w": torch.tensor(1)}, {"w": torch.tensor(2)})
+      {'w': tensor(3)}
+    """
     return map(torch.add, a, b)
 
 
 def sub(a: Tree, b: Tree) -> Tree:
-    """`a - b`."""
+    """`a - b`.
+
+    Example:
+      >>> sub({"w": torch.tensor(3)}, {"w": torch.tensor(2)})
+      {'w': tensor(1)}
+    """
     return map(torch.sub, a, b)
 
 
 def scale(a: Tree, s: float | Tensor) -> Tree:
-    """`s * a`."""
+    """`s * a`.
+
+    Example:
+      >>> scale({"w": torch.tensor(3.0)}, 0.5)
+      {'w': tensor(1.5000)}
+    """
     return map(lambda p: p * s, a)
 
 
 def lerp(a: Tree, b: Tree, w: float | Tensor | Tree) -> Tree:
-    """`a + w (b - a)`, exactly `a` for 0 and exactly `b` for 1; `w` is one number or a tree."""
+    """`a + w (b - a)`, exactly `a` for 0 and exactly `b` for 1; `w` is one number or a tree.
+
+    Example:
+      >>> lerp({"w": torch.tensor(0.0)}, {"w": torch.tensor(8.0)}, 0.25)
+      {'w': tensor(2.)}
+    """
     if isinstance(w, dict):
         return map(torch.lerp, a, b, w)
     return map(lambda p, q: torch.lerp(p, q, w), a, b)
 
 
 def sq_norm(a: Tree) -> Tensor:
-    """The squared 2-norm over all leaves together."""
+    """The squared 2-norm over all leaves together.
+
+    Example:
+      >>> sq_norm({"a": torch.tensor(3.0), "b": torch.tensor([0.0, 4.0])})
+      tensor(25.)
+    """
     squares = [p.square().sum() for p in leaves(a)]
     return torch.stack(squares).sum() if squares else torch.zeros(())
 
@@ -98,18 +133,33 @@ def finite_rows(a: Tree) -> Tensor:
 
 
 def pick(params: Params, names: Iterable[str]) -> Params:
-    """The entries called `names`, as far as they are there."""
+    """The entries called `names`, as far as they are there.
+
+    Example:
+      >>> pick({"a": torch.tensor(1), "b": torch.tensor(2)}, ["b", "c"])
+      {'b': tensor(2)}
+    """
     return {k: params[k] for k in names if k in params}
 
 
 def drop(params: Params, names: Iterable[str]) -> Params:
-    """All entries but those called `names`."""
+    """All entries but those called `names`.
+
+    Example:
+      >>> drop({"a": torch.tensor(1), "b": torch.tensor(2)}, ["b", "c"])
+      {'a': tensor(1)}
+    """
     gone = set(names)
     return {k: v for k, v in params.items() if k not in gone}
 
 
 def stack(trees: Sequence[Tree]) -> Tree:
-    """One tree whose leaves have a new first axis."""
+    """One tree whose leaves have a new first axis.
+
+    Example:
+      >>> stack([{"w": torch.tensor(1)}, {"w": torch.tensor(2)}])
+      {'w': tensor([1, 2])}
+    """
     return map(lambda *p: torch.stack(p), *trees)
 
 
@@ -119,17 +169,32 @@ def cat(trees: Sequence[Tree]) -> Tree:
 
 
 def index(a: Tree, i: Any) -> Tree:
-    """Row or rows `i` of every leaf."""
+    """Row or rows `i` of every leaf.
+
+    Example:
+      >>> index({"w": torch.tensor([1, 2, 3])}, torch.tensor([2, 0]))
+      {'w': tensor([3, 1])}
+    """
     return map(lambda p: p[i], a)
 
 
 def put(a: Tree, ids: Tensor, rows: Tree) -> Tree:
-    """`a` with the rows `ids` replaced."""
+    """`a` with the rows `ids` replaced.
+
+    Example:
+      >>> put({"w": torch.zeros(3)}, torch.tensor([1]), {"w": torch.ones(1)})
+      {'w': tensor([0., 1., 0.])}
+    """
     return map(lambda old, new: old.index_copy(0, ids, new), a, rows)
 
 
 def tile(a: Tree, n: int) -> Tree:
-    """`n` copies of a tree along a new first axis."""
+    """`n` copies of a tree along a new first axis.
+
+    Example:
+      >>> tile({"w": torch.tensor(7)}, 3)
+      {'w': tensor([7, 7, 7])}
+    """
     return map(lambda p: p.expand(n, *p.shape).clone(), a)
 
 
@@ -137,6 +202,10 @@ def flatten(tree: Tree, prefix: str = "") -> dict[str, Tensor]:
     """One flat dict with names like `a/b`: what files and wires carry.
 
     An empty dict would vanish from such names, so it leaves an empty tensor called `a/`.
+
+    Example:
+      >>> flatten({"a": {"b": torch.tensor(1)}})
+      {'a/b': tensor(1)}
     """
     if not tree and prefix:
         return {prefix: torch.empty(0)}

@@ -55,24 +55,19 @@ def size(message: Tree) -> Tensor | int:
     return total
 
 
-def _strip(message: Tree) -> Tree:
+def as_sent(message: Tree) -> Tree:
     """The message without the rows that are not there; a flag travels as bits beside them."""
     if _HERE in message:
         flag = here(message)
         if flag.ndim == 0:
             return {_HERE: flag, _VALUE: value(message) if bool(flag) else {}}
         return {_HERE: flag, _VALUE: tree.map(lambda p: p[flag], value(message))}
-    return {k: _strip(v) if isinstance(v, dict) else v for k, v in message.items()}
-
-
-def present(message: Tree) -> Tree:
-    """The message as it is sent: without the rows that are not there."""
-    return _strip(message)
+    return {k: as_sent(v) if isinstance(v, dict) else v for k, v in message.items()}
 
 
 def pack(message: Tree) -> bytes:
     """A message as bytes (safetensors: names, shapes, numbers; nothing that could run)."""
-    flat = tree.flatten(_strip(message))
+    flat = tree.flatten(as_sent(message))
     return save({k: v.detach().cpu().contiguous().clone() for k, v in flat.items()})
 
 

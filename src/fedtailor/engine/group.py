@@ -7,11 +7,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedtailor.core import rng, tree
+from fedtailor.core import rng
 from fedtailor.core.method import Method, Model
 from fedtailor.core.task import Task
 from fedtailor.core.training import Recipe, fit
-from fedtailor.core.tree import Params, Tree
+from fedtailor.core.tree import Params
+from fedtailor.core.turn import ClientTurn
 from fedtailor.engine.mapper import Visit
 
 
@@ -40,25 +41,26 @@ class ClientGroup:
         """The places of some members among all."""
         return torch.searchsorted(self.members, ids)
 
-    def begin(self, visit: Visit) -> tuple[Tree, Tree]:
-        """A client's message, and its state at the start of its turn."""
+    def turn(self, visit: Visit) -> ClientTurn:
+        """A client's turn, with the message that it is sent."""
         message = self.method.send(visit.server, visit.cid, visit.turn)
-        made = self.method.start(message, self.initial, visit.turn.at_start())
-        return message, tree.where(visit.fresh, made, visit.state)
+        return ClientTurn(
+            self.method, self.initial, message, visit.data, visit.turn, visit.state, visit.fresh
+        )
 
-    def model(self, visit: Visit, finetune: Recipe | None) -> Model:
-        """The model that a client would use now."""
-        message, state = self.begin(visit)
-        before, after = visit.turn.at_client().split()
-        model = self.method.personal(message, state, visit.data, before)
-        return fit(self.task, model, visit.data, after, finetune) if finetune else model
+    def model(self, visit: Visit, finetune: Recipe | None) -> tuple[Model, Tensor]:
+        """The model that a client would use now, and what noisy gradients making it took."""
+        if finetune is None:
+            return self.turn(visit).personal()
+        tune = lambda model, turn: fit(self.task, model, visit.data, turn, finetune)
+        return self.turn(visit).personal(tune)
 
     def trained(self, visit: Visit) -> Model:
         """The model that a client has right after local training, if it trains now."""
-        message, state = self.begin(visit)
-        return self.method.client(message, state, visit.data, visit.turn.at_client()).model
+        return self.turn(visit).play()[0].model
 
     def general(self, visit: Visit) -> Model:
         """The global model as a client has it; only where the method has one."""
         assert self.method.general is not None
-        return self.method.general(*self.begin(visit))
+        turn = self.turn(visit)
+        return self.method.general(turn.message, turn.state())

@@ -20,7 +20,6 @@ from fedtailor.core import training, tree, wire
 from fedtailor.core.data import Data
 from fedtailor.core.errors import BadInput
 from fedtailor.core.method import Method, Model, Upload
-from fedtailor.core.privacy import charged, keep_account
 from fedtailor.core.rng import Turn
 from fedtailor.core.training import SCORED, Recipe, Score
 from fedtailor.core.tree import Tree
@@ -207,9 +206,8 @@ class LocalClients:
         chunk: _Chunk,
         turn: Turn,
         part: str = "test",
-    ) -> tuple[Any, Tensor]:
-        """`fn` of every client of a chunk, with its state, data and turn, and what noisy gradients
-        it took of each."""
+    ) -> Any:
+        """`fn` of every client of a chunk, with its state, data and turn."""
         group, store, ids, following = chunk
         here, rows = ids.to(self.device), group.rows(ids)
         visits = Visit(
@@ -221,11 +219,10 @@ class LocalClients:
             turn.of(here),
             ~store.met[rows].to(self.device),
         )
-        with torch.no_grad(), self.runner.running(), keep_account() as entries:
+        with torch.no_grad(), self.runner.running():
             found = MAPPERS[self.engine](fn)(visits)
         store.expect(group.rows(following))  # while the device is still at work
-        sizes = self.client_data.train.n[ids].tolist()
-        return found, torch.tensor([charged(entries, n) for n in sizes])
+        return found
 
     # --- what clients do ---
 
@@ -278,27 +275,24 @@ class LocalClients:
         method = chunk.group.method
 
         def act(visit: Visit) -> _Acted:
-            message, state = chunk.group.begin(visit)
-            own = visit.turn.at_client()
-            state, up, model, notes = method.client(message, state, visit.data, own)
+            own = chunk.group.turn(visit)
+            (state, up, model, notes), noisy = own.play()
             zero = torch.zeros_like(visit.cid)
             blank = Score(zero, zero)
             measured = TurnReport(
-                zero + wire.size(message),
+                zero + wire.size(own.message),
                 zero + wire.size(up.mean) + wire.size(up.each),
                 zero == 0,
                 _scores(method, model, visit) if post else Scores(blank, blank, zero),
-                zero,
+                noisy,
                 visit.fresh,
             )
             return _Acted(state, up._replace(weight=up.weight + zero), notes, measured)
 
-        (state, up, notes, measured), noisy = self._map(act, server, chunk, turn)
+        state, up, notes, measured = self._map(act, server, chunk, turn)
         finite = tree.finite_rows({"state": state, "mean": up.mean, "each": up.each})
-        measured = measured._replace(
-            finite=measured.finite & finite.to(measured.finite.device),
-            noisy=noisy,
-        )
+        good = measured.finite & finite.to(measured.finite.device)
+        measured = measured._replace(finite=good)
         ids, good = chunk.ids, measured.finite.cpu()
         if not bool(good.all()):
             keep, ids = good.nonzero()[:, 0].to(self.device), ids[good]
@@ -334,12 +328,14 @@ class LocalClients:
             group = chunk.group
 
             def one(visit: Visit) -> Scores:
-                model = group.general(visit) if general else group.model(visit, finetune)
-                return _scores(group.method, model, visit)
+                if general:
+                    model, noisy = group.general(visit), visit.cid.new_zeros(2)
+                else:
+                    model, noisy = group.model(visit, finetune)
+                return _scores(group.method, model, visit)._replace(noisy=noisy)
 
-            scores: Scores
-            scores, noisy = self._map(one, server, chunk, turn, part)
-            return scores._replace(noisy=noisy)
+            scores: Scores = self._map(one, server, chunk, turn, part)
+            return scores
 
         seen, found = [], []
         for chunk, scores in self._chunks(ids, assess, scoring=True):
@@ -368,10 +364,10 @@ class LocalClients:
 
         def own(chunk: _Chunk) -> Tree:
             group = chunk.group
-            model = lambda visit: group.model(visit, finetune)
+            model = lambda visit: group.model(visit, finetune)[0]
             if point != "pre":
                 model = group.trained if point == "post" else group.general
-            found: Tree = self._map(model, server, chunk, turn)[0]
+            found: Tree = self._map(model, server, chunk, turn)
             return found
 
         for chunk, models in self._chunks(ids, own):

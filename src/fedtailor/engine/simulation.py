@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedtailor.core import rng, tree
-from fedtailor.core.method import Clients, Method, Upload
+from fedtailor.core.method import ClientCount, Method, Upload
 from fedtailor.core.rng import Turn
 from fedtailor.core.task import Task
 from fedtailor.core.training import Recipe
@@ -124,7 +124,7 @@ class Simulation:
         self.initial: Params = groups[0].initial
         self.groups = [group for group in groups if len(group.members)]
         server_key = rng.key(seed, rng.SERVER, device=self.device)
-        sizes = Clients.of(client_data.train.n.to(self.device))
+        sizes = ClientCount.of(client_data.train.n.to(self.device))
         self.server: Tree = method.init(sizes, self.initial, server_key)
         turn = self._turn(rng.TURN)
         settings = ClientSettings(recipe or Recipe(), loop_mode, place, chunk)

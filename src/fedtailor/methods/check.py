@@ -20,6 +20,7 @@ from fedtailor.core.rng import Turn
 from fedtailor.core.task import Task, classification
 from fedtailor.core.training import Recipe
 from fedtailor.core.tree import Tree
+from fedtailor.core.turn import ClientTurn
 from fedtailor.engine import ClientData, Simulation, draw_cohort
 from fedtailor.engine.loops.runner import LoopMode
 from fedtailor.methods import METHODS
@@ -125,17 +126,17 @@ class Trial:
             sim.step(cohort.flip(0) if backwards else cohort)
         return sim
 
-    def one_client(self) -> tuple[Tree, Tree, Tree, Any, Turn]:
-        """Server, message, state, data and turn of one client in a round that is not the first."""
+    def one_client(self) -> tuple[Tree, ClientTurn]:
+        """The server, and one client's turn in a round that is not the first."""
         sim = self.play()
         turn = Turn(rng.key(3), torch.tensor(ROUNDS), torch.tensor(ROUNDS + 1)).of(torch.tensor(2))
         message = self.method.send(sim.server, torch.tensor(2), turn)
-        state = self.method.start(message, sim.initial, turn.at_start())
         data = self.client_data.data(torch.tensor([2]))
         one = data._replace(
             rows=data.rows[0], n=data.n[0], val_rows=data.val_rows[0], val_n=data.val_n[0]
         )
-        return sim.server, message, state, one, turn.at_client()
+        own = ClientTurn(self.method, sim.initial, message, one, turn)
+        return sim.server, own._replace(kept=own.state())
 
 
 def _trace(sim: Simulation) -> Tree:
@@ -185,16 +186,15 @@ def check_page(trial: Trial) -> None:
 
 def check_pure(trial: Trial) -> None:
     """its functions change none of their arguments, and the same call gives the same answer"""
-    server, message, state, data, turn = trial.one_client()
-    before = _copy(server), _copy(message), _copy(state)
-    first = trial.method.client(message, state, data, turn)
-    second = trial.method.client(message, state, data, turn)
-    trial.method.personal(message, state, data, turn)
+    server, own = trial.one_client()
+    before = _copy(server), _copy(own.message), _copy(own.state())
+    (first, _), (second, _) = own.play(), own.play()
+    own.personal()
     everyone = tree.map(lambda leaf: leaf.new_ones(()), first.upload.mean)
     upload = Upload(first.upload.mean, everyone, tree.stack([first.upload.each]))
-    trial.method.receive(server, torch.tensor([2]), upload, turn)
+    trial.method.receive(server, torch.tensor([2]), upload, own.turn)
     for name, was, now in zip(
-        ("server", "message", "state"), before, (server, message, state), strict=True
+        ("server", "message", "state"), before, (server, own.message, own.state()), strict=True
     ):
         _demand(_same(was, now), f"the {name} was changed by a call")
     for name, one, two in zip(("mean", "weight", "each"), first.upload, second.upload, strict=True):
@@ -206,22 +206,22 @@ def check_pure(trial: Trial) -> None:
 
 def check_state(trial: Trial) -> None:
     """a client's state keeps its names, shapes and types"""
-    _, message, state, data, turn = trial.one_client()
-    after = trial.method.client(message, state, data, turn).state
+    _, own = trial.one_client()
     kinds = [
-        {k: (tuple(v.shape), v.dtype) for k, v in tree.flatten(s).items()} for s in (state, after)
+        {k: (tuple(v.shape), v.dtype) for k, v in tree.flatten(state).items()}
+        for state in (own.state(), own.play()[0].state)
     ]
     _demand(kinds[0] == kinds[1], f"before {kinds[0]}, after {kinds[1]}")
 
 
 def check_wire(trial: Trial) -> None:
     """messages and uploads survive the wire, and their bytes are counted as sent"""
-    _, message, state, data, turn = trial.one_client()
-    upload = trial.method.client(message, state, data, turn).upload
-    for name, sent in (("message", message), ("mean", upload.mean), ("each", upload.each)):
+    _, own = trial.one_client()
+    upload = own.play()[0].upload
+    for name, sent in (("message", own.message), ("mean", upload.mean), ("each", upload.each)):
         back = wire.unpack(wire.pack(sent), sent)
         _demand(bool(wire.size(back) == wire.size(sent)), f"{name}: another size after the wire")
-        _demand(_same(wire.present(sent), wire.present(back)), f"{name}: changed by the wire")
+        _demand(_same(wire.as_sent(sent), wire.as_sent(back)), f"{name}: changed by the wire")
 
 
 def check_engines(trial: Trial) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from fedtailor.core.data import Data
-from fedtailor.core.method import Clients, Method, Outcome, Upload
+from fedtailor.core.method import ClientCount, Method, Outcome, Upload
 from fedtailor.core.rng import Key, Turn
 from fedtailor.core.task import Task
 from fedtailor.core.training import Recipe, fit
@@ -29,7 +29,7 @@ def local(task: Task, *, recipe: Recipe = Recipe()) -> Method:
     Reference: the "Local Training" rows of the papers that this package covers.
     """
 
-    def init(clients: Clients, initial: Params, key: Key) -> Tree:
+    def init(clients: ClientCount, initial: Params, key: Key) -> Tree:
         return {}
 
     def send(server: Tree, cid: Tensor, turn: Turn) -> Tree:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedtailor.core.errors import BadInput
-from fedtailor.core.privacy import in_words
+from fedtailor.core.privacy import epsilon_in_words
 from fedtailor.core.version import __version__
 from fedtailor.report.surfaces import landscapes, trajectories
 from fedtailor.results import mixes, numbers
@@ -75,7 +75,7 @@ def _facts(collection: CollectedRuns) -> list[tuple[str, str]]:
 
 
 def _bound(epsilon: float | None) -> str:
-    return in_words(epsilon) + (", which is no guarantee" if epsilon is None else "")
+    return epsilon_in_words(epsilon) + (", which is no guarantee" if epsilon is None else "")
 
 
 def _notes(collection: CollectedRuns, table: list[dict[str, Any]]) -> list[str]:

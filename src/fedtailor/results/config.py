@@ -155,7 +155,9 @@ class Config:
         """How clients train."""
         from fedtailor.core.training import Recipe
 
-        return Recipe(**{f.name: getattr(self, f.name) for f in fields(Recipe)})
+        return Recipe(
+            **{f.name: getattr(self, f.name) for f in fields(Recipe) if hasattr(self, f.name)}
+        )
 
     def fingerprint(self, named: Container[str] | None = None) -> str:
         """Tells whether two runs are the same run.

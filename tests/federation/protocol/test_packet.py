@@ -52,7 +52,7 @@ def test_everything_survives(way):
     back = way(sent)
     assert back.header == sent.header and digest(back) == digest(sent)
     whole = from_arrays(back.arrays, like_of(spec_of(MESSAGE)))
-    assert same(wire.present(whole), wire.present(MESSAGE))
+    assert same(wire.as_sent(whole), wire.as_sent(MESSAGE))
     assert wire.size(whole) == wire.size(MESSAGE)
 
 

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from fedtailor.core import rng, tree
+from fedtailor.core.objectives import prox
 from fedtailor.core.task import Task
-from fedtailor.core.training import Recipe, fit, prox
+from fedtailor.core.training import Recipe, fit
 from fedtailor.methods import fedamp, heurfedamp, local
 from fedtailor.methods.find import find as find_method
 from tests.methods.worlds import (

@@ -9,8 +9,9 @@ import torch
 from torch.func import vmap
 
 from fedtailor.core import rng, tree
+from fedtailor.core.objectives import sam
 from fedtailor.core.task import Batch, per_name
-from fedtailor.core.training import Recipe, fit, sam
+from fedtailor.core.training import Recipe, fit
 from fedtailor.methods.parts.lwsam import beside, block_scores, lwsam, perturbation
 from tests.methods.worlds import data_of, gap, ragged, random_like, task_of, turn_of
 

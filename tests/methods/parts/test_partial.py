@@ -7,8 +7,9 @@ import torch
 from torch import nn
 
 from fedtailor.core import tree
+from fedtailor.core.objectives import sam
 from fedtailor.core.task import classification
-from fedtailor.core.training import Recipe, sam
+from fedtailor.core.training import Recipe
 from fedtailor.methods.parts.partial import Phase, all_names, lower_blocks, partial
 from tests.methods.worlds import ragged, rows_of, same, simulate, task_of, two_numbers
 

@@ -153,7 +153,7 @@ class RayWorker:
             [ClientGroup.of(*built[i][:2], spec.members[i], spec.seed) for i in self._numbers],
             data.client_data(spec.device),
             from_arrays(server, spec.device),
-            _turn_on(spec.device, turn),
+            turn.to(spec.device),
             spec.settings,
         )
         like = dict(zip(self._numbers, map(to_arrays, self.clients.like()), strict=True))
@@ -161,7 +161,7 @@ class RayWorker:
 
     def _here(self, server: Arrays, turn: Turn) -> tuple[Tree, Turn]:
         device = self.clients.device
-        return from_arrays(server, device), _turn_on(device, turn)
+        return from_arrays(server, device), turn.to(device)
 
     def set_chunk(self, size: int) -> int:
         """Sets how many clients share the device at a time."""
@@ -239,7 +239,3 @@ class RayWorker:
             self._clients.close()
         self._clients = self._played = None
         return True
-
-
-def _turn_on(device: torch.device | str, turn: Turn) -> Turn:
-    return Turn(*(part.to(device) for part in turn))

@@ -74,7 +74,7 @@ def _to_numpy(name: str, leaf: Tensor) -> tuple[str, np.ndarray[Any, Any]]:
 
 def to_arrays(message: Tree, prefix: str = "") -> Arrays:
     """What is sent of a message: flat named arrays, without the rows that are not there."""
-    flat = tree.flatten(wire.present(message), prefix)
+    flat = tree.flatten(wire.as_sent(message), prefix)
     return dict(_to_numpy(name, leaf) for name, leaf in flat.items())
 
 

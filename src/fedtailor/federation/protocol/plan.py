@@ -17,10 +17,11 @@ from fedtailor.core import rng
 from fedtailor.core.data import Counts, Data
 from fedtailor.core.errors import BadInput
 from fedtailor.core.form import Form
-from fedtailor.core.method import Clients, Method
+from fedtailor.core.method import ClientCount, Method
 from fedtailor.core.rng import Turn
 from fedtailor.core.task import Task
 from fedtailor.core.tree import Params, Tree
+from fedtailor.core.turn import ClientTurn
 from fedtailor.core.version import __version__
 from fedtailor.datasets import Encoder
 from fedtailor.federation.protocol.messages import Spec, like_of, spec_of
@@ -222,7 +223,7 @@ def first_server(setup: Setup, sizes: Tensor) -> Tree:
     """The server's state before the first round."""
     key = rng.key(setup.plan.seed, rng.SERVER)
     with in_dtype(setup.plan.dtype), torch.no_grad():
-        return setup.method.init(Clients.of(sizes), setup.initial, key)
+        return setup.method.init(ClientCount.of(sizes), setup.initial, key)
 
 
 def _few_rows(form: Form, batch: int) -> Data:
@@ -248,7 +249,6 @@ def upload_like(setup: Setup, server: Tree) -> Tree:
         first = torch.tensor(0)
         turn = setup.turn(rng.TURN, 0).of(first)
         message = method.send(server, first, turn)
-        state = method.start(message, setup.initial, turn.at_start())
         data = _few_rows(setup.encoder.form, setup.config.batch)
-        upload = method.client(message, state, data, turn.at_client()).upload
-        return {"mean": upload.mean, "each": upload.each}
+        outcome, _ = ClientTurn(method, setup.initial, message, data, turn).play()
+        return {"mean": outcome.upload.mean, "each": outcome.upload.each}

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from fedtailor.core import rng, training, tree
-from fedtailor.core.data import Data
 from fedtailor.core.errors import BadInput
 from fedtailor.core.method import Model
-from fedtailor.core.privacy import Entry, Spent, charged, keep_account
+from fedtailor.core.privacy import Spent
 from fedtailor.core.rng import Turn
 from fedtailor.core.training import Score
 from fedtailor.core.tree import Tree
+from fedtailor.core.turn import ClientTurn
 from fedtailor.core.version import __version__
 from fedtailor.federation.protocol.messages import (
     from_arrays,
@@ -217,12 +217,21 @@ class Site:
 
     # --- a round ---
 
-    def _state(self, joined: _Joined, message: Tree, kept: SavedState | None, turn: Turn) -> Tree:
+    def _turn(
+        self, joined: _Joined, message: Tree, kept: SavedState | None, turn: Turn
+    ) -> ClientTurn:
+        """The site's turn. It draws what the simulation draws, but with DP-SGD from a key that
+        nobody else knows, since noise that can be computed hides nothing."""
+        setup, data = joined.setup, joined.local.data
+        secret = joined.store.secret() if setup.config.dp_clip else None
+        own = ClientTurn(setup.method, setup.initial, message, data, turn, secret=secret)
+        return own._replace(kept=self._state(joined, own, kept))
+
+    def _state(self, joined: _Joined, own: ClientTurn, kept: SavedState | None) -> Tree:
         """The state that a turn begins with."""
-        start = joined.setup.method.start
-        made = start(message, joined.setup.initial, turn.at_start())
+        made = own.state()
         if kept is None:
-            guess = start(unknown_parts(message), joined.setup.initial, turn.at_start())
+            guess = own._replace(message=unknown_parts(own.message)).state()
             if not tree.finite(guess) and tree.finite(made):
                 raise StateError(
                     "the site's state is lost, and what its first state needs was sent only once: "
@@ -253,10 +262,8 @@ class Site:
         setup, data = joined.setup, joined.local.data
         message = from_arrays(packet.arrays, setup.message_like)
         turn = setup.turn(rng.TURN, round).of(cid)
-        state = self._state(joined, message, kept, turn)
-        with keep_account() as entries:
-            outcome = setup.method.client(message, state, data, _own(joined, turn))
-        noisy = _spent(kept, entries, data)
+        outcome, taken = self._turn(joined, message, kept, turn).play()
+        noisy = _spent(kept, taken)
         upload = outcome.upload
         weight = float(torch.as_tensor(upload.weight))
         if not (
@@ -291,14 +298,10 @@ class Site:
         setup = joined.setup
         message = from_arrays(packet.arrays, setup.message_like)
         turn = setup.turn(rng.SCORE, round).of(cid)
-        state = self._state(joined, message, kept, turn)
-        before, after = _own(joined, turn).split()
-        data = joined.local.data
-        with keep_account() as entries:
-            model = setup.method.personal(message, state, data, before)
-            if packet.text("kind") == FINISH:
-                model = finetuned_model(setup, model, joined.local, after)
-        return model, kept, _spent(kept, entries, data)
+        tune = lambda own, turn: finetuned_model(setup, own, joined.local, turn)
+        ends = packet.text("kind") == FINISH
+        model, taken = self._turn(joined, message, kept, turn).personal(tune if ends else None)
+        return model, kept, _spent(kept, taken)
 
     def _score(self, packet: Packet, joined: _Joined) -> Packet:
         model, _, _ = self._model(packet, joined)
@@ -327,19 +330,10 @@ class Site:
         return Packet(said, {})
 
 
-def _own(joined: _Joined, turn: Turn) -> Turn:
-    """The site's part of its turn: what the simulation draws, but with DP-SGD a key that nobody
-    else knows, since noise that can be computed hides nothing."""
-    mine = turn.at_client()
-    if not joined.setup.config.dp_clip:
-        return mine
-    return mine._replace(key=rng.fold(mine.key, joined.store.secret()))
-
-
-def _spent(kept: SavedState | None, entries: list[Entry], data: Data) -> Spent:
+def _spent(kept: SavedState | None, taken: Tensor) -> Spent:
     """What noisy gradients were taken up to a state, and then."""
     before = kept.noisy if kept else Spent()
-    return before.and_then(charged(entries, int(data.n)))
+    return before.and_then(Spent(*taken.tolist()))
 
 
 def _score_header(found: Score, n: Tensor, point: str) -> Header:

@@ -11,11 +11,12 @@ from torch import Tensor
 from fedtailor.core import rng, tree, wire
 from fedtailor.core.data import Data
 from fedtailor.core.errors import BadInput
-from fedtailor.core.method import Clients, Method, Outcome, Upload
+from fedtailor.core.method import ClientCount, Method, Outcome, Upload
+from fedtailor.core.objectives import Slope
 from fedtailor.core.options import NonNegative, Share, Whole
 from fedtailor.core.rng import Key, Turn
 from fedtailor.core.task import Batch, Task
-from fedtailor.core.training import Descent, Recipe, Slope, descend
+from fedtailor.core.training import Descent, Recipe, descend
 from fedtailor.core.tree import Params, Tree
 
 Schedule = Literal["cosine", "exponential"]
@@ -61,7 +62,7 @@ def apple(
     if eta2 and not recipe.lr:
         raise BadInput(f"apple: lr is 0, but eta2 is {eta2}, and both decay together: raise lr")
 
-    def init(clients: Clients, initial: Params, key: Key) -> Tree:
+    def init(clients: ClientCount, initial: Params, key: Key) -> Tree:
         sizes = getattr(clients, "sizes", torch.ones(clients, device=key.device))
         return {
             "cores": tree.tile(tree.drop(initial, task.buffers), clients),

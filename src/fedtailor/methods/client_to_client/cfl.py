@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedtailor.core import tree
 from fedtailor.core.data import Data
-from fedtailor.core.method import Clients, Method, Outcome, Upload
+from fedtailor.core.method import ClientCount, Method, Outcome, Upload
 from fedtailor.core.options import NonNegative, Whole
 from fedtailor.core.rng import Key, Turn
 from fedtailor.core.task import Task
@@ -47,7 +47,7 @@ def cfl(
     https://arxiv.org/abs/1910.01991
     """
 
-    def init(clients: Clients, initial: Params, key: Key) -> Tree:
+    def init(clients: ClientCount, initial: Params, key: Key) -> Tree:
         # row c is the model of cluster c; as many rows as there could be clusters
         return {
             "models": tree.tile(initial, clients),

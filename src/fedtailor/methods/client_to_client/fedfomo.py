@@ -9,7 +9,7 @@ from torch.func import vmap
 
 from fedtailor.core import tree, wire
 from fedtailor.core.data import Data
-from fedtailor.core.method import Clients, Method, Outcome, Upload
+from fedtailor.core.method import ClientCount, Method, Outcome, Upload
 from fedtailor.core.options import Count, NonNegative, Share
 from fedtailor.core.rng import Key, Turn
 from fedtailor.core.task import Task
@@ -83,7 +83,7 @@ def fedfomo(
         chance = (eps0 - decay * turn.round).clamp(min=0)
         return choose(server, cid, others, chance, turn.key)
 
-    def init(clients: Clients, initial: Params, key: Key) -> Tree:
+    def init(clients: ClientCount, initial: Params, key: Key) -> Tree:
         more = {"extra": tree.tile(initial, extra)} if extra else {}
         return {"models": tree.tile(initial, clients)} | strangers(clients, key.device) | more
 

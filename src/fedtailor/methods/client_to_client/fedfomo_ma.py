@@ -7,7 +7,7 @@ from torch import Tensor
 
 from fedtailor.core import tree, wire
 from fedtailor.core.data import Data
-from fedtailor.core.method import Clients, Method, Outcome, Upload
+from fedtailor.core.method import ClientCount, Method, Outcome, Upload
 from fedtailor.core.rng import Key, Turn
 from fedtailor.core.task import Task
 from fedtailor.core.training import Recipe, fit, mean_loss
@@ -36,7 +36,7 @@ def fedfomo_ma(task: Task, *, recipe: Recipe = Recipe()) -> Method:
     ICLR 2021, https://arxiv.org/abs/2012.08565, Eq. 14
     """
 
-    def init(clients: Clients, initial: Params, key: Key) -> Tree:
+    def init(clients: ClientCount, initial: Params, key: Key) -> Tree:
         never = torch.zeros(clients, dtype=torch.bool, device=key.device)
         return {"models": tree.tile(initial, clients), "uploaded": never, "mean": initial}
 

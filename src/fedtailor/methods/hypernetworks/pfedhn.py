@@ -10,12 +10,13 @@ from torch.func import vjp, vmap
 
 from fedtailor.core import rng, tree
 from fedtailor.core.data import Data
-from fedtailor.core.method import Clients, Method, Outcome, Upload
+from fedtailor.core.method import ClientCount, Method, Outcome, Upload
+from fedtailor.core.objectives import Gradient, as_is
 from fedtailor.core.optim import clip_norm, sgd
 from fedtailor.core.options import Count, NonNegative, Share, Whole
 from fedtailor.core.rng import Key, Turn
 from fedtailor.core.task import Task
-from fedtailor.core.training import Gradient, Recipe, as_is, fit
+from fedtailor.core.training import Recipe, fit
 from fedtailor.core.tree import Params, Tree
 from fedtailor.methods.describe import flat_options
 from fedtailor.methods.parts.hypernetwork import mlp_writer, table_writer
@@ -90,7 +91,7 @@ def pfedhn(
     optimiser = sgd(net.lr, net.momentum, net.weight_decay)
     inner = replace(recipe, steps=inner_steps or recipe.steps, clip=recipe.clip or inner_clip)
 
-    def init(clients: Clients, initial: Params, key: Key) -> Tree:
+    def init(clients: ClientCount, initial: Params, key: Key) -> Tree:
         first = writer.init(clients, initial, key)
         return {"net": first, "memory": optimiser.init(first)}
 

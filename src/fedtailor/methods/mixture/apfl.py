@@ -10,10 +10,11 @@ from torch import Tensor
 from fedtailor.core import tree
 from fedtailor.core.data import Data
 from fedtailor.core.method import Method, Outcome, Upload, by_size
+from fedtailor.core.objectives import Slope
 from fedtailor.core.options import Share, Weighting
 from fedtailor.core.rng import Key, Turn
 from fedtailor.core.task import Batch, Task
-from fedtailor.core.training import Recipe, Slope, descend
+from fedtailor.core.training import Recipe, descend
 from fedtailor.core.tree import Params, Tree
 from fedtailor.methods.one_model.fedavg import fedavg
 

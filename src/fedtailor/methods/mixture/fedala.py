@@ -101,7 +101,7 @@ def with_ala(host: Method, task: Task, ala: Ala, recipe: Recipe) -> Method:
     # plain SGD on W, whatever the clients' optimiser; batches and privacy as in training
     steps = replace(
         recipe, epochs=1, steps=0, lr=ala.eta, optimizer="sgd", momentum=0.0, weight_decay=0.0,
-        lr_decay=1.0, clip=0.0,
+        lr_decay=1.0, lr_floor=0.0, schedule="constant", clip=0.0,
     )  # fmt: skip
 
     def weighted(received: Params) -> list[list[str]]:

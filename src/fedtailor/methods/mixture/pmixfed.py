@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedtailor.core import rng, tree
 from fedtailor.core.data import Data
-from fedtailor.core.method import Clients, Method, Outcome, Upload
+from fedtailor.core.method import ClientCount, Method, Outcome, Upload
 from fedtailor.core.options import Above, Share, Weighting
 from fedtailor.core.rng import Key, Turn
 from fedtailor.core.task import Task, per_name
@@ -148,7 +148,7 @@ def with_mixup(
     count = len(task.blocks)
     there = on_server or {name: name for block in task.blocks for name in block}
 
-    def init(clients: Clients, initial: Params, key: Key) -> Tree:
+    def init(clients: ClientCount, initial: Params, key: Key) -> Tree:
         none = torch.zeros((), device=key.device)
         return host.init(clients, initial, key) | {"accuracy": none}
 

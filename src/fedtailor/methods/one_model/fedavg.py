@@ -5,11 +5,12 @@ from __future__ import annotations
 from torch import Tensor
 
 from fedtailor.core.data import Data
-from fedtailor.core.method import Clients, Download, Method, Outcome, Upload, beginning, by_size
+from fedtailor.core.method import ClientCount, Download, Method, Outcome, Upload, beginning, by_size
+from fedtailor.core.objectives import Gradient, Loss, as_is
 from fedtailor.core.options import Weighting
 from fedtailor.core.rng import Key, Turn
 from fedtailor.core.task import Task
-from fedtailor.core.training import Gradient, Loss, Recipe, as_is, fit
+from fedtailor.core.training import Recipe, fit
 from fedtailor.core.tree import Params, Tree
 
 
@@ -41,7 +42,7 @@ def fedavg(
     Decentralized Data", AISTATS 2017, https://arxiv.org/abs/1602.05629
     """
 
-    def init(clients: Clients, initial: Params, key: Key) -> Tree:
+    def init(clients: ClientCount, initial: Params, key: Key) -> Tree:
         return {"params": initial}
 
     def send(server: Tree, cid: Tensor, turn: Turn) -> Tree:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from fedtailor.core.method import Method
+from fedtailor.core.objectives import prox
 from fedtailor.core.options import NonNegative, Weighting, Whole
 from fedtailor.core.task import Task
-from fedtailor.core.training import Recipe, prox
+from fedtailor.core.training import Recipe
 from fedtailor.methods.one_model.fedprox import fedprox
 from fedtailor.methods.parts.start import with_finetuning
 

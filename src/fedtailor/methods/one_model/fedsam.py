@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from fedtailor.core.method import Method
+from fedtailor.core.objectives import sam
 from fedtailor.core.options import NonNegative, Weighting
 from fedtailor.core.task import Task
-from fedtailor.core.training import Recipe, sam
+from fedtailor.core.training import Recipe
 from fedtailor.methods.one_model.fedavg import fedavg
 
 

@@ -7,11 +7,12 @@ from torch import Tensor
 
 from fedtailor.core import tree
 from fedtailor.core.data import Data
-from fedtailor.core.method import Clients, Method, Outcome, Upload
+from fedtailor.core.method import ClientCount, Method, Outcome, Upload
+from fedtailor.core.objectives import Slope
 from fedtailor.core.options import NonNegative
 from fedtailor.core.rng import Key, Turn
 from fedtailor.core.task import Batch, Task
-from fedtailor.core.training import Recipe, Slope, fit
+from fedtailor.core.training import Recipe, fit
 from fedtailor.core.tree import Params, Tree
 from fedtailor.methods.one_model.fedavg import fedavg
 
@@ -43,7 +44,7 @@ def scaffold(task: Task, *, server_lr: NonNegative = 1.0, recipe: Recipe = Recip
 
         return slope
 
-    def init(clients: Clients, initial: Params, key: Key) -> Tree:
+    def init(clients: ClientCount, initial: Params, key: Key) -> Tree:
         zero = tree.map(torch.zeros_like, tree.drop(initial, task.buffers))
         count = torch.tensor(float(clients), device=key.device)
         return {"params": initial, "control": zero, "clients": count}

@@ -12,10 +12,11 @@ from torch import Tensor
 from fedtailor.core import rng, tree
 from fedtailor.core.data import Data
 from fedtailor.core.method import Download, Method, Outcome, Upload, beginning, by_size
+from fedtailor.core.objectives import Objective
 from fedtailor.core.options import Above, NonNegative, Weighting, Whole
 from fedtailor.core.rng import Key, Turn
 from fedtailor.core.task import Batch, Task, per_name
-from fedtailor.core.training import Objective, Recipe, descend
+from fedtailor.core.training import Recipe, descend
 from fedtailor.core.tree import Params, Tree
 from fedtailor.methods.one_model.fedavg import fedavg
 

@@ -6,9 +6,10 @@ from torch import Tensor
 
 from fedtailor.core import tree
 from fedtailor.core.method import Method
+from fedtailor.core.objectives import Slope
 from fedtailor.core.options import Count, Whole
 from fedtailor.core.task import Batch, Task
-from fedtailor.core.training import Recipe, Slope
+from fedtailor.core.training import Recipe
 from fedtailor.core.tree import Tree
 from fedtailor.methods.describe import flat_options
 from fedtailor.methods.parts.lwsam import Ascent, perturbation, with_scores

@@ -9,10 +9,11 @@ from torch import Tensor
 
 from fedtailor.core import tree
 from fedtailor.core.data import Data
-from fedtailor.core.method import Clients, Download, Method, Outcome, Upload, beginning
+from fedtailor.core.method import ClientCount, Download, Method, Outcome, Upload, beginning
+from fedtailor.core.objectives import prox
 from fedtailor.core.rng import Key, Turn
 from fedtailor.core.task import Task
-from fedtailor.core.training import Recipe, fit, prox
+from fedtailor.core.training import Recipe, fit
 from fedtailor.core.tree import Params, Tree
 
 
@@ -55,7 +56,7 @@ def attentive(
     """
     near = prox(task, pull)
 
-    def init(clients: Clients, initial: Params, key: Key) -> Tree:
+    def init(clients: ClientCount, initial: Params, key: Key) -> Tree:
         models = tree.tile(initial, clients)
         return {"models": models, "weights": weigh(tree.drop(models, task.buffers))}
 

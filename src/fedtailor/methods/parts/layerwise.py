@@ -13,7 +13,7 @@ from torch.func import vjp, vmap
 
 from fedtailor.core import rng, tree, wire
 from fedtailor.core.data import Data
-from fedtailor.core.method import Clients, Method, Outcome, Upload
+from fedtailor.core.method import ClientCount, Method, Outcome, Upload
 from fedtailor.core.options import Count, NonNegative
 from fedtailor.core.rng import Key, Turn
 from fedtailor.core.task import Blocks, Task, blocks_without
@@ -103,7 +103,7 @@ def layer_wise(task: Task, how: LayerWeights, recipe: Recipe, *, retained: int) 
     blocks = blocks_without(task.blocks, task.buffers)
     keep = min(retained, len(blocks))
 
-    def init(clients: Clients, initial: Params, key: Key) -> Tree:
+    def init(clients: ClientCount, initial: Params, key: Key) -> Tree:
         make = lambda k: init_weigher(
             k, clients, len(blocks), how.embed, how.hidden, how.depth, how.normalisation
         )

@@ -13,10 +13,11 @@ from torch import Tensor
 from fedtailor.core import tree
 from fedtailor.core.data import Data
 from fedtailor.core.method import Method, Outcome
+from fedtailor.core.objectives import Gradient, Slope
 from fedtailor.core.options import AboveOne, NonNegative
 from fedtailor.core.rng import Key, Turn
 from fedtailor.core.task import Batch, Blocks, Task, blocks_without, per_name
-from fedtailor.core.training import Gradient, Recipe, Slope
+from fedtailor.core.training import Recipe
 from fedtailor.core.tree import Params, Tree
 
 Scale = Literal["mean1", "sum1", "identity"]

@@ -7,15 +7,11 @@ from torch import Tensor
 from fedtailor.core import tree
 from fedtailor.core.data import Data
 from fedtailor.core.method import Method
+from fedtailor.core.objectives import Gradient, Slope
 from fedtailor.core.rng import Turn
 from fedtailor.core.task import Batch, Task
-from fedtailor.core.training import Gradient, Recipe, Slope, fit
+from fedtailor.core.training import Recipe, fit
 from fedtailor.core.tree import Params, Tree
-
-
-def _part(batch: Batch, i: int, n: int) -> Batch:
-    """Every n-th example, so that each part of a short batch has some."""
-    return batch._replace(x=batch.x[i::n], y=batch.y[i::n], weight=batch.weight[i::n])
 
 
 def first_order(alpha: float) -> Gradient:
@@ -23,9 +19,9 @@ def first_order(alpha: float) -> Gradient:
 
     def gradient(at: Slope) -> Slope:
         def slope(w: Tree, batch: Batch, given: Tree, carried: Tree) -> tuple[Tree, Tensor, Tree]:
-            inner, loss, changed = at(w, _part(batch, 0, 2), given, carried)
+            inner, loss, changed = at(w, batch.part(0, 2), given, carried)
             there = tree.sub(w, tree.scale(inner, alpha))
-            return at(there, _part(batch, 1, 2).again(), given, carried)[0], loss, changed
+            return at(there, batch.part(1, 2).again(), given, carried)[0], loss, changed
 
         return slope
 
@@ -37,10 +33,10 @@ def hessian_free(alpha: float, delta: float) -> Gradient:
 
     def gradient(at: Slope) -> Slope:
         def slope(w: Tree, batch: Batch, given: Tree, carried: Tree) -> tuple[Tree, Tensor, Tree]:
-            inner, loss, changed = at(w, _part(batch, 0, 3), given, carried)
+            inner, loss, changed = at(w, batch.part(0, 3), given, carried)
             there = tree.sub(w, tree.scale(inner, alpha))
-            g1 = at(there, _part(batch, 1, 3).again(), given, carried)[0]
-            last = _part(batch, 2, 3).again().again()
+            g1 = at(there, batch.part(1, 3).again(), given, carried)[0]
+            last = batch.part(2, 3).again().again()
             step = tree.scale(g1, delta)
             ahead = at(tree.add(w, step), last, given, carried)[0]
             behind = at(tree.sub(w, step), last, given, carried)[0]

@@ -15,10 +15,11 @@ from torch import Tensor
 
 from fedtailor.core import tree
 from fedtailor.core.data import Data
-from fedtailor.core.method import Clients, Download, Method, Outcome, Upload, beginning, by_size
+from fedtailor.core.method import ClientCount, Download, Method, Outcome, Upload, beginning, by_size
+from fedtailor.core.objectives import Gradient, as_is
 from fedtailor.core.rng import Key, Turn
 from fedtailor.core.task import Task
-from fedtailor.core.training import Gradient, Recipe, as_is, fit
+from fedtailor.core.training import Recipe, fit
 from fedtailor.core.tree import Params, Tree
 
 Weighting = Literal["data", "uniform", "batches"]
@@ -86,7 +87,7 @@ def partial(
     shared = [name for name in all_names(task) if name not in mine]
     there = on_server or {name: name for name in shared}
 
-    def init(clients: Clients, initial: Params, key: Key) -> Tree:
+    def init(clients: ClientCount, initial: Params, key: Key) -> Tree:
         return {"shared": tree.pick(initial, shared)}
 
     def send(server: Tree, cid: Tensor, turn: Turn) -> Tree:

@@ -10,9 +10,10 @@ from fedtailor.core import tree
 from fedtailor.core.data import Data
 from fedtailor.core.errors import BadInput
 from fedtailor.core.method import Method, Outcome, download_of
+from fedtailor.core.objectives import Loss
 from fedtailor.core.rng import Key, Turn
 from fedtailor.core.task import Task
-from fedtailor.core.training import Loss, Recipe, fit
+from fedtailor.core.training import Recipe, fit
 from fedtailor.core.tree import Params, Tree
 
 

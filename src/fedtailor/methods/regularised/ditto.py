@@ -6,10 +6,11 @@ from dataclasses import replace
 
 from fedtailor.core.data import Data
 from fedtailor.core.method import Download, Method, Outcome, beginning
+from fedtailor.core.objectives import prox
 from fedtailor.core.options import NonNegative, Weighting, Whole
 from fedtailor.core.rng import Key, Turn
 from fedtailor.core.task import Task
-from fedtailor.core.training import Recipe, fit, prox
+from fedtailor.core.training import Recipe, fit
 from fedtailor.core.tree import Params, Tree
 from fedtailor.methods.one_model.fedavg import fedavg
 

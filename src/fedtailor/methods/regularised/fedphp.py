@@ -56,7 +56,7 @@ def fedphp(
         assert task.outputs is not None
         logits, buffers = task.outputs(params, batch)
         teacher = task.predict(given["teacher"], batch.x)
-        hard = F.cross_entropy(logits, batch.y, reduction="none")
+        hard = task.losses(logits, batch.y)
         soft = F.kl_div(
             (logits / temperature).log_softmax(-1),
             (teacher / temperature).log_softmax(-1),

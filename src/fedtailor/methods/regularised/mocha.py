@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedtailor.core import tree, wire
 from fedtailor.core.data import Data
-from fedtailor.core.method import Clients, Method, Outcome, Upload
+from fedtailor.core.method import ClientCount, Method, Outcome, Upload
 from fedtailor.core.options import NonNegative
 from fedtailor.core.rng import Key, Turn
 from fedtailor.core.task import Batch, Task
@@ -52,7 +52,7 @@ def mocha(
             return 1 - 1 / m, -1 / m
         return (1 - 1 / m) ** 2, (1 - 1 / m) ** 2
 
-    def init(clients: Clients, initial: Params, key: Key) -> Tree:
+    def init(clients: ClientCount, initial: Params, key: Key) -> Tree:
         models = tree.tile(tree.drop(initial, task.buffers), clients)
         met = torch.zeros(clients, dtype=torch.bool, device=key.device)
         return {"models": models, "met": met}

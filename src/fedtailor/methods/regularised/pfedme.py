@@ -9,10 +9,11 @@ from torch import Tensor
 from fedtailor.core import tree
 from fedtailor.core.data import Data
 from fedtailor.core.method import Download, Method, Outcome, Upload, beginning, by_size
+from fedtailor.core.objectives import Gradient, Slope
 from fedtailor.core.options import Count, NonNegative, Share, Weighting, Whole
 from fedtailor.core.rng import Key, Turn
 from fedtailor.core.task import Batch, Task
-from fedtailor.core.training import Gradient, Recipe, Slope, descend
+from fedtailor.core.training import Recipe, descend
 from fedtailor.core.tree import Params, Tree
 from fedtailor.methods.one_model.fedavg import fedavg
 

@@ -1,0 +1,127 @@
+"""A client's turn is played in one place, and what it takes comes back as a value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.func import vmap
+
+from fedtailor.core import rng, tree
+from fedtailor.core.method import ClientCount, Method, Outcome, Upload
+from fedtailor.core.rng import Turn
+from fedtailor.core.training import Recipe, fit
+from fedtailor.core.turn import ClientTurn
+from fedtailor.methods import METHODS
+from tests.methods.worlds import data_of, gap, ragged, same, task_of, turn_of
+
+
+def telling() -> Method:
+    """A method that answers with what it was given."""
+
+    def client(msg: Any, state: Any, data: Any, turn: Turn) -> Outcome:
+        return Outcome(state, Upload({"m": msg["m"]}), {"key": turn.key})
+
+    return Method(
+        init=lambda clients, initial, key: {},
+        send=lambda server, cid, turn: {"m": torch.tensor(1.0)},
+        start=lambda msg, initial, key: {"key": key, "first": initial["w"] + msg["m"]},
+        client=client,
+        receive=lambda server, ids, upload, turn: server,
+        personal=lambda msg, state, data, turn: {"key": turn.key, "first": state["first"]},
+        predict=lambda model, x: x,
+    )
+
+
+MESSAGE, INITIAL = {"m": torch.tensor(1.0)}, {"w": torch.tensor(2.0)}
+KEPT = {"key": torch.tensor(0), "first": torch.tensor(9.0)}
+
+
+def test_first_contact_makes_the_state_and_later_the_kept_one_counts() -> None:
+    method, data, turn = telling(), data_of(ragged(), 0), turn_of(1)
+    first, _ = ClientTurn(method, INITIAL, MESSAGE, data, turn).play()
+    assert first.state["first"] == 3
+    assert first.state["key"] == turn.at_start()
+    assert first.model["key"] == turn.at_client().key
+    again, _ = ClientTurn(method, INITIAL, MESSAGE, data, turn, kept=KEPT).play()
+    assert again.state is KEPT
+    for fresh, expected in ((True, 3), (False, 9)):
+        state = ClientTurn(method, INITIAL, MESSAGE, data, turn, KEPT, torch.tensor(fresh)).state()
+        assert state["first"] == expected
+
+
+def test_a_personal_model_has_random_numbers_apart_from_its_fine_tuning() -> None:
+    method, data, turn = telling(), data_of(ragged(), 0), turn_of(1)
+    before, after = turn.at_client().split()
+    model, _ = ClientTurn(method, INITIAL, MESSAGE, data, turn).personal()
+    assert model["key"] == before.key
+    tune = lambda model, turn: model | {"key": turn.key}
+    tuned, _ = ClientTurn(method, INITIAL, MESSAGE, data, turn).personal(tune)
+    assert tuned["key"] == after.key
+    assert tuned["first"] == model["first"] == 3
+
+
+def test_a_secret_changes_what_a_client_draws() -> None:
+    method, data, turn = telling(), data_of(ragged(), 0), turn_of(1)
+    open_one, _ = ClientTurn(method, INITIAL, MESSAGE, data, turn).play()
+    hidden, _ = ClientTurn(method, INITIAL, MESSAGE, data, turn, secret=7).play()
+    assert hidden.model["key"] == rng.fold(open_one.model["key"], 7)
+    assert hidden.state["key"] == open_one.state["key"]  # the first state is the method's affair
+
+
+@pytest.mark.parametrize("name", ["fedavg", "ditto", "fedala"])
+def test_a_turn_has_no_effect_but_its_result(name: str) -> None:
+    """The same call gives the same outcome and the same account, also with noise."""
+    task = task_of()
+    recipe = Recipe(batch=8, dp_clip=1.0, dp_noise=1.0)
+    method = METHODS[name](task, recipe=recipe)
+    initial, data, turn = task.init(rng.key(0)), data_of(ragged(), 1), turn_of(1)
+    server = method.init(_clients(), initial, rng.key(1))
+    message = method.send(server, torch.tensor(1), turn)
+    one, two = (ClientTurn(method, initial, message, data, turn).play() for _ in range(2))
+    assert same(one[0].state, two[0].state)
+    assert same(one[0].upload.mean, two[0].upload.mean)
+    assert one[1].tolist() == two[1].tolist() != [0, 0]
+    assert turn.ledger is None
+
+
+def _clients() -> Any:
+    return ClientCount.of(torch.tensor([40, 7]))
+
+
+def test_turns_of_clients_that_share_a_call_are_charged_each_for_its_own() -> None:
+    task = task_of()
+    method = METHODS["fedavg"](task, recipe=Recipe(batch=8, dp_clip=1.0, dp_noise=1.0))
+    initial, world = task.init(rng.key(0)), ragged()
+    message = {"params": initial}
+    data = world.data(torch.tensor([0, 1]))
+
+    def one(rows: Tensor, n: Tensor, key: Tensor) -> Any:
+        mine = data._replace(rows=rows, n=n, val_rows=data.val_rows[0], val_n=data.val_n[0])
+        turn = turn_of()._replace(key=key)
+        outcome, noisy = ClientTurn(method, initial, message, mine, turn).play()
+        return outcome.upload.mean["params"], noisy
+
+    keys = torch.stack([turn_of(c).key for c in (0, 1)])
+    params, noisy = vmap(one)(data.rows, data.n, keys)
+    assert noisy.tolist() == [[-(-int(n) // 8), 1] for n in data.n]
+    for i in (0, 1):
+        turn = turn_of()._replace(key=keys[i])
+        alone, row = ClientTurn(method, initial, message, data_of(world, i), turn).play()
+        assert gap(tree.index(params, i), alone.upload.mean["params"]) < 1e-5
+        assert row.tolist() == noisy[i].tolist()
+
+
+def test_fine_tuning_is_charged_with_the_model_that_it_begins_with() -> None:
+    task = task_of()
+    recipe = Recipe(batch=8, dp_clip=1.0, dp_noise=1.0)
+    method = METHODS["perfedavg-fo"](task, recipe=recipe)
+    initial, data = task.init(rng.key(0)), data_of(ragged(), 1)  # 40 rows
+    message, turn = {"params": initial}, turn_of(1)
+    _, adapted = ClientTurn(method, initial, message, data, turn).personal()
+    tune = lambda model, turn: fit(task, model, data, turn, recipe)
+    _, both = ClientTurn(method, initial, message, data, turn).personal(tune)
+    assert adapted.tolist() == [1, 1]
+    assert both.tolist() == [1 + 5, 1]
