@@ -15,8 +15,8 @@ import shlex
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedtailor.reproduce.playing.asked import Asked
 from fedtailor.reproduce.playing.cells import Scale
+from fedtailor.reproduce.playing.request import ReproductionRequest
 from fedtailor.reproduce.shown.outcome import outcome
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -84,7 +84,9 @@ def where(cells: list[dict[str, Any]], gpu: str) -> str:
 def collect(name: str, runs: Path, commit: str, gpu: str) -> str:
     """Writes one table; says how much of it there is."""
     table, command = PUBLISHED[name], command_of(PUBLISHED[name])
-    plan = Asked(table.scale, table.only).plan([table.experiment], runs, look_for_data=False)
+    plan = ReproductionRequest(table.scale, table.only).plan(
+        [table.experiment], runs, look_for_data=False
+    )
     (part,) = plan.parts
     found = outcome(part, {}, command)
     found |= {"commit": commit, "device": where(found["cells"], gpu)}

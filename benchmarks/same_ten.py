@@ -16,9 +16,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedtailor.reproduce.playing.asked import Asked
+from fedtailor.reproduce.declared.measures import result_and_history
 from fedtailor.reproduce.playing.cells import Scale
-from fedtailor.reproduce.shown.measures import read_run
+from fedtailor.reproduce.playing.request import ReproductionRequest
 from fedtailor.results.config import Config, config_of
 from fedtailor.runs.run import run_config
 
@@ -28,7 +28,7 @@ ROWS = ("Local Training", "FedFomo (n=5)")
 
 def configs(data_dir: str, device: str) -> dict[str, tuple[Config, str]]:
     """Row -> (its settings with the same ten clients, what the paper has)."""
-    plan = Asked(Scale(seeds=1), [COLUMN]).plan(
+    plan = ReproductionRequest(Scale(seeds=1), [COLUMN]).plan(
         ["fedfomo/table1"], Path("reproduction"), look_for_data=False
     )
     (part,) = plan.parts
@@ -49,7 +49,7 @@ def configs(data_dir: str, device: str) -> dict[str, tuple[Config, str]]:
 
 def of_the_ten(folder: Path, config: Config) -> dict[str, Any]:
     """The accuracies of those that trained, after the last round."""
-    result, history = read_run(folder)
+    result, history = result_and_history(folder)
     played = config_of(folder)
     assert (played.recipe(), played.held_out) == (config.recipe(), HELD_OUT), folder
     assert config.options.items() <= result["options"].items(), folder

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fedtailor.reproduce.shown.writing import SIGNS, by_place, has_number, order, ours, verdict
+from fedtailor.reproduce.shown.writing import SIGNS, beside_paper, by_place, has_number, order, ours
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -271,7 +271,7 @@ def _cell(cell: dict[str, Any] | None, wanted: int) -> str:
     if not has_number(cell):
         failed = "diverged" if "diverged" in cell.get("reason", "") else "failed"
         return f"{failed if cell['status'] == 'failed' else 'not run'} / {paper}"
-    return f"{ours(cell, wanted)} {SIGNS[verdict(cell)]}".rstrip() + f" / {paper}"
+    return f"{ours(cell, wanted)} {SIGNS[beside_paper(cell)]}".rstrip() + f" / {paper}"
 
 
 def reproduction(name: str) -> str:

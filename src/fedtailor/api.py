@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedtailor.figures import comparison_figures
-from fedtailor.figures.partition import draw
+from fedtailor.figures.partition import draw_partition
 from fedtailor.report import write_report
 from fedtailor.results.config import make_config
 from fedtailor.results.folder import COMPARISON, PARTITION, is_comparison, open_folder
@@ -107,7 +107,9 @@ def _finish_comparison(
     with lock_folder(folder) if folder else nullcontext():
         if folder:
             data = plan.assemble()
-            draw(data.partition, data.source.labels, data.source.classes, folder / PARTITION)
+            draw_partition(
+                data.partition, data.source.labels, data.source.classes, folder / PARTITION
+            )
         summary = play_comparison(plan, folder, announce)
         if folder:
             comparison_figures(summary, folder)

@@ -14,7 +14,7 @@ reproduction = load("reproduction")
 @pytest.mark.parametrize("name", list(reproduction.PUBLISHED))
 def test_what_is_published_is_declared_and_committed(name: str, tmp_path: Path) -> None:
     table = reproduction.PUBLISHED[name]
-    asked = reproduction.Asked(table.scale, table.only)
+    asked = reproduction.ReproductionRequest(table.scale, table.only)
     (part,) = asked.plan([table.experiment], tmp_path, look_for_data=False).parts
     kept: dict[str, Any] = json.loads((reproduction.RESULTS / f"{name}.json").read_text())
     assert kept["experiment"] == table.experiment

@@ -12,7 +12,7 @@ from PIL import Image
 
 from fedtailor.cli import main
 from fedtailor.core.errors import BadInput
-from fedtailor.figures import FIGURES, PAPER, Wish, draw, draw_figure
+from fedtailor.figures import FIGURES, PAPER, FigureOptions, draw, draw_figure
 from fedtailor.results.collect import CollectedRuns, collect
 from fedtailor.results.mixes import client_class_counts, likeness_order
 from fedtailor.results.records import Records
@@ -99,12 +99,12 @@ def test_gains_are_sorted_and_complete(collection: Any) -> None:
 
 
 def test_gains_of_one_method_are_still_over_training_alone(collection: Any) -> None:
-    picture = draw("gain", collection, Wish(methods=("fedavg",)))
+    picture = draw("gain", collection, FigureOptions(methods=("fedavg",)))
     assert [axes.get_title() for axes in picture.axes if axes.get_visible()] == ["fedavg"]
-    lines = draw("accuracy", collection, Wish(methods=("fedavg",))).axes[0].get_lines()
+    lines = draw("accuracy", collection, FigureOptions(methods=("fedavg",))).axes[0].get_lines()
     assert len(lines) == 1, "elsewhere only what was wanted is shown"
     with pytest.raises(BadInput, match="--method names only training alone"):
-        draw("gain", collection, Wish(methods=("local",)))
+        draw("gain", collection, FigureOptions(methods=("local",)))
 
 
 def test_the_spread_counts_every_client(collection: Any) -> None:
@@ -113,7 +113,7 @@ def test_the_spread_counts_every_client(collection: Any) -> None:
 
 
 def test_weights_are_the_records_in_cluster_order(compared: Path, collection: Any) -> None:
-    picture = draw("weights", collection, Wish(rounds=(2,)))
+    picture = draw("weights", collection, FigureOptions(rounds=(2,)))
     shown = picture.axes[0].images[0].get_array()
     found = Records(compared / "runs" / "fedfomo-seed0").read("server/affinity", 2)
     assert found is not None
@@ -122,7 +122,7 @@ def test_weights_are_the_records_in_cluster_order(compared: Path, collection: An
 
 
 def test_several_rounds_stand_side_by_side(collection: Any) -> None:
-    picture = draw("weights", collection, Wish(rounds=(1, 5), methods=("fedfomo",)))
+    picture = draw("weights", collection, FigureOptions(rounds=(1, 5), methods=("fedfomo",)))
     titles = [axes.get_title() for axes in picture.axes if axes.get_title()]
     assert titles == ["fedfomo, round 1", "fedfomo, round 5"]
 
@@ -171,7 +171,7 @@ def test_what_is_lacking_is_told(name: str, said: str, tmp_path: Path) -> None:
 
 def test_a_round_that_was_not_recorded(collection: Any) -> None:
     with pytest.raises(BadInput, match=r"round 7 of fedfomo was not recorded: .* is 5"):
-        draw("weights", collection, Wish(rounds=(7,)))
+        draw("weights", collection, FigureOptions(rounds=(7,)))
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 from PIL import Image
 
 from fedtailor.core.errors import BadInput
-from fedtailor.figures.partition import draw
+from fedtailor.figures.partition import draw_partition
 from fedtailor.partition import iid, pathological, split_rows
 
 
@@ -21,7 +21,7 @@ def partition_of(clients, classes):
 def test_png_is_a_picture_with_something_on_it(tmp_path, clients, classes):
     partition, labels = partition_of(clients, classes)
     path = tmp_path / "partition.png"
-    draw(partition, labels, [str(c) for c in range(classes)], path)
+    draw_partition(partition, labels, [str(c) for c in range(classes)], path)
     with Image.open(path) as picture:
         assert 300 < picture.width < 4000
         assert 200 < picture.height < 4000
@@ -34,7 +34,7 @@ def test_svg_is_well_formed_whatever_the_names(tmp_path):
     shares = iid(labels, 2, seed=0)
     partition = split_rows(shares, labels, ["<a&b>", "$x^$"], seed=0, scheme="iid $", val=0)
     path = tmp_path / "partition.SVG"
-    draw(partition, labels, ["$\\frac{", "50 $", "a class with a rather long name"], path)
+    draw_partition(partition, labels, ["$\\frac{", "50 $", "a class with a rather long name"], path)
     assert ElementTree.parse(path).getroot().tag.endswith("svg")
 
 
@@ -43,7 +43,7 @@ def test_same_input_same_file(tmp_path, kind):
     partition, labels = partition_of(5, 10)
     paths = [tmp_path / f"{i}.{kind}" for i in range(2)]
     for path in paths:
-        draw(partition, labels, [str(c) for c in range(10)], path)
+        draw_partition(partition, labels, [str(c) for c in range(10)], path)
     assert paths[0].read_bytes() == paths[1].read_bytes()
 
 
@@ -52,7 +52,7 @@ def test_a_larger_class_has_a_larger_bubble(tmp_path):
     labels = np.array([0] * 25 + [1] * 100)
     partition = split_rows([np.arange(125)], labels, ["a"], seed=0, scheme="x", val=0)
     path = tmp_path / "p.png"
-    draw(partition, labels, ["small", "large"], path)
+    draw_partition(partition, labels, ["small", "large"], path)
     with Image.open(path) as picture:
         blue = (np.asarray(picture.convert("RGB")) == (0x00, 0x72, 0xB2)).all(axis=2)
     chart = blue[:, : int(blue.shape[1] * 0.7)]  # without the legend at the right
@@ -64,7 +64,7 @@ def test_a_larger_class_has_a_larger_bubble(tmp_path):
 def test_pyplot_is_not_touched(tmp_path):
     partition, labels = partition_of(5, 10)
     had = "matplotlib.pyplot" in sys.modules
-    draw(partition, labels, [str(c) for c in range(10)], tmp_path / "p.png")
+    draw_partition(partition, labels, [str(c) for c in range(10)], tmp_path / "p.png")
     assert ("matplotlib.pyplot" in sys.modules) == had
 
 
@@ -72,7 +72,7 @@ def test_pyplot_is_not_touched(tmp_path):
 def test_files_that_cannot_be_written(tmp_path, name):
     partition, labels = partition_of(5, 10)
     with pytest.raises(BadInput) as error:
-        draw(partition, labels, [str(c) for c in range(10)], tmp_path / name)
+        draw_partition(partition, labels, [str(c) for c in range(10)], tmp_path / name)
     assert "\n" not in str(error.value)
     assert name in str(error.value)
 
@@ -80,4 +80,4 @@ def test_files_that_cannot_be_written(tmp_path, name):
 def test_labels_without_a_name(tmp_path):
     partition, labels = partition_of(5, 10)
     with pytest.raises(BadInput, match="label 9"):
-        draw(partition, labels, ["just one"], tmp_path / "p.png")
+        draw_partition(partition, labels, ["just one"], tmp_path / "p.png")

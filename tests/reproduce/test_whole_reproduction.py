@@ -14,11 +14,11 @@ from rich.console import Console
 
 from fedtailor.cli.reproducing_view import show_outcome
 from fedtailor.core.errors import BadInput
-from fedtailor.reproduce import finish_all, reproduce
+from fedtailor.reproduce import reproduce, write_experiments
 from fedtailor.reproduce.playing import play
 from fedtailor.reproduce.playing.cells import Scale, world_key
-from fedtailor.reproduce.playing.plan import make_plan
-from fedtailor.reproduce.playing.queue import News, Played, Waiting
+from fedtailor.reproduce.playing.plan import plan_runs
+from fedtailor.reproduce.playing.queue import PlayedRuns, RunEvent, RunQueue
 
 PAPERS = Path(__file__).parent / "papers"
 
@@ -30,7 +30,7 @@ def again(out: Path, *names: str, **more: Any) -> dict[str, dict[str, Any]]:
 def test_interrupted_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[tuple[str, str, int]] = []
 
-    def press(news: News) -> None:
+    def press(news: RunEvent) -> None:
         """Ctrl-C after the first round of the second run."""
         seen.append((news.kind, news.task.key, (news.line or {}).get("round", 0)))
         if news.kind == "round" and len({key for _, key, _ in seen}) == 2:
@@ -95,8 +95,8 @@ def test_a_smaller_version_is_marked_everywhere(tmp_path: Path) -> None:
 
 def test_a_mean_over_some_seeds_is_shown_as_such(tmp_path: Path, experiments: Any) -> None:
     first = again(tmp_path, "tiny/table1", seeds=1, only=["iid"])["tiny/table1"]
-    plan = make_plan([experiments["table1"]], Scale(), tmp_path, only=["iid"])
-    (found,) = finish_all(plan, Played(), "the command")
+    plan = plan_runs([experiments["table1"]], Scale(), tmp_path, only=["iid"])
+    (found,) = write_experiments(plan, PlayedRuns(), "the command")
     for one, some in zip(first["cells"], found["cells"], strict=True):
         assert (some["status"], some["mean"]) == ("not finished", one["mean"])
         assert (some["outside"], some["std"]) == (None, None)
@@ -141,20 +141,20 @@ def test_sweeps_and_matrices_are_drawn(tmp_path: Path) -> None:
 
 def test_a_picture_of_the_models_wants_them(tmp_path: Path, experiments: Any) -> None:
     again(tmp_path, "tiny/fig2", only=["3 clients"])
-    plain = make_plan([experiments["fig2"]], Scale(), tmp_path, only=["3*"]).tasks[0]
+    plain = plan_runs([experiments["fig2"]], Scale(), tmp_path, only=["3*"]).tasks[0]
     shown = dataclasses.replace(experiments["fig2"], shows="landscape")
-    task = make_plan([shown], Scale(), tmp_path, only=["3*"]).tasks[0]
+    task = plan_runs([shown], Scale(), tmp_path, only=["3*"]).tasks[0]
     assert plain.folder == task.folder
     assert plain.finished
     assert not task.finished  # its models were dropped
-    play.play(task, play.Worlds())
+    play.play(task, play.DataCache())
     assert task.finished
-    play.play(task, play.Worlds())
+    play.play(task, play.DataCache())
     assert (task.folder / "models").is_dir()
 
 
 def test_what_is_finished_is_written_without_a_run(tmp_path: Path) -> None:
-    def never(news: News) -> None:
+    def never(news: RunEvent) -> None:
         raise AssertionError(news)
 
     empty = again(tmp_path / "a", "tiny/fig1", run=False, tell=never)["tiny/fig1"]
@@ -176,8 +176,8 @@ def test_counts_are_checked(tmp_path: Path) -> None:
 
 
 def test_workers_keep_to_a_world(experiments: Any, tmp_path: Path) -> None:
-    tasks = make_plan([experiments["table1"]], Scale(), tmp_path).tasks
-    waiting = Waiting(tasks)
+    tasks = plan_runs([experiments["table1"]], Scale(), tmp_path).tasks
+    waiting = RunQueue(tasks)
     world, first = waiting.take()
     other, second = waiting.take("", others=[first])
     assert world != other
@@ -191,9 +191,9 @@ def test_workers_keep_to_a_world(experiments: Any, tmp_path: Path) -> None:
 
 def test_what_another_compiles_comes_later(experiments: Any, tmp_path: Path) -> None:
     """Where there is something else to do in the same world."""
-    tasks = make_plan([experiments["table1"]], Scale(), tmp_path).tasks
+    tasks = plan_runs([experiments["table1"]], Scale(), tmp_path).tasks
     method, world = tasks[0].config.method, world_key(tasks[0].config)
-    _, first = Waiting(tasks).take(world, others=[tasks[0]])
+    _, first = RunQueue(tasks).take(world, others=[tasks[0]])
     assert first.config.method != method
     same = [task for task in tasks if task.config.method == method]
-    assert Waiting(same).take(world, others=[same[0]])[1] is same[0]
+    assert RunQueue(same).take(world, others=[same[0]])[1] is same[0]

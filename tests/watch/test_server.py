@@ -17,7 +17,7 @@ from fedtailor.results.lock import LOCK, lock_folder
 from fedtailor.results.status import RunStatus
 from fedtailor.watch import Watching
 from fedtailor.watch.server import host_names
-from fedtailor.watch.snapshot import Snapshots, in_words, planned
+from fedtailor.watch.snapshot import PageCache, planned, progress_line
 from tests.report import synthetic
 
 
@@ -157,7 +157,7 @@ def test_a_comparison_that_has_not_begun(tmp_path: Path) -> None:
     (tmp_path / "comparison.json").write_text(json.dumps(kept))
     names = ["local-seed3", "fedavg-seed3", "local-seed4", "fedavg-seed4"]
     assert [place.name for place in planned(tmp_path)] == names
-    found = Snapshots(tmp_path).state()
+    found = PageCache(tmp_path).state()
     assert found["words"] == "0 of 4 runs finished"
     assert found["page"] == 0
     assert found["failed"] == ""
@@ -167,7 +167,7 @@ def test_a_comparison_that_has_not_begun(tmp_path: Path) -> None:
 def test_a_comparison_in_the_middle(tmp_path: Path) -> None:
     folder = synthetic.make_comparison(tmp_path / "c", ("local", "fedavg"))
     synthetic.unfinish(folder / "runs" / "fedavg-seed0", 2)
-    snapshots = Snapshots(folder)
+    snapshots = PageCache(folder)
     assert snapshots.state()["words"] == (
         "1 of 2 runs finished; fedavg-seed0: round 2 of 5, running"
     )
@@ -181,15 +181,15 @@ def test_a_comparison_that_was_stopped_goes_on_as_a_whole(tmp_path: Path) -> Non
     half = synthetic.unfinish(folder / "runs" / "fedavg-seed0", 2)
     (half / LOCK).touch()  # of a process that was killed
     told = "1 of 2 runs finished; fedavg-seed0: round 2 of 5, "
-    snapshots = Snapshots(folder)
+    snapshots = PageCache(folder)
     assert snapshots.state()["words"] == f"{told}stopped: fedtailor resume {folder} goes on with it"
     with lock_folder(folder):  # somebody does so, and has not come to that run yet
         assert snapshots.state()["words"] == f"{told}running"
 
 
 def test_words() -> None:
-    assert in_words([RunStatus("a", 3, 3, True)]) == "finished"
-    assert in_words([RunStatus("a", 12, 30, False)]) == "round 12 of 30, running"
+    assert progress_line([RunStatus("a", 3, 3, True)]) == "finished"
+    assert progress_line([RunStatus("a", 12, 30, False)]) == "round 12 of 30, running"
 
 
 @pytest.mark.parametrize("what", ["nowhere", "empty", "broken"])

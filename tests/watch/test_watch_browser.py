@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from fedtailor.reproduce.playing.asked import Asked
 from fedtailor.reproduce.playing.cells import Scale
-from fedtailor.reproduce.playing.play import Worlds, play
+from fedtailor.reproduce.playing.play import DataCache, play
+from fedtailor.reproduce.playing.request import ReproductionRequest
 from fedtailor.watch import Watching
 from tests.report import synthetic
 from tests.report.browser import CHROMIUM, PATIENCE, Browser
@@ -93,7 +93,7 @@ def test_it_goes_on_and_keeps_the_place(browser: Browser, tmp_path: Path) -> Non
 def test_an_experiment_goes_on(browser: Browser, tmp_path: Path) -> None:
     """Before any run, and with one of two seeds finished."""
     papers = Path(__file__).parents[1] / "reproduce" / "papers"
-    asked = Asked(Scale(), given={"device": "cpu"}, papers=papers, command="again")
+    asked = ReproductionRequest(Scale(), given={"device": "cpu"}, papers=papers, command="again")
     plan = asked.plan(["tiny/fig1"], tmp_path)
     asked.keep(plan)
     cell = f"{PAGE}.querySelector('tbody td').textContent"
@@ -103,7 +103,7 @@ def test_an_experiment_goes_on(browser: Browser, tmp_path: Path) -> None:
         assert words(browser) == "0 of 2 runs finished"
         assert browser.evaluate(cell) == "waiting"
         first = plan.tasks[0]
-        play(first, Worlds())
+        play(first, DataCache())
         wait_for(browser, "document.documentElement.dataset.page > 1", True)
         wait_for(browser, f"{cell}.endsWith('(1 of 2 seeds)')", True)
         assert words(browser) == "1 of 2 runs finished"

@@ -67,7 +67,7 @@ def figure(
         str, typer.Option("--title", metavar="TEXT", help="A title (captions usually say it).")
     ] = "",
 ) -> None:
-    """Draw a figure for a paper from runs: small, fonts embedded, readable in grey.
+    """DrawFigure a figure for a paper from runs: small, fonts embedded, readable in grey.
 
     Example: fedtailor figure accuracy runs/compare-digits --format pdf
     """
@@ -78,10 +78,10 @@ def figure(
         raise BadInput("no figure: name one (fedtailor figure --list tells what there is)")
     if not folders:
         raise BadInput(f"no folders: say fedtailor figure {name} DIR, with a run's or comparison's")
-    from fedtailor.figures import Wish, draw_figure
+    from fedtailor.figures import FigureOptions, draw_figure
 
-    wish = Wish(width, _numbers(rounds), tuple(methods or ()))
-    made = draw_figure(name, folders, out=out, kind=kind, wish=wish, title=title)
+    options = FigureOptions(width, _numbers(rounds), tuple(methods or ()))
+    made = draw_figure(name, folders, out=out, kind=kind, options=options, title=title)
     typer.echo(f"Written: {made}")
 
 

@@ -152,7 +152,7 @@ def partition(
     Example: fedtailor partition --data digits --partition pathological:2 --out parts
     """
     from fedtailor.cli.showing import out as console
-    from fedtailor.figures.partition import draw
+    from fedtailor.figures.partition import draw_partition
     from fedtailor.partition import save_partition, statistics
     from fedtailor.results.config import make_config
     from fedtailor.results.folder import open_folder, write_atomically
@@ -166,7 +166,7 @@ def partition(
         kept = {"made_by": "FedTailor"} | numbers
         write_atomically(out / "statistics.json", as_text.dumps(kept, indent=1) + "\n")
         for kind in ("png", "svg"):
-            draw(made, source.labels, source.classes, out / f"partition.{kind}")
+            draw_partition(made, source.labels, source.classes, out / f"partition.{kind}")
     if json:
         _print_json(numbers)
         return

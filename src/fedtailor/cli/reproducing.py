@@ -15,10 +15,10 @@ from fedtailor.cli.running import Watch
 from fedtailor.cli.settings import whole, with_settings
 from fedtailor.cli.watching import watched
 from fedtailor.core.errors import BadInput
-from fedtailor.reproduce.declared.given import MAY_BE_GIVEN
+from fedtailor.reproduce.declared.allowed_settings import ALLOWED_SETTINGS
 from fedtailor.results.config import settings
 
-OTHERS = tuple(name for name in settings() if name not in MAY_BE_GIVEN)
+OTHERS = tuple(name for name in settings() if name not in ALLOWED_SETTINGS)
 
 
 def _command(values: dict[str, Any]) -> str:
@@ -43,7 +43,7 @@ def _show_list(names: list[str], given: dict[str, Any], papers: Path | None, as_
     from rich.table import Table
 
     from fedtailor.cli.showing import out
-    from fedtailor.reproduce.declared.catalogue import catalogue
+    from fedtailor.reproduce.playing.catalogue import catalogue
 
     entries = catalogue(names, given, papers)
     if as_json:
@@ -149,13 +149,13 @@ def reproduce(
     workers = whole("jobs", jobs)
 
     from fedtailor.cli.landscaping import points_shown
-    from fedtailor.cli.reproducing_view import View, beginning, show_outcome
+    from fedtailor.cli.reproducing_view import ReproductionView, beginning, show_outcome
     from fedtailor.cli.showing import out as console
-    from fedtailor.reproduce import finish_all
-    from fedtailor.reproduce.playing.asked import Asked
+    from fedtailor.reproduce import write_experiments
     from fedtailor.reproduce.playing.cells import Scale
     from fedtailor.reproduce.playing.jobs import play_all
-    from fedtailor.reproduce.playing.queue import Played
+    from fedtailor.reproduce.playing.queue import PlayedRuns
+    from fedtailor.reproduce.playing.request import ReproductionRequest
 
     command = _command(
         {"experiments": experiments, "only": only or [], "scale": scale, **count}
@@ -163,7 +163,7 @@ def reproduce(
         | {"out": None if out == Path("reproduction") else out, "papers": papers}
         | given
     )
-    asked = Asked(
+    asked = ReproductionRequest(
         Scale(scale == "small", count["rounds"], count["seeds"]), only or [], given, papers, command
     )
     plan = asked.plan(
@@ -173,17 +173,17 @@ def reproduce(
         keep_models=keep_models,
         look_for_data=not no_run,
     )
-    played = Played()
+    played = PlayedRuns()
     if not no_run:
         asked.keep(plan)
         sys.stderr.write(beginning(plan.tasks) + "\n")
         with ExitStack() as stack:
             for part in plan.parts:
                 stack.enter_context(watched(plan.folder(part), watch, part.experiment.key))
-            view = stack.enter_context(View(plan.tasks))
+            view = stack.enter_context(ReproductionView(plan.tasks))
             played = play_all(plan.tasks, workers, view.tell)
     with points_shown() as tell:
-        outcomes = finish_all(plan, played, command, tell)
+        outcomes = write_experiments(plan, played, command, tell)
     if json:
         sys.stdout.write(to_json.dumps({o["experiment"]: o for o in outcomes}, indent=1) + "\n")
     else:

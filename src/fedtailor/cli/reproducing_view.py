@@ -16,24 +16,24 @@ from rich.table import Table
 
 from fedtailor.cli.showing import err, per_cent
 from fedtailor.cli.time_left import TimeLeft
-from fedtailor.reproduce.playing.play import Task
-from fedtailor.reproduce.playing.queue import News
+from fedtailor.reproduce.playing.play import PlannedRun
+from fedtailor.reproduce.playing.queue import RunEvent
 from fedtailor.reproduce.shown.writing import (
     SIGNS,
+    beside_paper,
     by_place,
     order,
     ours,
     ranks_of,
     signed,
     troubles,
-    verdict,
 )
 
 Outcome = dict[str, Any]
 COLOURS = {"above": "cyan", "below": "red", "within": "green", "": ""}
 
 
-def beginning(tasks: Sequence[Task]) -> str:
+def beginning(tasks: Sequence[PlannedRun]) -> str:
     """What is said before anything is run: how many runs, and how many of them are left."""
     waiting = [task for task in tasks if not task.finished]
     diverged = sum(bool(task.diverged) for task in waiting)
@@ -46,14 +46,14 @@ def beginning(tasks: Sequence[Task]) -> str:
     return ", ".join(words)
 
 
-class View:
+class ReproductionView:
     """Runs done, what each job is at, and how long it will take; on stderr.
 
     Args:
       tasks: all runs, finished or not.
     """
 
-    def __init__(self, tasks: list[Task]) -> None:
+    def __init__(self, tasks: list[PlannedRun]) -> None:
         self._left = {t.key: t.config.rounds for t in tasks if not (t.finished or t.diverged)}
         self._all, self._done = len(tasks), sum(t.finished for t in tasks)
         self._at: dict[str, int] = {}
@@ -69,7 +69,7 @@ class View:
         self._whole: TaskID | None = None
         self._jobs: dict[int, TaskID] = {}
 
-    def __enter__(self) -> View:
+    def __enter__(self) -> ReproductionView:
         if err.is_terminal:
             self._whole = self._bar.add_task(
                 "all runs", total=sum(self._left.values()) or 1, note=self._count()
@@ -89,7 +89,7 @@ class View:
         words = self._time.words(sum(self._left.values()) - sum(self._at.values()))
         return f", {words}" if words else ""
 
-    def tell(self, news: News) -> None:
+    def tell(self, news: RunEvent) -> None:
         """What a worker has to say."""
         task = news.task
         if news.kind == "round" and news.line:
@@ -108,12 +108,12 @@ class View:
         else:
             self._say(news)
 
-    def _note(self, news: News) -> str:
+    def _note(self, news: RunEvent) -> str:
         line = news.line or {}
         note = f"round {line.get('round', 0)}/{news.task.config.rounds}"
         return note + (f" {per_cent(line['pre']['mean'])} %" if line.get("pre") else "")
 
-    def _show(self, news: News) -> None:
+    def _show(self, news: RunEvent) -> None:
         task = news.task
         if news.job not in self._jobs:
             self._jobs[news.job] = self._bar.add_task(task.label, total=task.config.rounds, note="")
@@ -127,7 +127,7 @@ class View:
             self._whole, completed=sum(self._at.values()), note=self._count() + self._to_go()
         )
 
-    def _say(self, news: News) -> None:
+    def _say(self, news: RunEvent) -> None:
         now = time.monotonic()
         if news.kind == "done":
             sys.stderr.write(f"[{self._count()}] {news.task.label}: done{self._to_go()}\n")
@@ -140,7 +140,7 @@ class View:
 def _ours(cell: dict[str, Any], wanted: int) -> str:
     if cell["status"] != "done":
         return f"[yellow]{escape(ours(cell, wanted))}[/]"
-    kind = verdict(cell)
+    kind = beside_paper(cell)
     text = f"{ours(cell, wanted)} {SIGNS[kind]}".strip()
     return f"[{COLOURS[kind]}]{text}[/]" if kind else text
 

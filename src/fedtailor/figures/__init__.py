@@ -1,38 +1,39 @@
 """Pictures of runs and comparisons, readable in grey and for the colour-blind."""
 
-from fedtailor.figures.comparison import accuracy_curves, comparison_figures, gains, spread
+from fedtailor.figures.charts import Curve, draw_boxes, draw_curves, draw_gains, legend
+from fedtailor.figures.comparison import comparison_figures
 from fedtailor.figures.draw import draw, draw_figure
+from fedtailor.figures.options import FigureKind, FigureOptions
 from fedtailor.figures.registry import FIGURES
 from fedtailor.figures.style import (
     COLOURS,
     PAPER,
     STYLES,
-    curve,
     figure,
     file_of,
-    legend,
     look,
+    save_figure,
     tidy,
 )
-from fedtailor.figures.wish import Picture, Wish
 
 __all__ = [
     "COLOURS",
     "FIGURES",
     "PAPER",
     "STYLES",
-    "Picture",
-    "Wish",
-    "accuracy_curves",
+    "Curve",
+    "FigureKind",
+    "FigureOptions",
     "comparison_figures",
-    "curve",
     "draw",
+    "draw_boxes",
+    "draw_curves",
     "draw_figure",
+    "draw_gains",
     "figure",
     "file_of",
-    "gains",
     "legend",
     "look",
-    "spread",
+    "save_figure",
     "tidy",
 ]

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from fedtailor.core.errors import BadInput
-from fedtailor.figures.style import HEAT, PAGE, bars_by_sign, figure, legend, look, tidy
-from fedtailor.figures.wish import Wish
+from fedtailor.figures.charts import columns_for, draw_gains, legend, panel_grid
+from fedtailor.figures.options import FigureOptions
+from fedtailor.figures.style import HEAT, PAGE, figure, look, tidy
 from fedtailor.results import mixes, numbers
 from fedtailor.results.collect import CollectedRuns
 from fedtailor.results.pack import evenly
@@ -23,7 +24,7 @@ def shorten(name: str) -> str:
     return name if len(name) <= LETTERS else name[: LETTERS - 1] + "…"
 
 
-def gain(collection: CollectedRuns, wish: Wish) -> Any:
+def gain_figure(collection: CollectedRuns, options: FigureOptions) -> Any:
     """Each client's gain over training alone, best first, one panel per method."""
     rows = numbers.rows(collection)
     alone = numbers.yardstick(collection)
@@ -32,37 +33,31 @@ def gain(collection: CollectedRuns, wish: Wish) -> Any:
             "training alone (local) is not among these runs: name a comparison, or its run too"
         )
     others = [row for number, row in enumerate(rows) if number != alone]
-    if not others and wish.methods:
+    if not others and options.methods:
         raise BadInput("--method names only training alone: name what to compare with it too")
     if not others:
         raise BadInput("only training alone is among these runs: name another method's run too")
-    columns = min(len(others), 3 if wish.width >= 5 else 2)
-    down = -(-len(others) // columns)
-    picture = figure(wish.width, 0.25 + down * 0.62 * wish.width / columns)
-    panels = picture.subplots(down, columns, sharey=True, squeeze=False)
-    for panel in panels.flat[len(others) :]:
-        panel.set_visible(False)
     each = [100 * np.array(row["gain"], dtype=float) for row in others]
     each = [np.sort(found[np.isfinite(found)])[::-1] for found in each]
     if not all(found.size for found in each):
         raise BadInput("no client of these runs has test rows: there is no gain to show")
+    columns = columns_for(len(others), options.width)
+    size = lambda down: (options.width, 0.25 + down * 0.62 * options.width / columns)
+    picture, panels = panel_grid(len(others), columns, size, sharey=True)
     # words go where no bars are: above the losses, or below the gains if these are smaller
     above = max(found[0] for found in each) > -min(found[-1] for found in each)
     at = {"x": 0.98, "y": 0.97, "ha": "right", "va": "top"}
     at = at if above else {"x": 0.03, "y": 0.05, "ha": "left", "va": "bottom"}
-    for panel, row, found in zip(panels.flat, others, each, strict=False):
-        bars_by_sign(panel, found)
-        panel.set_title(row["label"], pad=2)
+    for panel, row, found in zip(panels, others, each, strict=True):
+        draw_gains(panel, found, row["label"], pad=2)
         told = f"{row['better_off']} better off\n{row['worse_off']} worse off"
         panel.text(s=told, transform=panel.transAxes, fontsize=7, **at)
-        panel.set_xticks([])
-        tidy(panel)
     picture.supylabel("gain over training alone (points)", fontsize=8)
     picture.supxlabel(f"{len(collection.clients)} clients, best first", fontsize=8)
     return picture
 
 
-def spread(collection: CollectedRuns, wish: Wish) -> Any:
+def spread_figure(collection: CollectedRuns, options: FigureOptions) -> Any:
     """How many clients have which accuracy: a histogram per method, all on one scale."""
     each = [numbers.final_accuracies(c, collection.clients) for c in collection.contenders]
     each = [100 * found[np.isfinite(found)] for found in each]
@@ -70,7 +65,7 @@ def spread(collection: CollectedRuns, wish: Wish) -> Any:
         raise BadInput("no client of these runs has test rows: there is no accuracy to show")
     least = min(found.min() for found in each)
     edges = np.linspace(5 * np.floor(min(least, 95) / 5), 100, BINS + 1)
-    picture = figure(wish.width, 0.7 + 0.45 * len(each))
+    picture = figure(options.width, 0.7 + 0.45 * len(each))
     panels = picture.subplots(len(each), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
     for number, (panel, contender, found) in enumerate(
         zip(panels, collection.contenders, each, strict=True)
@@ -89,7 +84,7 @@ def spread(collection: CollectedRuns, wish: Wish) -> Any:
     return picture
 
 
-def partition(collection: CollectedRuns, wish: Wish) -> Any:
+def partition_figure(collection: CollectedRuns, options: FigureOptions) -> Any:
     """Rows of each class at each client; clients with like mixes stand side by side."""
     counts = mixes.client_class_counts(collection)
     if counts is None:
@@ -97,13 +92,13 @@ def partition(collection: CollectedRuns, wish: Wish) -> Any:
     names = mixes.class_names(collection.contenders[0].first.folder)
     order = mixes.likeness_order(counts, len(collection.clients))
     shown = np.ma.masked_equal(counts[order].T, 0)  # no rows at all: no colour at all
-    height = min(1.2 * wish.width, 0.9 + 0.13 * min(len(names), NAMES))
-    picture = figure(wish.width, max(height, 0.45 * wish.width))
+    height = min(1.2 * options.width, 0.9 + 0.13 * min(len(names), NAMES))
+    picture = figure(options.width, max(height, 0.45 * options.width))
     axes = picture.add_subplot()
     image = axes.imshow(shown, cmap=HEAT, aspect="auto", interpolation="nearest", vmin=0)
     at = evenly(len(names), NAMES)
     axes.set_yticks(at, [shorten(names[i]) for i in at])
-    few = len(order) <= (NAMES if wish.width >= PAGE else NAMES // 2)
+    few = len(order) <= (NAMES if options.width >= PAGE else NAMES // 2)
     axes.set_xticks(range(len(order)) if few else [], [str(i) for i in order] if few else [])
     axes.set_xlabel("client" + ("" if few else f" ({len(order)} of them)"))
     axes.set_ylabel("class")

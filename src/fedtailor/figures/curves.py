@@ -7,26 +7,32 @@ from typing import Any
 import numpy as np
 
 from fedtailor.core.errors import BadInput
-from fedtailor.figures.style import curve, figure, legend, tidy
-from fedtailor.figures.wish import Wish
+from fedtailor.figures.charts import Curve, draw_curves, legend
+from fedtailor.figures.options import FigureOptions
+from fedtailor.figures.style import figure
 from fedtailor.results import numbers
 from fedtailor.results.collect import CollectedRuns
 
 HEIGHT = 0.66  # of the width
 LINE = 1.3  # points
 MEGA = 1e6
+X_NAMES = {
+    "round": "round",
+    "sent": "sent, up and down together (MB)",
+    "seconds": "time (s)",
+}
 
 
 def _values(found: list[float | None], times: float) -> Any:
     return times * np.array(found, dtype=float)
 
 
-def _lines(collection: CollectedRuns, wish: Wish, measure: str, against: str) -> Any:
+def _lines(collection: CollectedRuns, options: FigureOptions, measure: str, against: str) -> Any:
     """One line per method: a measure against rounds, bytes or seconds."""
-    picture = figure(wish.width, HEIGHT * wish.width)
+    picture = figure(options.width, HEIGHT * options.width)
     axes = picture.add_subplot()
     times = 1.0 if measure == "loss" else 100.0
-    free = []
+    lines, free = [], []
     for number, contender in enumerate(collection.contenders):
         found = numbers.mean_curves(contender)
         if measure not in found:
@@ -39,13 +45,17 @@ def _lines(collection: CollectedRuns, wish: Wish, measure: str, against: str) ->
                 continue
             x /= MEGA
         low, high = (_values(found[measure][side], times) for side in ("low", "high"))
-        # one evaluated round is a dot, not a line without length
-        dot = {"marker": "o", "markersize": 3} if len(x) == 1 else {}
         band = (low, high) if len(contender.runs) > 1 else None
-        curve(axes, number, contender.label, x, middle, band, linewidth=LINE, **dot)
+        lines.append(Curve(number, contender.label, x, middle, band))
+    named = X_NAMES[against], "test loss" if measure == "loss" else "mean test accuracy (%)"
+    for line in lines:
+        # one evaluated round is a dot, not a line without length
+        dot: dict[str, Any] = {"marker": "o", "markersize": 3} if len(line.x) == 1 else {}
+        draw_curves(axes, [line], *named, linewidth=LINE, **dot)
     ends = axes.get_xlim()
-    for number, label, level in free:  # nothing sent: its last accuracy is a level to reach
-        curve(axes, number, f"{label} (0 MB)", ends, (level, level), linewidth=LINE)
+    # nothing sent: its last accuracy is a level to reach
+    levels = [Curve(i, f"{label} (0 MB)", ends, (y, y)) for i, label, y in free]
+    draw_curves(axes, levels, *named, linewidth=LINE)
     if not axes.lines:
         raise BadInput("these runs hold nothing to draw: were their clients tested?")
     axes.set_xlim(*ends)
@@ -53,38 +63,26 @@ def _lines(collection: CollectedRuns, wish: Wish, measure: str, against: str) ->
         from matplotlib.ticker import MaxNLocator
 
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    tidy(axes)
     axes.margins(x=0.02)
     legend(picture, axes)
-    return picture, axes
-
-
-ACCURACY = "mean test accuracy (%)"
-
-
-def accuracy(collection: CollectedRuns, wish: Wish) -> Any:
-    """Mean accuracy over clients by round, with the range over seeds as a band."""
-    return _named(_lines(collection, wish, "mean", "round"), "round", ACCURACY)
-
-
-def loss(collection: CollectedRuns, wish: Wish) -> Any:
-    """Test loss of personal models by round."""
-    return _named(_lines(collection, wish, "loss", "round"), "round", "test loss")
-
-
-def communication(collection: CollectedRuns, wish: Wish) -> Any:
-    """Mean accuracy against bytes sent, up and down together."""
-    words = "sent, up and down together (MB)"
-    return _named(_lines(collection, wish, "mean", "sent"), words, ACCURACY)
-
-
-def time(collection: CollectedRuns, wish: Wish) -> Any:
-    """Mean accuracy against the seconds that the run took."""
-    return _named(_lines(collection, wish, "mean", "seconds"), "time (s)", ACCURACY)
-
-
-def _named(drawn: tuple[Any, Any], x: str, y: str) -> Any:
-    picture, axes = drawn
-    axes.set_xlabel(x)
-    axes.set_ylabel(y)
     return picture
+
+
+def accuracy_figure(collection: CollectedRuns, options: FigureOptions) -> Any:
+    """Mean accuracy over clients by round, with the range over seeds as a band."""
+    return _lines(collection, options, "mean", "round")
+
+
+def loss_figure(collection: CollectedRuns, options: FigureOptions) -> Any:
+    """Test loss of personal models by round."""
+    return _lines(collection, options, "loss", "round")
+
+
+def communication_figure(collection: CollectedRuns, options: FigureOptions) -> Any:
+    """Mean accuracy against bytes sent, up and down together."""
+    return _lines(collection, options, "mean", "sent")
+
+
+def time_figure(collection: CollectedRuns, options: FigureOptions) -> Any:
+    """Mean accuracy against the seconds that the run took."""
+    return _lines(collection, options, "mean", "seconds")

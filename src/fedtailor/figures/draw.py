@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from fedtailor.core.errors import BadInput, unknown
+from fedtailor.figures.options import FigureOptions
 from fedtailor.figures.registry import FIGURES
 from fedtailor.figures.style import PAPER, file_of
-from fedtailor.figures.wish import Wish
 from fedtailor.results.collect import CollectedRuns, collect_so_far
 from fedtailor.results.folder import write_atomically
 from fedtailor.results.numbers import yardstick
@@ -21,8 +21,10 @@ LEAST, MOST = 1.0, 40.0  # inches
 
 
 def _chosen(collection: CollectedRuns, methods: tuple[str, ...], *, against: bool) -> CollectedRuns:
-    """Only the methods that somebody wants, in the order of the folders; training alone stays if
-    the others are measured against it."""
+    """Only the methods that somebody wants, in the order of the folders.
+
+    Training alone stays if the others are measured against it.
+    """
     labels = [contender.label for contender in collection.contenders]
     for label in methods:
         if label not in labels:
@@ -36,13 +38,15 @@ def _chosen(collection: CollectedRuns, methods: tuple[str, ...], *, against: boo
     return replace(collection, contenders=kept)
 
 
-def draw(name: str, collection: CollectedRuns, wish: Wish = Wish(), title: str = "") -> Any:
+def draw(
+    name: str, collection: CollectedRuns, options: FigureOptions = FigureOptions(), title: str = ""
+) -> Any:
     """A figure, as matplotlib has it.
 
     Args:
       name: one of `FIGURES`.
       collection: from `fedtailor.results.collect.collect_so_far`.
-      wish: what is to be other than usual.
+      options: what is to be other than usual.
       title: above the figure; a caption below it usually says the same.
 
     Raises:
@@ -50,11 +54,11 @@ def draw(name: str, collection: CollectedRuns, wish: Wish = Wish(), title: str =
     """
     if name not in FIGURES:
         raise unknown("figure", name, FIGURES)
-    if wish.width and not LEAST <= wish.width <= MOST:
-        raise BadInput(f"width is {wish.width:g}: give inches from {LEAST:g} to {MOST:g}")
-    wish = replace(wish, width=wish.width or FIGURES[name].width)
-    chosen = _chosen(collection, wish.methods, against=FIGURES[name].against)
-    picture = FIGURES[name].draw(chosen, wish)
+    if options.width and not LEAST <= options.width <= MOST:
+        raise BadInput(f"width is {options.width:g}: give inches from {LEAST:g} to {MOST:g}")
+    options = replace(options, width=options.width or FIGURES[name].width)
+    chosen = _chosen(collection, options.methods, against=FIGURES[name].against)
+    picture = FIGURES[name].draw(chosen, options)
     if title and picture.legends:  # the legend has the top: a title there would lie upon it
         picture.axes[0].set_title(title, fontsize=9)
     elif title:
@@ -87,7 +91,7 @@ def draw_figure(
     *,
     out: str | Path | None = None,
     kind: str | None = None,
-    wish: Wish = Wish(),
+    options: FigureOptions = FigureOptions(),
     title: str = "",
 ) -> Path:
     """Draws a figure of some runs, finished or not, and returns where it lies.
@@ -97,7 +101,7 @@ def draw_figure(
       folders: of runs or comparisons; several go into one figure, if their clients are the same.
       out: the file; by default `figures/NAME.pdf` in the first folder.
       kind: pdf, svg or png; by default as the file's name ends.
-      wish: width, rounds and methods.
+      options: width, rounds and methods.
       title: above the figure.
 
     Raises:
@@ -115,7 +119,7 @@ def draw_figure(
     if collection is None:
         raise BadInput(f"'{places[0]}' has no evaluated round yet: wait for one")
     with rc_context(PAPER):
-        made = file_of(draw(name, collection, wish, title), kind, DOTS)
+        made = file_of(draw(name, collection, options, title), kind, DOTS)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, made)

@@ -9,8 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from fedtailor.core.errors import BadInput
+from fedtailor.figures.charts import panel_grid
+from fedtailor.figures.options import FigureOptions
 from fedtailor.figures.style import figure, look
-from fedtailor.figures.wish import Wish
 from fedtailor.results.collect import CollectedRuns
 from fedtailor.results.measurements import (
     GLOBAL,
@@ -68,7 +69,7 @@ def _scale(picture: Any, made: Any, panels: Any, levels: Array) -> None:
     bar.minorticks_off()
 
 
-def landscape(collection: CollectedRuns, wish: Wish) -> Any:
+def landscape_figure(collection: CollectedRuns, options: FigureOptions) -> Any:
     """The loss around global and personal models, one row per method, for the first client."""
     measured = [(c.label, read_landscape(c.first.folder)) for c in collection.contenders]
     kept = [(label, found) for label, found in measured if found]
@@ -83,20 +84,17 @@ def landscape(collection: CollectedRuns, wish: Wish) -> Any:
     ]
     # global beside personal where all have both
     columns = 2 if len(panels) == 2 * len(kept) else min(3, len(panels))
-    down = -(-len(panels) // columns)
-    picture = figure(wish.width, 0.35 + 0.94 * down * (wish.width - 0.6) / columns)
-    drawn = picture.subplots(down, columns, squeeze=False, sharex=True, sharey=True)
-    for axes in drawn.flat[len(panels) :]:
-        axes.set_visible(False)
+    size = lambda down: (options.width, 0.35 + 0.94 * down * (options.width - 0.6) / columns)
+    picture, drawn = panel_grid(len(panels), columns, size, sharex=True, sharey=True)
     levels = _levels([_numbers(one["loss"]) for *_, one in panels])
-    for axes, (label, which, axis, one) in zip(drawn.flat, panels, strict=False):
+    for axes, (label, which, axis, one) in zip(drawn, panels, strict=True):
         made = _filled(axes, axis, axis, _numbers(one["loss"]).T, levels)
         axes.plot(0, 0, marker="+", color="#D55E00", markersize=6, markeredgewidth=1.4)
         rise = one["sharpness"]["mean"]
         told = "" if rise is None else f", mean rise {rise:.2g}"
         axes.set_title(f"{label}, {NAMED[which]}{told}", pad=3, fontsize=7, parse_math=False)
         axes.locator_params(nbins=4)
-    _scale(picture, made, drawn, levels)
+    _scale(picture, made, picture.axes, levels)
     picture.supxlabel(f"first direction ({client}, its own test rows)", fontsize=8)
     picture.supylabel("second direction", fontsize=8)
     return picture
@@ -112,7 +110,7 @@ def _arrows(axes: Any, stops: list[Json], colour: str) -> None:
         axes.annotate("", **ends, arrowprops=style | shape | {"mutation_scale": 6})
 
 
-def trajectory(collection: CollectedRuns, wish: Wish) -> Any:
+def trajectory_figure(collection: CollectedRuns, options: FigureOptions) -> Any:
     """The ways of a client's model over its training loss, on their principal plane."""
     folders = {run.folder.resolve().name for c in collection.contenders for run in c.runs}
     measured = [read_trajectory(c.first.folder) for c in collection.contenders]
@@ -122,7 +120,7 @@ def trajectory(collection: CollectedRuns, wish: Wish) -> Any:
             "no trajectory was measured: run with --keep-path 1, then say fedtailor trajectory DIR"
         )
     found = max(kept, key=lambda one: len(one["runs"]))
-    picture = figure(wish.width, 0.86 * wish.width)
+    picture = figure(options.width, 0.86 * options.width)
     axes = picture.add_subplot()
     losses = _numbers(found["loss"])
     levels = _levels([losses])

@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedtailor.core.errors import BadInput
+from fedtailor.figures.charts import columns_for, panel_grid
 from fedtailor.figures.clients import shorten
+from fedtailor.figures.options import FigureOptions
 from fedtailor.figures.style import COLOURS, HEAT, figure, tidy
-from fedtailor.figures.wish import Wish
 from fedtailor.results import mixes
 from fedtailor.results.collect import CollectedRuns, Contender
 from fedtailor.results.records import MAP_WIDTH, Records, binned, learnt, scale_bounds
@@ -18,7 +19,7 @@ MIXED = ("mix_degree",)
 SCORED = {"ala_weight": "ALA weight", "score": "score", "personal_block": "share kept personal"}
 
 
-class Panel(NamedTuple):
+class WeightMatrix(NamedTuple):
     """One client × client matrix."""
 
     contender: Contender
@@ -43,7 +44,7 @@ def _order(collection: CollectedRuns) -> Any:
     return mixes.likeness_order(counts, len(collection.clients))
 
 
-def _matrices(contender: Contender, clients: int, wish: Wish) -> list[Panel]:
+def _matrices(contender: Contender, clients: int, options: FigureOptions) -> list[WeightMatrix]:
     """A method's client × client records, by round and block."""
     records = Records(contender.first.folder)
     square = [
@@ -54,14 +55,14 @@ def _matrices(contender: Contender, clients: int, wish: Wish) -> list[Panel]:
     named = [str(b) for b in contender.first.result.get("blocks", [])]
     out = []
     for name in square:
-        for number in _chosen(records.rounds, wish.rounds, contender.label):
+        for number in _chosen(records.rounds, options.rounds, contender.label):
             found = records.read(name, number)
             if found is None:
                 continue
             stack = found.reshape(-1, clients, clients)
             blocks = named if len(named) == len(stack) > 1 else [""] * len(stack)
             pairs = zip(blocks, stack, strict=True)
-            out += [Panel(contender, block, number, matrix) for block, matrix in pairs]
+            out += [WeightMatrix(contender, block, number, matrix) for block, matrix in pairs]
     return out
 
 
@@ -75,33 +76,30 @@ def _limits(matrix: Any) -> tuple[float, float]:
     return low, high
 
 
-def _name(panel: Panel, several_rounds: bool) -> str:
+def _name(panel: WeightMatrix, several_rounds: bool) -> str:
     parts = [panel.contender.label, panel.block, f"round {panel.round}" if several_rounds else ""]
     return ", ".join(part for part in parts if part)
 
 
-def weights(collection: CollectedRuns, wish: Wish) -> Any:
+def weights_figure(collection: CollectedRuns, options: FigureOptions) -> Any:
     """Who learns from whom: client × client, a panel per block, like clients side by side."""
     clients = len(collection.clients)
-    panels = [p for c in collection.contenders for p in _matrices(c, clients, wish)]
+    panels = [p for c in collection.contenders for p in _matrices(c, clients, options)]
     if clients < 2 or not panels:
         raise BadInput(
             "no method among these runs recorded weights between clients: fedfomo, pfedla and "
             "others do (fedtailor show METHOD)"
         )
     order, width = _order(collection), min(clients, MAP_WIDTH)
-    columns = min(len(panels), 3 if wish.width >= 5 else 2)
-    down = -(-len(panels) // columns)
-    picture = figure(wish.width, 0.3 + 0.78 * down * wish.width / columns)
-    grid = picture.subplots(down, columns, squeeze=False)
-    for axes in grid.flat[len(panels) :]:
-        axes.set_visible(False)
-    for axes, panel in zip(grid.flat, panels, strict=False):
+    columns = columns_for(len(panels), options.width)
+    size = lambda down: (options.width, 0.3 + 0.78 * down * options.width / columns)
+    picture, grid = panel_grid(len(panels), columns, size)
+    for axes, panel in zip(grid, panels, strict=True):
         low, high = _limits(panel.matrix)
         shown = binned(panel.matrix, order, width)
         image = axes.imshow(shown, cmap=HEAT, vmin=low, vmax=high, interpolation="nearest")
         axes.set(xticks=[], yticks=[])
-        axes.set_title(_name(panel, len(wish.rounds) > 1), pad=2, fontsize=7)
+        axes.set_title(_name(panel, len(options.rounds) > 1), pad=2, fontsize=7)
         bar = picture.colorbar(image, ax=axes, aspect=18, pad=0.02, shrink=0.8, extend="both")
         bar.ax.tick_params(labelsize=6)
         if low < 0 < high:
@@ -123,7 +121,7 @@ def _series(collection: CollectedRuns, names: tuple[str, ...]) -> list[tuple[Con
     return sorted(found, key=lambda pair: names.index(pair[1]["name"]))
 
 
-def mixing(collection: CollectedRuns, wish: Wish) -> Any:
+def mixing_figure(collection: CollectedRuns, options: FigureOptions) -> Any:
     """How much of each global block is taken over: block × round, mean over clients."""
     found = _series(collection, MIXED)
     if not found:
@@ -132,7 +130,7 @@ def mixing(collection: CollectedRuns, wish: Wish) -> Any:
             "its mixing (e.g. fedalt+mix)"
         )
     most = max(len(record["blocks"]) for _, record in found)
-    picture = figure(wish.width, len(found) * max(1.3, 0.7 + 0.16 * most))
+    picture = figure(options.width, len(found) * max(1.3, 0.7 + 0.16 * most))
     panels = picture.subplots(len(found), 1, squeeze=False, sharex=True)[:, 0]
     image = None
     for axes, (contender, record) in zip(panels, found, strict=True):
@@ -152,22 +150,18 @@ def mixing(collection: CollectedRuns, wish: Wish) -> Any:
     return picture
 
 
-def scores(collection: CollectedRuns, wish: Wish) -> Any:
+def scores_figure(collection: CollectedRuns, options: FigureOptions) -> Any:
     """Weights or scores per block at a round: mean over clients, and the middle 80 % of them."""
     found = _series(collection, tuple(SCORED))
     if not found:
         raise BadInput(
             "no method among these runs recorded weights or scores per block: fedala and plgu-lf do"
         )
-    columns = min(len(found), 3 if wish.width >= 5 else 2)
-    down = -(-len(found) // columns)
     most = max(len(record["blocks"]) for _, record in found)
-    picture = figure(wish.width, down * (0.75 + 0.16 * most))
-    panels = picture.subplots(down, columns, squeeze=False)
-    for axes in panels.flat[len(found) :]:
-        axes.set_visible(False)
-    for axes, (contender, record) in zip(panels.flat, found, strict=False):
-        numbers = _chosen(record["rounds"], wish.rounds, contender.label)
+    size = lambda down: (options.width, down * (0.75 + 0.16 * most))
+    picture, panels = panel_grid(len(found), columns_for(len(found), options.width), size)
+    for axes, (contender, record) in zip(panels, found, strict=True):
+        numbers = _chosen(record["rounds"], options.rounds, contender.label)
         for k, number in enumerate(numbers):
             at = record["rounds"].index(number)
             low, middle, high = (

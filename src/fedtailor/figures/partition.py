@@ -17,7 +17,7 @@ _SPECK = 1.2  # square points: even a single row stays visible
 _LABELS = 40  # more names along an axis than this are thinned out
 
 
-def draw(
+def draw_partition(
     partition: Partition, labels: npt.NDArray[Any], class_names: Sequence[str], path: Path
 ) -> None:
     """Saves bubbles, clients across and classes up, as PNG or SVG by the suffix of `path`."""

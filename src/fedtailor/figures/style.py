@@ -14,13 +14,17 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
+
+from fedtailor.results.folder import write_atomically
 
 # Okabe and Ito's colours; line styles tell methods apart where colour does not
 COLOURS = ["#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F"]
 STYLES = ["-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)), (0, (1, 1)), (0, (7, 2)), (0, (3, 3))]
 HEAT = "cividis_r"  # perceptually uniform, for the colour-blind too, and darker is more in grey
 COLUMN, PAGE = 3.5, 7.0  # inches: one column of a paper, and both
+DOTS = 150  # per inch, of pictures that are looked at on a screen
 
 # for matplotlib's `rc_context`: letters as small as in a caption, fonts that printers can edit,
 # and names from outside (a path, a class) that are never taken for formulae
@@ -81,54 +85,10 @@ def file_of(picture: Any, kind: str, dots: int) -> bytes:
     return file.getvalue()
 
 
-def curve(
-    axes: Any,
-    number: int,
-    label: str,
-    x: Sequence[float],
-    y: Sequence[float],
-    band: tuple[Sequence[float], Sequence[float]] | None = None,
-    **changed: Any,
-) -> None:
-    """A method's line, with its range over seeds as a band.
-
-    Args:
-      axes: where to draw.
-      number: which look the method has.
-      label: for the legend.
-      x: rounds, bytes or seconds.
-      y: what is shown.
-      band: least and largest, if there are several seeds.
-      changed: what is to be other than in `look`.
-    """
-    drawn = look(number) | changed
-    axes.plot(x, y, label=label, **drawn)
-    if band is not None:
-        axes.fill_between(x, *band, color=drawn["color"], alpha=0.14, lw=0)
-
-
-def bars_by_sign(axes: Any, values: Any) -> None:
-    """Sorted bars around 0; hatching marks what lies below, where colour cannot."""
-    for sign, colour, hatch in ((values >= 0, COLOURS[1], None), (values < 0, COLOURS[2], "////")):
-        at = sign.nonzero()[0]
-        axes.bar(at, values[at], color=colour, width=0.9, hatch=hatch, edgecolor="white", lw=0)
-    axes.axhline(0, color="black", linewidth=0.8)
-
-
-def legend(picture: Any, axes: Any) -> None:
-    """The methods above the picture, in as many columns as there is room for."""
-    handles, labels = axes.get_legend_handles_labels()
-    if len(labels) < 2:
-        return
-    letters = max(len(text) for text in labels)
-    columns = int(picture.get_figwidth() * 72 / (3.9 * letters + 34))
-    picture.legend(
-        handles,
-        labels,
-        loc="outside upper center",
-        ncols=max(1, min(columns, len(labels))),
-        frameon=False,
-        handlelength=2.8,
-        columnspacing=1.2,
-        borderaxespad=0.1,
-    )
+def save_figure(
+    picture: Any, folder: Path, name: str, kinds: Sequence[str] = ("png", "svg", "pdf")
+) -> str:
+    """Writes a figure in several forms, and returns the name of the first one's file."""
+    for kind in kinds:
+        write_atomically(folder / f"{name}.{kind}", file_of(picture, kind, DOTS))
+    return f"{name}.{kinds[0]}"

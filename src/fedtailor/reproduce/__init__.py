@@ -10,15 +10,15 @@ from fedtailor.core.errors import BadInput
 
 if TYPE_CHECKING:
     from fedtailor.analysis.landscape import Tell as TellPoints
-    from fedtailor.reproduce.playing.plan import Plan
-    from fedtailor.reproduce.playing.queue import Played, Tell
+    from fedtailor.reproduce.playing.plan import ReproductionPlan
+    from fedtailor.reproduce.playing.queue import OnEvent, PlayedRuns
 
 __all__ = ["reproduce"]
 
 
-def finish_all(
-    plan: Plan,
-    played: Played,
+def write_experiments(
+    plan: ReproductionPlan,
+    played: PlayedRuns,
     command: str,
     tell: TellPoints = lambda what, done, every: None,
 ) -> list[dict[str, Any]]:
@@ -30,9 +30,12 @@ def finish_all(
       command: as shown in the results.
       tell: called with (method, points done, points in all) while losses are measured.
     """
-    from fedtailor.reproduce.shown.finish import finish
+    from fedtailor.reproduce.shown.finish import write_experiment
 
-    return [finish(part, plan.folder(part), played.failed, command, tell) for part in plan.parts]
+    return [
+        write_experiment(part, plan.folder(part), played.failed, command, tell)
+        for part in plan.parts
+    ]
 
 
 def reproduce(
@@ -47,7 +50,7 @@ def reproduce(
     keep_models: bool = False,
     papers: str | Path | None = None,
     run: bool = True,
-    tell: Tell | None = None,
+    tell: OnEvent | None = None,
     **settings: Any,
 ) -> dict[str, dict[str, Any]]:
     """Runs experiments of the papers and returns what their `table.json` hold, by name.
@@ -74,16 +77,16 @@ def reproduce(
       BadInput: a name or data are missing, or a setting is given that is the paper's.
       KeyboardInterrupt: somebody pressed Ctrl-C; what was done is kept and written.
     """
-    from fedtailor.reproduce.playing.asked import Asked
     from fedtailor.reproduce.playing.cells import Scale
     from fedtailor.reproduce.playing.jobs import play_all
-    from fedtailor.reproduce.playing.queue import Played
+    from fedtailor.reproduce.playing.queue import PlayedRuns
+    from fedtailor.reproduce.playing.request import ReproductionRequest
 
     for name, value in (("rounds", rounds), ("seeds", seeds), ("jobs", jobs)):
         if value is not None and value < 1:
             raise BadInput(f"{name} is {value}: give at least 1")
     names = ", ".join(repr(e) for e in experiments)
-    asked = Asked(
+    asked = ReproductionRequest(
         Scale(small, rounds, seeds),
         only,
         settings,
@@ -97,11 +100,11 @@ def reproduce(
         keep_models=keep_models,
         look_for_data=run,
     )
-    played = Played()
+    played = PlayedRuns()
     if run:
         asked.keep(plan)
         played = play_all(plan.tasks, jobs, tell or (lambda news: None))
-    found = finish_all(plan, played, asked.command)
+    found = write_experiments(plan, played, asked.command)
     if played.stopped:
         raise KeyboardInterrupt
     return {outcome["experiment"]: outcome for outcome in found}

@@ -20,7 +20,7 @@ from socketserver import ThreadingTCPServer
 from typing import Any
 
 from fedtailor.core.errors import BadInput
-from fedtailor.watch.snapshot import Snapshots
+from fedtailor.watch.snapshot import PageCache
 
 HOME = "127.0.0.1"
 PORT = 8640
@@ -121,7 +121,7 @@ class _Server(ThreadingTCPServer):
     allow_reuse_address = True
     daemon_threads = True
 
-    def __init__(self, port: int, snapshots: Snapshots) -> None:
+    def __init__(self, port: int, snapshots: PageCache) -> None:
         super().__init__((HOME, port), _Handler)
         self.snapshots = snapshots
         self.port = int(self.server_address[1])
@@ -146,7 +146,7 @@ class Watching:
     def __init__(self, folder: Path, port: int = PORT) -> None:
         if not 0 <= port <= 65535:
             raise BadInput(f"port is {port}: give one from 1 to 65535, or 0 for any free one")
-        snapshots = Snapshots(folder)
+        snapshots = PageCache(folder)
         try:
             self._server = _Server(port, snapshots)
         except OSError as error:

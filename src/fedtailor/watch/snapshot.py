@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from fedtailor.core.errors import BadInput
 from fedtailor.report.page import page_data, render
-from fedtailor.reproduce.playing.asked import ASKED
+from fedtailor.reproduce.playing.request import REQUEST
 from fedtailor.results.collect import collect_so_far
 from fedtailor.results.folder import (
     BEGUN,
@@ -74,7 +74,7 @@ class _Runs:
         return None if found is None else render(page_data(found))
 
 
-class Source(Protocol):
+class Watchable(Protocol):
     """What can be watched."""
 
     def places(self) -> list[Path]:
@@ -90,19 +90,20 @@ class Source(Protocol):
         ...
 
 
-def _source(folder: Path) -> Source:
-    if (folder / ASKED).exists():
+def _source(folder: Path) -> Watchable:
+    if (folder / REQUEST).exists():
         from fedtailor.reproduce.shown.live import LiveExperiment
 
         return LiveExperiment(folder)
     return _Runs(folder)
 
 
-def in_words(standings: Sequence[RunStatus]) -> str:
+def progress_line(standings: Sequence[RunStatus]) -> str:
     """How far everything is, in a line.
 
     Example:
-      >>> in_words([RunStatus("local-seed0", 9, 9, True), RunStatus("fedala-seed0", 2, 9, False)])
+      >>> done, half = RunStatus("local-seed0", 9, 9, True), RunStatus("fedala-seed0", 2, 9, False)
+      >>> progress_line([done, half])
       '1 of 2 runs finished; fedala-seed0: round 2 of 9, running'
     """
     done = sum(one.finished for one in standings)
@@ -131,14 +132,14 @@ def _trace(places: Sequence[Path]) -> str:
 
 
 @dataclass(frozen=True)
-class Shown:
+class RenderedPage:
     """A page, and what it was made of."""
 
     trace: str
     page: str
 
 
-class Snapshots:
+class PageCache:
     """The page about a folder, made anew when something has changed, and not too often.
 
     Args:
@@ -151,7 +152,7 @@ class Snapshots:
     def __init__(self, folder: Path) -> None:
         self._source = _source(folder)
         self._lock = threading.Lock()
-        self._shown: Shown | None = None
+        self._shown: RenderedPage | None = None
         self._number = 0  # of the page: a browser asks for it again when it is another one
         self._failed = ""
         self._rest_until = 0.0
@@ -161,7 +162,7 @@ class Snapshots:
         standings = self._source.standings()
         self.refresh()
         return {
-            "words": in_words(standings),
+            "words": progress_line(standings),
             "finished": all(one.finished for one in standings) and not self._stale(),
             "page": self._number,
             "failed": self._failed,
@@ -178,8 +179,10 @@ class Snapshots:
         return not self._failed and (self._shown is None or self._shown.trace != trace)
 
     def refresh(self) -> None:
-        """Makes the page anew if something has changed since, and the last one is long enough ago
-        for what it cost. What cannot be read leaves the last page as it was."""
+        """Makes the page anew if something has changed since.
+
+        Not too soon for what the last one cost; what cannot be read leaves that as it was.
+        """
         with self._lock:
             trace = _trace(self._source.places())
             fresh = self._shown is not None and self._shown.trace == trace
@@ -189,7 +192,7 @@ class Snapshots:
             try:
                 page = self._source.page()
                 if page is not None:
-                    self._shown = Shown(trace, page)
+                    self._shown = RenderedPage(trace, page)
                     self._number += 1
                 self._failed = ""
             except BadInput as error:

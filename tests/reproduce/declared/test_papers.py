@@ -14,9 +14,9 @@ from fedtailor.methods.find import find
 from fedtailor.models import build
 from fedtailor.partition import Partition, divide, parse_partition, split_rows
 from fedtailor.reproduce.declared.declare import read_papers
+from fedtailor.reproduce.declared.measures import MEASURES
 from fedtailor.reproduce.declared.schema import Experiment, Paper
 from fedtailor.reproduce.playing.cells import Cell, Scale, make_cells, run_key
-from fedtailor.reproduce.shown.measures import MEASURES
 from fedtailor.results.config import Config
 from fedtailor.runs.schedule import arrivals
 from tests.reproduce.declared.costs import SIZES, form_of, operations

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from fedtailor.core.errors import BadInput
-from fedtailor.reproduce.declared.choose import choose
 from fedtailor.reproduce.declared.schema import Column, Experiment, Row
+from fedtailor.reproduce.playing.cell_filter import filter_cells
 from fedtailor.reproduce.playing.cells import Scale, make_cells, run_key, world_key
 
 
@@ -111,21 +111,21 @@ def test_worlds_differ_by_data_not_by_method(experiments) -> None:
 )
 def test_only(experiments, only: list[str], expected: int) -> None:
     cells = make_cells(experiments["table1"])
-    chosen = choose(only, cells)
+    chosen = filter_cells(only, cells)
     assert sum(chosen.wants(c) for c in cells) == expected
 
 
 def test_only_says_what_matches_nothing(experiments) -> None:
     cells = make_cells(experiments["table1"])
     with pytest.raises(BadInput, match=r"--only 'FedAvgg': did you mean 'FedAvg'\?"):
-        choose(["iid,FedAvgg"], cells)
+        filter_cells(["iid,FedAvgg"], cells)
     with pytest.raises(BadInput, match="no row that is named has a cell in these columns"):
-        choose(["Ditto", "two classes"], cells)
+        filter_cells(["Ditto", "two classes"], cells)
 
 
 def test_only_may_name_rows_of_other_experiments(experiments) -> None:
     cells = make_cells(experiments["table1"])
-    chosen = choose(["Ditto,Local", "elsewhere"], cells, only_here=False)
-    assert chosen == choose(["Ditto"], cells)
+    chosen = filter_cells(["Ditto,Local", "elsewhere"], cells, only_here=False)
+    assert chosen == filter_cells(["Ditto"], cells)
     with pytest.raises(BadInput, match="unknown row or column in --only 'Local elsewhere'"):
-        choose(["Local", "elsewhere"], cells, only_here=False)
+        filter_cells(["Local", "elsewhere"], cells, only_here=False)

@@ -17,9 +17,9 @@ import torch
 from fedtailor.reproduce import reproduce
 from fedtailor.reproduce.playing import jobs, queue
 from fedtailor.reproduce.playing.cells import Scale
-from fedtailor.reproduce.playing.plan import make_plan
-from fedtailor.reproduce.playing.play import Task, Worlds
-from fedtailor.reproduce.playing.queue import News, Waiting
+from fedtailor.reproduce.playing.plan import plan_runs
+from fedtailor.reproduce.playing.play import DataCache, PlannedRun
+from fedtailor.reproduce.playing.queue import RunEvent, RunQueue
 from fedtailor.results.lock import FolderLocked
 from tests.runs.runlab import held
 
@@ -27,8 +27,8 @@ PAPERS = Path(__file__).parents[1] / "papers"
 
 
 @pytest.fixture
-def tasks(experiments: Any, tmp_path: Path) -> list[Task]:
-    return make_plan([experiments["table1"]], Scale(), tmp_path).tasks
+def tasks(experiments: Any, tmp_path: Path) -> list[PlannedRun]:
+    return plan_runs([experiments["table1"]], Scale(), tmp_path).tasks
 
 
 def test_a_run_that_another_process_plays_is_waited_for(
@@ -37,13 +37,13 @@ def test_a_run_that_another_process_plays_is_waited_for(
     """The others are played meanwhile; then it is looked whether it is finished."""
     monkeypatch.setattr(queue, "LATER", 0.2)
     only = ["iid", "FedAvg"]
-    first, second = make_plan([experiments["table1"]], Scale(), tmp_path, only=only).tasks
+    first, second = plan_runs([experiments["table1"]], Scale(), tmp_path, only=only).tasks
     seen: list[tuple[str, str]] = []
     with held(first.folder) as other:
         assert other.stdin is not None
         hold = other.stdin
 
-        def tell(news: News) -> None:
+        def tell(news: RunEvent) -> None:
             seen.append((news.kind, news.task.key))
             if news.kind == "elsewhere":
                 assert f"process {other.pid}" in news.reason
@@ -61,7 +61,7 @@ def test_a_run_that_another_process_plays_is_waited_for(
 
 
 def test_workers_say_what_became_of_a_run(
-    tasks: list[Task], monkeypatch: pytest.MonkeyPatch
+    tasks: list[PlannedRun], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     here, _ = multiprocessing.Pipe()
     for error, word, ends in (
@@ -74,19 +74,23 @@ def test_workers_say_what_became_of_a_run(
             raise error
 
         monkeypatch.setattr(jobs, "play", fail)
-        said, reason, over = jobs._try(tasks[0], Worlds(), here)
+        said, reason, over = jobs._try(tasks[0], DataCache(), here)
         assert (said, over) == (word, ends)
         assert reason
 
 
-def test_a_worker_says_that_it_ends(tasks: list[Task], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_says_that_it_ends(
+    tasks: list[PlannedRun], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def fail(*args: Any) -> None:
         raise RuntimeError("the device is broken")
 
     monkeypatch.setattr(jobs, "play", fail)
     monkeypatch.setattr(jobs.os, "setpgid", lambda *numbers: None)  # this process is no worker
     here, there = multiprocessing.Pipe()
-    worker = threading.Thread(target=jobs.serve, args=(there, torch.get_num_threads(), 1.0))
+    worker = threading.Thread(
+        target=jobs.run_job_worker, args=(there, torch.get_num_threads(), 1.0)
+    )
     worker.start()
     assert here.recv() == ("ready", None, False)
     here.send(tasks[0])
@@ -120,7 +124,7 @@ class _Thread:
                 break
         self._line.close()
 
-    def _answer(self, task: Task) -> tuple[str, str, bool]:
+    def _answer(self, task: PlannedRun) -> tuple[str, str, bool]:
         if self._share == jobs.FOR_JOBS:
             return "done", "", False
         return "memory", "out of memory: 40 GiB", True
@@ -132,11 +136,11 @@ class _Threads:
 
 
 def test_a_run_without_memory_is_tried_again_alone(
-    tasks: list[Task], monkeypatch: pytest.MonkeyPatch
+    tasks: list[PlannedRun], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(jobs.multiprocessing, "get_context", lambda kind: _Threads)
     seen: list[tuple[str, str]] = []
-    played = jobs.Pool(tasks[:3], 2, lambda n: seen.append((n.kind, n.task.key))).run()
+    played = jobs.WorkerPool(tasks[:3], 2, lambda n: seen.append((n.kind, n.task.key))).run()
     assert not played.failed
     again = [key for kind, key in seen if kind == "again"]
     assert set(again) == {t.key for t in tasks[:3]}
@@ -145,21 +149,21 @@ def test_a_run_without_memory_is_tried_again_alone(
     assert last < min(i for i, (kind, _) in enumerate(seen) if kind == "done")
 
 
-def test_alone_it_fails(tasks: list[Task], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_alone_it_fails(tasks: list[PlannedRun], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(jobs.multiprocessing, "get_context", lambda kind: _Threads)
     no_memory = ("memory", "out of memory: 40 GiB", True)
     monkeypatch.setattr(_Thread, "_answer", lambda self, task: no_memory)
-    played = jobs.Pool(tasks[:1], 1, lambda news: None).run()
+    played = jobs.WorkerPool(tasks[:1], 1, lambda news: None).run()
     assert played.failed == {tasks[0].key: "out of memory: 40 GiB"}
 
 
 def test_a_worker_that_ends_gets_no_other_run(
-    tasks: list[Task], monkeypatch: pytest.MonkeyPatch
+    tasks: list[PlannedRun], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It would die with it, and a run whose process dies twice has failed."""
     *bad, good = tasks[:3]
 
-    def answer(self: _Thread, task: Task) -> tuple[str, str, bool]:
+    def answer(self: _Thread, task: PlannedRun) -> tuple[str, str, bool]:
         if task.key == good.key:
             return "done", "", False
         return "failed", "the device is broken", True
@@ -167,16 +171,16 @@ def test_a_worker_that_ends_gets_no_other_run(
     monkeypatch.setattr(_Thread, "_answer", answer)
     monkeypatch.setattr(jobs.multiprocessing, "get_context", lambda kind: _Threads)
     seen: list[tuple[str, str]] = []
-    played = jobs.Pool([*bad, good], 2, lambda n: seen.append((n.kind, n.task.key))).run()
+    played = jobs.WorkerPool([*bad, good], 2, lambda n: seen.append((n.kind, n.task.key))).run()
     assert played.failed == {task.key: "the device is broken" for task in bad}
     assert [key for kind, key in seen if kind == "done"] == [good.key]
     assert [kind for kind, _ in seen].count("begins") == 3
 
 
-def test_ctrl_c_in_the_last_round_of_a_run_stops_the_others(tasks: list[Task]) -> None:
+def test_ctrl_c_in_the_last_round_of_a_run_stops_the_others(tasks: list[PlannedRun]) -> None:
     seen: list[tuple[str, str]] = []
 
-    def press(news: News) -> None:
+    def press(news: RunEvent) -> None:
         seen.append((news.kind, news.task.key))
         if news.line and news.line["round"] == news.task.config.rounds:
             signal.raise_signal(signal.SIGINT)
@@ -216,9 +220,9 @@ def test_what_diverged_is_not_played_again(tmp_path: Path) -> None:
     assert go()[0] == first[:2]  # tried again: begins, failed
 
 
-def test_runs_put_off_come_back(tasks: list[Task]) -> None:
+def test_runs_put_off_come_back(tasks: list[PlannedRun]) -> None:
     now = 0.0
-    waiting = Waiting(tasks[:2], lambda: now)
+    waiting = RunQueue(tasks[:2], lambda: now)
     _, first = waiting.take()
     waiting.put_off(first)
     _, second = waiting.take()

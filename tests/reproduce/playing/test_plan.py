@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fedtailor.reproduce.playing.cells import Scale
-from fedtailor.reproduce.playing.plan import make_plan
+from fedtailor.reproduce.playing.plan import plan_runs
 
 
 @pytest.mark.parametrize("keep_models", [False, True])
@@ -19,7 +19,7 @@ def test_who_needs_the_models_of_a_run_goes_before_who_does_not(
 ) -> None:
     table = experiments["fig1"]
     both = [table, replace(table, name="surface of fig1", shows="landscape")]
-    plan = make_plan(
+    plan = plan_runs(
         both[::-1] if picture_first else both, Scale(), tmp_path, keep_models=keep_models
     )
     assert len(plan.tasks) == 2  # each run once
@@ -27,8 +27,8 @@ def test_who_needs_the_models_of_a_run_goes_before_who_does_not(
 
 
 def test_who_keeps_the_models_goes_before_who_does_not(experiments: Any, tmp_path: Path) -> None:
-    kept = make_plan([experiments["fig1"]], Scale(), tmp_path, keep_models=True)
-    plan = make_plan([experiments["table1"]], Scale(), tmp_path)
+    kept = plan_runs([experiments["fig1"]], Scale(), tmp_path, keep_models=True)
+    plan = plan_runs([experiments["table1"]], Scale(), tmp_path)
     plan.parts += kept.parts
     shared = {task.key for task in kept.tasks}
     assert {task.key for task in plan.tasks if task.keep} == shared

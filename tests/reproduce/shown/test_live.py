@@ -10,14 +10,14 @@ import pytest
 
 from fedtailor.core.errors import BadInput
 from fedtailor.reproduce import reproduce
-from fedtailor.reproduce.playing.asked import ASKED, Asked, part_of, read_asked
 from fedtailor.reproduce.playing.cells import Scale
-from fedtailor.reproduce.playing.queue import News
+from fedtailor.reproduce.playing.queue import RunEvent
+from fedtailor.reproduce.playing.request import REQUEST, ReproductionRequest, part_of, read_request
 from fedtailor.reproduce.shown.live import LiveExperiment
 from fedtailor.results.folder import FAILED
 from fedtailor.results.lock import lock_folder
 from fedtailor.results.status import run_status
-from fedtailor.watch.snapshot import Snapshots
+from fedtailor.watch.snapshot import PageCache
 
 PAPERS = Path(__file__).parents[1] / "papers"
 
@@ -28,7 +28,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("reproduction")
     seen = set()
 
-    def press(news: News) -> None:
+    def press(news: RunEvent) -> None:
         seen.add(news.task.key)
         if news.kind == "round" and len(seen) == 2:
             signal.raise_signal(signal.SIGINT)
@@ -54,7 +54,7 @@ def test_a_page_shows_how_far_its_cells_are(stopped: Path) -> None:
 
 
 def test_a_run_that_is_taken_up_again_is_running(stopped: Path) -> None:
-    snapshots = Snapshots(stopped)
+    snapshots = PageCache(stopped)
     snapshots.state()
     half = next(
         place for place in LiveExperiment(stopped).places() if not run_status(place).finished
@@ -66,7 +66,7 @@ def test_a_run_that_is_taken_up_again_is_running(stopped: Path) -> None:
 
 
 def test_a_browser_is_told(stopped: Path) -> None:
-    snapshots = Snapshots(stopped)
+    snapshots = PageCache(stopped)
     state = snapshots.state()
     assert state["words"].startswith("1 of 2 runs finished; ")
     assert not state["finished"]
@@ -75,7 +75,7 @@ def test_a_browser_is_told(stopped: Path) -> None:
 
 
 def test_a_run_that_fails_is_said_to_have_failed(stopped: Path) -> None:
-    snapshots = Snapshots(stopped)
+    snapshots = PageCache(stopped)
     snapshots.state()
     assert "round 1 of 2, stopped" in (snapshots.page() or "")
     half = next(
@@ -96,18 +96,20 @@ def test_cells_that_wait_say_so(stopped: Path, tmp_path: Path) -> None:
     """Of the same experiment, but no run has begun in this place."""
     folder = tmp_path / "tiny" / "fig1"
     folder.mkdir(parents=True)
-    (folder / ASKED).write_text((stopped / ASKED).read_text())
+    (folder / REQUEST).write_text((stopped / REQUEST).read_text())
     live = LiveExperiment(folder)
     assert [one.words for one in live.standings()] == ["not begun"] * 2
     assert ">waiting<" in live.page()
 
 
 def test_what_was_asked_for_is_kept(tmp_path: Path) -> None:
-    asked = Asked(Scale(rounds=1, seeds=1), ["*"], {"device": "cpu"}, PAPERS, "the command")
+    asked = ReproductionRequest(
+        Scale(rounds=1, seeds=1), ["*"], {"device": "cpu"}, PAPERS, "the command"
+    )
     plan = asked.plan(["tiny/fig1"], tmp_path)
     asked.keep(plan)
     folder = plan.folder(plan.parts[0])
-    assert read_asked(folder) == Asked(
+    assert read_request(folder) == ReproductionRequest(
         Scale(rounds=1, seeds=1), ["*"], {"device": "cpu"}, PAPERS.resolve(), "the command"
     )
     part, command = part_of(folder)
@@ -117,7 +119,9 @@ def test_what_was_asked_for_is_kept(tmp_path: Path) -> None:
 
 
 def test_what_was_asked_for_may_name_rows_of_several_experiments(tmp_path: Path) -> None:
-    asked = Asked(Scale(), ["Ditto,Local", "iid,3 clients"], {"device": "cpu"}, PAPERS, "")
+    asked = ReproductionRequest(
+        Scale(), ["Ditto,Local", "iid,3 clients"], {"device": "cpu"}, PAPERS, ""
+    )
     plan = asked.plan(["tiny/table1", "tiny/fig2"], tmp_path)
     asked.keep(plan)
     assert len(plan.parts) == 2
@@ -138,7 +142,7 @@ def test_what_was_asked_for_may_name_rows_of_several_experiments(tmp_path: Path)
     ],
 )
 def test_a_broken_file_is_named(tmp_path: Path, broken: str) -> None:
-    (tmp_path / ASKED).write_text(broken)
+    (tmp_path / REQUEST).write_text(broken)
     with pytest.raises(BadInput, match=r"asked\.json' is broken .*: reproduce it anew"):
         LiveExperiment(tmp_path)
 
@@ -146,7 +150,7 @@ def test_a_broken_file_is_named(tmp_path: Path, broken: str) -> None:
 def test_an_experiment_that_is_not_there_any_more(stopped: Path, tmp_path: Path) -> None:
     folder = tmp_path / "tiny" / "table99"
     folder.mkdir(parents=True)
-    (folder / ASKED).write_text((stopped / ASKED).read_text())
+    (folder / REQUEST).write_text((stopped / REQUEST).read_text())
     with pytest.raises(BadInput, match="table99"):
         LiveExperiment(folder)
 
@@ -154,7 +158,7 @@ def test_an_experiment_that_is_not_there_any_more(stopped: Path, tmp_path: Path)
 def test_settings_of_strangers_are_refused(stopped: Path, tmp_path: Path) -> None:
     folder = tmp_path / "tiny" / "fig1"
     folder.mkdir(parents=True)
-    kept = json.loads((stopped / ASKED).read_text()) | {"given": {"nonsense": 1}}
-    (folder / ASKED).write_text(json.dumps(kept))
+    kept = json.loads((stopped / REQUEST).read_text()) | {"given": {"nonsense": 1}}
+    (folder / REQUEST).write_text(json.dumps(kept))
     with pytest.raises(BadInput, match="nonsense"):
         LiveExperiment(folder)

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from fedtailor.reproduce.declared.measures import MEASURES, Value
 from fedtailor.reproduce.shown.latex import as_latex, latex
-from fedtailor.reproduce.shown.measures import MEASURES, Value
-from fedtailor.reproduce.shown.outcome import is_outside, over_seeds, tau
-from fedtailor.reproduce.shown.writing import shown
+from fedtailor.reproduce.shown.outcome import is_outside, mean_over_seeds, tau
+from fedtailor.reproduce.shown.writing import cell_text
 
-Played = tuple[Path, dict[str, dict[str, Any]]]
+PlayedRuns = tuple[Path, dict[str, dict[str, Any]]]
 
 
 def test_tau_by_hand() -> None:
@@ -35,10 +35,10 @@ def test_outside_is_more_than_two_standard_deviations() -> None:
 
 
 def test_over_seeds_by_hand() -> None:
-    found = over_seeds([Value(1.0, 0.0, 4.0), Value(3.0, 2.0, 6.0)])
+    found = mean_over_seeds([Value(1.0, 0.0, 4.0), Value(3.0, 2.0, 6.0)])
     assert found == {"mean": 2.0, "std": pytest.approx(2**0.5), "low": 1.0, "high": 5.0}
-    assert over_seeds([Value(1.0)])["std"] is None
-    endless = over_seeds([Value(inf), Value(inf)])
+    assert mean_over_seeds([Value(1.0)])["std"] is None
+    endless = mean_over_seeds([Value(inf), Value(inf)])
     assert (endless["mean"], endless["std"]) == (inf, None)
 
 
@@ -76,7 +76,7 @@ def test_an_epsilon_without_noise_is_infinite_and_without_privacy_there_is_none(
     assert read({"epsilon": None}, []) is None
 
 
-def test_the_table_is_that_of_the_runs(played: Played) -> None:
+def test_the_table_is_that_of_the_runs(played: PlayedRuns) -> None:
     out, found = played
     table = found["tiny/table1"]
     assert json.loads((out / "tiny/table1/table.json").read_text()) == table
@@ -100,7 +100,7 @@ def test_the_table_is_that_of_the_runs(played: Played) -> None:
     assert table["tau"]["iid"]["rows"] == 2
 
 
-def test_runs_of_two_experiments_are_shared(played: Played) -> None:
+def test_runs_of_two_experiments_are_shared(played: PlayedRuns) -> None:
     out, found = played
     # FedAvg twice and Ditto once, two seeds each; the figure's are those of the table
     assert len(list((out / "runs").iterdir())) == 6
@@ -108,7 +108,7 @@ def test_runs_of_two_experiments_are_shared(played: Played) -> None:
     assert mine == {s["run"] for s in found["tiny/table1"]["cells"][0]["seeds"]}
 
 
-def test_models_are_dropped_and_the_rest_kept(played: Played) -> None:
+def test_models_are_dropped_and_the_rest_kept(played: PlayedRuns) -> None:
     out, _ = played
     for run in (out / "runs").iterdir():
         names = {p.name for p in run.iterdir()}
@@ -116,7 +116,7 @@ def test_models_are_dropped_and_the_rest_kept(played: Played) -> None:
         assert {"result.json", "history.jsonl", "clients.csv", "config.toml"} <= names
 
 
-def test_csv_has_a_line_per_cell(played: Played) -> None:
+def test_csv_has_a_line_per_cell(played: PlayedRuns) -> None:
     out, found = played
     rows = list(csv.DictReader(io.StringIO((out / "tiny/table1/table.csv").read_text())))
     assert len(rows) == len(found["tiny/table1"]["cells"]) == 3
@@ -126,7 +126,7 @@ def test_csv_has_a_line_per_cell(played: Played) -> None:
     assert float(first["mean"]) == found["tiny/table1"]["cells"][0]["mean"]
 
 
-def test_latex_is_balanced_and_marks_what_is_apart(played: Played) -> None:
+def test_latex_is_balanced_and_marks_what_is_apart(played: PlayedRuns) -> None:
     out, found = played
     text = (out / "tiny/table1/table.tex").read_text()
     assert text.count(r"\begin{") == text.count(r"\end{")
@@ -135,13 +135,13 @@ def test_latex_is_balanced_and_marks_what_is_apart(played: Played) -> None:
     rows = [line for line in text.splitlines() if line.startswith(("FedAvg", "Ditto"))]
     assert all(line.count("&") - line.count(r"\&") == 4 for line in rows)
     cells = found["tiny/table1"]["cells"]
-    assert latex(shown(cells[0])) in text
+    assert latex(cell_text(cells[0])) in text
     assert "NOT AS IN THE PAPER" not in text
     marked = as_latex(found["tiny/table1"] | {"scale": "small scale"})
     assert "NOT AS IN THE PAPER: small scale" in marked
 
 
-def test_pages_and_pictures_lie_there(played: Played) -> None:
+def test_pages_and_pictures_lie_there(played: PlayedRuns) -> None:
     out, found = played
     page = (out / "tiny/table1/index.html").read_text()
     for text in ("50.00±100", "the paper does not say", "report-iid.html", "▲"):

@@ -10,12 +10,12 @@ import pytest
 
 from fedtailor.reproduce.shown.writing import (
     as_csv,
-    in_order,
+    beside_paper,
+    comparable_cells,
     is_partial,
     order,
     ours,
     troubles,
-    verdict,
 )
 from tests.reproduce.shown.outcomelab import a_cell, an_outcome, half
 
@@ -41,8 +41,8 @@ def test_what_a_cell_shows_of_ours(cell: dict[str, Any], text: str) -> None:
 
 
 def test_a_verdict_waits_for_all_seeds() -> None:
-    assert verdict(a_cell()) == "above"
-    assert verdict(half(outside=True)) == ""
+    assert beside_paper(a_cell()) == "above"
+    assert beside_paper(half(outside=True)) == ""
 
 
 def test_an_order_says_how_many_of_its_rows_are_not_complete() -> None:
@@ -99,6 +99,6 @@ def test_the_order_of_columns_is_that_of_each_row() -> None:
 
 def test_the_order_is_of_rows_with_one_unit() -> None:
     rows = [a_cell("A"), a_cell("B", mean=90.0), a_cell("cost", unit="MB", mean=9.0)]
-    assert [c["row"] for c in in_order(rows, "MNIST")] == ["A", "B"]
+    assert [c["row"] for c in comparable_cells(rows, "MNIST")] == ["A", "B"]
     mixed = an_outcome([rows[0], rows[2]])
     assert mixed["tau"]["MNIST"] == {"tau": None, "rows": 1}

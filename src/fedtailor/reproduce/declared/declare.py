@@ -13,6 +13,7 @@ from typing import Any
 
 from fedtailor.core.errors import BadInput, unknown
 from fedtailor.reproduce.declared.fields import Fields
+from fedtailor.reproduce.declared.measures import MEASURES
 from fedtailor.reproduce.declared.published import read_published
 from fedtailor.reproduce.declared.schema import (
     Choice,
@@ -23,7 +24,6 @@ from fedtailor.reproduce.declared.schema import (
     Small,
     Values,
 )
-from fedtailor.reproduce.shown.measures import MEASURES
 from fedtailor.results.config import MERE_PLACE
 from fedtailor.results.config import settings as known_settings
 

@@ -12,7 +12,7 @@ from typing import Any
 from fedtailor.core.errors import BadInput, unknown
 from fedtailor.methods.describe import page
 from fedtailor.methods.find import find
-from fedtailor.reproduce.declared.given import check_given
+from fedtailor.reproduce.declared.allowed_settings import check_allowed
 from fedtailor.reproduce.declared.published import Published
 from fedtailor.reproduce.declared.schema import Column, Experiment, Row, Values
 from fedtailor.results.config import MERE_PLACE, Config, make_config
@@ -223,7 +223,7 @@ def make_cells(
       BadInput: a cell cannot be run as declared, and the message says which; or a setting is
         given that is the paper's.
     """
-    check_given(given or {})
+    check_allowed(given or {})
     small = experiment.small if scale.small else None
     if scale.small and small is None:
         raise BadInput(f"{experiment.key} has no small version: use --rounds and --seeds instead")

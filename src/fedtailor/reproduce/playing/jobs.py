@@ -18,18 +18,19 @@ import torch
 from fedtailor.core.errors import BadInput, Interrupted
 from fedtailor.engine import Diverged
 from fedtailor.engine.memory import is_out_of_memory
-from fedtailor.reproduce.playing.play import Task, Worlds, play
-from fedtailor.reproduce.playing.queue import News, Played, Tell, Waiting
+from fedtailor.reproduce.playing.play import DataCache, PlannedRun, play
+from fedtailor.reproduce.playing.queue import OnEvent, PlayedRuns, RunEvent, RunQueue
 from fedtailor.results.lock import FolderLocked
 from fedtailor.results.status import reason_of
 from fedtailor.runs.interruption import ctrl_c
+from fedtailor.runs.run import Watcher
 
 OFTEN = 0.1  # seconds between two words of a worker
 TRIES = 2  # of a run whose process dies
 FOR_JOBS = 0.95  # of a GPU's memory: what CUDA itself needs is not counted in a process's share
 
 
-def play_all(tasks: Sequence[Task], jobs: int, tell: Tell) -> Played:
+def play_all(tasks: Sequence[PlannedRun], jobs: int, tell: OnEvent) -> PlayedRuns:
     """Plays all runs that are left; one that fails is noted, and the others go on.
 
     One that diverged before would do so again, and is not played."""
@@ -37,19 +38,23 @@ def play_all(tasks: Sequence[Task], jobs: int, tell: Tell) -> Played:
     for task in tasks:
         if task.key in known:
             hint = f"{known[task.key]} (found before; remove {task.folder} to try again)"
-            tell(News("failed", 0, task, reason=hint))
+            tell(RunEvent("failed", 0, task, reason=hint))
     left = [task for task in tasks if not task.finished and task.key not in known]
-    played = Played()
+    played = PlayedRuns()
     if left and jobs == 1:
         played = _play_here(left, tell)
     elif left:
-        played = Pool(left, min(jobs, len(left)), tell).run()
+        played = WorkerPool(left, min(jobs, len(left)), tell).run()
     played.failed |= known
     return played
 
 
-def _play_here(tasks: Sequence[Task], tell: Tell) -> Played:
-    played, worlds, waiting = Played(), Worlds(), Waiting(tasks)
+def _teller(tell: OnEvent, task: PlannedRun) -> Watcher:
+    return lambda line, _: tell(RunEvent("round", 0, task, line))
+
+
+def _play_here(tasks: Sequence[PlannedRun], tell: OnEvent) -> PlayedRuns:
+    played, worlds, waiting = PlayedRuns(), DataCache(), RunQueue(tasks)
     world = ""
     try:
         while waiting:
@@ -57,21 +62,21 @@ def _play_here(tasks: Sequence[Task], tell: Tell) -> Played:
                 time.sleep(0.2)
                 continue
             world, task = waiting.take(world)
-            tell(News("begins", 0, task))
+            tell(RunEvent("begins", 0, task))
             try:
-                play(task, worlds, lambda line, _, task=task: tell(News("round", 0, task, line)))  # type: ignore[misc]
+                play(task, worlds, _teller(tell, task))
             except FolderLocked as error:
-                tell(News("elsewhere", 0, task, reason=str(error.who)))
+                tell(RunEvent("elsewhere", 0, task, reason=str(error.who)))
                 waiting.put_off(task)
             except Interrupted:
                 if task.finished:  # Ctrl-C came in its last round
-                    tell(News("done", 0, task))
+                    tell(RunEvent("done", 0, task))
                 raise
             except Exception as error:
                 played.failed[task.key] = reason_of(error)
-                tell(News("failed", 0, task, reason=played.failed[task.key]))
+                tell(RunEvent("failed", 0, task, reason=played.failed[task.key]))
             else:
-                tell(News("done", 0, task))
+                tell(RunEvent("done", 0, task))
     except (Interrupted, KeyboardInterrupt):
         played.stopped = True
     return played
@@ -80,7 +85,7 @@ def _play_here(tasks: Sequence[Task], tell: Tell) -> Played:
 # --- in the worker's process ---
 
 
-def serve(line: Connection, threads: int, share: float) -> None:
+def run_job_worker(line: Connection, threads: int, share: float) -> None:
     """A worker's life: takes runs from the line until there is none.
 
     Args:
@@ -93,7 +98,7 @@ def serve(line: Connection, threads: int, share: float) -> None:
     torch.set_num_threads(threads)
     for number in range(torch.cuda.device_count()):
         torch.cuda.set_per_process_memory_fraction(share, number)
-    worlds = Worlds()
+    worlds = DataCache()
     line.send(("ready", None, False))
     with suppress(EOFError, BrokenPipeError, KeyboardInterrupt):
         while (task := line.recv()) is not None:
@@ -103,7 +108,7 @@ def serve(line: Connection, threads: int, share: float) -> None:
                 return
 
 
-def _try(task: Task, worlds: Worlds, line: Connection) -> tuple[str, str, bool]:
+def _try(task: PlannedRun, worlds: DataCache, line: Connection) -> tuple[str, str, bool]:
     """(done, failed, memory, elsewhere or stopped; the reason; whether this process ends)."""
     try:
         play(task, worlds, _speaker(line))
@@ -146,7 +151,7 @@ class _Worker:
     number: int
     process: BaseProcess
     line: Connection
-    task: Task | None = None
+    task: PlannedRun | None = None
     world: str = ""
     ready: bool = False
 
@@ -159,7 +164,7 @@ def _await_end(process: BaseProcess) -> None:
         process.join()
 
 
-class Pool:
+class WorkerPool:
     """Worker processes; the parent hands out runs and listens.
 
     Args:
@@ -168,14 +173,14 @@ class Pool:
       tell: called with what happens.
     """
 
-    def __init__(self, tasks: Sequence[Task], jobs: int, tell: Tell) -> None:
-        self._waiting, self._jobs, self._tell = Waiting(tasks), jobs, tell
+    def __init__(self, tasks: Sequence[PlannedRun], jobs: int, tell: OnEvent) -> None:
+        self._waiting, self._jobs, self._tell = RunQueue(tasks), jobs, tell
         self._workers: dict[int, _Worker] = {}
         self._died: dict[str, int] = {}
-        self._alone: list[Task] = []  # that found no memory beside the others
-        self._played = Played()
+        self._alone: list[PlannedRun] = []  # that found no memory beside the others
+        self._played = PlayedRuns()
 
-    def run(self) -> Played:
+    def run(self) -> PlayedRuns:
         """Plays all of it; Ctrl-C lets every worker keep what it has."""
         try:
             with ctrl_c() as interrupted:
@@ -188,7 +193,7 @@ class Pool:
         finally:
             self._close()
         if self._alone and not self._played.stopped:
-            last = Pool(self._alone, 1, self._tell).run()
+            last = WorkerPool(self._alone, 1, self._tell).run()
             self._played.failed |= last.failed
             self._played.stopped = last.stopped
         return self._played
@@ -204,7 +209,7 @@ class Pool:
         here, there = context.Pipe()
         threads = max(1, (os.cpu_count() or 1) // self._jobs)
         arguments = there, threads, FOR_JOBS / self._jobs
-        process = context.Process(target=serve, args=arguments, name=f"job-{number}")
+        process = context.Process(target=run_job_worker, args=arguments, name=f"job-{number}")
         process.start()
         there.close()  # so that the end of the worker is the end of the line
         return _Worker(number, process, here)
@@ -219,7 +224,7 @@ class Pool:
             if worker.task is None:
                 others = [w.task for w in self._workers.values() if w.task]
                 worker.world, worker.task = self._waiting.take(worker.world, others)
-                self._tell(News("begins", number, worker.task))
+                self._tell(RunEvent("begins", number, worker.task))
                 with suppress(OSError):  # it died: that is heard on the line
                     worker.line.send(worker.task)
 
@@ -245,25 +250,25 @@ class Pool:
         if task is None or word == "ready":
             return
         if word == "round":
-            self._tell(News("round", worker.number, task, what))
+            self._tell(RunEvent("round", worker.number, task, what))
             return
         worker.task = None
         if word == "elsewhere":
-            self._tell(News("elsewhere", worker.number, task, reason=what))
+            self._tell(RunEvent("elsewhere", worker.number, task, reason=what))
             self._waiting.put_off(task)
         elif word == "memory" and self._jobs > 1:
             reason = "no memory beside the other runs: tried again alone, at the end"
-            self._tell(News("again", worker.number, task, reason=reason))
+            self._tell(RunEvent("again", worker.number, task, reason=reason))
             self._alone.append(task)
         elif word in ("failed", "memory"):
             self._played.failed[task.key] = what
-            self._tell(News("failed", worker.number, task, reason=what))
+            self._tell(RunEvent("failed", worker.number, task, reason=what))
         elif word == "done":
-            self._tell(News("done", worker.number, task))
+            self._tell(RunEvent("done", worker.number, task))
         elif word == "stopped":
             self._played.stopped = True
             if task.finished:  # Ctrl-C came in its last round
-                self._tell(News("done", worker.number, task))
+                self._tell(RunEvent("done", worker.number, task))
 
     def _lost(self, worker: _Worker) -> None:
         """A worker's process has ended: its run, if it had one, is tried once more."""
@@ -273,18 +278,18 @@ class Pool:
         if task is None or self._played.stopped:
             return
         if task.finished:
-            self._tell(News("done", worker.number, task))
+            self._tell(RunEvent("done", worker.number, task))
             return
         how = f"signal {-code}" if code < 0 else f"code {code}"
         self._died[task.key] = self._died.get(task.key, 0) + 1
         if self._died[task.key] < TRIES:
             reason = f"its process ended ({how}): tried again"
-            self._tell(News("again", worker.number, task, reason=reason))
+            self._tell(RunEvent("again", worker.number, task, reason=reason))
             self._waiting.put_back(task)
             return
         reason = f"its process ended ({how}) twice: out of memory? use fewer --jobs"
         self._played.failed[task.key] = reason
-        self._tell(News("failed", worker.number, task, reason=reason))
+        self._tell(RunEvent("failed", worker.number, task, reason=reason))
 
     def _stop(self) -> None:
         self._played.stopped = True

@@ -10,25 +10,41 @@ from typing import Any
 import torch
 
 from fedtailor.core.errors import BadInput
-from fedtailor.reproduce.declared.choose import choose
 from fedtailor.reproduce.declared.needs import lacking
 from fedtailor.reproduce.declared.schema import Experiment
-from fedtailor.reproduce.playing.cells import Scale, make_cells
-from fedtailor.reproduce.playing.play import Task, make_task
-from fedtailor.reproduce.shown.outcome import Part
+from fedtailor.reproduce.playing.cell_filter import filter_cells
+from fedtailor.reproduce.playing.cells import Cell, Scale, make_cells
+from fedtailor.reproduce.playing.play import PlannedRun, plan_run
 
 
 @dataclass
-class Plan:
+class ExperimentRuns:
+    """An experiment as it is run this time.
+
+    Attributes:
+      experiment: as declared.
+      mark: what differs from the paper; empty where nothing does.
+      cells: those that were asked for, with their runs.
+      missing: why the runs of a cell are left out, by its row and column.
+    """
+
+    experiment: Experiment
+    mark: str
+    cells: list[tuple[Cell, list[PlannedRun]]]
+    missing: dict[tuple[str, str], str]
+
+
+@dataclass
+class ReproductionPlan:
     """Experiments with their runs; `tasks` has each run once, whoever needs it."""
 
-    parts: list[Part]
+    parts: list[ExperimentRuns]
     out: Path
 
     @property
-    def tasks(self) -> list[Task]:
+    def tasks(self) -> list[PlannedRun]:
         """Runs whose data are there."""
-        found: dict[str, Task] = {}
+        found: dict[str, PlannedRun] = {}
         for part in self.parts:
             for cell, tasks in part.cells:
                 if (cell.row, cell.column) in part.missing:
@@ -40,7 +56,7 @@ class Plan:
                         found[task.key] = task
         return list(found.values())
 
-    def folder(self, part: Part) -> Path:
+    def folder(self, part: ExperimentRuns) -> Path:
         """Where an experiment's files go."""
         return self.out / part.experiment.paper.key / part.experiment.name
 
@@ -65,7 +81,7 @@ def _check_place(out: Path, device: str) -> None:
         raise BadInput(f"device '{device}' is not here: try --device cpu")
 
 
-def make_plan(
+def plan_runs(
     experiments: Sequence[Experiment],
     scale: Scale,
     out: Path,
@@ -76,7 +92,7 @@ def make_plan(
     keep_models: bool = False,
     look_for_data: bool = True,
     only_here: bool = True,
-) -> Plan:
+) -> ReproductionPlan:
     """Everything that is to be run.
 
     Args:
@@ -95,17 +111,17 @@ def make_plan(
     """
     _check_place(out, str((given or {}).get("device", "auto")))
     made = [(e, make_cells(e, scale, given)) for e in experiments]
-    chosen = choose(only, [cell for _, cells in made for cell in cells], only_here=only_here)
+    chosen = filter_cells(only, [cell for _, cells in made for cell in cells], only_here=only_here)
     parts = []
     for experiment, cells in made:
-        part = Part(experiment, scale.mark(experiment), [], {})
+        part = ExperimentRuns(experiment, scale.mark(experiment), [], {})
         for cell in cells:
             if not chosen.wants(cell):
                 continue
             label = f"{experiment.key}: {cell.row}, {cell.column}"
             needs = experiment.shows == "landscape"
             tasks = [
-                make_task(c, out, f"{label}, seed {c.seed}", keep_models, needs)
+                plan_run(c, out, f"{label}, seed {c.seed}", keep_models, needs)
                 for c in cell.configs
             ]
             part.cells.append((cell, tasks))
@@ -114,7 +130,7 @@ def make_plan(
                 part.missing[cell.row, cell.column] = reason
         if part.cells:
             parts.append(part)
-    plan = Plan(parts, out)
+    plan = ReproductionPlan(parts, out)
     if plan.missing and not skip_missing:
         raise BadInput(
             f"{'; '.join(plan.missing)}; or say --skip-missing to leave out what needs them"

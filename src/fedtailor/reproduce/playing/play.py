@@ -33,7 +33,7 @@ WORLDS = 2  # in memory at a time
 
 
 @dataclass(frozen=True)
-class Task:
+class PlannedRun:
     """A run and where it lies.
 
     Attributes:
@@ -66,16 +66,16 @@ class Task:
         return str(found["reason"]) if same else ""
 
 
-def make_task(
+def plan_run(
     config: Config, out: Path, label: str, keep: bool = False, needs_models: bool = False
-) -> Task:
+) -> PlannedRun:
     """A run with its folder: equal runs have the same."""
     key = run_key(config)
     name = file_name(f"{config.method.replace('+', '_')}-seed{config.seed}-{key}")
-    return Task(key, config, out / RUNS / name, label, keep or needs_models, needs_models)
+    return PlannedRun(key, config, out / RUNS / name, label, keep or needs_models, needs_models)
 
 
-class Worlds:
+class DataCache:
     """Data laid out by client, kept for the next run that has the same."""
 
     def __init__(self) -> None:
@@ -96,7 +96,7 @@ class Worlds:
         self._kept.clear()
 
 
-def tidy(task: Task) -> None:
+def remove_heavy_files(task: PlannedRun) -> None:
     """Removes what no table or report needs."""
     if not task.keep:
         # states on disk are in folders called tmp...: a process that was killed leaves them
@@ -105,7 +105,7 @@ def tidy(task: Task) -> None:
         (task.folder / f"{GENERAL}{TENSORS}").unlink(missing_ok=True)
 
 
-def _half_done(task: Task) -> Runner | None:
+def _half_done(task: PlannedRun) -> Runner | None:
     """A run as its checkpoint has it; None where there is none that can still be used."""
     if not has_checkpoint(task.folder):
         return None
@@ -124,7 +124,7 @@ def _clear(folder: Path) -> None:
             path.unlink()
 
 
-def play(task: Task, worlds: Worlds, watch: Watcher | None = None) -> None:
+def play(task: PlannedRun, worlds: DataCache, watch: Watcher | None = None) -> None:
     """Plays what is left of a run.
 
     Raises:
@@ -147,6 +147,6 @@ def play(task: Task, worlds: Worlds, watch: Watcher | None = None) -> None:
         except (Diverged, Interrupted) as error:
             # a run that is interrupted in its last round is finished all the same
             if isinstance(error, Diverged) or task.finished:
-                tidy(task)
+                remove_heavy_files(task)
             raise
-        tidy(task)
+        remove_heavy_files(task)

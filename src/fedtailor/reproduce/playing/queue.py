@@ -8,12 +8,12 @@ from time import monotonic
 from typing import Any, NamedTuple
 
 from fedtailor.reproduce.playing.cells import world_key
-from fedtailor.reproduce.playing.play import Task
+from fedtailor.reproduce.playing.play import PlannedRun
 
 LATER = 5.0  # seconds until a run that another process plays is looked at again
 
 
-class News(NamedTuple):
+class RunEvent(NamedTuple):
     """What a worker has to tell.
 
     Attributes:
@@ -27,28 +27,28 @@ class News(NamedTuple):
 
     kind: str
     job: int
-    task: Task
+    task: PlannedRun
     line: dict[str, Any] | None = None
     reason: str = ""
 
 
-Tell = Callable[[News], None]
+OnEvent = Callable[[RunEvent], None]
 
 
 @dataclass
-class Played:
+class PlayedRuns:
     """What became of the runs: reasons of those that failed, and whether somebody stopped it."""
 
     failed: dict[str, str] = field(default_factory=dict)
     stopped: bool = False
 
 
-def _code(task: Task) -> tuple[str, str]:
+def _code(task: PlannedRun) -> tuple[str, str]:
     """Runs that differ in this have hardly any code in common."""
     return task.config.method, task.config.model
 
 
-class Waiting:
+class RunQueue:
     """Runs that wait, those of the same world together.
 
     Args:
@@ -56,14 +56,14 @@ class Waiting:
       clock: seconds.
     """
 
-    def __init__(self, tasks: Sequence[Task], clock: Callable[[], float] = monotonic) -> None:
-        self._of: dict[str, list[Task]] = {}
-        self._later: list[tuple[float, Task]] = []
+    def __init__(self, tasks: Sequence[PlannedRun], clock: Callable[[], float] = monotonic) -> None:
+        self._of: dict[str, list[PlannedRun]] = {}
+        self._later: list[tuple[float, PlannedRun]] = []
         self._clock = clock
         for task in tasks:
             self._add(task)
 
-    def _add(self, task: Task) -> None:
+    def _add(self, task: PlannedRun) -> None:
         self._of.setdefault(world_key(task.config), []).append(task)
 
     def __bool__(self) -> bool:
@@ -79,7 +79,7 @@ class Waiting:
                 self._add(task)
         return bool(self._of)
 
-    def take(self, world: str = "", others: Sequence[Task] = ()) -> tuple[str, Task]:
+    def take(self, world: str = "", others: Sequence[PlannedRun] = ()) -> tuple[str, PlannedRun]:
         """The next run, best of the world that the worker has laid out already.
 
         And best of a method that no other worker is at: two that compile the same code at the same
@@ -100,10 +100,10 @@ class Waiting:
             del self._of[world]
         return world, task
 
-    def put_back(self, task: Task) -> None:
+    def put_back(self, task: PlannedRun) -> None:
         """A run that has to be tried again."""
         self._of.setdefault(world_key(task.config), []).insert(0, task)
 
-    def put_off(self, task: Task) -> None:
+    def put_off(self, task: PlannedRun) -> None:
         """A run that another process plays: whether it ended well is seen later."""
         self._later.append((self._clock() + LATER, task))

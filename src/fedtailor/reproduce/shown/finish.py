@@ -11,28 +11,29 @@ from fedtailor.analysis.landscape import Tell
 from fedtailor.core.errors import BadInput
 from fedtailor.figures import PAPER
 from fedtailor.report import write_report
+from fedtailor.reproduce.playing.plan import ExperimentRuns
 from fedtailor.reproduce.shown import pictures
-from fedtailor.reproduce.shown.landscapes import landscape, measure
+from fedtailor.reproduce.shown.landscapes import draw_landscapes, measure_landscapes
 from fedtailor.reproduce.shown.latex import as_latex
-from fedtailor.reproduce.shown.matrices import matrix
-from fedtailor.reproduce.shown.outcome import Part, outcome
-from fedtailor.reproduce.shown.page import render
+from fedtailor.reproduce.shown.matrices import draw_matrices
+from fedtailor.reproduce.shown.outcome import outcome
+from fedtailor.reproduce.shown.page import experiment_page
 from fedtailor.reproduce.shown.writing import as_csv
 from fedtailor.results.folder import file_name, write_atomically, written_to
 
-DRAW: dict[str, Callable[[Part, Path], list[str]]] = {
+DRAW: dict[str, Callable[[ExperimentRuns, Path], list[str]]] = {
     "table": lambda part, folder: [],
-    "curves": pictures.curves,
-    "sweep": pictures.sweep,
-    "spread": pictures.spread,
-    "bytes": pictures.sent,
-    "join": pictures.join,
-    "matrix": matrix,
-    "landscape": landscape,
+    "curves": pictures.curves_picture,
+    "sweep": pictures.sweep_picture,
+    "spread": pictures.spread_picture,
+    "bytes": pictures.sent_picture,
+    "join": pictures.join_picture,
+    "matrix": draw_matrices,
+    "landscape": draw_landscapes,
 }
 
 
-def _draw(part: Part, folder: Path, tell: Tell) -> tuple[list[str], str]:
+def _draw(part: ExperimentRuns, folder: Path, tell: Tell) -> tuple[list[str], str]:
     """(pictures, why there are none)."""
     if not pictures.finished(part):
         return [], "no run is finished" if part.experiment.shows != "table" else ""
@@ -40,7 +41,7 @@ def _draw(part: Part, folder: Path, tell: Tell) -> tuple[list[str], str]:
 
     try:
         if part.experiment.shows == "landscape":
-            measure(part, tell)
+            measure_landscapes(part, tell)
         with rc_context(PAPER):
             found = DRAW[part.experiment.shows](part, folder)
     except BadInput as error:
@@ -50,7 +51,7 @@ def _draw(part: Part, folder: Path, tell: Tell) -> tuple[list[str], str]:
     return found, ""
 
 
-def _reports(part: Part, folder: Path) -> dict[str, str]:
+def _reports(part: ExperimentRuns, folder: Path) -> dict[str, str]:
     """Pages about the runs of each column, where these have the same clients."""
     found = {}
     for column in dict.fromkeys(cell.column for cell, _ in part.cells):
@@ -67,8 +68,8 @@ def _reports(part: Part, folder: Path) -> dict[str, str]:
     return found
 
 
-def finish(
-    part: Part, folder: Path, failed: dict[str, str], command: str, tell: Tell
+def write_experiment(
+    part: ExperimentRuns, folder: Path, failed: dict[str, str], command: str, tell: Tell
 ) -> dict[str, Any]:
     """Writes everything about an experiment and returns what `table.json` holds."""
     with written_to(folder):
@@ -78,5 +79,7 @@ def finish(
         write_atomically(folder / "table.json", json.dumps(found, indent=1) + "\n")
         write_atomically(folder / "table.csv", as_csv(found))
         write_atomically(folder / "table.tex", as_latex(found))
-        write_atomically(folder / "index.html", render(found, folder, _reports(part, folder)))
+        write_atomically(
+            folder / "index.html", experiment_page(found, folder, _reports(part, folder))
+        )
     return found

@@ -6,9 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedtailor.reproduce.playing.play import Task
-from fedtailor.reproduce.shown.outcome import Part
-from fedtailor.reproduce.shown.pictures import KINDS, finished, titled
+from fedtailor.figures.draw import KINDS, draw_figure
+from fedtailor.reproduce.playing.plan import ExperimentRuns
+from fedtailor.reproduce.playing.play import PlannedRun
+from fedtailor.reproduce.shown.pictures import finished, titled
 
 if TYPE_CHECKING:
     from fedtailor.analysis.landscape import Tell
@@ -16,13 +17,13 @@ if TYPE_CHECKING:
 PICTURE = "landscape"
 
 
-def _columns(part: Part) -> Iterator[tuple[str, list[Task]]]:
+def _columns(part: ExperimentRuns) -> Iterator[tuple[str, list[PlannedRun]]]:
     """The first seed of every cell, a column at a time."""
     for column in dict.fromkeys(cell.column for cell, _ in finished(part)):
         yield column, [tasks[0] for cell, tasks in finished(part) if cell.column == column]
 
 
-def measure(part: Part, tell: Tell) -> None:
+def measure_landscapes(part: ExperimentRuns, tell: Tell) -> None:
     """Measures the runs that have not been measured: with large networks it takes a while.
 
     Raises:
@@ -37,10 +38,8 @@ def measure(part: Part, tell: Tell) -> None:
             write_landscapes(left, device=tasks[0].config.device, tell=tell)
 
 
-def landscape(part: Part, folder: Path) -> list[str]:
+def draw_landscapes(part: ExperimentRuns, folder: Path) -> list[str]:
     """Draws what was measured, a column of the experiment at a time."""
-    from fedtailor.figures import draw_figure
-
     out = []
     for number, (column, tasks) in enumerate(_columns(part)):
         places = [task.folder for task in tasks]

@@ -10,9 +10,9 @@ from fedtailor.reproduce.shown.writing import (
     Outcome,
     by_place,
     is_partial,
-    number,
     ours,
     ranks_of,
+    two_digits,
 )
 
 # the page of LaTeX's article class at 10 pt, which is the narrowest that is usual
@@ -79,7 +79,7 @@ def _paper(cell: Cell | None) -> str:
 
 def _order(outcome: Outcome, name: str) -> str:
     found, ranks = outcome["tau"][name], ranks_of(outcome)
-    return f"{number(found['tau'])} ({found[ranks]} {ranks})"
+    return f"{two_digits(found['tau'])} ({found[ranks]} {ranks})"
 
 
 def _orders(outcome: Outcome, columns: Sequence[str]) -> list[str]:

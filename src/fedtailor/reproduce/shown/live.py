@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from fedtailor.reproduce.playing.asked import part_of
+from fedtailor.reproduce.playing.request import part_of
 from fedtailor.reproduce.shown.outcome import RESUMED_BY, outcome
-from fedtailor.reproduce.shown.page import render
+from fedtailor.reproduce.shown.page import experiment_page
 from fedtailor.results.status import RunStatus, run_status
 
 
@@ -44,4 +44,6 @@ class LiveExperiment:
     def page(self) -> str:
         """Ours so far beside the paper's; pictures are drawn at the end."""
         found = outcome(self._part, {}, self._command, going=True)
-        return render(found | {"pictures": [], "undrawn": ""}, self._folder, {}, going=True)
+        return experiment_page(
+            found | {"pictures": [], "undrawn": ""}, self._folder, {}, going=True
+        )

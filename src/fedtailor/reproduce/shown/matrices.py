@@ -7,19 +7,19 @@ from typing import Any
 
 import numpy as np
 
-from fedtailor.figures import figure
+from fedtailor.figures.style import figure, save_figure
+from fedtailor.reproduce.declared.measures import result_and_history
 from fedtailor.reproduce.playing.cells import Cell
-from fedtailor.reproduce.playing.play import Task
-from fedtailor.reproduce.shown.measures import read_run
-from fedtailor.reproduce.shown.outcome import Part
-from fedtailor.reproduce.shown.pictures import finished, headline, save, titled
+from fedtailor.reproduce.playing.plan import ExperimentRuns
+from fedtailor.reproduce.playing.play import PlannedRun
+from fedtailor.reproduce.shown.pictures import finished, headline, titled
 from fedtailor.results.folder import file_name
 from fedtailor.results.records import Records
 
 BLOCKS = 8  # rows of a picture at most
 
 
-def _rounds(part: Part, records: Records) -> list[int]:
+def _rounds(part: ExperimentRuns, records: Records) -> list[int]:
     """The declared rounds, as near as the run has them; else first, middle and last."""
     have = records.rounds
     if part.experiment.at:
@@ -28,12 +28,12 @@ def _rounds(part: Part, records: Records) -> list[int]:
     return list(dict.fromkeys([have[0], have[len(have) // 2], have[-1]]))
 
 
-def _draw(part: Part, cell: Cell, task: Task, records: Records, name: str) -> Any:
+def _draw(part: ExperimentRuns, cell: Cell, task: PlannedRun, records: Records, name: str) -> Any:
     rounds = _rounds(part, records)
     found = [records.read(name, number) for number in rounds]
     maps = [m if m is None or m.ndim == 3 else m[None] for m in found]
     blocks = min(BLOCKS, max(len(m) for m in maps if m is not None))
-    names = [str(b) for b in read_run(task.folder)[0].get("blocks", [])]
+    names = [str(b) for b in result_and_history(task.folder)[0].get("blocks", [])]
     known = np.concatenate([m[:blocks].ravel() for m in maps if m is not None])
     low, high = np.nanmin(known), np.nanmax(known)
     picture = figure(2.3 * len(rounds) + 1.2, 2.2 * blocks + 0.6)
@@ -57,9 +57,11 @@ def _draw(part: Part, cell: Cell, task: Task, records: Records, name: str) -> An
     return picture
 
 
-def _over_rounds(part: Part, cell: Cell, task: Task, records: Records, name: str) -> Any:
+def _over_rounds(
+    part: ExperimentRuns, cell: Cell, task: PlannedRun, records: Records, name: str
+) -> Any:
     """Everybody's numbers by round; blank where a client did not take part."""
-    result = read_run(task.folder)[0]
+    result = result_and_history(task.folder)[0]
     width = records.shapes()[name][1:]
     count = min(BLOCKS, int(np.prod(width)))
     maps = np.full((count, result["clients"], len(records.rounds)), np.nan)
@@ -89,28 +91,28 @@ def _over_rounds(part: Part, cell: Cell, task: Task, records: Records, name: str
     return picture
 
 
-def _title(part: Part, cell: Cell, name: str) -> str:
+def _title(part: ExperimentRuns, cell: Cell, name: str) -> str:
     return titled(part, f": {cell.row}, {cell.column}, {name.partition('/')[2]}")
 
 
-def matrix(part: Part, folder: Path) -> list[str]:
-    """A picture for each record of each cell that was wished for, of its first seed.
+def draw_matrices(part: ExperimentRuns, folder: Path) -> list[str]:
+    """A picture for each record of each cell that the declaration names, of its first seed.
 
-    Without a wish it is every client × client record; one number per client (and block) is drawn
+    Without a name it is every client × client record; one number per client (and block) is drawn
     by round.
     """
     out = []
     for cell, tasks in finished(part):
-        records, wish = Records(tasks[0].folder), part.experiment.record
-        clients = read_run(tasks[0].folder)[0]["clients"]
+        records, wanted = Records(tasks[0].folder), part.experiment.record
+        clients = result_and_history(tasks[0].folder)[0]["clients"]
         for name, shape in sorted(records.shapes().items()):
             square = len(shape) in (2, 3) and shape[-2:] == (clients, clients)
-            wished = wish in (name, name.partition("/")[2])
-            if name == "ids" or not (wished or (square and not wish)):
+            named = wanted in (name, name.partition("/")[2])
+            if name == "ids" or not (named or (square and not wanted)):
                 continue
             draw = _draw if square else _over_rounds if name.startswith("client/") else None
             if draw is not None:
                 short = name.partition("/")[2].replace("/", "-")
                 title = file_name(f"matrix-{cell.row}-{cell.column}-{short}")
-                out.append(save(draw(part, cell, tasks[0], records, name), folder, title))
+                out.append(save_figure(draw(part, cell, tasks[0], records, name), folder, title))
     return out

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from math import isfinite, isnan
 from typing import Any
 
@@ -11,12 +11,12 @@ import numpy as np
 from scipy.stats import kendalltau
 
 from fedtailor.core.version import __version__
+from fedtailor.reproduce.declared.measures import MEASURES, Value, result_and_history
 from fedtailor.reproduce.declared.published import Published
-from fedtailor.reproduce.declared.schema import Experiment
 from fedtailor.reproduce.playing.cells import ELSEWHERE, Cell, declared_rounds
-from fedtailor.reproduce.playing.play import Task
-from fedtailor.reproduce.shown.measures import MEASURES, Value, read_run
-from fedtailor.reproduce.shown.writing import in_order, number, shown
+from fedtailor.reproduce.playing.plan import ExperimentRuns
+from fedtailor.reproduce.playing.play import PlannedRun
+from fedtailor.reproduce.shown.writing import cell_text, comparable_cells, two_digits
 from fedtailor.results.config import settings as known_settings
 from fedtailor.results.numbers import played_on
 from fedtailor.results.status import failure, run_status
@@ -25,29 +25,12 @@ APART = 2.0  # standard deviations of the paper
 RESUMED_BY = "fedtailor reproduce"  # be it at work already: half runs wait for their turn
 
 
-@dataclass
-class Part:
-    """An experiment as it is run this time.
-
-    Attributes:
-      experiment: as declared.
-      mark: what differs from the paper; empty where nothing does.
-      cells: those that were asked for, with their runs.
-      missing: why the runs of a cell are left out, by its row and column.
-    """
-
-    experiment: Experiment
-    mark: str
-    cells: list[tuple[Cell, list[Task]]]
-    missing: dict[tuple[str, str], str]
-
-
 def _mean(values: Sequence[float | None]) -> float | None:
     known = [v for v in values if v is not None]
     return float(np.mean(known)) if known else None
 
 
-def over_seeds(values: Sequence[Value]) -> dict[str, float | None]:
+def mean_over_seeds(values: Sequence[Value]) -> dict[str, float | None]:
     """Mean and standard deviation (of the sample; None for one seed), and the groups' means."""
     main = [v.main for v in values]
     spread = len(main) > 1 and all(map(isfinite, main))
@@ -86,12 +69,14 @@ def taus(cells: Sequence[dict[str, Any]], names: Sequence[str], ranks: str) -> d
       ranks: whose order it is: `rows` or `columns`.
     """
     return {
-        name: tau([(c["mean"], c["paper"]["mean"]) for c in in_order(cells, name, ranks)], ranks)
+        name: tau(
+            [(c["mean"], c["paper"]["mean"]) for c in comparable_cells(cells, name, ranks)], ranks
+        )
         for name in names
     }
 
 
-def _how_far(tasks: Sequence[Task]) -> str:
+def _how_far(tasks: Sequence[PlannedRun]) -> str:
     """In words, of those that have begun and are not finished."""
     return ", ".join(
         found.words
@@ -101,7 +86,11 @@ def _how_far(tasks: Sequence[Task]) -> str:
 
 
 def _status(
-    part: Part, cell: Cell, tasks: Sequence[Task], failed: dict[str, str], going: bool
+    part: ExperimentRuns,
+    cell: Cell,
+    tasks: Sequence[PlannedRun],
+    failed: dict[str, str],
+    going: bool,
 ) -> tuple[str, str]:
     reasons = [r for t in tasks if (r := failed.get(t.key) or failure(t.folder).get("reason"))]
     if missing := part.missing.get((cell.row, cell.column)):
@@ -116,7 +105,7 @@ def _status(
     return "done", ""
 
 
-def _settings(task: Task) -> dict[str, Any]:
+def _settings(task: PlannedRun) -> dict[str, Any]:
     """What of a run's settings is not as usual."""
     usual = {name: option.default for name, (option, _) in known_settings().items()}
     given = asdict(task.config)
@@ -134,7 +123,7 @@ def _in_words(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _seed(value: Value) -> dict[str, Any]:
-    return for_json(value._asdict()) | {"text": number(value.main)}
+    return for_json(value._asdict()) | {"text": two_digits(value.main)}
 
 
 def _apart(mean: float | None, paper: Published | None) -> float | None:
@@ -145,7 +134,11 @@ def _apart(mean: float | None, paper: Published | None) -> float | None:
 
 
 def _cell(
-    part: Part, cell: Cell, tasks: Sequence[Task], failed: dict[str, str], going: bool
+    part: ExperimentRuns,
+    cell: Cell,
+    tasks: Sequence[PlannedRun],
+    failed: dict[str, str],
+    going: bool,
 ) -> dict[str, Any]:
     measure = MEASURES[cell.metric]
     status, reason = _status(part, cell, tasks, failed, going)
@@ -153,7 +146,7 @@ def _cell(
     for task in tasks:
         if not task.finished or status == "missing data":
             continue
-        result, history = read_run(task.folder)
+        result, history = result_and_history(task.folder)
         value = measure.read(result, history)
         devices.add(played_on(result))
         versions.add(result["version"])
@@ -163,10 +156,10 @@ def _cell(
             values.append(value)
     if status == "done" and len(values) < len(tasks):
         status, reason = "failed", f"the run has no '{cell.metric}': {measure.meaning}"
-    ours = over_seeds(values)
+    ours = mean_over_seeds(values)
     paper = cell.published
     apart = _apart(ours["mean"], paper)
-    # a verdict waits for all seeds
+    # a beside_paper waits for all seeds
     outside = is_outside(apart, paper.std if paper else None) if status == "done" else None
     return {
         "row": cell.row,
@@ -178,7 +171,7 @@ def _cell(
         "status": status,
         "reason": reason,
         **for_json(ours),
-        "text": shown(ours) if values else "",
+        "text": cell_text(ours) if values else "",
         "seeds": each,
         "paper": for_json(paper._asdict()) if paper else None,
         "difference": apart,
@@ -191,7 +184,7 @@ def _cell(
 
 
 def outcome(
-    part: Part, failed: dict[str, str], command: str, going: bool = False
+    part: ExperimentRuns, failed: dict[str, str], command: str, going: bool = False
 ) -> dict[str, Any]:
     """All that there is to say about an experiment, ready for JSON.
 

@@ -9,13 +9,13 @@ from typing import Any
 
 from fedtailor.reproduce.shown.writing import (
     SIGNS,
+    beside_paper,
     by_place,
     is_partial,
     order,
     ours,
     signed,
     troubles,
-    verdict,
 )
 
 
@@ -23,7 +23,7 @@ def _asset(package: str, name: str) -> str:
     return resources.files(package).joinpath("assets", name).read_text(encoding="utf-8")
 
 
-def render(
+def experiment_page(
     outcome: dict[str, Any], folder: Path, reports: dict[str, str], going: bool = False
 ) -> str:
     """The page as HTML that needs nothing else but the links.
@@ -54,5 +54,5 @@ def render(
         ours=lambda cell: ours(cell, outcome["seeds"]),
         signed=signed,
         troubles=troubles(outcome),
-        verdict=lambda cell: (SIGNS[verdict(cell)], verdict(cell)),
+        beside_paper=lambda cell: (SIGNS[beside_paper(cell)], beside_paper(cell)),
     )

@@ -10,40 +10,33 @@ from typing import Any
 
 import numpy as np
 
-from fedtailor.figures import COLOURS, curve, figure, file_of, look, tidy
+from fedtailor.figures.charts import Curve, draw_boxes, draw_curves, panel_grid
+from fedtailor.figures.style import figure, look, save_figure, tidy
+from fedtailor.reproduce.declared.measures import MEASURES, result_and_history
 from fedtailor.reproduce.playing.cells import Cell
-from fedtailor.reproduce.playing.play import Task
-from fedtailor.reproduce.shown.measures import MEASURES, read_run
-from fedtailor.reproduce.shown.outcome import Part, over_seeds
-from fedtailor.results.folder import read_history, write_atomically
+from fedtailor.reproduce.playing.plan import ExperimentRuns
+from fedtailor.reproduce.playing.play import PlannedRun
+from fedtailor.reproduce.shown.outcome import mean_over_seeds
+from fedtailor.results.folder import read_history
 
-KINDS = ("png", "svg", "pdf")
-DOTS = 150  # per inch
 AT_ONCE = 3  # panels side by side
 # in the middle: what stands above a narrow picture is as broad as it
 ASIDE: dict[str, Any] = {"loc": "outside right center", "frameon": False, "fontsize": 8}
-Played = list[tuple[Cell, list[Task]]]
+FinishedCells = list[tuple[Cell, list[PlannedRun]]]
 
 
-def save(picture: Any, folder: Path, name: str) -> str:
-    """Writes a picture in all forms and returns the name of the one for pages."""
-    for kind in KINDS:
-        write_atomically(folder / f"{name}.{kind}", file_of(picture, kind, DOTS))
-    return f"{name}.png"
-
-
-def finished(part: Part) -> Played:
+def finished(part: ExperimentRuns) -> FinishedCells:
     """Cells that have at least one finished run, with those runs."""
     found = [(cell, [t for t in tasks if t.finished]) for cell, tasks in part.cells]
     return [(cell, tasks) for cell, tasks in found if tasks]
 
 
-def _places(part: Part) -> dict[str, int]:
+def _places(part: ExperimentRuns) -> dict[str, int]:
     """Numbers of rows: one looks the same in every panel and whatever else is left out."""
     return {row.name: i for i, row in enumerate(part.experiment.rows)}
 
 
-def titled(part: Part, more: str = "") -> str:
+def titled(part: ExperimentRuns, more: str = "") -> str:
     """What stands above a picture; it says what is not as in the paper."""
     mark = f" [{part.mark}]" if part.mark else ""
     return f"{part.experiment.key}{more}{mark}"
@@ -56,25 +49,22 @@ def headline(picture: Any, text: str, size: int = 10) -> None:
 
 
 def _panels(
-    part: Part, played: Played, height: float = 3.0
-) -> tuple[Any, Iterator[tuple[Any, Played]]]:
+    part: ExperimentRuns, played: FinishedCells, height: float = 3.0
+) -> tuple[Any, Iterator[tuple[Any, FinishedCells]]]:
     """A figure with a panel for each column of the experiment."""
     columns = list(dict.fromkeys(cell.column for cell, _ in played))
     across = min(AT_ONCE, len(columns))
-    down = -(-len(columns) // across)
-    picture = figure(3.6 * across + 1.4, height * down + 0.5)
-    grid = picture.subplots(down, across, squeeze=False)
+    size = lambda down: (3.6 * across + 1.4, height * down + 0.5)
+    picture, grid = panel_grid(len(columns), across, size)
     headline(picture, titled(part))
 
-    def each() -> Iterator[tuple[Any, Played]]:
-        for panel, column in zip(grid.flat, columns, strict=False):
+    def each() -> Iterator[tuple[Any, FinishedCells]]:
+        for panel, column in zip(grid, columns, strict=True):
             panel.set_title(column, fontsize=10, parse_math=False)
             yield panel, [(cell, tasks) for cell, tasks in played if cell.column == column]
             tidy(panel)
-        for panel in grid.flat[len(columns) :]:
-            panel.set_visible(False)
         handles, labels = [], []
-        for panel in grid.flat:
+        for panel in grid:
             for handle, label in zip(*panel.get_legend_handles_labels(), strict=True):
                 if label not in labels:
                     handles.append(handle)
@@ -93,11 +83,13 @@ def _evaluated(folder: Path, key: str) -> list[tuple[dict[str, Any], float]]:
     return [(line, 100 * line[key]["mean"]) for line in history if line.get(key)]
 
 
-def _by_round(part: Part, folder: Path, key: str, across: str, name: str) -> list[str]:
+def _by_round(part: ExperimentRuns, folder: Path, key: str, across: str, name: str) -> list[str]:
     """Accuracy against something of the history, a line per row."""
     places, played = _places(part), finished(part)
     picture, panels = _panels(part, played)
+    x, y = "MB up and down" if across == "sent" else "round", "mean client accuracy (%)"
     for panel, cells in panels:
+        lines: list[Curve] = []
         arrivals: set[int] = set()
         for cell, tasks in cells:
             runs = [_evaluated(t.folder, key) for t in tasks]
@@ -107,34 +99,33 @@ def _by_round(part: Part, folder: Path, key: str, across: str, name: str) -> lis
             place = scale * np.mean([[line[across] for line, _ in run] for run in runs], axis=0)
             scores = np.array([[score for _, score in run] for run in runs])
             band = (scores.min(axis=0), scores.max(axis=0)) if len(scores) > 1 else None
-            curve(panel, places[cell.row], cell.row, place, scores.mean(axis=0), band)
+            lines.append(Curve(places[cell.row], cell.row, place, scores.mean(axis=0), band))
             if key == "pre_present":
-                history = read_run(tasks[0].folder)[1]  # somebody may come in any round
+                history = result_and_history(tasks[0].folder)[1]  # somebody may come in any round
                 arrivals |= {line["round"] for line in history if "joined" in line}
+        draw_curves(panel, lines, x, part.experiment.y or y)
         for number in sorted(arrivals):
             panel.axvline(number, color="#7F7F7F", linewidth=0.9, linestyle=":")
-        panel.set_xlabel("MB up and down" if across == "sent" else "round")
         panel.locator_params(axis="x", integer=across == "round", nbins=6)
-        panel.set_ylabel(part.experiment.y or "mean client accuracy (%)")
-    return [save(picture, folder, name)]
+    return [save_figure(picture, folder, name)]
 
 
-def curves(part: Part, folder: Path) -> list[str]:
+def curves_picture(part: ExperimentRuns, folder: Path) -> list[str]:
     """Accuracy by round, a line per row, the range over seeds as a band."""
     return _by_round(part, folder, "pre", "round", "curves")
 
 
-def sent(part: Part, folder: Path) -> list[str]:
+def sent_picture(part: ExperimentRuns, folder: Path) -> list[str]:
     """Accuracy against what was sent until then."""
     return _by_round(part, folder, "pre", "sent", "bytes")
 
 
-def join(part: Part, folder: Path) -> list[str]:
+def join_picture(part: ExperimentRuns, folder: Path) -> list[str]:
     """Accuracy of the clients that are there by round; a line marks those that come later."""
     return _by_round(part, folder, "pre_present", "round", "join")
 
 
-def sweep(part: Part, folder: Path) -> list[str]:
+def sweep_picture(part: ExperimentRuns, folder: Path) -> list[str]:
     """The metric by what is varied; the paper's values, where it prints them, as hollow marks."""
     played = finished(part)
     picture = figure(6.0, 3.8)
@@ -145,10 +136,10 @@ def sweep(part: Part, folder: Path) -> list[str]:
             if cell.row != row or cell.x is None:
                 continue
             measure = MEASURES[cell.metric]
-            found = [measure.read(*read_run(t.folder)) for t in tasks]
+            found = [measure.read(*result_and_history(t.folder)) for t in tasks]
             values = [v for v in found if v and isfinite(v.main)]
             if values:
-                ours = over_seeds(values)  # as in the table
+                ours = mean_over_seeds(values)  # as in the table
                 points.append((cell.x, ours["mean"], ours["std"] or 0.0, cell.published))
         points.sort(key=lambda point: point[0])
         if not points:
@@ -166,23 +157,20 @@ def sweep(part: Part, folder: Path) -> list[str]:
     headline(picture, titled(part))
     tidy(axes)
     picture.legend(**ASIDE)
-    return [save(picture, folder, "sweep")]
+    return [save_figure(picture, folder, "sweep")]
 
 
-def spread(part: Part, folder: Path) -> list[str]:
+def spread_picture(part: ExperimentRuns, folder: Path) -> list[str]:
     """How the clients' accuracies are spread: a box per row, every client a dot."""
     picture, panels = _panels(part, finished(part), 3.6)
     for panel, cells in panels:
         values = []
         for _, tasks in cells:
-            each = [list(read_run(t.folder)[0]["per_client"].values()) for t in tasks]
+            each = [list(result_and_history(t.folder)[0]["per_client"].values()) for t in tasks]
             mean = 100 * np.array(each, dtype=float).mean(axis=0)
             values.append(mean[np.isfinite(mean)])
-        panel.boxplot(values, widths=0.55, showfliers=False, medianprops={"color": COLOURS[2]})
-        for number, found in enumerate(values, start=1):
-            aside = number + 0.2 * np.linspace(-1, 1, len(found))  # the same each time
-            panel.scatter(aside, found, s=8, color=COLOURS[1], alpha=0.5, linewidths=0, zorder=3)
+        draw_boxes(panel, values)
         names = [cell.row for cell, _ in cells]
         panel.set_xticks(range(1, len(names) + 1), names, rotation=30, ha="right", fontsize=8)
         panel.set_ylabel(part.experiment.y or "client accuracy (%)")
-    return [save(picture, folder, "spread")]
+    return [save_figure(picture, folder, "spread")]

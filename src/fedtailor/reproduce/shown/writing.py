@@ -23,22 +23,22 @@ NAMED = 3  # cells with the same trouble; of others the number is enough
 SIGNS = {"above": "▲", "below": "▼", "within": "≈", "": ""}  # where colour cannot say it
 
 
-def number(value: float | None) -> str:
+def two_digits(value: float | None) -> str:
     """Two digits, as papers have it."""
     if value is None:
         return "–"
     return INFINITE if isinf(value) else f"{value:.2f}"
 
 
-def shown(cell: dict[str, Any]) -> str:
+def cell_text(cell: dict[str, Any]) -> str:
     """Mean, standard deviation and groups of a cell: ours or the paper's."""
     if cell["mean"] is None:
-        return cell.get("text") or number(None)  # what JSON has no word for
-    text = number(cell["mean"])
+        return cell.get("text") or two_digits(None)  # what JSON has no word for
+    text = two_digits(cell["mean"])
     if cell.get("std") is not None:
-        text += f"±{number(cell['std'])}"
+        text += f"±{two_digits(cell['std'])}"
     if cell.get("low") is not None:
-        text += f" ({number(cell['low'])}/{number(cell['high'])})"
+        text += f" ({two_digits(cell['low'])}/{two_digits(cell['high'])})"
     return text
 
 
@@ -47,7 +47,7 @@ def has_number(cell: Cell) -> bool:
     return cell["mean"] is not None or bool(cell.get("text"))
 
 
-def counted(cell: Cell) -> int:
+def seeds_in_mean(cell: Cell) -> int:
     """How many seeds are in its mean: a run may lack the number that is asked for."""
     return sum(bool(seed.get("text")) or seed["main"] is not None for seed in cell["seeds"])
 
@@ -65,11 +65,11 @@ def ours(cell: Cell, wanted: int) -> str:
       wanted: the number of seeds that it should have.
     """
     if cell["status"] == "done":
-        return shown(cell)
+        return cell_text(cell)
     if not has_number(cell):
         return str(cell["reason"] if cell["status"] == "running" else cell["status"])
     failed = ", failed" if cell["status"] == "failed" else ""
-    return f"{shown(cell)} ({counted(cell)} of {wanted} seeds{failed})"
+    return f"{cell_text(cell)} ({seeds_in_mean(cell)} of {wanted} seeds{failed})"
 
 
 def ranks_of(outcome: Outcome) -> str:
@@ -77,10 +77,12 @@ def ranks_of(outcome: Outcome) -> str:
     return str(outcome.get("ranks", "rows"))
 
 
-def in_order(cells: Iterable[Cell], name: str, ranks: str = "rows") -> list[Cell]:
-    """Cells of a column (or of a row, where columns are ranked) that Kendall's τ counts: two
-    numbers, which infinity is not, and of one unit, the first one's: an accuracy is neither more
-    nor less than a cost."""
+def comparable_cells(cells: Iterable[Cell], name: str, ranks: str = "rows") -> list[Cell]:
+    """Cells of a column (or of a row, where columns are ranked) that Kendall's τ counts.
+
+    They have two numbers, which infinity is not, of one unit, the first one's: an accuracy is
+    neither more nor less than a cost.
+    """
     side = "column" if ranks == "rows" else "row"
     here = [c for c in cells if c[side] == name and c["paper"]]
     return [
@@ -91,12 +93,11 @@ def in_order(cells: Iterable[Cell], name: str, ranks: str = "rows") -> list[Cell
 
 
 def order(outcome: Outcome, name: str) -> str:
-    """Kendall's τ of a column, over how many rows, and how many of these wait for more seeds; where
-    columns are ranked, that of a row."""
+    """Kendall's τ of a column (or row), over how many rows, and how many wait for more seeds."""
     found, ranks = outcome["tau"][name], ranks_of(outcome)
-    some = sum(map(is_partial, in_order(outcome["cells"], name, ranks)))
+    some = sum(map(is_partial, comparable_cells(outcome["cells"], name, ranks)))
     waiting = f", {some} of them with some seeds only" if some else ""
-    return f"{number(found['tau'])} ({found[ranks]} {ranks}{waiting})"
+    return f"{two_digits(found['tau'])} ({found[ranks]} {ranks}{waiting})"
 
 
 def signed(value: float | None) -> str:
@@ -104,7 +105,7 @@ def signed(value: float | None) -> str:
     return "–" if value is None else f"{value:+.2f}"
 
 
-def verdict(cell: Cell | None) -> str:
+def beside_paper(cell: Cell | None) -> str:
     """How a cell lies to the paper's: `above`, `below`, `within`, or nothing where that is open."""
     if cell is None or cell["outside"] is None or cell["status"] != "done":
         return ""
@@ -134,7 +135,7 @@ def as_csv(outcome: Outcome) -> str:
         line |= {f"paper_{k}": paper.get(k) for k in ("std", "low", "high")}
         line |= {"mean": _mean(cell), "paper_mean": _mean(paper)}
         line |= {"experiment": outcome["experiment"], "scale": outcome["scale"]}
-        line |= {"seeds": counted(cell), "seeds_wanted": outcome["seeds"]}
+        line |= {"seeds": seeds_in_mean(cell), "seeds_wanted": outcome["seeds"]}
         line |= {"paper": paper.get("text", "")}
         writer.writerow(line)
     return out.getvalue()

@@ -10,7 +10,7 @@ from fedtailor.core.errors import BadInput, unknown
 from fedtailor.reproduce.playing.cells import Cell
 
 
-class Choosing(NamedTuple):
+class CellFilter(NamedTuple):
     """Names of the rows and columns that are wanted; None where all are."""
 
     rows: frozenset[str] | None = None
@@ -35,7 +35,9 @@ def _matches_nothing(pattern: str, cells: Sequence[Cell]) -> BadInput:
     return unknown("row or column in --only", pattern.strip(), known)
 
 
-def choose(only: Sequence[str], cells: Sequence[Cell], *, only_here: bool = True) -> Choosing:
+def filter_cells(
+    only: Sequence[str], cells: Sequence[Cell], *, only_here: bool = True
+) -> CellFilter:
     """What `--only` means: of rows those that are named, of columns those that are named.
 
     Args:
@@ -59,7 +61,7 @@ def choose(only: Sequence[str], cells: Sequence[Cell], *, only_here: bool = True
             chosen_columns |= in_columns
     if only and not chosen_rows and not chosen_columns:
         raise _matches_nothing(" ".join(only), cells)
-    found = Choosing(
+    found = CellFilter(
         frozenset(chosen_rows) if chosen_rows else None,
         frozenset(chosen_columns) if chosen_columns else None,
     )

@@ -11,7 +11,7 @@ from fedtailor.results.collect import CollectedRuns
 
 
 @dataclass(frozen=True)
-class Wish:
+class FigureOptions:
     """What a caller may choose.
 
     Attributes:
@@ -26,12 +26,12 @@ class Wish:
 
 
 # (what lies in the folders, what is wanted) -> a matplotlib figure; raises BadInput if the folders
-# do not hold what it needs. The wish has a width by then.
-Draw = Callable[[CollectedRuns, Wish], Any]
+# do not hold what it needs. The options has a width by then.
+DrawFigure = Callable[[CollectedRuns, FigureOptions], Any]
 
 
 @dataclass(frozen=True)
-class Picture:
+class FigureKind:
     """A figure that `fedtailor figure` can draw.
 
     Attributes:
@@ -44,6 +44,6 @@ class Picture:
 
     shows: str
     needs: str
-    draw: Draw
+    draw: DrawFigure
     width: float = COLUMN
     against: bool = False

@@ -7,23 +7,23 @@ from typing import Any
 from fedtailor.core.errors import BadInput, unknown
 from fedtailor.results.config import settings as known_settings
 
-MAY_BE_GIVEN = (
+ALLOWED_SETTINGS = (
     "data_dir", "hub", "device", "compile", "precision", "chunk", "checkpoint_every",
 )  # fmt: skip
 
 
-def check_given(given: dict[str, Any]) -> None:
+def check_allowed(given: dict[str, Any]) -> None:
     """Looks whether settings may be given.
 
     Raises:
       BadInput: one is the paper's: results would look as if they were made as in the paper.
     """
     for name, value in given.items():
-        if name in MAY_BE_GIVEN:
+        if name in ALLOWED_SETTINGS:
             continue
         if name not in known_settings():
-            raise unknown("setting", name, MAY_BE_GIVEN)
+            raise unknown("setting", name, ALLOWED_SETTINGS)
         raise BadInput(
             f"setting '{name}' is {value!r}: the paper says what it is; declare an experiment of "
-            f"your own (papers) to change it; may be given: {', '.join(MAY_BE_GIVEN)}"
+            f"your own (papers) to change it; may be given: {', '.join(ALLOWED_SETTINGS)}"
         )

@@ -9,7 +9,7 @@ import pytest
 
 from fedtailor.core.errors import BadInput
 from fedtailor.reproduce import reproduce
-from fedtailor.reproduce.declared.given import MAY_BE_GIVEN, check_given
+from fedtailor.reproduce.declared.allowed_settings import ALLOWED_SETTINGS, check_allowed
 
 PAPERS = Path(__file__).parents[1] / "papers"
 
@@ -32,4 +32,4 @@ def test_a_setting_of_the_paper_is_refused_and_nothing_is_written(
 
 
 def test_where_and_how_quickly_may_be_given() -> None:
-    check_given(dict.fromkeys(MAY_BE_GIVEN))
+    check_allowed(dict.fromkeys(ALLOWED_SETTINGS))

@@ -11,15 +11,14 @@ from typing import Any
 from fedtailor.core.errors import BadInput
 from fedtailor.reproduce.declared.declare import find_experiments, read_papers
 from fedtailor.reproduce.playing.cells import Scale
-from fedtailor.reproduce.playing.plan import Plan, make_plan
-from fedtailor.reproduce.shown.outcome import Part
+from fedtailor.reproduce.playing.plan import ExperimentRuns, ReproductionPlan, plan_runs
 from fedtailor.results.folder import write_atomically, written_to
 
-ASKED = "asked.json"
+REQUEST = "asked.json"
 
 
 @dataclass
-class Asked:
+class ReproductionRequest:
     """As on the command line.
 
     Attributes:
@@ -36,44 +35,46 @@ class Asked:
     papers: Path | None = None
     command: str = ""
 
-    def plan(self, names: Sequence[str], out: Path, **how: Any) -> Plan:
-        """What is to be run for some experiments; `how` is for `make_plan`."""
+    def plan(self, names: Sequence[str], out: Path, **how: Any) -> ReproductionPlan:
+        """What is to be run for some experiments; `how` is for `plan_runs`."""
         experiments = find_experiments(names, read_papers(self.papers))
-        return make_plan(experiments, self.scale, out, only=self.only, given=self.given, **how)
+        return plan_runs(experiments, self.scale, out, only=self.only, given=self.given, **how)
 
-    def keep(self, plan: Plan) -> None:
+    def keep(self, plan: ReproductionPlan) -> None:
         """Writes it down where `fedtailor watch` finds it."""
         kept = asdict(self) | {"papers": str(self.papers.resolve()) if self.papers else None}
         for part in plan.parts:
             with written_to(folder := plan.folder(part)):
-                write_atomically(folder / ASKED, json.dumps(kept, indent=1) + "\n")
+                write_atomically(folder / REQUEST, json.dumps(kept, indent=1) + "\n")
 
 
-def read_asked(folder: Path) -> Asked:
+def read_request(folder: Path) -> ReproductionRequest:
     """What was asked for last in an experiment's folder.
 
     Raises:
       BadInput: the file is broken.
     """
     try:
-        kept = json.loads((folder / ASKED).read_text(encoding="utf-8"))
+        kept = json.loads((folder / REQUEST).read_text(encoding="utf-8"))
         scale = {f.name: kept["scale"][f.name] for f in fields(Scale)}
         only, papers = [str(name) for name in kept["only"]], kept["papers"]
-        found = Asked(Scale(**scale), only, dict(kept["given"]), None, str(kept["command"]))
+        found = ReproductionRequest(
+            Scale(**scale), only, dict(kept["given"]), None, str(kept["command"])
+        )
         if papers is not None:
             found.papers = Path(str(papers))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise BadInput(f"'{folder / ASKED}' is broken ({error}): reproduce it anew") from None
+        raise BadInput(f"'{folder / REQUEST}' is broken ({error}): reproduce it anew") from None
     return found
 
 
-def part_of(folder: Path) -> tuple[Part, str]:
+def part_of(folder: Path) -> tuple[ExperimentRuns, str]:
     """The experiment that a folder is for, as it was last asked for, and the command.
 
     Raises:
       BadInput: something of it is broken, or declared no longer.
     """
-    asked = read_asked(folder)
+    asked = read_request(folder)
     whole = folder.resolve()
     name = f"{whole.parent.name}/{whole.name}"
     # what was asked for may name rows of other experiments: that was checked then

@@ -122,7 +122,7 @@ MEASURES: dict[str, Measure] = {
 }
 
 
-def read_run(folder: Path) -> tuple[Result, History]:
+def result_and_history(folder: Path) -> tuple[Result, History]:
     """A finished run's result and history."""
     try:
         result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
