@@ -39,13 +39,11 @@ from fedtailor.engine import Simulation
 from fedtailor.federation.coordinator.federation_file import read_federation
 from fedtailor.federation.coordinator.progress import (
     ask_to_stop,
-    folder_of,
     round_now,
     rounds_of,
     wait_for_end,
 )
 from fedtailor.federation.coordinator.store import EVENTS, HISTORY, is_played, read_lines
-from fedtailor.federation.deploy.demo import start_script, wait_until
 from fedtailor.federation.deploy.processes import ProcessGroup, descendants, free_port
 from fedtailor.federation.deploy.project import read_project
 from fedtailor.federation.deploy.project_files import ProjectSpec, write_project
@@ -117,7 +115,7 @@ class Havoc:
         """Brings back who is due."""
         for name in [n for n, due in self.back.items() if now >= due]:
             del self.back[name]
-            start_script(self.group, name, self.folders[name], self.env)
+            self.group.start_script(name, self.folders[name], self.env)
             self.done["came back"] += 1
         for name in [n for n, (_, due) in self.frozen.items() if now >= due]:
             with suppress(ProcessLookupError):
@@ -179,23 +177,23 @@ def soak(arguments: argparse.Namespace, root: Path) -> dict[str, Any]:
     )  # fmt: skip
     project = read_project(write_project(root / "soak", spec), insecure=False)
     found, link = read_federation(project.file), project.link()
-    folder, env = folder_of(found), os.environ | {"PYTHON": sys.executable}
+    folder, env = found.state_folder, os.environ | {"PYTHON": sys.executable}
     folders = {name: project.folder / "sites" / name for name in names}
     memory: list[dict[str, float]] = []
     seen: set[int] = set()
     with ProcessGroup(project.folder / "logs") as group:
-        start_script(group, "coordinator", project.folder / "coordinator", env)
-        wait_until(link.listens, group, "coordinator", "listen")
+        group.start_script("coordinator", project.folder / "coordinator", env)
+        group.wait_until(link.listens, "coordinator", "listen")
         marks = link.home / "registered"
-        wait_until(
+        group.wait_until(
             lambda: marks.is_dir() and len(list(marks.iterdir())) == len(names),
-            group, "coordinator", "take all keys in", seconds=30.0 * len(names),
+            "coordinator", "take all keys in", seconds=30.0 * len(names),
         )  # fmt: skip
         for name in names:
             group.site_files.add(folders[name] / "site.toml")
-            start_script(group, name, folders[name], env)
+            group.start_script(name, folders[name], env)
         link.submit(project.file)
-        wait_until(lambda: bool(rounds_of(folder)), group, "coordinator", "play", seconds=900.0)
+        group.wait_until(lambda: bool(rounds_of(folder)), "coordinator", "play", seconds=900.0)
         havoc = Havoc(group, folders, env, arguments.seed)
         begun = time.monotonic()
         next_strike, next_sample = begun, begun

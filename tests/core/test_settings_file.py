@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import pytest
 
 from fedtailor.core.errors import BadInput
-from fedtailor.core.options import Count, Share
+from fedtailor.core.options import Count
 from fedtailor.core.settings_file import check_table, read_toml, remaining, setting
 
 
@@ -30,10 +30,11 @@ class Ward:
     name: str = setting("what people call it", "ward")
     note: str = setting("anything", "")
     full: bool = setting("whether it is", False)
-    share: Share = setting("of the house", 0.5, takes="a part of 1")
+    share: Annotated[float, (0.0, 1.0), "a part of 1"] = setting("of the house", 0.5)
     kind: Literal["acute", "day"] = setting("of ward", "acute")
     folder: Path | None = setting("where its files lie", None)
     doctors: tuple[str, ...] = setting("their names", ())
+    nurses: Annotated[tuple[str, ...], "names"] | None = setting("their names", None)
     first: Bed | None = setting("the first bed", None)
     all: tuple[Bed, ...] = setting("every bed", ())
     by_door: dict[str, Bed] = setting("beds by door", {})
@@ -79,7 +80,9 @@ def test_every_kind_of_entry() -> None:
         ({"kind": "daily"}, "unknown kind 'daily': did you mean 'day'?"),
         ({"folder": 1}, "folder is 1: give text"),
         ({"doctors": "A"}, "doctors is 'A': give a list, each text"),
-        ({"doctors": [1]}, "doctors is 1: give"),
+        ({"doctors": [1]}, "doctors is 1: give a list, each text"),
+        ({"nurses": "A"}, "nurses is 'A': give names"),
+        ({"nurses": [1]}, "nurses is 1: give names"),
         ({"first": 1}, "w.toml, first: is 1: write a table"),
         ({"first": {}}, "w.toml, first: name is missing: give its name"),
         ({"all": [{"name": "two", "wide": 1}]}, "w.toml, all 'two': unknown setting 'wide'"),

@@ -7,14 +7,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from fedtailor.core.errors import BadInput
 from fedtailor.federation.deploy.keys import Certificates, make_certificates, make_node_key
 from fedtailor.federation.deploy.link import Link
 from fedtailor.federation.deploy.processes import (
     ProcessGroup,
     free_port,
     superlink_command,
-    wait_until_it_listens,
 )
 from fedtailor.federation.site.node import environment
 
@@ -64,10 +62,8 @@ class Crew(ProcessGroup):
         command = superlink_command(
             self.certificates, self.host, self.port, self._home("coordinator") / "state.db"
         )
-        process = self._start("coordinator", "coordinator", command)
-        if not wait_until_it_listens(self.link, process):
-            log = self.folder / "coordinator.log"
-            raise BadInput(f"the coordinator did not start at {self.address}: see '{log}'")
+        self._start("coordinator", "coordinator", command)
+        self.wait_until(self.link.listens, "coordinator", "listen")
 
     def register(self, name: str) -> Path:
         """Makes a site's key, if it has none, and lets the coordinator know it."""

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import json as as_text
 import shutil
-import signal
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -40,19 +37,9 @@ app = typer.Typer(
 app.command()(init)
 
 
-@contextmanager
-def _ended_by_signals() -> Iterator[None]:
-    """Within, being told to end is like Ctrl-C: what was started is stopped first."""
-
-    def end(number: int, frame: Any) -> None:
-        raise KeyboardInterrupt
-
-    before = {n: signal.signal(n, end) for n in (signal.SIGTERM, signal.SIGHUP)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def _end(number: int, frame: Any) -> None:
+    """Being told to end is like Ctrl-C: what was started is stopped first."""
+    raise KeyboardInterrupt
 
 
 @app.command()
@@ -80,21 +67,24 @@ def demo(
     from fedtailor.cli.federation_view import FederationView, gains_table
     from fedtailor.cli.showing import in_bytes, out
     from fedtailor.federation.coordinator.federation_file import read_federation
-    from fedtailor.federation.coordinator.progress import folder_of, traffic_of
+    from fedtailor.federation.coordinator.progress import traffic_of
     from fedtailor.federation.deploy.demo import demo_project, model_cards, play_demo
+    from fedtailor.federation.deploy.processes import signals_to
+    from fedtailor.federation.protocol.ipc import require_unix
     from fedtailor.results.config import make_config
 
+    require_unix()
     count, total = parse_number("--sites", sites, int, 1), parse_number("--rounds", rounds, int, 1)
     make_config(method, {"rounds": total}, {})
     scratch = None if keep else Path(tempfile.mkdtemp(prefix="fedtailor-demo-"))
     begun = time.monotonic()
     try:
-        with _ended_by_signals():
+        with signals_to(_end, "SIGTERM", "SIGHUP"):
             project = demo_project(keep or scratch / "demo", method, total, count, insecure)  # type: ignore[operator]
             with FederationView(method, total) as view:
                 ending = play_demo(project, count, view.tell, view.say)
         cards = model_cards(project, count)
-        traffic = traffic_of(folder_of(read_federation(project.file)))
+        traffic = traffic_of(read_federation(project.file).state_folder)
     finally:
         if scratch:
             shutil.rmtree(scratch, ignore_errors=True)
@@ -136,53 +126,41 @@ def run(
     require_flower()
     from fedtailor.cli.federation_view import FederationView, finished_table
     from fedtailor.cli.showing import out
+    from fedtailor.federation.coordinator import progress, store
     from fedtailor.federation.coordinator.federation_file import read_federation
-    from fedtailor.federation.coordinator.progress import (
-        finished_of,
-        folder_of,
-        follow,
-        forget_stop,
-        round_now,
-        rounds_of,
-    )
-    from fedtailor.federation.coordinator.store import (
-        EVENTS,
-        check_version,
-        is_played,
-        read_lines,
-    )
     from fedtailor.federation.deploy.project import check_scripts, read_project
 
     rules = rules_of(min_sites, deadline)
     project = read_project(folder, insecure=insecure)
     found, link = read_federation(project.file), project.link()
-    kept, rounds = folder_of(found), found.plan.rounds
-    if is_played(kept):
+    kept, rounds = found.state_folder, found.plan.rounds
+    if store.is_played(kept):
         raise BadInput(
             f"'{folder}' is being played already: see fedtailor federation status {folder}"
         )
-    check_version(kept)
+    store.check_version(kept)
     if not link.listens():
         check_scripts(project.folder)
         raise BadInput(
             f"no coordinator at {link.address}: start it with sh {folder}/coordinator/start.sh"
         )
-    forget_stop(kept)
-    since = len(read_lines(kept / EVENTS))
-    with FederationView(found.plan.method, rounds, round_now(kept)) as view:
-        view.say("starting" if not rounds_of(kept) else f"going on after round {round_now(kept)}")
+    progress.forget_stop(kept)
+    since = len(store.read_lines(kept / store.EVENTS))
+    done = progress.round_now(kept)
+    with FederationView(found.plan.method, rounds, done) as view:
+        view.say("starting" if not progress.rounds_of(kept) else f"going on after round {done}")
         flower_run = link.submit(project.file, **rules)
         try:
-            ending = follow(kept, link.status, flower_run, since, view.tell)
+            ending = progress.follow(kept, link.status, flower_run, since, view.tell)
         except KeyboardInterrupt:
             sys.stderr.write(
                 f"fedtailor: no longer followed, but it goes on; stop it with: fedtailor "
                 f"federation stop {folder}{' --insecure' if insecure else ''}\n"
             )
             raise typer.Exit(130) from None
-    sites = finished_of(kept)
+    sites = progress.finished_of(kept)
     if json:
-        said = {"ending": ending._asdict(), "rounds": round_now(kept), "sites": sites}
+        said = {"ending": ending._asdict(), "rounds": progress.round_now(kept), "sites": sites}
         sys.stdout.write(as_text.dumps(said, indent=1) + "\n")
     elif ending.kind == "finished":
         out.print(finished_table(found.plan.method, sites))
@@ -191,7 +169,7 @@ def run(
             out.print(f"{missing} sites have no model yet: start them and run again.")
     if ending.kind != "finished":
         sys.stderr.write(
-            f"fedtailor: {ending.kind} after round {round_now(kept)} of {rounds}: "
+            f"fedtailor: {ending.kind} after round {progress.round_now(kept)} of {rounds}: "
             f"{ending.detail}; go on with: fedtailor federation run {folder}\n"
         )
         raise typer.Exit(1)
@@ -229,36 +207,30 @@ def stop(
     Example: fedtailor federation stop wards
     """
     from fedtailor.cli.showing import err, out
+    from fedtailor.federation.coordinator import progress
     from fedtailor.federation.coordinator.federation_file import read_federation
-    from fedtailor.federation.coordinator.progress import (
-        ask_to_stop,
-        folder_of,
-        forget_stop,
-        is_over,
-        round_now,
-        wait_for_end,
-    )
     from fedtailor.federation.coordinator.store import is_played
     from fedtailor.federation.deploy.project import read_project
 
     limit = parse_number("--wait", seconds, float, 0)
     found = read_federation(read_project(folder, insecure=insecure).file)
-    kept = folder_of(found)
+    kept = found.state_folder
+    done = progress.round_now(kept)
     if not is_played(kept):
-        out.print(f"Nothing is being played; {round_now(kept)} of {found.plan.rounds} rounds done.")
+        out.print(f"Nothing is being played; {done} of {found.plan.rounds} rounds done.")
         return
-    ask_to_stop(kept)
+    progress.ask_to_stop(kept)
     with err.status("waiting for the end of the round..."):
-        ended = wait_for_end(kept, limit)
+        ended = progress.wait_for_end(kept, limit)
     if not ended:
         sys.stderr.write(f"fedtailor: still playing after {limit:g} s; it will stop by itself\n")
         raise typer.Exit(1)
-    forget_stop(kept)
-    if is_over(kept, found.plan.rounds):
+    progress.forget_stop(kept)
+    if progress.is_over(kept, found.plan.rounds):
         out.print(f"All {found.plan.rounds} rounds had been played: it finished.")
         return
     out.print(
-        f"Stopped after round {round_now(kept)} of {found.plan.rounds}; go on with: "
+        f"Stopped after round {progress.round_now(kept)} of {found.plan.rounds}; go on with: "
         f"fedtailor federation run {folder}"
     )
 

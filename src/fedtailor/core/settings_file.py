@@ -1,9 +1,10 @@
 """Settings files: a dataclass declares what a TOML table may hold, and is what comes of it.
 
 A field's type says what an entry takes: a number (with limits, see `core.options`), text, a truth
-value, a choice of words, a path, a list, a table, or another declaration; what no type can say is
-checked in the dataclass's `__post_init__`. Whatever does not fit is one line that names the file,
-the entry, its value and, for a slip, the nearest known entry.
+value, a choice of words, a path, a list, a table, or another declaration. It may say that in words
+of its own: `Annotated[float, (0.0, 9.9), "metres"]`. What no type can say is checked in the
+dataclass's `__post_init__`. Whatever does not fit is one line that names the file, the entry, its
+value and, for a slip, the nearest known entry.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Callable, Collection
 from dataclasses import MISSING, field
 from math import isfinite
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from fedtailor.core.errors import BadInput, unknown
 from fedtailor.core.options import option_of
@@ -26,15 +27,14 @@ _ENTRY, _REST = "entry", "rest"  # keys of a field's metadata
 _TABLE, _TEXT = "a table", "text"
 
 
-def setting(meaning: str = "", default: Any = MISSING, *, takes: str = "") -> Any:
+def setting(meaning: str = "", default: Any = MISSING) -> Any:
     """Declares a field of a dataclass as an entry of a settings file.
 
     Args:
       meaning: what it is; said where it is missing.
       default: its value where it is missing; without one it must be there.
-      takes: what it takes, in words, where the type says too little.
     """
-    metadata = {_ENTRY: (meaning, takes)}
+    metadata = {_ENTRY: meaning}
     if isinstance(default, (dict, list)):
         return field(default_factory=default.copy, metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -109,17 +109,17 @@ def check_table(
         values[rest.name] = {k: v for k, v in found.items() if k not in entries}
     hints = typing.get_type_hints(kind, include_extras=True)
     for name, entry in entries.items():
-        hint, (meaning, takes) = hints[name], entry.metadata[_ENTRY]
+        hint, meaning = hints[name], entry.metadata[_ENTRY]
         needed = entry.default is MISSING and entry.default_factory is MISSING
         value = found.get(name)
         if needed and (value is None or value in ("", [], {})):
-            raise BadInput(f"{where}: {name} is missing: give {meaning or takes or _words(hint)}")
+            raise BadInput(f"{where}: {name} is missing: give {meaning or _words(hint)}")
         if name not in found:
             continue
         # where the usual text is empty, an empty one stands for it
         if isinstance(value, str) and not value.strip() and entry.default != "":
-            raise BadInput(f"{where}: {name} is {value!r}: give {takes or _words(hint)}")
-        values[name] = _Entry(name, where, takes, base).read(value, hint)
+            raise BadInput(f"{where}: {name} is {value!r}: give {_words(hint)}")
+        values[name] = _Entry(name, where, _words(hint), base).read(value, hint)
     try:
         return kind(**values)
     except BadInput as error:  # what the dataclass itself finds
@@ -134,23 +134,22 @@ class _Entry(typing.NamedTuple):
     takes: str
     base: Path | None
 
-    def _fault(self, value: Any, hint: Any) -> BadInput:
-        takes = self.takes or _words(hint)
-        return BadInput(f"{self.where}: {self.name} is {value!r}: give {takes}")
+    def _fault(self, value: Any) -> BadInput:
+        return BadInput(f"{self.where}: {self.name} is {value!r}: give {self.takes}")
 
     def read(self, value: Any, hint: Any) -> Any:
         """The value, checked, as its type has it."""
-        hint = _without_none(hint)
+        hint, _ = _plain_type(hint)
         if dataclasses.is_dataclass(hint):
             where = f"{self.where}, {self.name}"
             return check_table(value, typing.cast(type, hint), where, base=self.base)
         if get_origin(hint) is tuple:
             if not isinstance(value, list):
-                raise self._fault(value, hint)
+                raise self._fault(value)
             return tuple(self._item(i, v, get_args(hint)[0]) for i, v in enumerate(value))
         if get_origin(hint) is dict:
             if not isinstance(value, dict):
-                raise self._fault(value, hint)
+                raise self._fault(value)
             each = get_args(hint)[1]
             return value if each is Any else {k: self._named(k, v, each) for k, v in value.items()}
         if hint is Path:
@@ -165,7 +164,7 @@ class _Entry(typing.NamedTuple):
         return self._named(name if isinstance(name, str) else str(number + 1), value, hint)
 
     def _named(self, name: str, value: Any, hint: Any) -> Any:
-        return self._replace(name=f"{self.name} '{name}'").read(value, hint)
+        return self._replace(name=f"{self.name} '{name}'", takes=_words(hint)).read(value, hint)
 
     def _plain(self, value: Any, hint: Any) -> Any:
         """A number, text or truth value: of the very type that was declared, and within limits."""
@@ -175,25 +174,31 @@ class _Entry(typing.NamedTuple):
         if kind is float and type(value) is int:
             value = float(value)
         if type(value) is not kind:
-            raise self._fault(value, hint)
+            raise self._fault(value)
         if option.choices and value not in option.choices:
             raise BadInput(f"{self.where}: {unknown(self.name, value, option.choices)}")
         if kind in (int, float):
             fits = option.low <= value <= option.high and (isfinite(value) or option.infinite)
             if not fits:
-                raise self._fault(value, hint)
+                raise self._fault(value)
         return value
 
 
-def _without_none(hint: Any) -> Any:
+def _plain_type(hint: Any) -> tuple[Any, str]:
+    """A type that may be left out as the type itself, and what was said of it in words."""
     if get_origin(hint) in (typing.Union, types.UnionType):
-        return next(a for a in get_args(hint) if a is not type(None))
-    return hint
+        hint = next(a for a in get_args(hint) if a is not type(None))
+    if get_origin(hint) is Annotated and isinstance(get_args(hint)[-1], str):
+        kind, *limits, words = get_args(hint)
+        return (Annotated[kind, limits[0]] if limits else kind), words
+    return hint, ""
 
 
 def _words(hint: Any) -> str:
     """What an entry of this type takes."""
-    hint = _without_none(hint)
+    hint, words = _plain_type(hint)
+    if words:
+        return words
     if dataclasses.is_dataclass(hint) or get_origin(hint) is dict:
         return _TABLE
     if get_origin(hint) is tuple:

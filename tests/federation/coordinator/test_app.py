@@ -11,7 +11,7 @@ from fedtailor.federation.coordinator import app as module
 from fedtailor.federation.coordinator import progress as follow_module
 from fedtailor.federation.coordinator.app import run_coordinator
 from fedtailor.federation.coordinator.federation_file import read_federation
-from fedtailor.federation.coordinator.progress import Ending, folder_of, follow
+from fedtailor.federation.coordinator.progress import Ending, follow
 from fedtailor.federation.coordinator.store import CoordinatorStore
 from tests.federation.trial import Trial
 
@@ -33,7 +33,7 @@ def test_a_second_run_that_gives_up_does_not_end_the_first(tmp_path, monkeypatch
     )
 
     def watch(run):
-        endings[run] = follow(folder_of(found), Running().status, run, 0, told.append)
+        endings[run] = follow(found.state_folder, Running().status, run, 0, told.append)
 
     watchers = [threading.Thread(target=watch, args=(run,)) for run in ("1", "2")]
     with store.played():  # the first is well

@@ -104,7 +104,7 @@ class FlowerTransport:
             elif isinstance(found.result, Exception):
                 del flights[found.place]
                 reason = f"Flower: {type(found.result).__name__}: {found.result}"
-                yield Answer(found.place, None, " ".join(reason.split())[:300], flight.down)
+                yield _no_answer(found.place, reason, flight)
             elif isinstance(found.result, Message):
                 del flights[found.place]
                 yield self._read(found.place, found.result, flight)
@@ -146,12 +146,16 @@ class FlowerTransport:
                 reason = f"Flower: {reply.error.reason} (code {reply.error.code})"
                 if reply.error.code == CANNOT_LOAD:
                     reason = OTHER_VERSION
-                return Answer(place, None, " ".join(reason.split())[:300], flight.down)
+                return _no_answer(place, reason, flight)
             packet = from_records(reply.content, self.limits)
             return Answer(place, packet, "", flight.down, envelope_bytes(reply.content, packet))
         except BadInput as error:
-            return Answer(place, None, str(error), flight.down)
+            return _no_answer(place, str(error), flight)
         except Exception as error:  # whatever one node sends must not end the others' round
             log.exception("the answer of place %d cannot be read", place)
             reason = f"its answer cannot be read ({type(error).__name__}: {error})"
-            return Answer(place, None, " ".join(reason.split())[:300], flight.down)
+            return _no_answer(place, reason, flight)
+
+
+def _no_answer(place: int, reason: str, flight: _Flight) -> Answer:
+    return Answer(place, None, " ".join(reason.split())[:300], flight.down)

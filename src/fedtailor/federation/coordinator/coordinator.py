@@ -88,14 +88,20 @@ class Coordinator:
             self._begin()
             while self.now.round < self.setup.plan.rounds:
                 self._score()
-                if self.store.stop_asked:
-                    raise Stopped(f"stopped after round {self.now.round}: a stop file was found")
+                self._stop_if_asked()
                 self.members.welcome()
-                line = self._round()
-                if self.watch:
-                    self.watch(line)
+                self._note(self._round())
             self._end()
         return self.store.history()
+
+    def _note(self, line: Line) -> None:
+        self.store.note(line)
+        if self.watch:
+            self.watch(line)
+
+    def _stop_if_asked(self) -> None:
+        if self.store.stop_asked:
+            raise Stopped(f"stopped after round {self.now.round}: a stop file was found")
 
     def _begin(self) -> None:
         """Waits for the sites; without all of them only when time is over."""
@@ -168,8 +174,7 @@ class Coordinator:
                 continue
             few = f"{len(responses.packets)} answers are too few"
             self.members.event("all", "round not counted", few)
-            if self.store.stop_asked:
-                raise Stopped(f"stopped after round {self.now.round}: a stop file was found")
+            self._stop_if_asked()
             time.sleep(self.rules.pause)
             self.members.welcome()
         raise Stopped(
@@ -195,14 +200,14 @@ class Coordinator:
         failed: dict[int, str],
         begun: float,
     ) -> Line:
-        """Makes a round's new state the server's, and writes everything down."""
+        """Makes a round's new state the server's; returns what is to be noted of it."""
         ids, _, up = gathered.whole()
         taken = set(ids.tolist())
         last = [self.now.round if i in taken else was for i, was in enumerate(self.now.last)]
         self.now = ServerCheckpoint(self.now.round + 1, server, last, self.now.sizes)
         self.members.round = self.now.round
         self.store.save(self.now)
-        line: Line = {
+        return {
             "round": self.now.round,
             "cohort": cohort,
             "taken": sorted(taken),
@@ -216,8 +221,6 @@ class Coordinator:
             },
             "seconds": round(time.monotonic() - begun, 3),
         }
-        self.store.note(line)
-        return line
 
     def _score(self) -> None:
         """Asks for scores where they are due after the latest round. They are a line of their own:
@@ -227,10 +230,7 @@ class Coordinator:
             return
         if any(line.get("round") == now and "scores" in line for line in self.store.history()):
             return
-        line: Line = {"round": now, "scores": self._everyone(SCORE)}
-        self.store.note(line)
-        if self.watch:
-            self.watch(line)
+        self._note({"round": now, "scores": self._everyone(SCORE)})
 
     def _everyone(self, kind: str) -> dict[str, Any]:
         """What all sites say of the model that they would use now."""
@@ -250,11 +250,7 @@ class Coordinator:
         done = self.store.history()
         if done and done[-1].get("finished", {}).keys() >= set(self.members.names.values()):
             return
-        finished = self._everyone(FINISH)
-        line: Line = {"round": self.now.round, "finished": finished}
-        self.store.note(line)
-        if self.watch:
-            self.watch(line)
+        self._note({"round": self.now.round, "finished": self._everyone(FINISH)})
 
 
 def _metrics(packet: Packet) -> dict[str, Any]:

@@ -53,17 +53,24 @@ class _File:
 
 
 class FederationFile(NamedTuple):
-    """Attributes:
-    id: of the federation.
-    folder: where the coordinator keeps everything.
-    plan: what all agree on.
-    rules: how long to wait for whom.
+    """What a coordinator's file says.
+
+    Attributes:
+      id: of the federation.
+      folder: where the coordinator keeps everything.
+      plan: what all agree on.
+      rules: how long to wait for whom.
     """
 
     id: str
     folder: Path
     plan: TrainingPlan
     rules: Rules
+
+    @property
+    def state_folder(self) -> Path:
+        """Where the coordinator keeps this federation."""
+        return self.folder / self.id
 
 
 def _preprocessing(config: Config, name: str, base: Path) -> tuple[Config, Encoder]:

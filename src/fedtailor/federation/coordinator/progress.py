@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedtailor.core.errors import BadInput
-from fedtailor.federation.coordinator.federation_file import FederationFile
 from fedtailor.federation.coordinator.store import (
     ENDS,
     EVENTS,
@@ -36,11 +35,6 @@ class Ending(NamedTuple):
 
     kind: str
     detail: str
-
-
-def folder_of(federation: FederationFile) -> Path:
-    """Where the coordinator keeps this federation."""
-    return federation.folder / federation.id
 
 
 def rounds_of(folder: Path) -> list[Line]:
@@ -199,7 +193,11 @@ def round_now(folder: Path) -> int:
     return int(found["round"]) if found else 0
 
 
+def last_end(folder: Path) -> Line:
+    """The event that the latest run ended with; empty if none has ended."""
+    return next((e for e in reversed(read_lines(folder / EVENTS)) if e.get("event") in ENDS), {})
+
+
 def is_over(folder: Path, rounds: int) -> bool:
     """Whether all rounds were played and the sites have been told."""
-    ended = [e["event"] for e in read_lines(folder / EVENTS) if e.get("event") in ENDS]
-    return round_now(folder) >= rounds and bool(ended) and ended[-1] == FINISHED
+    return round_now(folder) >= rounds and last_end(folder).get("event") == FINISHED

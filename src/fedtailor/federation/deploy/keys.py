@@ -13,10 +13,12 @@ DAYS = 365
 
 
 class Certificates(NamedTuple):
-    """Attributes:
-    authority: certificate that sites trust.
-    certificate: of the coordinator.
-    key: of the coordinator; nobody else may read it.
+    """Files for TLS.
+
+    Attributes:
+      authority: certificate that sites trust.
+      certificate: of the coordinator.
+      key: of the coordinator; nobody else may read it.
     """
 
     authority: Path

@@ -9,17 +9,17 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
+from fedtailor.core.errors import BadInput
 from fedtailor.federation.deploy.keys import Certificates
-from fedtailor.federation.deploy.link import Link
 from fedtailor.federation.protocol.ipc import stop_site
 
-START_SECONDS = 60.0
+READY_SECONDS = 90.0
 
 
 def free_port() -> int:
@@ -69,6 +69,25 @@ class ProcessGroup:
             )
         return self.started[name]
 
+    def start_script(self, name: str, folder: Path, env: dict[str, str]) -> None:
+        """Starts the coordinator or a site with the script in its folder."""
+        self.start(name, ["sh", str(folder / "start.sh")], env, folder)
+
+    def wait_until(
+        self, condition: Callable[[], bool], name: str, what: str, seconds: float = READY_SECONDS
+    ) -> None:
+        """Waits for something that a process is to do.
+
+        Raises:
+          BadInput: it ended, or took too long.
+        """
+        until = time.monotonic() + seconds
+        while not condition():
+            log = self.logs / f"{name}.log"
+            if self.started[name].poll() is not None or time.monotonic() > until:
+                raise BadInput(f"the {name} did not {what}: see '{log}' (keep it with --keep)")
+            time.sleep(0.1)
+
     def end(self, name: str, *, kill: bool = False, seconds: float = 10.0) -> None:
         """Ends a process with all that it started."""
         process = self.started.pop(name, None)
@@ -88,7 +107,7 @@ class ProcessGroup:
     def stop(self) -> None:
         """Ends everything that was started; a second Ctrl-C does not leave half of it behind."""
         names = sorted(self.started, key=lambda name: name == "coordinator")  # the sites first
-        with _undisturbed():
+        with signals_to(signal.SIG_IGN, "SIGINT", "SIGTERM"):
             for name in names:
                 _signal(self.started[name], signal.SIGTERM)
             for name in names:
@@ -111,16 +130,6 @@ def superlink_command(
         ]  # fmt: skip
     where = ["--host", listen, "--port", str(port), "--database", str(database)]
     return ["flower-superlink", *trust, *where, "--disable-runtime-dependency-installation"]
-
-
-def wait_until_it_listens(link: Link, process: subprocess.Popen[bytes]) -> bool:
-    """Whether the SuperLink came up before it ended, and in time."""
-    until = time.monotonic() + START_SECONDS
-    while time.monotonic() < until and process.poll() is None:
-        if link.listens():
-            return process.poll() is None  # somebody else may have had the port
-        time.sleep(0.1)
-    return False
 
 
 def _stat(pid: int) -> list[str]:
@@ -151,17 +160,18 @@ def descendants(pid: int) -> dict[int, str]:
 
 
 @contextmanager
-def _undisturbed() -> Iterator[None]:
+def signals_to(handler: Any, *names: str) -> Iterator[None]:
+    """Within, these signals go to a handler, as far as this system has them."""
     if threading.current_thread() is not threading.main_thread():
         yield  # signals are the main thread's affair
         return
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
+    numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
+    before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number, usual in before.items():
+            signal.signal(number, usual)
 
 
 def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:

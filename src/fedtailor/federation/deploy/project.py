@@ -53,15 +53,17 @@ def address_of(host: str, port: int) -> str:
 
 
 class Project(NamedTuple):
-    """Attributes:
-    folder: of the project.
-    file: the coordinator's file.
-    host: name or address at which sites find the coordinator.
-    port: of the same.
-    listen: address that it listens at.
-    contact: name or address at which this machine's own commands find it.
-    certificates: None without TLS.
-    keys: folder with the sites' public keys, `NAME.pub`.
+    """A project's folder, and where its coordinator runs.
+
+    Attributes:
+      folder: of the project.
+      file: the coordinator's file.
+      host: name or address at which sites find the coordinator.
+      port: of the same.
+      listen: address that it listens at.
+      contact: name or address at which this machine's own commands find it.
+      certificates: None without TLS.
+      keys: folder with the sites' public keys, `NAME.pub`.
     """
 
     folder: Path

@@ -9,13 +9,13 @@ from fedtailor.core.errors import BadInput
 from fedtailor.core.settings_file import read_toml
 from fedtailor.federation.coordinator.federation_file import read_federation
 from fedtailor.federation.coordinator.progress import (
-    folder_of,
+    last_end,
     round_now,
     rounds_of,
     sites_of,
     traffic_of,
 )
-from fedtailor.federation.coordinator.store import ENDS, EVENTS, is_played, read_lines
+from fedtailor.federation.coordinator.store import is_played
 from fedtailor.federation.deploy.link import Link
 from fedtailor.federation.deploy.project import read_project
 
@@ -40,14 +40,6 @@ def named_sites(project_folder: Path) -> list[str]:
     return [name for _, name in sorted(numbered)]
 
 
-def _ended(folder: Path) -> str:
-    ends = [e for e in read_lines(folder / EVENTS) if e.get("event") in ENDS]
-    if not ends:
-        return ""
-    detail = f": {ends[-1]['detail']}" if ends[-1].get("detail") else ""
-    return f"{ends[-1]['event']}{detail}"
-
-
 def project_status(folder: Path, *, insecure: bool) -> dict[str, Any]:
     """Everything that `fedtailor federation status` shows.
 
@@ -56,7 +48,8 @@ def project_status(folder: Path, *, insecure: bool) -> dict[str, Any]:
     """
     project = read_project(folder, insecure=insecure)
     found, link = read_federation(project.file), project.link()
-    kept, listens = folder_of(found), link.listens()
+    kept, listens = found.state_folder, link.listens()
+    ended = last_end(kept)
     keys = [path.stem for path in sorted(project.keys.glob("*.pub"))]
     names = list(dict.fromkeys([*named_sites(project.folder), *keys]))
     return {
@@ -70,5 +63,5 @@ def project_status(folder: Path, *, insecure: bool) -> dict[str, Any]:
         "sites": [s._asdict() for s in sites_of(kept, _connected(link, listens, names))],
         "latest": rounds_of(kept)[-LATEST_ROUNDS:],
         "bytes": traffic_of(kept),
-        "ended": _ended(kept),
+        "ended": ": ".join(str(ended[k]) for k in ("event", "detail") if ended.get(k)),
     }

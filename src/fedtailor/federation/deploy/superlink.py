@@ -14,18 +14,20 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
 from fedtailor.core.errors import BadInput
 from fedtailor.federation.deploy.link import Link
-from fedtailor.federation.deploy.processes import superlink_command, wait_until_it_listens
+from fedtailor.federation.deploy.processes import superlink_command
 from fedtailor.federation.deploy.project import HOME, Project, address_of, read_project
 from fedtailor.federation.site.node import environment
 
 log = logging.getLogger("fedtailor.coordinator")
 
+START_SECONDS = 60.0
 LOOK = 10.0  # seconds between two looks for new keys
 
 
@@ -37,6 +39,16 @@ def register_keys(link: Link, folder: Path) -> None:
                 log.info("key of site '%s' registered", public.stem)
         except (BadInput, OSError) as error:
             log.warning("key '%s': %s", public, error)
+
+
+def _listens_in_time(link: Link, process: subprocess.Popen[bytes]) -> bool:
+    """Whether the SuperLink came up before it ended, and in time."""
+    until = time.monotonic() + START_SECONDS
+    while time.monotonic() < until and process.poll() is None:
+        if link.listens():
+            return process.poll() is None  # somebody else may have had the port
+        time.sleep(0.1)
+    return False
 
 
 def run_superlink(project: Project) -> int:
@@ -57,7 +69,7 @@ def run_superlink(project: Project) -> int:
     signal.signal(signal.SIGTERM, end)
     signal.signal(signal.SIGINT, end)
     try:
-        if not wait_until_it_listens(link, process):
+        if not _listens_in_time(link, process):
             log.error("the SuperLink did not start at %s", link.address)
             return process.poll() or 1
         log.info("the coordinator listens at %s", address_of(project.listen, project.port))

@@ -69,10 +69,12 @@ class SentArray(NamedTuple):
 
 
 class Disclosure(NamedTuple):
-    """Attributes:
-    arrays: of one upload.
-    parameters: of the reference network.
-    each: why the server needs uploads one by one; empty if a mean would do.
+    """What a site uploads in a round.
+
+    Attributes:
+      arrays: of one upload.
+      parameters: of the reference network.
+      each: arrays that the server needs one by one; empty if a mean would do.
     """
 
     arrays: tuple[SentArray, ...]

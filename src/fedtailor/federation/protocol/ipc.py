@@ -25,17 +25,31 @@ from fedtailor.results.lock import is_locked
 
 START_SECONDS = 120.0
 STOP = "stop"
-LONGEST_SOCKET = 107  # bytes of a socket's path
+LONGEST_SOCKET = 103  # bytes of a socket's path: macOS has less than Linux
 SOCKET_NAME = 30  # bytes of a socket's name, with its slash
 _LENGTH = 8
+
+
+def require_unix() -> None:
+    """Whether this system has what a site's processes need.
+
+    Raises:
+      BadInput: it has no sockets with the rights of files.
+    """
+    if os.name != "posix":
+        raise BadInput(
+            "a site's processes talk over Unix sockets, which this system does not have: run it on "
+            "Linux or macOS, or on Windows in WSL or a container"
+        )
 
 
 def private_folder() -> Path:
     """A folder for sockets that nobody else can enter.
 
     Raises:
-      BadInput: somebody else's lies in its place.
+      BadInput: somebody else's lies in its place, or this system has no such sockets.
     """
+    require_unix()
     name = f"fedtailor-{os.getuid()}"
     base = Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir())
     if len(os.fsencode(base / name)) + SOCKET_NAME > LONGEST_SOCKET:

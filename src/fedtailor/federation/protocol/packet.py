@@ -54,9 +54,11 @@ class Limits(NamedTuple):
 
 
 class Packet(NamedTuple):
-    """Attributes:
-    header: who asks or answers, for which round, and small numbers.
-    arrays: by flat name.
+    """A message or an answer.
+
+    Attributes:
+      header: who asks or answers, for which round, and small numbers.
+      arrays: by flat name.
     """
 
     header: Header

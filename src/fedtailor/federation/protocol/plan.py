@@ -42,14 +42,16 @@ _MOST_CLIENTS = 100_000
 
 
 class TrainingPlan(NamedTuple):
-    """Attributes:
-    method: its name.
-    options: its hyper-parameters that are not the defaults.
-    settings: of training, those in `SHARED`.
-    clients: how many sites the federation has.
-    dtype: `float32` or `float64`.
-    encoder: preprocessing, as JSON.
-    message: what a message to a client looks like.
+    """What a federation has agreed on.
+
+    Attributes:
+      method: its name.
+      options: its hyper-parameters that are not the defaults.
+      settings: of training, those in `SHARED`.
+      clients: how many sites the federation has.
+      dtype: `float32` or `float64`.
+      encoder: preprocessing, as JSON.
+      message: what a message to a client looks like.
     """
 
     method: str

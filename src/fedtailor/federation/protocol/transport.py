@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import Annotated, NamedTuple, Protocol
 
-from fedtailor.core.options import Above, Count, Whole
+from fedtailor.core.options import Count, Whole
 from fedtailor.core.settings_file import setting
 from fedtailor.federation.protocol.packet import Limits, Packet
 
-Seconds = Annotated[float, (1e-6, 1e9)]
-SECONDS = "seconds, above 0"
+Seconds = Annotated[float, (1e-6, 1e9), "seconds, above 0"]
 
 
 class Answer(NamedTuple):
@@ -61,29 +61,18 @@ class Rules(MessageBounds):
     """How long the coordinator waits for whom, and what it takes for garbage."""
 
     min_sites: Count = setting("a round with fewer answers is not counted, and played again", 2)
-    deadline: Seconds = setting("seconds for a round", 600.0, takes=SECONDS)
-    join: Seconds = setting(
-        "seconds that a new site gets to say who it is; it is asked again later",
-        60.0,
-        takes=SECONDS,
-    )
+    deadline: Seconds = setting("for a round", 600.0)
+    join: Seconds = setting("that a new site gets to say who it is; it is asked again later", 60.0)
     wait: Seconds = setting(
-        "seconds until all sites must be there at the beginning; who is not comes later",
-        600.0,
-        takes=SECONDS,
+        "until all sites must be there at the beginning; who is not comes later", 600.0
     )
     attempts: Count = setting(
         "how often a round is tried before the federation stops (it can be resumed)", 20
     )
-    pause: Seconds = setting("seconds between attempts", 5.0, takes=SECONDS)
-    again: Seconds = setting(
-        "seconds until a place that was not admitted is asked again", 30.0, takes=SECONDS
-    )
+    pause: Seconds = setting("between attempts", 5.0)
+    again: Seconds = setting("until a place that was not admitted is asked again", 30.0)
     score_every: Whole = setting(
         "ask all sites for their model's score after every so many rounds; 0: never", 0
     )
-    largest: Above = setting(
-        "an upload with a larger number than this is garbage, though a finite one",
-        1e12,
-        takes="a number above 0",
-    )
+    # an upload with a larger number than this is garbage, though a finite one
+    largest: Annotated[float, (1e-12, inf), "a number above 0"] = setting("of an upload", 1e12)

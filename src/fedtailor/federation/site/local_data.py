@@ -8,11 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedtailor.core.data import Data
+from fedtailor.core.data import Counts, Data
 from fedtailor.core.errors import BadInput
 from fedtailor.datasets import Encoder, Source, load
 from fedtailor.datasets.source import take
-from fedtailor.engine.client_data import ClientData
 from fedtailor.federation.site.settings import SiteSettings
 from fedtailor.partition import split_rows
 from fedtailor.results.config import make_config
@@ -20,10 +19,12 @@ from fedtailor.runs.build import lay_out
 
 
 class LocalData(NamedTuple):
-    """Attributes:
-    data: training and validation rows, as methods see them.
-    test: rows that only evaluation sees.
-    mix: how many training rows there are of each class.
+    """A site's rows, encoded as the federation agreed.
+
+    Attributes:
+      data: training and validation rows, as methods see them.
+      test: rows that only evaluation sees.
+      mix: how many training rows there are of each class.
     """
 
     data: Data
@@ -92,19 +93,9 @@ def _labels(source: Source, encoder: Encoder) -> np.ndarray:
     return of[source.labels]
 
 
-def one_client(
-    x: Tensor, y: Tensor, train: np.ndarray, val: np.ndarray, test: np.ndarray
-) -> tuple[Data, Data]:
-    """(training and validation rows, test rows) of the only client of a store."""
-    alone = ClientData.of(x, y, [train], [val], [test])
-    data, tested = alone.data(torch.tensor([0])), alone.part(torch.tensor([0]), "test")
-    return _unstacked(data), _unstacked(tested)
-
-
-def _unstacked(data: Data) -> Data:
-    return data._replace(
-        rows=data.rows[0], n=data.n[0], val_rows=data.val_rows[0], val_n=data.val_n[0]
-    )
+def _range(begin: int, count: int) -> Tensor:
+    """Row numbers; who has none is padded with the first of the store, as everywhere."""
+    return torch.arange(begin, begin + count) if count else torch.zeros(1, dtype=torch.int64)
 
 
 def load_local_data(site: SiteSettings, encoder: Encoder) -> LocalData:
@@ -124,9 +115,12 @@ def load_local_data(site: SiteSettings, encoder: Encoder) -> LocalData:
     rows = np.concatenate([cut.train, cut.val, cut.test])
     x = torch.from_numpy(np.ascontiguousarray(encoder.apply(take(cut.source.raw, rows))))
     y = torch.from_numpy(labels[rows])
-    ends = np.cumsum([len(cut.train), len(cut.val)])
-    train, val, test = np.split(np.arange(len(rows)), ends)
-    data, tested = one_client(x, y, train, val, test)
-    counts = torch.bincount(y[: len(train)], minlength=len(encoder.classes)).tolist()
+    n, val_n, test_n = (torch.tensor(len(part)) for part in (cut.train, cut.val, cut.test))
+    train, val = _range(0, len(cut.train)), _range(len(cut.train), len(cut.val))
+    test = _range(len(cut.train) + len(cut.val), len(cut.test))
+    data = Data(x, y, train, n, val, val_n, Counts(n[None], val_n[None]))
+    none = torch.tensor(0)
+    tested = Data(x, y, test, test_n, test[:1], none, Counts(test_n[None], none[None]))
+    counts = torch.bincount(y[: len(cut.train)], minlength=len(encoder.classes)).tolist()
     mix = {name: c for name, c in zip(encoder.classes, counts, strict=True) if c}
     return LocalData(data, tested, mix)

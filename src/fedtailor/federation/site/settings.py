@@ -13,12 +13,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from fedtailor.core.errors import BadInput
 from fedtailor.core.options import Whole
 from fedtailor.core.settings_file import check_table, read_toml, remaining, setting
-from fedtailor.federation.protocol.transport import SECONDS, MessageBounds, Seconds
+from fedtailor.federation.protocol.transport import MessageBounds, Seconds
 from fedtailor.results.config import settings
 
 # Of a run's settings, those that say where rows come from and how they are cut.
@@ -30,7 +30,7 @@ PATHS = ("data", "data_dir")
 SCORES, BASELINE = "scores", "baseline"
 # what a site may tell of its test rows: counts and losses, no rows
 Metric = Literal["scores", "baseline"]
-_NAMES = "a list of names, e.g. ['fedala']"
+Names = Annotated[tuple[str, ...], "a list of names, e.g. ['fedala']"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,18 +41,18 @@ class SiteSettings(MessageBounds):
     client: Whole = setting("the site's number, from 0")
     name: str = setting("what people call it", "")
     folder: Path = setting("where state, answers and models are kept", Path("site"))
-    allow: tuple[str, ...] | None = setting(
-        "methods that it takes part in; left out: all that come with FedTailor", None, takes=_NAMES
+    allow: Names | None = setting(
+        "methods that it takes part in; left out: all that come with FedTailor", None
     )
-    allow_models: tuple[str, ...] = setting(
-        "networks beside those that come with FedTailor (package.module:factory)", (), takes=_NAMES
+    allow_models: Names = setting(
+        "networks beside those that come with FedTailor (package.module:factory)", ()
     )
     share: tuple[Metric, ...] = setting("metrics that may leave", (SCORES, BASELINE))
     max_rounds: Whole = setting("refuse after so many rounds; 0: no limit", 0)
     begin_again: bool = setting(
         "start anew where the site's state is lost, if the method can", False
     )
-    idle: Seconds = setting("seconds after which its warm process ends", 600.0, takes=SECONDS)
+    idle: Seconds = setting("after which its warm process ends", 600.0)
     threads: Whole = setting("of torch; 0 leaves torch its choice", 0)
     data: dict[str, Any] = remaining(lambda: OF_DATA)  # settings of the data layer
 
