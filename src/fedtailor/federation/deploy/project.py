@@ -11,9 +11,9 @@ The table `[coordinator]` of federation.toml holds what is no part of the agreem
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 from fedtailor.core.errors import BadInput
 from fedtailor.core.settings_file import check_table, read_toml, setting
@@ -33,52 +33,41 @@ RENAMED = {
 _TLS = ("authority", "certificate", "key")
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Table:
-    """The table `[coordinator]`; paths are relative to the project's folder."""
-
-    host: str = setting("name or address at which sites find it", "127.0.0.1")
-    port: Port = setting("at which it listens", PORT)
-    listen: str = setting("address that it listens at", "127.0.0.1")
-    contact: str = setting("name or address at which this machine's own commands find it", "")
-    authority: str = setting("certificate that sites trust", "")
-    certificate: str = setting("of the coordinator", "")
-    key: str = setting("of the coordinator", "")
-    keys: str = setting("folder with the sites' public keys", "coordinator/keys")
-
-
 def address_of(host: str, port: int) -> str:
     """`HOST:PORT`, with the brackets that an IPv6 address needs."""
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-class Project(NamedTuple):
-    """A project's folder, and where its coordinator runs.
-
-    Attributes:
-      folder: of the project.
-      file: the coordinator's file.
-      host: name or address at which sites find the coordinator.
-      port: of the same.
-      listen: address that it listens at.
-      contact: name or address at which this machine's own commands find it.
-      certificates: None without TLS.
-      keys: folder with the sites' public keys, `NAME.pub`.
-    """
+@dataclass(frozen=True, kw_only=True)
+class Project:
+    """A project's folder, and where its coordinator runs: the table `[coordinator]`."""
 
     folder: Path
-    file: Path
-    host: str
-    port: int
-    listen: str
-    contact: str
-    certificates: Certificates | None
-    keys: Path
+    host: str = setting("name or address at which sites find it", "127.0.0.1")
+    port: Port = setting("at which it listens", PORT)
+    listen: str = setting("address that it listens at", "127.0.0.1")
+    contact: str = setting("name or address at which this machine's own commands find it", "")
+    authority: Path | None = setting("certificate that sites trust", None)
+    certificate: Path | None = setting("of the coordinator", None)
+    key: Path | None = setting("of the coordinator", None)
+    keys: Path = setting("folder with the sites' public keys, NAME.pub", Path("coordinator/keys"))
+
+    @property
+    def file(self) -> Path:
+        """The coordinator's file."""
+        return self.folder / FILE
+
+    @property
+    def certificates(self) -> Certificates | None:
+        """For TLS; None without."""
+        if not (self.authority and self.certificate and self.key):
+            return None
+        return Certificates(self.authority, self.certificate, self.key)
 
     def link(self) -> Link:
         """The way to the coordinator's SuperLink."""
-        authority = self.certificates.authority if self.certificates else None
-        return Link(self.folder / HOME, address_of(self.contact, self.port), authority)
+        address = address_of(self.contact or self.host, self.port)
+        return Link(self.folder / HOME, address, self.authority)
 
 
 def read_project(folder: Path, *, insecure: bool) -> Project:
@@ -97,38 +86,21 @@ def read_project(folder: Path, *, insecure: bool) -> Project:
         raise BadInput(
             f"'{folder}' holds no {FILE}: make a project with fedtailor federation init {folder}"
         )
-    where = f"'{path}'"
     table = read_toml(path, "federation file").get("coordinator", {})
-    found = check_table(table, _Table, f"{where}, coordinator")
-    return Project(
-        folder,
-        path,
-        found.host,
-        found.port,
-        found.listen,
-        found.contact or found.host,
-        _certificates(folder, found, insecure, where),
-        folder / found.keys,
-    )
-
-
-def _certificates(folder: Path, table: _Table, insecure: bool, where: str) -> Certificates | None:
-    paths = {name: getattr(table, name) for name in _TLS}
-    named = [name for name in _TLS if paths[name]]
-    if not named and insecure:
-        return None
-    if insecure:
-        raise BadInput(f"{where} names certificates: leave --insecure out, or remove them there")
-    if len(named) < len(_TLS):
-        missing = ", ".join(name for name in _TLS if not paths[name])
+    found = check_table(table, Project, f"'{path}', coordinator", base=folder, folder=folder)
+    files = {name: getattr(found, name) for name in _TLS}
+    missing = [name for name, file in files.items() if file is None]
+    if insecure and len(missing) < len(_TLS):
+        raise BadInput(f"'{path}' names certificates: leave --insecure out, or remove them there")
+    if missing and not insecure:
         raise BadInput(
-            f"{where}: [coordinator] names no {missing}: give the paths, or say --insecure"
+            f"'{path}': [coordinator] names no {', '.join(missing)}: give the paths, or say "
+            "--insecure"
         )
-    made = Certificates(*(folder / paths[name] for name in _TLS))
-    for path in made:
-        if not path.is_file():
-            raise BadInput(f"{where}: '{path}' does not exist: put the certificate there")
-    return made
+    for file in files.values():
+        if file and not file.is_file():
+            raise BadInput(f"'{path}': '{file}' does not exist: put the certificate there")
+    return replace(found, keys=folder / found.keys)
 
 
 def check_scripts(folder: Path) -> None:

@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
@@ -23,7 +24,7 @@ from fedtailor.core.errors import BadInput
 from fedtailor.federation.deploy.link import Link
 from fedtailor.federation.deploy.processes import superlink_command
 from fedtailor.federation.deploy.project import HOME, Project, address_of, read_project
-from fedtailor.federation.site.node import environment
+from fedtailor.federation.site.node import environment, wait_or_kill
 
 log = logging.getLogger("fedtailor.coordinator")
 
@@ -84,10 +85,7 @@ def run_superlink(project: Project) -> int:
     finally:
         if process.poll() is None:
             process.terminate()
-            try:
-                process.wait(10.0)
-            except subprocess.TimeoutExpired:
-                process.kill()
+            wait_or_kill(process, 10.0)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -102,7 +100,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         project = read_project(said.folder, insecure=said.insecure)
         listen, contact = said.listen or project.listen, said.contact or project.contact
-        return run_superlink(project._replace(listen=listen, contact=contact))
+        return run_superlink(replace(project, listen=listen, contact=contact))
     except FileNotFoundError:
         sys.stderr.write("fedtailor: Flower is not installed: pip install 'fedtailor[flower]'\n")
         return 2

@@ -64,28 +64,26 @@ class Packet(NamedTuple):
     header: Header
     arrays: Arrays
 
+    def _value(self, name: str, kinds: tuple[type, ...], what: str) -> Any:
+        found = self.header.get(name)
+        if not isinstance(found, kinds) or isinstance(found, bool):
+            raise BadInput(f"header: '{name}' is {found!r}, expected {what}")
+        return found
+
     def text(self, name: str) -> str:
         """A word of the header."""
-        found = self.header.get(name)
-        if not isinstance(found, str):
-            raise BadInput(f"header: '{name}' is {found!r}, expected text")
-        return found
+        return str(self._value(name, (str,), "text"))
 
     def number(self, name: str) -> int:
         """A whole number of the header."""
-        found = self.header.get(name)
-        if isinstance(found, bool) or not isinstance(found, int):
-            raise BadInput(f"header: '{name}' is {found!r}, expected a whole number")
-        return found
+        return int(self._value(name, (int,), "a whole number"))
 
     def real(self, name: str) -> float:
         """A finite number of the header."""
-        found = self.header.get(name)
-        if isinstance(found, bool) or not isinstance(found, (int, float)):
-            raise BadInput(f"header: '{name}' is {found!r}, expected a number")
+        found = float(self._value(name, (int, float), "a number"))
         if not np.isfinite(found):
             raise BadInput(f"header: '{name}' is {found}, expected a finite number")
-        return float(found)
+        return found
 
     @property
     def nbytes(self) -> int:

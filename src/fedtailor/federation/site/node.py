@@ -99,7 +99,7 @@ class Node:
         finally:
             self.end()
             for child in self._children:
-                _wait_or_kill(child)
+                wait_or_kill(child)
             stop_site(self.site_file)
 
     def end(self) -> None:
@@ -110,7 +110,8 @@ class Node:
                 child.terminate()
 
 
-def _wait_or_kill(child: subprocess.Popen[bytes], seconds: float = 5.0) -> None:
+def wait_or_kill(child: subprocess.Popen[bytes], seconds: float = 5.0) -> None:
+    """Waits for a process that was told to end, but not for long."""
     try:
         child.wait(seconds)
     except subprocess.TimeoutExpired:
