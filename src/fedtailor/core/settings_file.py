@@ -143,9 +143,11 @@ class _Entry(typing.NamedTuple):
         if dataclasses.is_dataclass(hint):
             where = f"{self.where}, {self.name}"
             return check_table(value, typing.cast(type, hint), where, base=self.base)
-        if get_origin(hint) is tuple:
+        if get_origin(hint) in (tuple, list):
             if not isinstance(value, list):
                 raise self._fault(value)
+            if get_origin(hint) is list:  # as it is
+                return value
             return tuple(self._item(i, v, get_args(hint)[0]) for i, v in enumerate(value))
         if get_origin(hint) is dict:
             if not isinstance(value, dict):
@@ -201,6 +203,8 @@ def _words(hint: Any) -> str:
         return words
     if dataclasses.is_dataclass(hint) or get_origin(hint) is dict:
         return _TABLE
+    if get_origin(hint) is list:
+        return "a list"
     if get_origin(hint) is tuple:
         return f"a list, each {_words(get_args(hint)[0])}"
     if get_origin(hint) is Literal:

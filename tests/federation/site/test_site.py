@@ -80,9 +80,9 @@ def test_code_from_elsewhere_must_be_allowed(tmp_path, allow, method, model, ref
         (lambda p: p | {"version": "0.0"}, "runs FedTailor 0.0"),
         (lambda p: p | {"protocol": 9}, "speaks protocol 9"),
         (lambda p: p | {"clients": 0}, "clients is 0"),
-        (lambda p: p | {"dtype": "bfloat16"}, "dtype is 'bfloat16'"),
-        (lambda p: p | {"extra": 1}, "exactly"),
-        (lambda p: p | {"settings": p["settings"] | {"data_dir": "/"}}, "wrong kind"),
+        (lambda p: p | {"dtype": "bfloat16"}, "unknown dtype 'bfloat16'"),
+        (lambda p: p | {"extra": 1}, "unknown setting 'extra'"),
+        (lambda p: p | {"settings": p["settings"] | {"data_dir": "/"}}, "settings: it must"),
     ],
 )
 def test_plans_are_checked(tmp_path, change, said):

@@ -7,8 +7,8 @@ import hashlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -19,6 +19,7 @@ from fedtailor.core.errors import BadInput
 from fedtailor.core.form import Form
 from fedtailor.core.method import ClientCount, Method
 from fedtailor.core.rng import Turn
+from fedtailor.core.settings_file import check_table, setting
 from fedtailor.core.task import Task
 from fedtailor.core.tree import Params, Tree
 from fedtailor.core.turn import ClientTurn
@@ -36,35 +37,27 @@ SHARED = (
     "participation", "rounds", "finetune", "seed",
 )  # fmt: skip
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
-_KEYS = ("protocol", "version", "method", "options", "settings", "clients", "dtype", "encoder",
-         "message")  # fmt: skip
-_MOST_CLIENTS = 100_000
 
 
-class TrainingPlan(NamedTuple):
-    """What a federation has agreed on.
+@dataclass(frozen=True, kw_only=True)
+class TrainingPlan:
+    """What a federation has agreed on."""
 
-    Attributes:
-      method: its name.
-      options: its hyper-parameters that are not the defaults.
-      settings: of training, those in `SHARED`.
-      clients: how many sites the federation has.
-      dtype: `float32` or `float64`.
-      encoder: preprocessing, as JSON.
-      message: what a message to a client looks like.
-    """
+    method: str = setting("its name")
+    options: dict[str, Any] = setting("its hyper-parameters that are not the defaults", {})
+    settings: dict[str, Any] = setting("of training, those in `SHARED`")
+    clients: Annotated[int, (1, 100_000)] = setting("how many sites the federation has")
+    dtype: Literal["float32", "float64"] = setting("of all numbers")
+    encoder: dict[str, Any] = setting("preprocessing, as JSON")
+    message: Spec = setting("what a message to a client looks like", [])
 
-    method: str
-    options: dict[str, Any]
-    settings: dict[str, Any]
-    clients: int
-    dtype: str
-    encoder: dict[str, Any]
-    message: Spec
+    def __post_init__(self) -> None:
+        if set(self.settings) != set(SHARED):
+            raise BadInput(f"settings: it must have exactly {', '.join(SHARED)}")
 
     def text(self) -> str:
         """The plan as JSON, always in the same words."""
-        whole = {"protocol": PROTOCOL, "version": __version__, **self._asdict()}
+        whole = {"protocol": PROTOCOL, "version": __version__, **vars(self)}
         return json.dumps(whole, sort_keys=True)
 
     def fingerprint(self) -> str:
@@ -92,20 +85,9 @@ def read_plan(text: str) -> TrainingPlan:
         found = json.loads(text)
     except ValueError as error:
         raise BadInput(f"plan: not JSON ({error})") from None
-    if not isinstance(found, dict) or set(found) != set(_KEYS):
-        raise BadInput(f"plan: it must have exactly {', '.join(_KEYS)}")
-    require_version(found.pop("protocol"), found.pop("version"))
-    words = all(isinstance(found[k], str) for k in ("method", "dtype"))
-    tables = all(isinstance(found[k], dict) for k in ("options", "settings", "encoder"))
-    tables = tables and isinstance(found["message"], list)
-    if not words or not tables or set(found["settings"]) != set(SHARED):
-        raise BadInput("plan: an entry is of the wrong kind")
-    clients = found["clients"]
-    if type(clients) is not int or not 1 <= clients <= _MOST_CLIENTS:
-        raise BadInput(f"plan: clients is {clients!r}, expected 1 to {_MOST_CLIENTS:,}")
-    if found["dtype"] not in DTYPES:
-        raise BadInput(f"plan: dtype is '{found['dtype']}', expected {' or '.join(DTYPES)}")
-    return TrainingPlan(**found)
+    if isinstance(found, dict):
+        require_version(found.pop("protocol", None), found.pop("version", None))
+    return check_table(found, TrainingPlan, "plan")
 
 
 def require_version(protocol: Any, version: Any) -> None:
@@ -207,10 +189,13 @@ def make_training_plan(config: Config, encoder: Encoder, clients: int) -> Traini
     Raises:
       BadInput: the method is not for sites.
     """
-    dtype = str(torch.get_default_dtype()).removeprefix("torch.")
-    settings = {name: getattr(config, name) for name in SHARED}
     plan = TrainingPlan(
-        config.method, config.options, settings, clients, dtype, encoder.to_json(), []
+        method=config.method,
+        options=config.options,
+        settings={name: getattr(config, name) for name in SHARED},
+        clients=clients,
+        dtype="float64" if torch.get_default_dtype() == torch.float64 else "float32",
+        encoder=encoder.to_json(),
     )
     setup = set_up(plan)
     _refuse_what_sites_cannot(config, setup.method)
@@ -218,7 +203,7 @@ def make_training_plan(config: Config, encoder: Encoder, clients: int) -> Traini
     first = torch.tensor(0)
     message = setup.method.send(server, first, setup.turn(rng.TURN, 0).of(first))
     # what JSON makes of it: tuples are lists there, and fingerprints must agree
-    return read_plan(plan._replace(message=spec_of(message)).text())
+    return read_plan(replace(plan, message=spec_of(message)).text())
 
 
 def first_server(setup: Setup, sizes: Tensor) -> Tree:
