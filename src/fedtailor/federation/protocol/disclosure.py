@@ -91,6 +91,10 @@ def what_leaves(method: str, options: dict[str, Any] | None = None) -> Disclosur
 
     Raises:
       BadInput: the method is unknown, or not for sites.
+
+    Example:
+      >>> [array.name for array in what_leaves("fedper").arrays]  # the head stays
+      ['mean/shared/fc1.weight', 'mean/shared/fc1.bias']
     """
     encoder = Encoder(FORM, tuple(str(i) for i in range(FORM.classes)))
     config = make_config(method, {"model": REFERENCE, "device": "cpu"}, options or {})
