@@ -173,3 +173,29 @@ def test_all_but_the_adaptor_loads_without_flower():
     code += f"for m in '{modules}'.split(): importlib.import_module('fedtailor.federation.' + m)"
     done = run(code)
     assert done.returncode == 0, done.stderr
+
+
+def test_every_module_loads_on_a_system_without_unix():
+    """Windows has neither of these; what cannot be done there is said when it is asked for."""
+    pytest.importorskip("flwr", reason="needs flwr: pip install 'fedtailor[flower]'")
+    code = """
+import importlib, os, pkgutil, signal, socket, sys
+import flwr.clientapp, flwr.serverapp, filelock, torch  # their own way around is theirs
+for name in ("fcntl", "resource"):
+    sys.modules[name] = None
+for module, name in ((socket, "AF_UNIX"), (os, "fork"), (os, "getuid"), (signal, "SIGHUP")):
+    delattr(module, name)
+import fedtailor.federation
+for found in pkgutil.walk_packages(fedtailor.federation.__path__, "fedtailor.federation."):
+    importlib.import_module(found.name)
+import fedtailor.cli.federation
+os.name = "nt"
+from fedtailor.core.errors import BadInput
+from fedtailor.federation.protocol.ipc import private_folder
+try:
+    private_folder()
+except BadInput as error:
+    print(error)
+"""
+    done = run(code)
+    assert "Unix sockets" in done.stdout and done.stdout.count("\n") == 1, done.stderr

@@ -87,6 +87,7 @@ class CoordinatorStore:
                     name = self.folder.name
                     raise BadInput(f"another run plays federation '{name}' now: stop it first")
                 time.sleep(0.2)
+            remove_parts(self.folder)
             yield
 
     def save(self, now: ServerCheckpoint) -> None:

@@ -182,7 +182,7 @@ def ask_site(path: Path, packet: Packet) -> Packet:
 
 
 def worker_pid(where: Path) -> int | None:
-    """The process that serves a socket, if one does."""
+    """The process that serves a socket, if one does: it holds its lock as long as it lives."""
     lock = where.with_suffix(".lock")
     if not is_locked(lock):
         return None
