@@ -20,7 +20,7 @@ from fedtailor.core.tree import Tree
 from fedtailor.core.version import __version__
 from fedtailor.federation.protocol.messages import ordered_like
 from fedtailor.federation.protocol.packet import checked_id
-from fedtailor.results.folder import write_atomically
+from fedtailor.results.folder import remove_parts, write_atomically
 from fedtailor.results.lock import is_locked, try_lock
 
 LATEST, HISTORY, EVENTS, STOP = "latest.json", "history.jsonl", "events.jsonl", "STOP"
