@@ -45,7 +45,6 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     from fedtailor.methods import KINDS
 
     sections: dict[str, list[Any]] = {k: v for part in config.nav for k, v in part.items()}
-    sections["How to"] += [f"howto/{p.name}" for p in sorted((ROOT / "docs/howto").glob("*.md"))]
     for kind, methods in KINDS.items():
         sections["Methods"].append({kind.capitalize(): [_at(name) for name in methods]})
     sections["API"] += ["api/index.md", *(f"api/{name}.md" for name in PACKAGES)]
@@ -91,7 +90,7 @@ def _at(name: str) -> str:
 def overview() -> str:
     """All methods by kind, a line each, and the parts that others take."""
     from fedtailor.methods import KINDS
-    from fedtailor.methods.combine import PARTS
+    from fedtailor.methods.combine import WRAPPERS
     from fedtailor.methods.describe import page
 
     lines = []
@@ -100,7 +99,7 @@ def overview() -> str:
         lines += [f"- [{name}]({_at(name)}): {page(made).title}" for name, made in methods.items()]
         lines += [""]
     lines += ["**Parts that others take**", ""]
-    lines += [f"- `METHOD+{n}`: {part.title}; for {part.hosts[1]}" for n, part in PARTS.items()]
+    lines += [f"- `METHOD+{n}`: {part.title}; for {part.hosts}" for n, part in WRAPPERS.items()]
     return "\n".join(lines)
 
 
@@ -113,7 +112,8 @@ def method_pages() -> dict[str, str]:
 
 def method_page(name: str, factory: Any) -> str:
     """One method: idea and maths, options, bytes, deviations, paper, how to run it, its file."""
-    from fedtailor.methods.describe import footprint, page
+    from fedtailor.methods.describe import page
+    from fedtailor.methods.footprint import footprint
 
     def one_step(task: Any, *, recipe: Any) -> Any:
         """The same sizes as with whole epochs, sooner."""
@@ -148,7 +148,7 @@ def method_page(name: str, factory: Any) -> str:
         f"network of {sizes.parameters:,} numbers.",
         "",
     ]
-    path = Path(inspect.getsourcefile(factory) or "")
+    path = Path(inspect.getsourcefile(inspect.unwrap(factory)) or "")
     source = path.read_text(encoding="utf-8").rstrip()
     lines += [f'??? note "The whole of it: {path.relative_to(ROOT)}"', "", "    ```python"]
     lines += [f"    {line}".rstrip() for line in source.splitlines()] + ["    ```"]

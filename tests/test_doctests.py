@@ -10,12 +10,15 @@ import pytest
 
 import fedtailor
 
-MODULES = sorted(
-    m.name
-    for m in pkgutil.walk_packages(fedtailor.__path__, "fedtailor.")
-    if not m.name.endswith("__main__")  # importing it would start the command line
-    and m.name != "fedtailor.methods.check"  # its example is slow: tests/test_check.py covers it
-)
+MODULES = [
+    "fedtailor",
+    *sorted(
+        m.name
+        for m in pkgutil.walk_packages(fedtailor.__path__, "fedtailor.")
+        if not m.name.endswith("__main__")  # importing it would start the command line
+        and m.name != "fedtailor.methods.check"  # its example is slow: test_check.py covers it
+    ),
+]
 
 OPTIONAL = {"flwr", "ray", "datasets", "pyarrow", "dp_accounting", "tensorboard"}
 
