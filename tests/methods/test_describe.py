@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import inspect
 from math import inf
 from typing import Annotated, Any, Literal, NamedTuple
@@ -205,6 +206,18 @@ def test_every_method_says_what_it_is(name: str) -> None:
         assert option.meaning, f"{name}: nothing is said of {option.name}"
         assert option.kind is not str or option.choices, f"{name}: {option.name}"
         assert option.parse(option.default) == option.default
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_has_an_example(name: str) -> None:
+    """And it runs: doctest by itself would not look behind a decorator."""
+    factory = inspect.unwrap(METHODS[name])
+    example = inspect.cleandoc(factory.__doc__ or "").partition("\nExample:\n")[2]
+    assert f">>> method = {factory.__name__}(toy_task(), " in example
+    space = vars(inspect.getmodule(factory))
+    case = doctest.DocTestParser().get_doctest(example, space, name, None, 0)
+    assert doctest.DocTestRunner(verbose=False).run(case, clear_globs=False).failed == 0
+    assert isinstance(case.globs["method"], Method)
 
 
 @pytest.mark.parametrize("name", METHODS)

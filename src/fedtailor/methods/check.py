@@ -68,6 +68,11 @@ def _normed() -> nn.Module:
 NETWORKS: dict[str, Callable[[], nn.Module]] = {"dense": _dense, "batch-norm": _normed}
 
 
+def toy_task(network: str = "dense") -> Task:
+    """The classification task of the toy federation, for one of `NETWORKS`."""
+    return classification(NETWORKS[network])
+
+
 def toy_federation(*, relabel_test: bool = False) -> ClientData:
     """Eight clients of unequal size, each with its own linear rule."""
     draw = np.random.Generator(np.random.Philox(key=7))
@@ -92,7 +97,7 @@ class Trial:
 
     def __init__(self, factory: Factory, options: dict[str, Any], network: str) -> None:
         self.factory, self.options = factory, options
-        self.task: Task = classification(NETWORKS[network])
+        self.task = toy_task(network)
         self.recipe = Recipe(epochs=2, batch=8, lr=0.1)
         self.client_data = toy_federation()
         self.method = self.build(factory, options)

@@ -16,8 +16,8 @@ from fedtailor.core.training import Recipe
 from fedtailor.methods.describe import (
     Factory,
     flat_options,
-    one_line,
     options_of,
+    raised,
     records_of,
 )
 from fedtailor.methods.mixture.fedala import Ala, with_ala
@@ -81,7 +81,7 @@ def with_part(host: Factory, host_name: str, part_name: str) -> Factory:
     try:
         suits = part.suits(host)
     except Exception as error:  # a stranger's factory may raise anything
-        raise BadInput(f"method '{host_name}': {one_line(error)}") from error
+        raise BadInput(f"method '{host_name}': {raised(error)}") from error
     if not suits:
         raise BadInput(f"'{host_name}' cannot take '+{part_name}': it is for {part.hosts}")
 

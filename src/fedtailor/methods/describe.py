@@ -164,6 +164,6 @@ def parse_options(factory: Factory, given: dict[str, Any]) -> dict[str, Any]:
     return {name: known[name].parse(value) for name, value in given.items()}
 
 
-def one_line(error: Exception) -> str:
+def raised(error: Exception) -> str:
     """What a stranger's code raised, for a message of one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())

@@ -12,7 +12,7 @@ from types import ModuleType
 from fedtailor.core.errors import BadInput, unknown
 from fedtailor.methods import METHODS
 from fedtailor.methods.combine import with_part
-from fedtailor.methods.describe import Factory, flat_options, one_line
+from fedtailor.methods.describe import Factory, flat_options, raised
 
 
 def find(name: str) -> Factory:
@@ -40,7 +40,7 @@ def find(name: str) -> Factory:
         takes = inspect.signature(factory).parameters if callable(factory) else {}
     except Exception as error:  # a stranger's module may raise anything
         raise BadInput(
-            f"method '{name}': {one_line(error)}: write package.module:factory, of a package "
+            f"method '{name}': {raised(error)}: write package.module:factory, of a package "
             "installed, on PYTHONPATH or in this folder"
         ) from error
     if "task" not in takes:

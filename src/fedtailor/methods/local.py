@@ -27,6 +27,10 @@ def local(task: Task, *, recipe: Recipe = Recipe()) -> Method:
     Deviations: none.
 
     Reference: the "Local Training" rows of the papers that this package covers.
+
+    Example:
+      >>> from fedtailor.methods.check import toy_task
+      >>> method = local(toy_task(), recipe=Recipe(epochs=5, lr=0.05))
     """
 
     def init(clients: ClientCount, initial: Params, key: Key) -> Tree:

@@ -9,9 +9,9 @@ from fedtailor.core import rng, wire
 from fedtailor.core.tree import Tree
 from fedtailor.methods.parts.candidates import (
     acquainted,
-    choose,
+    choose_candidates,
     cluster_means,
-    gains,
+    gain_per_distance,
     mean_losses,
     normalised,
     offered,
@@ -40,18 +40,18 @@ def test_strangers() -> None:
 def test_the_best_are_chosen() -> None:
     """By affinity, among the fresh ones, never oneself."""
     known = _known([9.0, 1.0, 3.0, 2.0, 5.0], [0, 1, 2, 3])
-    ids, filled = choose(known, torch.tensor(0), 3, NEVER, rng.key(0))
+    ids, filled = choose_candidates(known, torch.tensor(0), 3, NEVER, rng.key(0))
     assert ids.tolist() == [2, 3, 1]
     assert filled.tolist() == [True] * 3
     # a slot for which nobody is left
-    filled = choose(known, torch.tensor(0), 5, NEVER, rng.key(0))[1]
+    filled = choose_candidates(known, torch.tensor(0), 5, NEVER, rng.key(0))[1]
     assert filled.tolist() == [True] * 3 + [False] * 2
     nobody = known | {"fresh": torch.zeros(5, dtype=torch.bool)}
-    assert not choose(nobody, torch.tensor(0), 2, NEVER, rng.key(0))[1].any()
+    assert not choose_candidates(nobody, torch.tensor(0), 2, NEVER, rng.key(0))[1].any()
 
 
 def test_no_slots_no_candidates() -> None:
-    ids, filled = choose(_known([1.0, 0.0], [1]), torch.tensor(0), 0, NEVER, rng.key(0))
+    ids, filled = choose_candidates(_known([1.0, 0.0], [1]), torch.tensor(0), 0, NEVER, rng.key(0))
     assert (ids.shape, filled.shape) == ((0,), (0,))
 
 
@@ -59,7 +59,10 @@ def test_no_slots_no_candidates() -> None:
 def test_chance_and_ties_are_fair(chance: torch.Tensor) -> None:
     """Exploring: any of the fresh three. Not exploring: one of the two best."""
     known = _known([0.0, 7.0, 1.0, 7.0, 9.0], [0, 1, 2, 3])
-    drawn = [choose(known, torch.tensor(0), 2, chance, rng.key(seed))[0] for seed in range(600)]
+    drawn = [
+        choose_candidates(known, torch.tensor(0), 2, chance, rng.key(seed))[0]
+        for seed in range(600)
+    ]
     assert all(len(set(ids.tolist())) == 2 for ids in drawn)
     first = torch.stack(drawn)[:, 0].bincount(minlength=5).tolist()
     if float(chance):
@@ -95,7 +98,7 @@ def test_gains_by_hand(norm: str) -> None:
     """The row is 3. L(0) = 4.5, L(2) = 0.5, L(-1) = 8, L(0) = L(0): 4/2, -3.5/1 and nothing."""
     task, rows = one_number(), data_of(rows_of([[3.0]]), 0)
     base, models = {"w": torch.tensor(0.0)}, {"w": torch.tensor([2.0, -1.0, 0.0])}
-    assert gains(task, rows, base, models, norm).tolist() == near(2.0, -3.5, 0.0)
+    assert gain_per_distance(task, rows, base, models, norm).tolist() == near(2.0, -3.5, 0.0)
 
 
 def test_the_two_distances_by_hand() -> None:
@@ -104,7 +107,7 @@ def test_the_two_distances_by_hand() -> None:
     base = {"a": torch.tensor(0.0), "b": torch.tensor(0.0)}
     models = {"a": torch.tensor([3.0]), "b": torch.tensor([4.0])}
     for norm, far in (("l2", 5), ("l1", 7)):
-        assert float(gains(task, rows, base, models, norm)) == near(8.5 / far)
+        assert float(gain_per_distance(task, rows, base, models, norm)) == near(8.5 / far)
 
 
 def test_running_statistics_are_no_distance() -> None:
@@ -112,7 +115,7 @@ def test_running_statistics_are_no_distance() -> None:
     base = task.init(rng.key(0))
     moved = {k: p + 1 if k in task.buffers else p for k, p in base.items()}
     rows = rows._replace(x=torch.ones(len(rows.x), 4))
-    found = gains(task, rows, base, {k: p[None] for k, p in moved.items()}, "l2")
+    found = gain_per_distance(task, rows, base, {k: p[None] for k, p in moved.items()}, "l2")
     assert found.tolist() == [0]
 
 

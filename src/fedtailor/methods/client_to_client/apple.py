@@ -56,6 +56,10 @@ def apple(
 
     Reference: Luo and Wu, "Adapt to Adaptation: Learning Personalization for Cross-Silo Federated
     Learning", IJCAI 2022, https://arxiv.org/abs/2110.08394
+
+    Example:
+      >>> from fedtailor.methods.check import toy_task
+      >>> method = apple(toy_task(), M=3, mu=0.01)
     """
     if recipe.optimizer != "sgd":
         raise BadInput(f"apple: optimizer is {recipe.optimizer}: its two learning rates need sgd")

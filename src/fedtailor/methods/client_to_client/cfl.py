@@ -45,6 +45,10 @@ def cfl(
 
     Reference: Sattler et al., "Clustered Federated Learning", IEEE TNNLS 2021,
     https://arxiv.org/abs/1910.01991
+
+    Example:
+      >>> from fedtailor.methods.check import toy_task
+      >>> method = cfl(toy_task(), e1=0.1, first_split=10)
     """
 
     def init(clients: ClientCount, initial: Params, key: Key) -> Tree:

@@ -39,6 +39,10 @@ def fedamp(
 
     Reference: Huang et al., "Personalized Cross-Silo Federated Learning on Non-IID Data", AAAI
     2021, https://arxiv.org/abs/2007.03797
+
+    Example:
+      >>> from fedtailor.methods.check import toy_task
+      >>> method = fedamp(toy_task(), sigma=100.0)
     """
 
     def weigh(models: Params) -> Tensor:

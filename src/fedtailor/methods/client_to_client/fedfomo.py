@@ -18,9 +18,9 @@ from fedtailor.core.tree import Params, Tree
 from fedtailor.methods.parts.candidates import (
     Norm,
     acquainted,
-    choose,
+    choose_candidates,
     cluster_means,
-    gains,
+    gain_per_distance,
     normalised,
     offered,
     strangers,
@@ -75,13 +75,17 @@ def fedfomo(
 
     Reference: Zhang et al., "Personalized Federated Learning with First Order Model Optimization",
     ICLR 2021, https://arxiv.org/abs/2012.08565
+
+    Example:
+      >>> from fedtailor.methods.check import toy_task
+      >>> method = fedfomo(toy_task(), M=3, norm="l1")
     """
     others = M - 1 if count_self else M
     extra = federations + 1 if extra_candidates else 0
 
     def candidates(server: Tree, cid: Tensor, turn: Turn) -> tuple[Tensor, Tensor]:
         chance = (eps0 - decay * turn.round).clamp(min=0)
-        return choose(server, cid, others, chance, turn.key)
+        return choose_candidates(server, cid, others, chance, turn.key)
 
     def init(clients: ClientCount, initial: Params, key: Key) -> Tree:
         more = {"extra": tree.tile(initial, extra)} if extra else {}
@@ -102,7 +106,7 @@ def fedfomo(
         """The new base, and the weights of the candidates (own model first)."""
         base, cur = state["base"], state["cur"]
         models, there = offered(cur, msg)
-        weights = gains(task, data.val, base, models, norm).masked_fill(~there, 0.0)
+        weights = gain_per_distance(task, data.val, base, models, norm).masked_fill(~there, 0.0)
         share, any_helps = normalised(weights)
         new = towards(base, models, share)
         return new if rollback else tree.where(any_helps, new, cur), weights

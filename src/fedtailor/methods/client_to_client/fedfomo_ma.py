@@ -34,6 +34,10 @@ def fedfomo_ma(task: Task, *, recipe: Recipe = Recipe()) -> Method:
 
     Reference: Zhang et al., "Personalized Federated Learning with First Order Model Optimization",
     ICLR 2021, https://arxiv.org/abs/2012.08565, Eq. 14
+
+    Example:
+      >>> from fedtailor.methods.check import toy_task
+      >>> method = fedfomo_ma(toy_task(), recipe=Recipe(epochs=2))
     """
 
     def init(clients: ClientCount, initial: Params, key: Key) -> Tree:

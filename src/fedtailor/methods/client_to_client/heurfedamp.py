@@ -35,6 +35,10 @@ def heurfedamp(
 
     Reference: Huang et al., "Personalized Cross-Silo Federated Learning on Non-IID Data", AAAI
     2021, https://arxiv.org/abs/2007.03797
+
+    Example:
+      >>> from fedtailor.methods.check import toy_task
+      >>> method = heurfedamp(toy_task(), self_weight=0.3)
     """
 
     def weigh(models: Params) -> Tensor:

@@ -33,5 +33,9 @@ def heurpfedla(
 
     Reference: Ma et al., "Layer-wised Model Aggregation for Personalized Federated Learning",
     CVPR 2022, https://arxiv.org/abs/2205.03993
+
+    Example:
+      >>> from fedtailor.methods.check import toy_task
+      >>> method = heurpfedla(toy_task(), k=1, nets=LayerWeights(hn_lr=0.5))
     """
     return layer_wise(task, nets, recipe, retained=k)

@@ -81,6 +81,10 @@ def pfedhn(
 
     Reference: Shamsian et al., "Personalized Federated Learning using Hypernetworks", ICML 2021,
     https://arxiv.org/abs/2103.04628
+
+    Example:
+      >>> from fedtailor.methods.check import toy_task
+      >>> method = pfedhn(toy_task(), net=Hypernetwork(hidden=50), local_head=True)
     """
     kept = set(task.buffers) | (set(task.head) if local_head else set())
     names = tuple(name for block in task.blocks for name in block if name not in kept)

@@ -37,5 +37,9 @@ def pfedla(
 
     Reference: Ma et al., "Layer-wised Model Aggregation for Personalized Federated Learning",
     CVPR 2022, https://arxiv.org/abs/2205.03993
+
+    Example:
+      >>> from fedtailor.methods.check import toy_task
+      >>> method = pfedla(toy_task(), nets=LayerWeights(hn_lr=0.5))
     """
     return layer_wise(task, nets, recipe, retained=0)

@@ -36,6 +36,10 @@ def plgu_ghn(
 
     Reference: Qu et al., "How to Prevent the Poor Performance Clients for Personalized Federated
     Learning?" (PLGU), CVPR 2023; announced there
+
+    Example:
+      >>> from fedtailor.methods.check import toy_task
+      >>> method = plgu_ghn(toy_task(), ascent=Ascent(rho=0.1))
     """
     gradient = lwsam(ascent.rho, ascent.p, ascent.form)
     host = pfedhn(task, net=net, inner_clip=inner_clip, recipe=recipe, gradient=gradient)

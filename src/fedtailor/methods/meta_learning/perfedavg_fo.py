@@ -35,6 +35,10 @@ def perfedavg_fo(
 
     Reference: Fallah et al., "Personalized Federated Learning with Theoretical Guarantees: A
     Model-Agnostic Meta-Learning Approach", NeurIPS 2020, https://arxiv.org/abs/2002.07948
+
+    Example:
+      >>> from fedtailor.methods.check import toy_task
+      >>> method = perfedavg_fo(toy_task(), alpha=0.02)
     """
     outer = replace(recipe, batch=2 * recipe.batch, lr=beta or recipe.lr)
     host = fedavg(task, weighting=weighting, recipe=outer, gradient=first_order(alpha))

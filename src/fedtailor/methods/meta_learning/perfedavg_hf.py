@@ -37,6 +37,10 @@ def perfedavg_hf(
 
     Reference: Fallah et al., "Personalized Federated Learning with Theoretical Guarantees: A
     Model-Agnostic Meta-Learning Approach", NeurIPS 2020, https://arxiv.org/abs/2002.07948
+
+    Example:
+      >>> from fedtailor.methods.check import toy_task
+      >>> method = perfedavg_hf(toy_task(), alpha=0.02, d=0.01)
     """
     outer = replace(recipe, batch=3 * recipe.batch, lr=beta or recipe.lr)
     host = fedavg(task, weighting=weighting, recipe=outer, gradient=hessian_free(alpha, d))

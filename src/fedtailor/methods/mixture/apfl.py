@@ -44,6 +44,10 @@ def apfl(
 
     Reference: Deng et al., "Adaptive Personalized Federated Learning",
     https://arxiv.org/abs/2003.13461
+
+    Example:
+      >>> from fedtailor.methods.check import toy_task
+      >>> method = apfl(toy_task(), alpha=0.3, adaptive=False)
     """
     shared = fedavg(task, weighting=weighting, recipe=recipe)
 

@@ -75,6 +75,10 @@ def fedala(
 
     Reference: Zhang et al., "FedALA: Adaptive Local Aggregation for Personalized Federated
     Learning", AAAI 2023, https://arxiv.org/abs/2212.01197
+
+    Example:
+      >>> from fedtailor.methods.check import toy_task
+      >>> method = fedala(toy_task(), ala=Ala(s=50.0, p=2))
     """
     return with_ala(fedavg(task, weighting=weighting, recipe=recipe), task, ala, recipe)
 
@@ -95,6 +99,12 @@ def with_ala(host: Method, task: Task, ala: Ala, recipe: Recipe) -> Method:
       task: the network.
       ala: how W is learnt.
       recipe: how clients train: ALA takes its batch size and privacy.
+
+    Example:
+      >>> from fedtailor.methods import ditto
+      >>> from fedtailor.methods.check import toy_task
+      >>> task, recipe = toy_task(), Recipe(batch=20)
+      >>> method = with_ala(ditto(task, recipe=recipe), task, Ala(s=50.0), recipe)
     """
     if ala.p == 0:
         return host

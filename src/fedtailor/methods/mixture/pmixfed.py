@@ -118,6 +118,10 @@ def pmixfed(
 
     Reference: Saadati et al., "pMixFed: Efficient Personalized Federated Learning through Adaptive
     Layer-Wise Mixup", https://arxiv.org/abs/2501.11002
+
+    Example:
+      >>> from fedtailor.methods.check import toy_task
+      >>> method = pmixfed(toy_task(), mix=Mixer(mix_policy="gradual"))
     """
     names = {name: name for name in all_names(task)}
     if whole is not None:
@@ -144,6 +148,12 @@ def with_mixup(
       task: the network; degrees ramp over all its blocks, shared or not.
       mixer: how strongly.
       on_server: the server's names, as for `parts.partial`.
+
+    Example:
+      >>> from fedtailor.methods import fedsim
+      >>> from fedtailor.methods.check import toy_task
+      >>> task = toy_task()
+      >>> method = with_mixup(fedsim(task), task, Mixer(mix_policy="gradual"))
     """
     count = len(task.blocks)
     there = on_server or {name: name for block in task.blocks for name in block}

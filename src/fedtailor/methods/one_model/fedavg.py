@@ -40,6 +40,10 @@ def fedavg(
 
     Reference: McMahan et al., "Communication-Efficient Learning of Deep Networks from
     Decentralized Data", AISTATS 2017, https://arxiv.org/abs/1602.05629
+
+    Example:
+      >>> from fedtailor.methods.check import toy_task
+      >>> method = fedavg(toy_task(), weighting="uniform", recipe=Recipe(epochs=2))
     """
 
     def init(clients: ClientCount, initial: Params, key: Key) -> Tree:

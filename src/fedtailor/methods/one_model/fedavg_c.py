@@ -25,5 +25,9 @@ def fedavg_c(
     Deviations: F is not given; the times in FedALA's Table 3 imply 14 to 15.
 
     Reference: Zhang et al., "FedALA", AAAI 2023, https://arxiv.org/abs/2212.01197 (its control)
+
+    Example:
+      >>> from fedtailor.methods.check import toy_task
+      >>> method = fedavg_c(toy_task(), F=5)
     """
     return with_finetuning(fedavg(task, weighting=weighting, recipe=recipe), task, recipe, F)

@@ -32,6 +32,10 @@ def fedavg_data(
 
     Reference: Zhao et al., "Federated Learning with Non-IID Data",
     https://arxiv.org/abs/1806.00582
+
+    Example:
+      >>> from fedtailor.methods.check import toy_task
+      >>> method = fedavg_data(toy_task(), beta=0.02)
     """
     method = fedavg(task, weighting=weighting, recipe=recipe)
     why = (

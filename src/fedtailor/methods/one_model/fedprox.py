@@ -32,5 +32,9 @@ def fedprox(
 
     Reference: Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020,
     https://arxiv.org/abs/1812.06127
+
+    Example:
+      >>> from fedtailor.methods.check import toy_task
+      >>> method = fedprox(toy_task(), mu=0.01)
     """
     return fedavg(task, weighting=weighting, recipe=recipe, loss=prox(task, mu))

@@ -32,6 +32,10 @@ def fedprox_c(
     Deviations: F is not given; the times in FedALA's Table 3 imply 14 to 15.
 
     Reference: Zhang et al., "FedALA", AAAI 2023, https://arxiv.org/abs/2212.01197 (its control)
+
+    Example:
+      >>> from fedtailor.methods.check import toy_task
+      >>> method = fedprox_c(toy_task(), F=5, mu=0.01)
     """
     host = fedprox(task, mu=mu, weighting=weighting, recipe=recipe)
     return with_finetuning(host, task, recipe, F, prox(task, mu))

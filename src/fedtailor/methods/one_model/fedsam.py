@@ -30,5 +30,9 @@ def fedsam(
 
     Reference: Qu et al., "Generalized Federated Learning via Sharpness Aware Minimization", ICML
     2022, https://arxiv.org/abs/2206.02618
+
+    Example:
+      >>> from fedtailor.methods.check import toy_task
+      >>> method = fedsam(toy_task(), rho=0.1)
     """
     return fedavg(task, weighting=weighting, recipe=recipe, gradient=sam(rho))

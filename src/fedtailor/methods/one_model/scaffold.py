@@ -35,6 +35,10 @@ def scaffold(task: Task, *, server_lr: NonNegative = 1.0, recipe: Recipe = Recip
 
     Reference: Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated
     Learning", ICML 2020, https://arxiv.org/abs/1910.06378
+
+    Example:
+      >>> from fedtailor.methods.check import toy_task
+      >>> method = scaffold(toy_task(), server_lr=0.5)
     """
 
     def corrected(at: Slope) -> Slope:

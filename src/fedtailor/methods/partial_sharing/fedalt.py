@@ -37,6 +37,10 @@ def fedalt(
 
     Reference: Pillutla et al., "Federated Learning with Partial Model Personalization", ICML 2022,
     https://arxiv.org/abs/2204.03809
+
+    Example:
+      >>> from fedtailor.methods.check import toy_task
+      >>> method = fedalt(toy_task(), shared_blocks=1)
     """
     shared = lower_blocks(task, shared_blocks)
     personal = [name for name in all_names(task) if name not in shared]

@@ -39,6 +39,10 @@ def fedbabu(
 
     Reference: Oh et al., "FedBABU: Towards Enhanced Representation for Federated Image
     Classification", ICLR 2022, https://arxiv.org/abs/2106.06042
+
+    Example:
+      >>> from fedtailor.methods.check import toy_task
+      >>> method = fedbabu(toy_task(), F=1)
     """
     head = task.top(head_blocks)
     body = [name for name in all_names(task) if name not in head]

@@ -29,6 +29,10 @@ def fedbn(
 
     Reference: Li et al., "FedBN: Federated Learning on Non-IID Features via Local Batch
     Normalization", ICLR 2021, https://arxiv.org/abs/2102.07623
+
+    Example:
+      >>> from fedtailor.methods.check import toy_task
+      >>> method = fedbn(toy_task(), weighting="data")
     """
     phases = [Phase(all_names(task), recipe.epochs)]
     return partial(task, task.batch_norm, phases, recipe=recipe, weighting=weighting)

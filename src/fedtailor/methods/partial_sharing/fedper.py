@@ -29,6 +29,10 @@ def fedper(
 
     Reference: Arivazhagan et al., "Federated Learning with Personalization Layers",
     https://arxiv.org/abs/1912.00818
+
+    Example:
+      >>> from fedtailor.methods.check import toy_task
+      >>> method = fedper(toy_task(), head_blocks=2)
     """
     phases = [Phase(all_names(task), recipe.epochs)]
     head = task.top(head_blocks)

@@ -35,6 +35,10 @@ def fedrep(
 
     Reference: Collins et al., "Exploiting Shared Representations for Personalized Federated
     Learning", ICML 2021, https://arxiv.org/abs/2102.07078
+
+    Example:
+      >>> from fedtailor.methods.check import toy_task
+      >>> method = fedrep(toy_task(), head_epochs=1)
     """
     head = task.top(head_blocks)
     body = [name for name in all_names(task) if name not in head]

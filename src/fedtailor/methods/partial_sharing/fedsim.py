@@ -35,6 +35,10 @@ def fedsim(
 
     Reference: Pillutla et al., "Federated Learning with Partial Model Personalization", ICML 2022,
     https://arxiv.org/abs/2204.03809
+
+    Example:
+      >>> from fedtailor.methods.check import toy_task
+      >>> method = fedsim(toy_task(), shared_blocks=1)
     """
     shared = lower_blocks(task, shared_blocks)
     personal = [name for name in all_names(task) if name not in shared]

@@ -30,6 +30,10 @@ def lg_fedavg(
     shares the lower layers, against the paper; here the upper ones are shared, from the start.
 
     Reference: Liang et al., "Think Locally, Act Globally", https://arxiv.org/abs/2001.01523
+
+    Example:
+      >>> from fedtailor.methods.check import toy_task
+      >>> method = lg_fedavg(toy_task(), global_blocks=1)
     """
     count = global_blocks if global_blocks >= 0 else max(1, min(2, len(task.blocks) - 1))
     upper = task.top(count)

@@ -55,6 +55,10 @@ def partialfed(
 
     Reference: Sun et al., "PartialFed: Cross-Domain Personalized Federated Learning via Partial
     Initialization", NeurIPS 2021
+
+    Example:
+      >>> from fedtailor.methods.check import toy_task
+      >>> method = partialfed(toy_task(), mode="fix", fixed_blocks=1)
     """
     shared = fedavg(task, weighting=weighting, recipe=recipe)
     learns = mode == "adaptive"
@@ -110,9 +114,11 @@ def partialfed(
 
 
 class Strategy(NamedTuple):
-    """Attributes:
-    chosen: logits a -> s, 1 where the received block is taken.
-    drawn: (logits, temperature, key) -> s for one mini-batch.
+    """How a choice per block between received and own model is made.
+
+    Attributes:
+      chosen: logits a -> s, 1 where the received block is taken.
+      drawn: (logits, temperature, key) -> s for one mini-batch.
     """
 
     chosen: Callable[[Tensor], Tensor]

@@ -51,6 +51,10 @@ def plgu_grep(
 
     Reference: Qu et al., "How to Prevent the Poor Performance Clients for Personalized Federated
     Learning?" (PLGU), CVPR 2023
+
+    Example:
+      >>> from fedtailor.methods.check import toy_task
+      >>> method = plgu_grep(toy_task(), head_epochs=1, ascent=Ascent(rho=0.1))
     """
 
     def two_steps(at: Slope) -> Slope:

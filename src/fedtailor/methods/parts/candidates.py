@@ -31,7 +31,9 @@ def strangers(clients: int, device: torch.device) -> Tree:
     }
 
 
-def choose(known: Tree, cid: Tensor, slots: int, chance: Tensor, key: Key) -> tuple[Tensor, Tensor]:
+def choose_candidates(
+    known: Tree, cid: Tensor, slots: int, chance: Tensor, key: Key
+) -> tuple[Tensor, Tensor]:
     """A different client for each slot: mostly who has helped most, sometimes anybody (ε-greedy).
 
         slot = a random fresh client              with probability ε
@@ -85,7 +87,7 @@ def mean_losses(task: Task, models: Params, rows: Data) -> Tensor:
     return losses / rows.n.clamp(min=1)
 
 
-def gains(task: Task, rows: Data, base: Params, models: Params, norm: Norm) -> Tensor:
+def gain_per_distance(task: Task, rows: Data, base: Params, models: Params, norm: Norm) -> Tensor:
     """What each model gains on the rows for every unit of its distance from the base.
 
         w_n = (L(θ_base) − L(θ_n)) / |θ_n − θ_base|

@@ -14,10 +14,12 @@ from fedtailor.core.tree import Params, Tree
 
 
 class Writer(NamedTuple):
-    """Attributes:
-    init: (number of clients, common initial parameters, key) -> the hypernetwork with everyone's
-      embeddings.
-    write: (hypernetwork, client id) -> that client's parameters.
+    """A network that writes other networks' parameters.
+
+    Attributes:
+      init: (number of clients, common initial parameters, key) -> the hypernetwork with everyone's
+        embeddings.
+      write: (hypernetwork, client id) -> that client's parameters.
     """
 
     init: Callable[[int, Params, Key], Tree]

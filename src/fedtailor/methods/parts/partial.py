@@ -26,11 +26,13 @@ Weighting = Literal["data", "uniform", "batches"]
 
 
 class Phase(NamedTuple):
-    """Attributes:
-    train: names that are trained while all others are fixed.
-    epochs: for how long.
-    gradient: how a step's direction comes from the gradient.
-    steps: if not 0, this many random batches instead of epochs.
+    """A stretch of local training in which some parameters are fixed.
+
+    Attributes:
+      train: names that are trained while all others are fixed.
+      epochs: for how long.
+      gradient: how a step's direction comes from the gradient.
+      steps: if not 0, this many random batches instead of epochs.
     """
 
     train: Sequence[str]

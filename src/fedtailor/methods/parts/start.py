@@ -101,10 +101,9 @@ def with_finetuning(
       loss: instead of the task's; it is `given` the received model as its `anchor`.
 
     Example:
-      >>> from torch import nn
-      >>> from fedtailor.core.task import classification
       >>> from fedtailor.methods import fedavg
-      >>> task = classification(lambda: nn.Linear(2, 2))
+      >>> from fedtailor.methods.check import toy_task
+      >>> task = toy_task()
       >>> method = with_finetuning(fedavg(task), task, Recipe(lr=0.01), epochs=3)
     """
     if epochs == 0:

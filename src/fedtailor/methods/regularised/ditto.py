@@ -42,6 +42,10 @@ def ditto(
 
     Reference: Li et al., "Ditto: Fair and Robust Federated Learning Through Personalization",
     ICML 2021, https://arxiv.org/abs/2012.04221
+
+    Example:
+      >>> from fedtailor.methods.check import toy_task
+      >>> method = ditto(toy_task(), lam=0.5)
     """
     shared = fedavg(task, weighting=weighting, recipe=recipe)
     near, own_recipe = prox(task, lam), replace(recipe, epochs=own_epochs or recipe.epochs)

@@ -49,6 +49,10 @@ def fedphp(
 
     Reference: Li et al., "FedPHP: Federated Personalization with Inherited Private Models", ECML
     PKDD 2021
+
+    Example:
+      >>> from fedtailor.methods.check import toy_task
+      >>> method = fedphp(toy_task(), participation=0.1)
     """
     shared = fedavg(task, weighting=weighting, recipe=recipe)
 

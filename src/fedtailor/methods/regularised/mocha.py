@@ -44,6 +44,10 @@ def mocha(
 
     Reference: Smith et al., "Federated Multi-Task Learning", NeurIPS 2017,
     https://arxiv.org/abs/1705.10467, in the deep form of LG-FedAvg's comparison
+
+    Example:
+      >>> from fedtailor.methods.check import toy_task
+      >>> method = mocha(toy_task(), strength=2.0)
     """
 
     def relation(m: int) -> tuple[float, float]:

@@ -58,6 +58,10 @@ def pfedme(
 
     Reference: T. Dinh et al., "Personalized Federated Learning with Moreau Envelopes", NeurIPS
     2020, https://arxiv.org/abs/2006.08848
+
+    Example:
+      >>> from fedtailor.methods.check import toy_task
+      >>> method = pfedme(toy_task(), lam=10.0, K=3)
     """
     outer = replace(
         recipe, lr=eta, optimizer="sgd", momentum=0.0, weight_decay=0.0, steps=R or recipe.steps

@@ -60,6 +60,10 @@ def plgu_lf(
 
     Reference: Qu et al., "How to Prevent the Poor Performance Clients for Personalized Federated
     Learning?" (PLGU), CVPR 2023
+
+    Example:
+      >>> from fedtailor.methods.check import toy_task
+      >>> method = plgu_lf(toy_task(), D=1, ascent=Ascent(rho=0.1))
     """
     blocks = blocks_without(task.blocks, task.buffers)
     kept = D if D >= 0 else min(5, len(blocks) // 2)
