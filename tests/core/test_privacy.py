@@ -140,13 +140,13 @@ def test_examples_that_come_round_again_are_refused() -> None:
         fit(task, task.init(torch.tensor(0)), data, turn_of(), recipe)
 
 
-# --------------------------------------------------------------------- off, it is plain SGD (D-F6)
+# ------------------------------------------------------------------------ off, it is plain SGD
 
 
 @pytest.mark.usefixtures("double")
 @pytest.mark.parametrize("last", ["pad", "drop"])
 def test_without_clip_and_noise_a_fit_is_plain(last: str) -> None:
-    """D-F6. C = ∞ and σ = 0."""
+    """DP-SGD that is off is plain SGD: C = ∞ and σ = 0."""
     task, world = task_of(), ragged()
     params = task.init(torch.tensor(0))
     for client in range(3):
@@ -163,7 +163,7 @@ def test_without_clip_and_noise_a_fit_is_plain(last: str) -> None:
 @pytest.mark.parametrize("engine", ["sequential", "vectorised"])
 @pytest.mark.parametrize("name", ["fedavg", "ditto", "fedrep", "fedfomo"])
 def test_without_clip_and_noise_a_run_is_plain(name: str, engine: str) -> None:
-    """D-F6. Whole runs, in float64."""
+    """DP-SGD that is off is plain SGD: whole runs, in float64."""
     task, world = task_of(), ragged()
     found = []
     for clip in (0.0, INF):
@@ -502,8 +502,8 @@ def test_per_fedavg_is_charged_by_parts_of_a_batch(name: str, parts: int, gradie
 
 
 def test_epsilon_of_the_reference() -> None:
-    """A5-15: q = 50/2667, σ = 1, δ = 1e-5, 88 epochs of 54 steps: about 9.2 (9.32 with whole
-    orders only, which is a valid bound too)."""
+    """A published value: q = 50/2667, σ = 1, δ = 1e-5, 88 epochs of 54 steps: about 9.2 (9.32 with
+    whole orders only, which is a valid bound too)."""
     assert epsilon(Spent(88 * 54, 1), 50 / 2667, 1.0, 1e-5) == pytest.approx(9.2, abs=0.2)
 
 
@@ -557,7 +557,8 @@ def test_gradients_on_one_batch_are_not_cheaper_than_they_are(gradients: int, no
 
 
 def test_epsilon_grows_with_steps_and_falls_with_noise() -> None:
-    """D-F6. Strictly; infinite without noise, 0 for nothing."""
+    """ε falls with more noise and grows with more batches, strictly; it is infinite without noise,
+    and 0 for nothing."""
     by_steps = [epsilon(Spent(t, 1), 0.05, 1.0, 1e-5) for t in (0, 1, 10, 100, 1000)]
     assert by_steps[0] == 0
     assert by_steps == sorted(set(by_steps))
@@ -645,7 +646,7 @@ def resumed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_epsilon_survives_a_crash(finished: Path, resumed: Path) -> None:
-    """D-F6. Neither forgotten nor counted twice."""
+    """What a run spent before it was resumed is neither forgotten nor counted twice."""
     ours, theirs = history(resumed), history(finished)
     assert [line["epsilon"] for line in ours] == [line["epsilon"] for line in theirs]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,9 @@ from torch.func import grad, vmap
 from fedtailor.core import rng, tree
 from fedtailor.core.errors import BadInput
 from fedtailor.core.task import AUGMENTATIONS, Batch, Task, classification, crop_and_flip, to_input
+from fedtailor.core.training import Recipe
+from fedtailor.methods import METHODS
+from tests.methods.worlds import NETS, gap, play, ragged, simulate
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -413,3 +417,59 @@ def test_a_buffer_of_whole_numbers_is_not_trained() -> None:
     torch.testing.assert_close(task.predict(params, x), expected)
     slope = grad(lambda p: task.loss(p, a_batch())[0])(params)
     assert float(tree.sq_norm(slope)) > 0
+
+
+# ----------------------------------------------------------------------------- a loss of one's own
+
+
+def doubled(outputs: Tensor, labels: Tensor) -> Tensor:
+    """Twice the cross-entropy."""
+    return 2 * F.cross_entropy(outputs, labels, reduction="none")
+
+
+def test_a_loss_of_ones_own_is_averaged_over_the_real_rows() -> None:
+    usual, own = (classification(with_norm, **how) for how in ({}, {"loss": doubled}))
+    params, batch = usual.init(rng.key(0)), a_batch(weight=[1, 1, 0, 1, 0])
+    assert float(own.loss(params, batch)[0]) == pytest.approx(
+        2 * float(usual.loss(params, batch)[0])
+    )
+    assert own.outputs is not None
+    logits, _ = own.outputs(params, batch)
+    assert torch.equal(own.losses(logits, batch.y), doubled(logits, batch.y))
+
+
+def test_a_loss_of_torchs_may_be_given_as_it_is() -> None:
+    smooth = nn.CrossEntropyLoss(label_smoothing=0.2, reduction="none")
+    task, batch = classification(lambda: nn.Linear(4, 3), loss=smooth), a_batch()
+    params = task.init(rng.key(0))
+    logits = F.linear(batch.x, params["weight"], params["bias"])
+    told = -logits.log_softmax(-1)
+    expected = (0.8 * told[torch.arange(5), batch.y] + 0.2 * told.mean(-1)).mean()
+    assert float(task.loss(params, batch)[0]) == pytest.approx(float(expected))
+
+
+@pytest.mark.parametrize(
+    ("loss", "words"),
+    [
+        (nn.CrossEntropyLoss(), r"gives \(\) for 5 rows.*reduction='none'"),
+        (lambda outputs, labels: outputs, r"gives \(5, 3\) for 5 rows"),
+        (lambda outputs, labels: 0.5, "gives float for 5 rows"),
+    ],
+)
+def test_a_loss_must_give_one_number_per_row(loss: Any, words: str) -> None:
+    task = classification(lambda: nn.Linear(4, 3), loss=loss)
+    with pytest.raises(BadInput, match=words):
+        task.loss(task.init(rng.key(0)), a_batch())
+
+
+@pytest.mark.parametrize("name", ["fedavg", "fedphp"])
+def test_engines_agree_on_a_loss_of_ones_own(name: str) -> None:
+    found = []
+    for loss, engine in ((doubled, "sequential"), (doubled, "vectorised"), (None, "vectorised")):
+        task = classification(NETS["mlp"], **({"loss": loss} if loss else {}))
+        method = METHODS[name](task, recipe=Recipe(batch=8, lr=0.05))
+        sim = simulate(method, ragged(), task, engine=engine)
+        play(sim, 2)
+        found.append(sim.server)
+    assert gap(found[0], found[1]) < 1e-9
+    assert gap(found[1], found[2]) > 1e-4
