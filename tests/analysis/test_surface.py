@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from fedtailor.analysis import surface
-from fedtailor.analysis.surface import direction, grid, measure, plane, segment, sharpness
+from fedtailor.analysis.surface import direction, grid, measure_points, plane, segment, sharpness
 from fedtailor.core import rng
 from fedtailor.core.task import classification
 from fedtailor.core.tree import Tree
@@ -67,7 +67,7 @@ def test_a_quadratic_surface_is_the_known_one() -> None:
     p, q = ({"w": torch.tensor([v], dtype=torch.float64)} for v in ([1.0, 2.0], [-1.0, 0.5]))
     axis = torch.linspace(-1, 1, 5, dtype=torch.float64)
     x, y = torch.ones(1, 2, dtype=torch.float64), torch.ones(1, dtype=torch.float64)
-    found = measure(linear, plane(model, p, q), grid(axis), x, y, loss=squared)
+    found = measure_points(linear, plane(model, p, q), grid(axis), x, y, loss=squared)
     a, b = axis[:, None], axis[None, :]
     assert torch.allclose(found.loss.reshape(5, 5), (2 + 3 * a - 0.5 * b) ** 2, atol=1e-12)
 
@@ -87,7 +87,9 @@ def test_all_points_at_once_are_one_after_another() -> None:
     predict, model, x, y = network()
     at = plane(model, *(direction(model, rng.key(i)) for i in range(2)))
     points = grid(torch.linspace(-1, 1, 3))
-    found = measure(predict, at, points, x, y, chunk=4)  # the last chunk is short, so are the rows
+    found = measure_points(
+        predict, at, points, x, y, chunk=4
+    )  # the last chunk is short, so are the rows
     with torch.no_grad():
         for k, point in enumerate(points):
             logits = predict(at(point), x)
@@ -103,14 +105,14 @@ def test_a_chunk_that_does_not_fit_is_halved() -> None:
     predict, model, x, y = network()
     at = plane(model, *(direction(model, rng.key(i)) for i in range(2)))
     points, told = grid(torch.linspace(-1, 1, 3)), []
-    expected = measure(predict, at, points, x, y, chunk=1)
+    expected = measure_points(predict, at, points, x, y, chunk=1)
 
     def small(some: Tree, rows: Tensor) -> Tensor:
         if torch._C._functorch.get_unwrapped(some["4.weight"]).shape[0] > 2:
             raise RuntimeError("not enough memory: you tried to allocate too much")
         return predict(some, rows)
 
-    found = measure(small, at, points, x, y, chunk=9, tell=told.append)
+    found = measure_points(small, at, points, x, y, chunk=9, tell=told.append)
     assert torch.allclose(found.loss, expected.loss)
     assert sum(told) == 9 and max(told) == 2
 
@@ -120,7 +122,7 @@ def test_other_errors_are_not_swallowed() -> None:
         raise RuntimeError("shapes differ")
 
     with pytest.raises(RuntimeError, match="shapes differ"):
-        measure(
+        measure_points(
             broken,
             lambda t: {"w": t},
             torch.zeros(1, 1),

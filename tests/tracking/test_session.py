@@ -13,8 +13,8 @@ import pytest
 from fedtailor.cli import main
 from fedtailor.core.errors import BadInput
 from fedtailor.tracking import TOOLS, Tracking, read_tools
-from fedtailor.tracking.protocol import Subject, final_values, round_values
-from fedtailor.tracking.tools import Open, opener, parse
+from fedtailor.tracking.protocol import TrackedRun, final_values, round_values
+from fedtailor.tracking.tools import Open, opener, parse_tools
 
 
 class Fake:
@@ -25,10 +25,10 @@ class Fake:
         self.id = ""
         self._failing = failing
 
-    def open(self, subject: Subject, known: str, logged: int) -> Fake:
+    def open(self, run: TrackedRun, known: str, logged: int) -> Fake:
         self._may_fail("open")
         self.id = known or f"id-{len(self.said)}"
-        self.said.append(("open", subject.name, known, logged))
+        self.said.append(("open", run.name, known, logged))
         return self
 
     def log(self, number: int, values: dict[str, float]) -> None:
@@ -190,19 +190,19 @@ def test_numbers_of_a_result() -> None:
 
 
 def test_names_of_tools() -> None:
-    assert parse("mlflow, tensorboard,mlflow") == ("mlflow", "tensorboard")
+    assert parse_tools("mlflow, tensorboard,mlflow") == ("mlflow", "tensorboard")
     with pytest.raises(BadInput, match="did you mean 'tensorboard'"):
-        parse("tensorbord")
+        parse_tools("tensorbord")
     with pytest.raises(BadInput, match="name tensorboard"):
-        parse(",")
+        parse_tools(",")
 
 
 @pytest.mark.parametrize("name", TOOLS)
 def test_a_missing_package_is_named_with_its_cure(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, TOOLS[name].package, None)
-    with pytest.raises(BadInput, match=rf"pip install {TOOLS[name].package}.*fedtailor\[track\]"):
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(BadInput, match=rf"pip install {name}.*fedtailor\[track\]"):
         opener(name)
 
 

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from fedtailor.analysis.surface import (
-    Measured,
     Sharpness,
+    SurfaceValues,
     direction,
     grid,
-    measure,
+    measure_points,
     plane,
     segment,
     sharpness,
@@ -67,7 +67,7 @@ def as_lists(values: Tensor) -> Any:
     return float(f"{value:.7g}") if torch.isfinite(values) else None
 
 
-def _told(found: Measured, shape: tuple[int, ...]) -> Json:
+def _told(found: SurfaceValues, shape: tuple[int, ...]) -> Json:
     return {
         "loss": as_lists(found.loss.reshape(shape)),
         "accuracy": as_lists(found.accuracy.reshape(shape)),
@@ -78,7 +78,7 @@ def _in_words(found: Sharpness) -> Json:
     return {k: as_lists(torch.tensor(v, dtype=torch.float64)) for k, v in found._asdict().items()}
 
 
-class _Bench:
+class _Surfaces:
     """Measures the surfaces of one run; what several clients share is measured once."""
 
     def __init__(
@@ -115,7 +115,7 @@ class _Bench:
 
     def _measure(self, client: str, at: Callable[[Tensor], Tree], where: Tensor, rows: str) -> Any:
         x, y = self.run.rows("test", client if rows == OWN else None)
-        return measure(self.run.player(client)[0].predict, at, where, x, y, tell=self.tell)
+        return measure_points(self.run.player(client)[0].predict, at, where, x, y, tell=self.tell)
 
     def client(self, name: str) -> Json:
         """All that is measured of a client."""
@@ -131,44 +131,25 @@ class _Bench:
         return told
 
 
-def _check(run: Reopened, clients: Sequence[str]) -> None:
+def _landscape(
+    run: Reopened, clients: Sequence[str], points: int, reach: float, seed: int, tell: Tell
+) -> Json:
+    """The loss surfaces of a finished run, as `landscape.json` has them."""
     for name in clients:
         if not int(run.world.client_data.test.n[run.number(name)]):
             raise BadInput(f"client '{name}' has no test rows: choose another with --clients")
-
-
-def landscape(
-    run: Reopened,
-    clients: Sequence[str],
-    *,
-    points: int = 21,
-    reach: float = 1.0,
-    seed: int = 0,
-    tell: Tell = lambda what, done, all: None,
-) -> Json:
-    """The loss surfaces of a finished run, as `landscape.json` has them.
-
-    Args:
-      run: the run.
-      clients: whose models.
-      points: along each direction; odd, so that the model itself is one.
-      reach: how far, in lengths of the filters.
-      seed: of the directions; the same for all runs that are to be compared.
-      tell: called with progress.
-    """
-    _check(run, clients)
     has_global = [run.general(name) is not None for name in clients]
     every = sum(
         (4 if both else 2) * points**2 + (2 * len(LINE) if both else 0) for both in has_global
     )
-    bench = _Bench(run, points, reach, seed, counting(tell, str(run.result["method"]), every))
+    surfaces = _Surfaces(run, points, reach, seed, counting(tell, str(run.result["method"]), every))
     return {
         "version": __version__,
         "method": run.result["method"],
         "seed": seed,
-        "radius": bench.radius,
-        "axis": as_lists(bench.axis),
-        "clients": {name: bench.client(name) for name in clients},
+        "radius": surfaces.radius,
+        "axis": as_lists(surfaces.axis),
+        "clients": {name: surfaces.client(name) for name in clients},
     }
 
 
@@ -187,9 +168,9 @@ def write_landscapes(
     Args:
       folders: of runs or comparisons.
       clients: whose models; else the worst-off, the middle and the best-off one of the first run.
-      points: along each direction; odd.
+      points: along each direction; odd, so that the model itself is one.
       reach: how far, in lengths of the filters.
-      seed: of the directions.
+      seed: of the directions; the same for all runs.
       device: where to compute.
       tell: called with (method, points done, points in all).
 
@@ -207,6 +188,6 @@ def write_landscapes(
     chosen, found = list(dict.fromkeys(clients)), {}
     for place, run in zip(places, runs, strict=True):
         chosen = chosen or default_clients(run.result)
-        found[place] = landscape(run, chosen, points=points, reach=reach, seed=seed, tell=tell)
+        found[place] = _landscape(run, chosen, points, reach, seed, tell)
         write_atomically(place / LANDSCAPE, json.dumps(found[place]) + "\n")
     return found

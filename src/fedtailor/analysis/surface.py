@@ -31,7 +31,7 @@ Predict = Callable[[Any, Tensor], Tensor]
 Place = Callable[[Tensor], Tree]  # where on the surface -> the model there
 
 
-class Measured(NamedTuple):
+class SurfaceValues(NamedTuple):
     """Mean loss and accuracy at each point."""
 
     loss: Tensor
@@ -126,7 +126,7 @@ class _Largest(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return made
 
 
-def choose_chunk(predict: Predict, model: Tree, x: Tensor) -> int:
+def points_at_once(predict: Predict, model: Tree, x: Tensor) -> int:
     """How many models can be looked at together."""
     with _Largest() as largest, torch.no_grad():
         predict(model, x[:ROWS])
@@ -134,7 +134,7 @@ def choose_chunk(predict: Predict, model: Tree, x: Tensor) -> int:
     return int(max(1, min(MOST[x.device.type], SHARE * free_memory(x.device) // max(each, 1))))
 
 
-def measure(
+def measure_points(
     predict: Predict,
     at: Place,
     points: Tensor,
@@ -144,7 +144,7 @@ def measure(
     chunk: int = 0,
     loss: Callable[[Tensor, Tensor], Tensor] = cross_entropy,
     tell: Callable[[int], None] = lambda done: None,
-) -> Measured:
+) -> SurfaceValues:
     """Loss and accuracy over all rows, at every point: exact, many points at once.
 
     Args:
@@ -157,7 +157,7 @@ def measure(
       loss: (logits, labels) -> each row's loss.
       tell: called with the number of points that were done since the last time.
     """
-    chunk = chunk or choose_chunk(predict, at(points[0].to(x.device)), x)
+    chunk = chunk or points_at_once(predict, at(points[0].to(x.device)), x)
 
     def row(model: Tree, some: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         logits = predict(model, some)
@@ -185,7 +185,7 @@ def measure(
             tell(len(left[:chunk]))
             left = left[chunk:]
     losses, right = torch.cat(found, dim=1) / max(len(y), 1)
-    return Measured(losses, right)
+    return SurfaceValues(losses, right)
 
 
 class Sharpness(NamedTuple):

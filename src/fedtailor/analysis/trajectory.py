@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedtailor.analysis.landscape import Tell, as_lists, counting
 from fedtailor.analysis.pca import frame, model_plane
-from fedtailor.analysis.surface import measure, plane
+from fedtailor.analysis.surface import measure_points, plane
 from fedtailor.core import tree
 from fedtailor.core.errors import BadInput, unknown
 from fedtailor.core.tree import Tree
@@ -32,7 +32,7 @@ from fedtailor.runs.saved_models import path_clients, path_rounds, read_points
 ROUNDS = 60  # of each run: more arrows cannot be told apart
 
 
-class Stop(NamedTuple):
+class Waypoint(NamedTuple):
     """A model on the way: of which run, in which round, before or after training."""
 
     run: int
@@ -61,21 +61,22 @@ def _followed(runs: Sequence[Reopened], client: str | None) -> str:
     return client or common[0]
 
 
-def _stops(runs: Sequence[Reopened], client: str, window: tuple[int, int]) -> list[Stop]:
+def _waypoints(runs: Sequence[Reopened], client: str, window: tuple[int, int]) -> list[Waypoint]:
     first, last = window
-    stops = []
+    waypoints = []
     for number, run in enumerate(runs):
         rounds = [r for r in path_rounds(run.folder) if first <= r <= last]
         for r in (rounds[i] for i in evenly(len(rounds), ROUNDS)):
             for when, model in read_points(run.folder, r, client).items():
-                stops.append(Stop(number, r, when, model))
-    if len(stops) < 3:
+                waypoints.append(Waypoint(number, r, when, model))
+    if len(waypoints) < 3:
         raise BadInput(
-            f"only {len(stops)} models of {client} in rounds {first} to {last}: a plane needs three"
+            f"only {len(waypoints)} models of {client} in rounds {first} to {last}: "
+            "a plane needs three"
         )
-    if any(tree.shapes(stop.model) != tree.shapes(stops[0].model) for stop in stops):
+    if any(tree.shapes(point.model) != tree.shapes(waypoints[0].model) for point in waypoints):
         raise BadInput(f"the runs have different networks for {client}: a plane needs the same")
-    return stops
+    return waypoints
 
 
 def _labels(runs: Sequence[Reopened]) -> list[str]:
@@ -86,44 +87,33 @@ def _labels(runs: Sequence[Reopened]) -> list[str]:
     ]
 
 
-def trajectory(
-    runs: Sequence[Reopened],
-    client: str | None = None,
-    *,
-    points: int = 31,
-    window: tuple[int, int] = (1, 10**9),
-    tell: Tell = lambda what, done, all: None,
+def _trajectory(
+    runs: Sequence[Reopened], client: str | None, points: int, window: tuple[int, int], tell: Tell
 ) -> Json:
-    """The ways of one client's model in some runs on one plane, as `trajectory.json` has them.
-
-    Args:
-      runs: which kept that client's models.
-      client: whose; the first one that all runs kept, if None.
-      points: of the plane, along each axis.
-      window: first and last round that count.
-      tell: called with progress.
-    """
+    """The ways of one client's model in some runs on one plane, as `trajectory.json` has them."""
     if points < 3 or points > 201:
         raise BadInput(f"points is {points}: give a number from 3 to 201")
     name = _followed(runs, client)
-    stops = _stops(runs, name, window)
+    waypoints = _waypoints(runs, name, window)
     method, task = runs[0].player(name)
     x, y = runs[0].rows("train", name)
     to = runs[0].here
-    seen = model_plane([stop.model for stop in stops], task.buffers)
+    seen = model_plane([point.model for point in waypoints], task.buffers)
     at = plane(to(seen.origin), to(seen.first), to(seen.second))
     found = seen.plane
     across, up = frame(found.places, points)
-    add = counting(tell, name, points**2 + len(stops))
+    add = counting(tell, name, points**2 + len(waypoints))
     where = torch.cartesian_prod(torch.from_numpy(up), torch.from_numpy(across)).flip(1)
-    losses = measure(method.predict, at, where, x, y, tell=add).loss.reshape(points, points)
+    losses = measure_points(method.predict, at, where, x, y, tell=add).loss.reshape(points, points)
     # what the models themselves have: beside the plane lies more than on it
-    stacked = to(tree.stack([stop.model for stop in stops]))
+    stacked = to(tree.stack([point.model for point in waypoints]))
 
     def pick(k: Tensor) -> Tree:
         return tree.map(lambda leaf: leaf.index_select(0, k)[0], stacked)
 
-    own = measure(method.predict, pick, torch.arange(len(stops))[:, None], x, y, tell=add)
+    own = measure_points(
+        method.predict, pick, torch.arange(len(waypoints))[:, None], x, y, tell=add
+    )
     return {
         "version": __version__,
         "client": name,
@@ -137,14 +127,14 @@ def trajectory(
                 "folder": run.folder.resolve().name,
                 "stops": [
                     {
-                        "round": stop.round,
-                        "when": stop.when,
+                        "round": point.round,
+                        "when": point.when,
                         "x": as_lists(torch.tensor(place[0])),
                         "y": as_lists(torch.tensor(place[1])),
                         "loss": as_lists(loss),
                     }
-                    for stop, place, loss in zip(stops, found.places, own.loss, strict=True)
-                    if stop.run == number
+                    for point, place, loss in zip(waypoints, found.places, own.loss, strict=True)
+                    if point.run == number
                 ],
             }
             for number, (label, run) in enumerate(zip(_labels(runs), runs, strict=True))
@@ -182,7 +172,7 @@ def write_trajectory(
     for run in runs[1:]:
         if run.world.digest() != first:
             raise BadInput(f"'{run.folder}' has other data or clients than '{runs[0].folder}'")
-    found = trajectory(runs, client, points=points, window=window, tell=tell)
+    found = _trajectory(runs, client, points, window, tell)
     for place in places:
         write_atomically(place / TRAJECTORY, json.dumps(found) + "\n")
     return found

@@ -49,9 +49,9 @@ def _tracking(track: str | None, folder: Path) -> Any:
     if track is None:
         return None
     from fedtailor.tracking import Tracking
-    from fedtailor.tracking.tools import parse
+    from fedtailor.tracking.tools import parse_tools
 
-    return Tracking(parse(track), folder)
+    return Tracking(parse_tools(track), folder)
 
 
 def _tracking_again(folder: Path) -> Any:

@@ -30,25 +30,7 @@ def mlp(form: Form, hidden: int = 1) -> nn.Module:
 
 def lenet(form: Form) -> nn.Module:
     """pFedHN's LeNet: 121 182 parameters on CIFAR-10."""
-    channels, height, width = image_shape(form, least=16)
-
-    def side(pixels: int) -> int:
-        return ((pixels - 4) // 2 - 4) // 2
-
-    return chain(
-        conv1=nn.Conv2d(channels, 16, 5),
-        relu1=nn.ReLU(),
-        pool1=nn.MaxPool2d(2),
-        conv2=nn.Conv2d(16, 32, 5),
-        relu2=nn.ReLU(),
-        pool2=nn.MaxPool2d(2),
-        flatten=nn.Flatten(),
-        fc1=nn.Linear(32 * side(height) * side(width), 120),
-        relu3=nn.ReLU(),
-        fc2=nn.Linear(120, 84),
-        relu4=nn.ReLU(),
-        fc=nn.Linear(84, form.classes),
-    )
+    return _convolutions(form, (16, 32), 5, hidden=(120, 84), least=16)
 
 
 def cnn(form: Form) -> nn.Module:
@@ -58,47 +40,42 @@ def cnn(form: Form) -> nn.Module:
     Tiny-ImageNet. The convolutions are unpadded; only on images of fewer than 16 pixels a side,
     of which they would leave nothing, are both padded by 2.
     """
-    channels, height, width = image_shape(form, least=4)
-    padding = 2 if min(height, width) < 16 else 0
-
-    def side(pixels: int) -> int:
-        return ((pixels - 4 + 2 * padding) // 2 - 4 + 2 * padding) // 2
-
-    return chain(
-        conv1=nn.Conv2d(channels, 32, 5, padding=padding),
-        relu1=nn.ReLU(),
-        pool1=nn.MaxPool2d(2),
-        conv2=nn.Conv2d(32, 64, 5, padding=padding),
-        relu2=nn.ReLU(),
-        pool2=nn.MaxPool2d(2),
-        flatten=nn.Flatten(),
-        fc1=nn.Linear(64 * side(height) * side(width), 512),
-        relu3=nn.ReLU(),
-        fc=nn.Linear(512, form.classes),
-    )
+    padding = 2 if min(image_shape(form, least=4)[1:]) < 16 else 0
+    return _convolutions(form, (32, 64), 5, hidden=(512,), least=4, padding=padding)
 
 
 def tf_cnn(form: Form) -> nn.Module:
     """The TensorFlow tutorial's CNN, in FedFomo's code: 122 570 parameters on CIFAR-10."""
-    channels, height, width = image_shape(form, least=18)
+    return _convolutions(form, (32, 64, 64), 3, hidden=(64,), least=18)
 
-    def side(pixels: int) -> int:
-        return ((pixels - 2) // 2 - 2) // 2 - 2
 
-    return chain(
-        conv1=nn.Conv2d(channels, 32, 3),
-        relu1=nn.ReLU(),
-        pool1=nn.MaxPool2d(2),
-        conv2=nn.Conv2d(32, 64, 3),
-        relu2=nn.ReLU(),
-        pool2=nn.MaxPool2d(2),
-        conv3=nn.Conv2d(64, 64, 3),
-        relu3=nn.ReLU(),
-        flatten=nn.Flatten(),
-        fc1=nn.Linear(64 * side(height) * side(width), 64),
-        relu4=nn.ReLU(),
-        fc=nn.Linear(64, form.classes),
-    )
+def _convolutions(
+    form: Form,
+    widths: tuple[int, ...],
+    kernel: int,
+    *,
+    hidden: tuple[int, ...],
+    least: int,
+    padding: int = 0,
+) -> nn.Module:
+    """Convolutions with ReLU, the first two with a pool of 2; then linear layers with ReLU."""
+    inputs, *sides = image_shape(form, least)
+    layers: dict[str, nn.Module] = {}
+    for i, width in enumerate(widths, 1):
+        layers[f"conv{i}"] = nn.Conv2d(inputs, width, kernel, padding=padding)
+        layers[f"relu{i}"] = nn.ReLU()
+        sides = [side - kernel + 1 + 2 * padding for side in sides]
+        if i <= 2:
+            layers[f"pool{i}"] = nn.MaxPool2d(2)
+            sides = [side // 2 for side in sides]
+        inputs = width
+    layers["flatten"] = nn.Flatten()
+    inputs *= prod(sides)
+    for i, width in enumerate(hidden, 1):
+        layers[f"fc{i}"] = nn.Linear(inputs, width)
+        layers[f"relu{len(widths) + i}"] = nn.ReLU()
+        inputs = width
+    return chain(**layers, fc=nn.Linear(inputs, form.classes))
 
 
 def fedbabu_cnn(form: Form) -> nn.Module:

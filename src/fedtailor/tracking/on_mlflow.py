@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fedtailor.tracking.protocol import Subject
+from fedtailor.tracking.protocol import TrackedRun
 
 EXPERIMENT = "fedtailor"
 LONGEST = 500  # letters of a parameter, whatever the server's version allows
@@ -21,19 +21,14 @@ def check() -> None:
 
 
 class OnMLflow:
-    """One run of an experiment named after its folder.
+    """One run of an experiment named after its folder."""
 
-    Args:
-      subject: the run.
-      known: its id from an earlier start, or "".
-    """
-
-    def __init__(self, subject: Subject, known: str) -> None:
+    def __init__(self, run: TrackedRun, known: str, logged: int) -> None:
         package: Any = importlib.import_module("mlflow.tracking")
         self._entities: Any = importlib.import_module("mlflow.entities")
         place = os.environ.get("MLFLOW_TRACKING_URI")
         if not place:
-            place = (subject.home / "mlruns").resolve().as_uri()
+            place = (run.home / "mlruns").resolve().as_uri()
             # newer versions want a database unless told that files are meant
             os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
         self._client = package.MlflowClient(place)
@@ -43,12 +38,11 @@ class OnMLflow:
             return
         found = self._client.get_experiment_by_name(EXPERIMENT)
         kept = found.experiment_id if found else self._client.create_experiment(EXPERIMENT)
-        tags = {"fedtailor.folder": str(subject.folder.resolve()), "group": subject.home.name}
-        made = self._client.create_run(kept, run_name=subject.name, tags=tags)
+        tags = {"fedtailor.folder": str(run.folder.resolve()), "group": run.home.name}
+        made = self._client.create_run(kept, run_name=run.name, tags=tags)
         self.id = str(made.info.run_id)
         given = [
-            self._entities.Param(name, str(value)[:LONGEST])
-            for name, value in subject.settings.items()
+            self._entities.Param(name, str(value)[:LONGEST]) for name, value in run.settings.items()
         ]
         for start in range(0, len(given), AT_ONCE):
             self._client.log_batch(self.id, params=given[start : start + AT_ONCE])
@@ -65,8 +59,3 @@ class OnMLflow:
 
     def leave(self) -> None:
         self._client.set_terminated(self.id, "KILLED")
-
-
-def open(subject: Subject, known: str, logged: int) -> OnMLflow:
-    """Opens or goes on with a run."""
-    return OnMLflow(subject, known)

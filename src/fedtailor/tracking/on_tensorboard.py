@@ -7,7 +7,7 @@ import importlib
 from pathlib import Path
 from typing import Any
 
-from fedtailor.tracking.protocol import Subject
+from fedtailor.tracking.protocol import TrackedRun
 
 CLIENTS = 500  # rows of the table of clients
 
@@ -24,21 +24,16 @@ def as_table(rows: list[list[str]]) -> str:
 
 
 class OnTensorBoard:
-    """One run as a folder of event files.
+    """One run as a folder of event files."""
 
-    Args:
-      subject: the run.
-      logged: the last round that an earlier start noted.
-    """
-
-    def __init__(self, subject: Subject, logged: int) -> None:
+    def __init__(self, run: TrackedRun, known: str, logged: int) -> None:
         package: Any = importlib.import_module("torch.utils.tensorboard")
-        self.id = subject.name.replace(":", ".").replace("/", ".")
-        place = subject.home / "tensorboard" / self.id
+        self.id = run.name.replace(":", ".").replace("/", ".")
+        place = run.home / "tensorboard" / self.id
         # whatever an interrupted start wrote beyond the last round that is known is not shown
         self._writer = package.SummaryWriter(place, purge_step=logged + 1 if logged else None)
         if not logged:
-            rows = [["setting", "value"], *([k, str(v)] for k, v in subject.settings.items())]
+            rows = [["setting", "value"], *([k, str(v)] for k, v in run.settings.items())]
             self._writer.add_text("config", as_table(rows))
 
     def log(self, number: int, values: dict[str, float]) -> None:
@@ -56,8 +51,3 @@ class OnTensorBoard:
 
     def leave(self) -> None:
         self._writer.close()
-
-
-def open(subject: Subject, known: str, logged: int) -> OnTensorBoard:
-    """Opens or goes on with a run."""
-    return OnTensorBoard(subject, logged)

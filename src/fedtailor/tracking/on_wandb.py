@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedtailor.core.errors import BadInput
-from fedtailor.tracking.protocol import Subject
+from fedtailor.tracking.protocol import TrackedRun
 
 PROJECT = "fedtailor"
 UNSEEN = ("offline", "dryrun", "disabled")
@@ -26,21 +26,16 @@ def check() -> None:
 
 
 class OnWandb:
-    """One run of a project, in a group named after its folder.
+    """One run of a project, in a group named after its folder."""
 
-    Args:
-      subject: the run.
-      known: its id from an earlier start, or "".
-    """
-
-    def __init__(self, subject: Subject, known: str) -> None:
+    def __init__(self, run: TrackedRun, known: str, logged: int) -> None:
         self._package: Any = importlib.import_module("wandb")
         self._run = self._package.init(
             project=os.environ.get("WANDB_PROJECT") or PROJECT,
-            name=subject.name,
-            group=subject.home.resolve().name,
-            dir=str(subject.home),
-            config=subject.settings,
+            name=run.name,
+            group=run.home.resolve().name,
+            dir=str(run.home),
+            config=run.settings,
             id=known or None,
             resume="allow",
             settings=self._package.Settings(silent=True),
@@ -60,8 +55,3 @@ class OnWandb:
 
     def leave(self) -> None:
         self._run.finish(exit_code=1)
-
-
-def open(subject: Subject, known: str, logged: int) -> OnWandb:
-    """Opens or goes on with a run."""
-    return OnWandb(subject, known)

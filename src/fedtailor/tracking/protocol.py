@@ -11,7 +11,7 @@ PARTS = {"pre": "accuracy", "post": "accuracy_after_training", "global": "accura
 
 
 @dataclass(frozen=True)
-class Subject:
+class TrackedRun:
     """The run that is tracked.
 
     Attributes:

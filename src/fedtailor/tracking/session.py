@@ -22,14 +22,14 @@ from fedtailor.results.folder import (
     read_note,
     write_json,
 )
-from fedtailor.tracking.protocol import Line, Subject, Tracker, final_values, round_values
+from fedtailor.tracking.protocol import Line, TrackedRun, Tracker, final_values, round_values
 from fedtailor.tracking.tools import TOOLS, Open, opener
 
 _log = logging.getLogger("fedtailor")
 
 
 @dataclass
-class Kept:
+class TrackingRecord:
     """What a folder keeps about tracking.
 
     Attributes:
@@ -45,18 +45,18 @@ class Kept:
     ended: bool = False
 
 
-def _read(folder: Path) -> Kept:
+def _read(folder: Path) -> TrackingRecord:
     """What a folder keeps; nothing if it was not tracked, or somebody broke the file."""
     try:
         found = json.loads((folder / TRACKING).read_text(encoding="utf-8"))
         ids = {str(k): str(v) for k, v in found["ids"].items()}
         tools = [str(t) for t in found["tools"] if t in TOOLS]
-        return Kept(tools, ids, int(found["logged"]), bool(found["ended"]))
+        return TrackingRecord(tools, ids, int(found["logged"]), bool(found["ended"]))
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return Kept()
+        return TrackingRecord()
 
 
-def _write(folder: Path, kept: Kept) -> None:
+def _write(folder: Path, kept: TrackingRecord) -> None:
     write_json(folder / TRACKING, asdict(kept))
 
 
@@ -65,11 +65,11 @@ def read_tools(folder: Path) -> tuple[str, ...]:
     return tuple(_read(folder).tools)
 
 
-def _subject(folder: Path, home: Path) -> Subject:
+def _tracked_run(folder: Path, home: Path) -> TrackedRun:
     method, settings, options = read_config(folder / CONFIG)
     name = f"{method}-seed{settings.get('seed', 0)}"
     told = {k: v for k, v in settings.items() if v != ""}
-    return Subject(name, folder, home, {"method": method} | told | options)
+    return TrackedRun(name, folder, home, {"method": method} | told | options)
 
 
 class Tracking:
@@ -93,7 +93,7 @@ class Tracking:
         self._trackers: dict[str, Tracker] = {}
         self._folder: Path | None = None  # of the run at hand
         self._opened = False
-        self._kept = Kept()
+        self._kept = TrackingRecord()
 
     def __enter__(self) -> Tracking:
         return self
@@ -114,7 +114,7 @@ class Tracking:
           folder: of the run; the run before it is closed.
         """
         self._close()
-        self._folder, self._opened, self._kept = folder, False, Kept()
+        self._folder, self._opened, self._kept = folder, False, TrackingRecord()
         return lambda line, rounds: self._note(folder, line)
 
     def _note(self, folder: Path, line: Line) -> None:
@@ -132,9 +132,9 @@ class Tracking:
         self._kept, self._opened = _read(folder), True
         for name in list(self._openers):
             try:
-                subject = _subject(folder, self._home)
+                run = _tracked_run(folder, self._home)
                 known = self._kept.ids.get(name, "")
-                tracker = self._openers[name](subject, known, self._kept.logged)
+                tracker = self._openers[name](run, known, self._kept.logged)
             except Exception as error:  # a tool's troubles are of any kind
                 self._drop(name, "cannot be opened", error)
                 continue

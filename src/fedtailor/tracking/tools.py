@@ -4,33 +4,26 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, cast
 
 from fedtailor.core.errors import BadInput, unknown
-from fedtailor.tracking.protocol import Subject, Tracker
+from fedtailor.tracking.protocol import TrackedRun, Tracker
 
 # (the run, its id from an earlier start or "", the last round that was noted then) -> tracker
-Open = Callable[[Subject, str, int], Tracker]
+Open = Callable[[TrackedRun, str, int], Tracker]
 
 
-@dataclass(frozen=True)
-class Tool:
-    """Where an adapter lies and which package it needs."""
-
-    module: str
-    package: str
+# The package that a tool needs has its name; its adapter is this class in the module on_NAME.
+TOOLS = {"tensorboard": "OnTensorBoard", "mlflow": "OnMLflow", "wandb": "OnWandb"}
 
 
-TOOLS = {
-    "tensorboard": Tool("on_tensorboard", "tensorboard"),
-    "mlflow": Tool("on_mlflow", "mlflow"),
-    "wandb": Tool("on_wandb", "wandb"),
-}
+def parse_tools(text: str) -> tuple[str, ...]:
+    """Names of tools.
 
-
-def parse(text: str) -> tuple[str, ...]:
-    """Names of tools, as in "tensorboard,mlflow"."""
+    Example:
+      >>> parse_tools("tensorboard, mlflow")
+      ('tensorboard', 'mlflow')
+    """
     names = [part.strip() for part in text.split(",") if part.strip()]
     if not names:
         raise BadInput(f"--track is '{text}': name {', '.join(TOOLS)}, several with commas")
@@ -46,14 +39,13 @@ def opener(name: str) -> Open:
     Raises:
       BadInput: its package is not installed, or nobody is logged in.
     """
-    tool = TOOLS[name]
     try:
-        importlib.import_module(tool.package)
+        importlib.import_module(name)
     except ImportError:
         raise BadInput(
-            f"--track {name} needs the package {tool.package}: pip install {tool.package}, or "
+            f"--track {name} needs the package {name}: pip install {name}, or "
             "pip install 'fedtailor[track]' for all of them"
         ) from None
-    adapter: Any = importlib.import_module(f".{tool.module}", __package__)
+    adapter: Any = importlib.import_module(f"fedtailor.tracking.on_{name}")
     adapter.check()
-    return cast(Open, adapter.open)
+    return cast(Open, getattr(adapter, TOOLS[name]))
