@@ -38,6 +38,11 @@ def principal_plane(points: Array) -> Plane:
 
     Args:
       points: one row each; at least three.
+
+    Example:
+      >>> line = np.array([[0.0, 0.0], [1.0, 1.0], [2.0, 2.0]])
+      >>> principal_plane(line).shares.round(3).tolist()
+      [1.0, 0.0]
     """
     origin = points.mean(axis=0)
     centred = points - origin

@@ -104,7 +104,12 @@ def segment(start: Tree, end: Tree, statistics: Collection[str] = ()) -> Place:
 
 
 def grid(axis: Sequence[float] | Tensor) -> Tensor:
-    """All pairs of an axis' values, row by row: the first one is the slow one."""
+    """All pairs of an axis' values, row by row: the first one is the slow one.
+
+    Example:
+      >>> grid([0.0, 1.0]).tolist()
+      [[0.0, 0.0], [0.0, 1.0], [1.0, 0.0], [1.0, 1.0]]
+    """
     values = torch.as_tensor(axis, dtype=torch.float64)
     return torch.cartesian_prod(values, values)
 
@@ -209,6 +214,11 @@ def sharpness(axis: Tensor, losses: Tensor, radius: float) -> Sharpness:
       axis: the grid's values, the same both ways, with 0 in the middle.
       losses: one per pair of them.
       radius: the disc that counts.
+
+    Example:
+      >>> axis = torch.tensor([-1.0, 0.0, 1.0])
+      >>> sharpness(axis, axis[:, None] ** 2 + axis**2, 1.0)
+      Sharpness(centre=0.0, highest=1.0, mean=0.800000011920929)
     """
     middle = len(axis) // 2
     inside = axis[:, None] ** 2 + axis[None, :] ** 2 <= radius**2 * (1 + 1e-9)

@@ -166,7 +166,12 @@ def _check(encoder: Encoder) -> None:
 
 
 def tokens(text: str) -> list[str]:
-    """Lower-case runs of letters and digits."""
+    """Lower-case runs of letters and digits.
+
+    Example:
+      >>> tokens("It's 3 o'clock")
+      ['it', 's', '3', 'o', 'clock']
+    """
     return _WORD.findall(text.lower())
 
 
@@ -188,6 +193,13 @@ def encode(
         network scales them.
       length: words per text.
       vocabulary: how many of the most frequent words to know; 0 for all.
+
+    Example:
+      >>> from fedtailor.datasets import source_of
+      >>> source = source_of({"north": ([[1.0], [3.0]], ["well", "ill"])})
+      >>> encoder, x = encode(source, np.array([0, 1]))
+      >>> encoder.classes, x.tolist()
+      (('ill', 'well'), [[-1.0], [1.0]])
     """
     if normalise not in NORMALISATIONS:
         raise unknown("normalisation", one_line(normalise), NORMALISATIONS)

@@ -43,6 +43,11 @@ def load(
       image_size: side in pixels that images are resized to; else files of unequal size are
         brought to the size of the first one.
       hub: fetch a known data set that is not on disk from the Hugging Face hub.
+
+    Example:
+      >>> digits = load("digits")
+      >>> digits.kind, digits.raw.shape, len(digits.classes)
+      ('image', (1797, 1, 8, 8), 10)
     """
     check_size(image_size)
     named = NamedColumns(label, client, text)

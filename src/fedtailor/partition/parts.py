@@ -95,6 +95,11 @@ def split_rows(
     Raises:
       BadInput: a client would have no row to train on, to test with or, unless `val` is 0, to
         validate with.
+
+    Example:
+      >>> partition = split_rows([np.arange(20)], np.arange(20) % 2, ["ann"], seed=0, scheme="iid")
+      >>> [len(rows) for part in (partition.train, partition.val, partition.test) for rows in part]
+      [12, 3, 5]
     """
     for what, share, allowed in (
         ("test", test, official_test is not None or 0 < test < 1),
@@ -174,6 +179,10 @@ def hold_out(clients: int, share_or_count: int | float, *, seed: int) -> Rows:
 
     Args:
       share_or_count: an integer counts clients; a float below 1 is a share of them (at least one).
+
+    Example:
+      >>> hold_out(10, 0.2, seed=0)
+      array([0, 5])
     """
     if not isinstance(share_or_count, float):
         count = share_or_count

@@ -20,7 +20,12 @@ from fedtailor.partition.draws import Array, Rows, draws, sorted_rows
 
 
 def iid(labels: Array, clients: int, *, seed: int) -> list[Rows]:
-    """All rows, shuffled and dealt in equal parts (sizes differ by one at most)."""
+    """All rows, shuffled and dealt in equal parts (sizes differ by one at most).
+
+    Example:
+      >>> [rows.tolist() for rows in iid(np.array([0, 1, 0, 1, 0, 1]), 3, seed=0)]
+      [[3, 5], [1, 4], [0, 2]]
+    """
     labels = checked(labels, clients)
     return sorted_rows(np.array_split(draws(seed, "iid").permutation(labels.size), clients))
 
@@ -34,6 +39,11 @@ def pathological(
     between a tenth and the whole of the even share, and the last one takes the rest. Where
     `clients * classes_per_client` is less than the number of classes, some classes have no holder
     and their rows stay unused.
+
+    Example:
+      >>> labels = np.arange(40) % 4
+      >>> [np.unique(labels[rows]).tolist() for rows in pathological(labels, 4, 2, seed=0)]
+      [[0, 1], [0, 1], [2, 3], [2, 3]]
     """
     labels = checked(labels, clients)
     rng = draws(seed, "pathological")
@@ -61,6 +71,10 @@ def shards(labels: Array, clients: int, classes_per_client: int, *, seed: int) -
     """Every class is cut into equally many shards; a client gets `classes_per_client` random ones.
 
     A client may draw several shards of one class, so it has that many classes at most.
+
+    Example:
+      >>> [len(rows) for rows in shards(np.arange(40) % 4, 4, 2, seed=0)]
+      [10, 10, 10, 10]
     """
     labels = checked(labels, clients)
     classes, available = np.unique(labels, return_counts=True)
@@ -102,6 +116,10 @@ def dirichlet(
     With `cap`, clients that hold an equal share of all rows already get nothing of further classes.
     The whole division is drawn anew until every client has `min_samples` rows, at most `tries`
     times.
+
+    Example:
+      >>> [len(rows) for rows in dirichlet(np.arange(40) % 4, 4, 0.1, seed=0, min_samples=2)]
+      [9, 9, 15, 7]
     """
     labels = checked(labels, clients)
     if not 0 < alpha < math.inf:
@@ -137,6 +155,11 @@ def noniid1(
     The amount is the largest that every class can afford, or `rows` per client if that is less and
     not 0; rows beyond it stay unused. Classes are chosen equally often, else the most wanted one
     would make that amount needlessly small.
+
+    Example:
+      >>> labels = np.arange(40) % 4
+      >>> [np.unique(labels[rows]).tolist() for rows in noniid1(labels, 4, 2, seed=0)]
+      [[1, 3], [2, 3], [0, 1], [0, 2]]
     """
     labels = checked(labels, clients)
     rng = draws(seed, "noniid1")
@@ -159,6 +182,11 @@ def noniid2(
     All clients have the same amount of each dominant class and the same amount of each other class,
     the largest that every class can afford at this ratio (to the nearest row), or that is within
     `rows` per client if that is not 0; further rows stay unused.
+
+    Example:
+      >>> labels = np.arange(40) % 4
+      >>> [np.bincount(labels[rows]).tolist() for rows in noniid2(labels, 2, 2, 0.8, seed=0)]
+      [[8, 8, 2, 2], [2, 2, 8, 8]]
     """
     labels = checked(labels, clients)
     available = np.unique(labels, return_counts=True)[1]
@@ -192,7 +220,12 @@ def noniid2(
 
 
 def natural(owner: Array) -> list[Rows]:
-    """One client per distinct owner, in the sorted order of owners."""
+    """One client per distinct owner, in the sorted order of owners.
+
+    Example:
+      >>> [rows.tolist() for rows in natural(np.array([7, 3, 7]))]
+      [[1], [0, 2]]
+    """
     owner = np.asarray(owner)
     if owner.ndim != 1 or owner.size == 0:
         raise BadInput(f"owners have the shape {owner.shape}: give one owner per row of the data")
@@ -200,7 +233,13 @@ def natural(owner: Array) -> list[Rows]:
 
 
 def groups(cluster: Array, clients: int, *, seed: int) -> list[Rows]:
-    """Latent distributions: clients are spread evenly over the clusters, whose rows they share."""
+    """Latent distributions: clients are spread evenly over the clusters, whose rows they share.
+
+    Example:
+      >>> cluster = np.arange(40) % 4
+      >>> [np.unique(cluster[rows]).tolist() for rows in groups(cluster, 4, seed=0)]
+      [[2], [1], [0], [3]]
+    """
     cluster = checked(cluster, clients)
     rng = draws(seed, "groups")
     pools = rows_by_value(cluster)

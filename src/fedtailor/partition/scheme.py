@@ -194,6 +194,11 @@ def divide(
 
     `natural` needs `owner` and finds the number of clients itself (pass None, or the same number);
     `latent` needs `clusters`; only `dirichlet` heeds `min_samples`.
+
+    Example:
+      >>> rows = divide(parse_partition("iid"), np.arange(40) % 4, 3, seed=0)
+      >>> [len(some) for some in rows]
+      [14, 13, 13]
     """
     if scheme.name not in _RECIPES:
         raise unknown("partition", scheme.name, _RECIPES)

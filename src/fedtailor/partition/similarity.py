@@ -16,6 +16,11 @@ def ring(
 
     The classes are put in a random circle, so that the last clients may meet the first ones. All
     clients have the same amount of each of their classes, as in `noniid1`.
+
+    Example:
+      >>> labels = np.arange(40) % 4
+      >>> [np.unique(labels[rows]).tolist() for rows in ring(labels, 4, 2, seed=0)]
+      [[0, 2], [0, 3], [1, 3], [1, 2]]
     """
     labels = checked(labels, clients)
     classes = np.unique(labels).size
@@ -40,6 +45,11 @@ def relatives(
     Client 1 has the classes of client 0, client 2 all of them but one, and the others only classes
     that client 0 has not. All clients have the same amount of each of their classes, as in
     `noniid1`.
+
+    Example:
+      >>> labels = np.arange(40) % 4
+      >>> [np.unique(labels[rows]).tolist() for rows in relatives(labels, 4, 2, seed=0)]
+      [[0, 2], [0, 2], [0, 3], [1, 3]]
     """
     labels = checked(labels, clients)
     classes = np.unique(labels).size

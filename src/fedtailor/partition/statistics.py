@@ -13,7 +13,14 @@ from fedtailor.partition.parts import PARTS, Partition
 
 
 def count_classes(partition: Partition, labels: Array, classes: int) -> npt.NDArray[np.int64]:
-    """How many rows (train, val and test together) each client has of each class."""
+    """How many rows (train, val and test together) each client has of each class.
+
+    Example:
+      >>> rows = (np.array([0, 1]),), (np.array([2]),), (np.array([3]),)
+      >>> partition = Partition(("ann",), *rows, scheme="own", seed=0)
+      >>> count_classes(partition, np.array([0, 1, 1, 1]), 2)
+      array([[1, 3]])
+    """
     labels = np.asarray(labels)
     if labels.size and not 0 <= labels.min() <= labels.max() < classes:
         wrong = labels.min() if labels.min() < 0 else labels.max()
