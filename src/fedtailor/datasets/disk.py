@@ -142,20 +142,22 @@ def _from_folders(known: KnownDataset, folder: Path, image_size: int | None) -> 
     return image_parts(folders, image_size), ()
 
 
+def _is_called(path: Path, words: str) -> bool:
+    return re.search(rf"(^|[-_.])({words})([-_.]|$)", path.name.lower()) is not None
+
+
 def _is_train(path: Path) -> bool:
-    return re.search(r"(^|[-_.])train([-_.]|$)", path.name.lower()) is not None
+    return _is_called(path, "train")
 
 
 def _is_test(path: Path) -> bool:
-    return (
-        re.search(r"(^|[-_.])(test|val|valid|validation)([-_.]|$)", path.name.lower()) is not None
-    )
+    return _is_called(path, "test|val|valid|validation") and not _is_train(path)
 
 
 def _from_tables(known: KnownDataset, files: Sequence[Path], ending: str) -> Found | None:
     tables = [p for p in files if p.suffix == ending]
     train = [p for p in tables if _is_train(p)]
-    tests = [p for p in tables if _is_test(p) and not _is_train(p)]
+    tests = [p for p in tables if _is_test(p)]
     # A hub folder may have both; the split called test is the official one.
     official = [p for p in tests if "test" in p.name.lower()] or tests
     return _parts_of_tables(known, [*train, *official]) if train else None
@@ -197,7 +199,7 @@ def _parquet_part(known: KnownDataset, path: Path) -> tuple[SourcePart, tuple[st
     else:
         column = _column(table, ("image", "img"), "image")
         raw = stacked(encoded_images(table, column), channels=known.channels)
-    part = SourcePart(raw, labels, quoted(path), _is_test(path) and not _is_train(path))
+    part = SourcePart(raw, labels, quoted(path), _is_test(path))
     return part, class_names_in(path, label)
 
 
@@ -223,14 +225,14 @@ def _news_parts(path: Path) -> list[SourcePart]:
         labels.append(int(label) - 1)
     raw = tuple(f"{title} {description}" for _, (_, title, description) in rows)
     numbers_of = np.array(labels, dtype=np.int64)
-    return [SourcePart(raw, numbers_of, quoted(path), _is_test(path) and not _is_train(path))]
+    return [SourcePart(raw, numbers_of, quoted(path), _is_test(path))]
 
 
 def _headed_news_parts(path: Path) -> list[SourcePart]:
     table = read_raw_table(path)
     labels, raw = label_names(table, _column(table, ("label",), "label")), texts(table, "text")
     if "split" not in table.columns:
-        return [SourcePart(raw, labels, quoted(path), _is_test(path) and not _is_train(path))]
+        return [SourcePart(raw, labels, quoted(path), _is_test(path))]
     split = np.array([str(cell) for cell in table.columns["split"]])
     parts = []
     for test in (False, True):
@@ -268,4 +270,4 @@ def _pixel_part(known: KnownDataset, path: Path) -> SourcePart:
     grid = np.frombuffer(bytes(pixels), np.uint8).reshape(-1, side, side, known.channels)
     images = np.ascontiguousarray(grid.transpose(0, 3, 1, 2))
     names = label_names(RawTable(quoted(path), {label: labels}, places, typed=False), label)
-    return SourcePart(images, names, quoted(path), _is_test(path) and not _is_train(path))
+    return SourcePart(images, names, quoted(path), _is_test(path))

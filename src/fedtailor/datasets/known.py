@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import string
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -104,10 +104,8 @@ def guessed_emnist(parts: Sequence[SourcePart]) -> tuple[list[SourcePart], tuple
     low = min(int(p.labels.min()) for p in parts)
     high = max(int(p.labels.max()) for p in parts)
     if low == 1 and high == 26:  # letters are counted from 1
-        parts = [SourcePart(p.raw, p.labels - 1, p.where, p.test, p.owners) for p in parts]
+        parts = [replace(p, labels=p.labels - 1) for p in parts]
         high = 25
     fitting = [classes for classes in EMNIST.values() if len(classes) > high]
     classes = min(fitting, key=len, default=EMNIST["byclass"])
-    return [
-        SourcePart(p.raw, p.labels.astype(np.int64), p.where, p.test, p.owners) for p in parts
-    ], classes
+    return [replace(p, labels=p.labels.astype(np.int64)) for p in parts], classes

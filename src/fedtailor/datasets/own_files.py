@@ -15,6 +15,7 @@ of the first image.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -119,7 +120,7 @@ def _client_tables(
     if endings == [".npz"]:
         named.refuse(f"names a column but {quoted(folders[0].parent)} has none")
         return [
-            SourcePart(p.raw, p.labels, p.where, p.test, [owner] * len(p.labels))
+            replace(p, owners=[owner] * len(p.labels))
             for file, owner in zip(files, owners, strict=True)
             for p in npz_parts(file)
         ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -77,7 +77,7 @@ def _with_named_labels(part: SourcePart) -> SourcePart:
     if part.labels.dtype.kind == "U":
         return part
     _refuse(part, part.labels < 0, "whole numbers from 0, one for every row")
-    return SourcePart(part.raw, part.labels.astype(str), part.where, part.test, part.owners)
+    return replace(part, labels=part.labels.astype(str))
 
 
 def class_numbers(part: SourcePart, classes: tuple[str, ...]) -> Labels:
