@@ -19,7 +19,7 @@ from fedtailor.core.task import Task, classification
 from fedtailor.core.training import Recipe
 from fedtailor.core.tree import Tree
 from fedtailor.engine import ClientData, Simulation, local_clients
-from fedtailor.engine.mapper import Visit, vectorised
+from fedtailor.engine.mapper import ClientContext, vectorised
 from fedtailor.methods import METHODS, ditto, fedavg
 
 RECIPE = Recipe(epochs=1, batch=3, lr=0.1)
@@ -59,10 +59,10 @@ class Cramped:
     def __init__(self, room: int, error: Exception) -> None:
         self.room, self.error, self.refused = room, error, 0
 
-    def __call__(self, fn: Callable[[Visit], Any]) -> Callable[[Visit], Any]:
-        def run(visit: Visit) -> Any:
-            found = vectorised(fn)(visit)  # memory runs out late: all work is done by then
-            if len(visit.cid) > self.room:
+    def __call__(self, fn: Callable[[ClientContext], Any]) -> Callable[[ClientContext], Any]:
+        def run(client: ClientContext) -> Any:
+            found = vectorised(fn)(client)  # memory runs out late: all work is done by then
+            if len(client.cid) > self.room:
                 self.refused += 1
                 raise self.error
             return found

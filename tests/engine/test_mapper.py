@@ -16,7 +16,7 @@ from fedtailor.core.rng import Turn
 from fedtailor.core.task import classification
 from fedtailor.core.training import Recipe, Score
 from fedtailor.engine import ClientData
-from fedtailor.engine.mapper import MAPPERS, Visit, concatenate, sequential, vectorised
+from fedtailor.engine.mapper import MAPPERS, ClientContext, concatenate, sequential, vectorised
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -35,12 +35,12 @@ def world(train: list[int], val: list[int]) -> ClientData:
     return ClientData.of(x, y, deal(train), deal(val), deal([2] * len(train)))
 
 
-def visits(client_data: ClientData, server: Any, states: Any) -> Visit:
+def contexts(client_data: ClientData, server: Any, states: Any) -> ClientContext:
     ids = torch.arange(client_data.clients)
     turn = Turn(rng.key(0, rng.TURN, 1), torch.tensor(1), torch.tensor(9))
     fresh = ids % 2 == 0
     part = client_data.part(ids, "test")
-    return Visit(server, ids, states, client_data.data(ids), part, turn.of(ids), fresh)
+    return ClientContext(server, ids, states, client_data.data(ids), part, turn.of(ids), fresh)
 
 
 class Result(NamedTuple):
@@ -61,9 +61,9 @@ def compare(a: Any, b: Any) -> None:
         compare(a[key], b[key])
 
 
-def toy(visit: Visit) -> Result:
+def toy(client: ClientContext) -> Result:
     """Something of everything."""
-    server, cid, state, data, test, turn, fresh = visit
+    server, cid, state, data, test, turn, fresh = client
     total = sum(
         (b.x * b.weight[:, None]).sum() for b in data.shuffle(turn.key).batches(2, turn.key)
     )
@@ -77,7 +77,7 @@ def toy(visit: Visit) -> Result:
 def test_both_mappers_give_the_same() -> None:
     client_data = world([5, 3, 1, 4], [3, 1, 2, 2])
     states = {"w": rng.normal(rng.key(4), 4, 2)}
-    given = visits(client_data, {"w": torch.ones(2)}, states)
+    given = contexts(client_data, {"w": torch.ones(2)}, states)
     compare(sequential(toy)(given), vectorised(toy)(given))
     assert set(MAPPERS) == {"sequential", "vectorised"}
 
@@ -97,10 +97,10 @@ def test_training_is_the_same_in_both(recipe: Recipe) -> None:
     task = classification(lambda: nn.Sequential(nn.Linear(4, 5), nn.Dropout(0.3), nn.Linear(5, 3)))
     client_data = world([5, 3, 1, 4], [1, 1, 1, 1])
 
-    def fit(visit: Visit) -> Any:
-        return train.fit(task, visit.server, visit.data, visit.turn, recipe)
+    def fit(client: ClientContext) -> Any:
+        return train.fit(task, client.server, client.data, client.turn, recipe)
 
-    given = visits(client_data, task.init(rng.key(0)), {})
+    given = contexts(client_data, task.init(rng.key(0)), {})
     compare(sequential(fit)(given), vectorised(fit)(given))
 
 
@@ -108,12 +108,12 @@ def test_a_client_without_rows_is_the_same_in_both() -> None:
     task = classification(lambda: nn.Sequential(nn.Linear(4, 3)))
     client_data = world([3, 0], [1, 1])
 
-    def fit(visit: Visit) -> Any:
+    def fit(client: ClientContext) -> Any:
         return train.fit(
-            task, visit.server, visit.data, visit.turn, Recipe(batch=2, weight_decay=0.5)
+            task, client.server, client.data, client.turn, Recipe(batch=2, weight_decay=0.5)
         )
 
-    given = visits(client_data, task.init(rng.key(0)), {})
+    given = contexts(client_data, task.init(rng.key(0)), {})
     compare(sequential(fit)(given), vectorised(fit)(given))
 
 
@@ -121,10 +121,10 @@ def test_a_client_without_validation_rows_can_be_scored_in_both() -> None:
     task = classification(lambda: nn.Sequential(nn.Linear(4, 3)))
     client_data = world([3, 2], [1, 0])
 
-    def score(visit: Visit) -> Score:
-        return train.score(task.predict, visit.server, visit.data.val)
+    def score(client: ClientContext) -> Score:
+        return train.score(task.predict, client.server, client.data.val)
 
-    given = visits(client_data, task.init(rng.key(0)), {})
+    given = contexts(client_data, task.init(rng.key(0)), {})
     compare(vectorised(score)(given), sequential(score)(given))
 
 
@@ -133,10 +133,10 @@ def test_all_rows_at_once_are_the_same_in_both(last: str) -> None:
     task = classification(lambda: nn.Sequential(nn.Linear(4, 3)))
     client_data = world([5, 3], [1, 1])
 
-    def fit(visit: Visit) -> Any:
-        return train.fit(task, visit.server, visit.data, visit.turn, Recipe(batch=0, last=last))  # type: ignore[arg-type]
+    def fit(client: ClientContext) -> Any:
+        return train.fit(task, client.server, client.data, client.turn, Recipe(batch=0, last=last))  # type: ignore[arg-type]
 
-    given = visits(client_data, task.init(rng.key(0)), {})
+    given = contexts(client_data, task.init(rng.key(0)), {})
     compare(sequential(fit)(given), vectorised(fit)(given))
 
 

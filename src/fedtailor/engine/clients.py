@@ -15,9 +15,20 @@ from fedtailor.engine.fold import Fold
 from fedtailor.engine.loops.runner import LoopMode
 from fedtailor.engine.state_store import StatePlace
 
-# which model of a client: what it would use now, what it would have after training in this round,
-# or the global one as it has it
 Point = Literal["pre", "post", "general"]
+
+
+class ModelChoice(NamedTuple):
+    """Which model of a client is looked at.
+
+    Attributes:
+      point: what it would use now (`pre`), what it would have after training in this round
+        (`post`), or the global one as it has it (`general`, only where the method has one).
+      finetune: train a `pre` model so first.
+    """
+
+    point: Point = "pre"
+    finetune: Recipe | None = None
 
 
 class ClientSettings(NamedTuple):
@@ -128,24 +139,12 @@ class SimulatedClients(Protocol):
         """The turns of the clients `cohort`."""
 
     def score(
-        self,
-        server: Tree,
-        ids: Tensor,
-        turn: Turn,
-        *,
-        part: str = "test",
-        finetune: Recipe | None = None,
-        general: bool = False,
+        self, server: Tree, ids: Tensor, turn: Turn, choice: ModelChoice, part: str = "test"
     ) -> Scores:
-        """Scores of each client's model, by ascending id."""
+        """Scores of a model of each client, by ascending id."""
 
     def models(
-        self,
-        server: Tree,
-        ids: Tensor,
-        turn: Turn,
-        finetune: Recipe | None = None,
-        point: Point = "pre",
+        self, server: Tree, ids: Tensor, turn: Turn, choice: ModelChoice
     ) -> Iterator[tuple[Tensor, Tree]]:
         """(ids, models stacked), some clients at a time."""
 

@@ -10,10 +10,11 @@ from torch import Tensor
 from fedtailor.core import rng
 from fedtailor.core.method import Method, Model
 from fedtailor.core.task import Task
-from fedtailor.core.training import Recipe, fit
+from fedtailor.core.training import fit
 from fedtailor.core.tree import Params
 from fedtailor.core.turn import ClientTurn
-from fedtailor.engine.mapper import Visit
+from fedtailor.engine.clients import ModelChoice
+from fedtailor.engine.mapper import ClientContext
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,26 +42,22 @@ class ClientGroup:
         """The places of some members among all."""
         return torch.searchsorted(self.members, ids)
 
-    def turn(self, visit: Visit) -> ClientTurn:
+    def turn(self, client: ClientContext) -> ClientTurn:
         """A client's turn, with the message that it is sent."""
-        message = self.method.send(visit.server, visit.cid, visit.turn)
+        message = self.method.send(client.server, client.cid, client.turn)
         return ClientTurn(
-            self.method, self.initial, message, visit.data, visit.turn, visit.state, visit.fresh
+            self.method, self.initial, message, client.data, client.turn, client.state, client.fresh
         )
 
-    def model(self, visit: Visit, finetune: Recipe | None) -> tuple[Model, Tensor]:
-        """The model that a client would use now, and what noisy gradients making it took."""
-        if finetune is None:
-            return self.turn(visit).personal()
-        tune = lambda model, turn: fit(self.task, model, visit.data, turn, finetune)
-        return self.turn(visit).personal(tune)
-
-    def trained(self, visit: Visit) -> Model:
-        """The model that a client has right after local training, if it trains now."""
-        return self.turn(visit).play()[0].model
-
-    def general(self, visit: Visit) -> Model:
-        """The global model as a client has it; only where the method has one."""
-        assert self.method.general is not None
-        turn = self.turn(visit)
-        return self.method.general(turn.message, turn.state())
+    def model(self, client: ClientContext, choice: ModelChoice) -> tuple[Model, Tensor]:
+        """A model of a client, and what noisy gradients making it took."""
+        own, recipe = self.turn(client), choice.finetune
+        if choice.point == "post":
+            outcome, noisy = own.play()
+            return outcome.model, noisy
+        if choice.point == "general":
+            assert self.method.general is not None
+            return self.method.general(own.message, own.state()), client.cid.new_zeros(2)
+        if recipe is None:
+            return own.personal()
+        return own.personal(lambda model, turn: fit(self.task, model, client.data, turn, recipe))

@@ -21,7 +21,7 @@ from fedtailor.core.data import Data
 from fedtailor.core.errors import BadInput
 from fedtailor.core.method import Method, Model, Upload
 from fedtailor.core.rng import Turn
-from fedtailor.core.training import SCORED, Recipe, Score
+from fedtailor.core.training import SCORED, Score
 from fedtailor.core.tree import Tree
 from fedtailor.engine.chunk import estimate_chunk
 from fedtailor.engine.client_data import ClientData
@@ -29,14 +29,14 @@ from fedtailor.engine.clients import (
     ClientSettings,
     ClientStates,
     CohortOutcome,
-    Point,
+    ModelChoice,
     Scores,
     TurnReport,
 )
 from fedtailor.engine.fold import Fold, Folded
 from fedtailor.engine.group import ClientGroup
 from fedtailor.engine.loops.runner import LoopRunner
-from fedtailor.engine.mapper import MAPPERS, Visit, concatenate
+from fedtailor.engine.mapper import MAPPERS, ClientContext, common_notes, concatenate
 from fedtailor.engine.memory import is_out_of_memory, nbytes
 from fedtailor.engine.state_store import STATES, StatePlace, StateStore, choose_place
 
@@ -53,14 +53,14 @@ class _Chunk(NamedTuple):
     following: Tensor
 
 
-class _Acted(NamedTuple):
+class _ClientResult(NamedTuple):
     state: Tree
     upload: Upload
     notes: Tree
     measured: TurnReport
 
 
-class _Turned(NamedTuple):
+class _ChunkResult(NamedTuple):
     """A chunk's turn: what was measured of all, and the rest of those that count."""
 
     measured: TurnReport
@@ -145,10 +145,10 @@ class LocalClients:
     # --- chunks ---
 
     def _chunks(
-        self, ids: Tensor, visit: Callable[[_Chunk], Found], scoring: bool = False
+        self, ids: Tensor, work: Callable[[_Chunk], Found], scoring: bool = False
     ) -> Iterator[tuple[_Chunk, Found]]:
-        """Visits clients in chunks of one group with about equally many rows, so that little is
-        padding. A chunk that does not fit is halved, for good; it has changed nothing."""
+        """Works through clients in chunks of one group with about equally many rows, so that little
+        is padding. A chunk that does not fit is halved, for good; it has changed nothing."""
         scoring = scoring and self._scoring > 0
         for group, store in zip(self.groups, self.stores, strict=True):
             mine = ids[torch.isin(ids, group.members)].sort().values
@@ -156,7 +156,7 @@ class LocalClients:
             while len(left):
                 size = self._scoring if scoring else self.chunk
                 chunk = _Chunk(group, store, left[:size], left[size:][:size])
-                found, problem = self._attempt(visit, chunk)
+                found, problem = self._attempt(work, chunk)
                 if found is None:
                     half = self._half(chunk, problem)
                     if scoring:
@@ -167,13 +167,13 @@ class LocalClients:
                 left = left[len(chunk.ids) :]
                 yield chunk, found
 
-    def _attempt(self, visit: Callable[[_Chunk], Found], chunk: _Chunk) -> tuple[Found | None, str]:
-        """What the visit found; None and the reason if there was not enough memory for it.
+    def _attempt(self, work: Callable[[_Chunk], Found], chunk: _Chunk) -> tuple[Found | None, str]:
+        """What the work found; None and the reason if there was not enough memory for it.
 
         The error ends here: as long as it lives, so does all that it was made of.
         """
         try:
-            return visit(chunk), ""
+            return work(chunk), ""
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
@@ -201,7 +201,7 @@ class LocalClients:
 
     def _map(
         self,
-        fn: Callable[[Visit], Any],
+        fn: Callable[[ClientContext], Any],
         server: Tree,
         chunk: _Chunk,
         turn: Turn,
@@ -210,7 +210,7 @@ class LocalClients:
         """`fn` of every client of a chunk, with its state, data and turn."""
         group, store, ids, following = chunk
         here, rows = ids.to(self.device), group.rows(ids)
-        visits = Visit(
+        stacked = ClientContext(
             server,
             here,
             store.get(rows),
@@ -220,7 +220,7 @@ class LocalClients:
             ~store.met[rows].to(self.device),
         )
         with torch.no_grad(), self.runner.running():
-            found = MAPPERS[self.engine](fn)(visits)
+            found = MAPPERS[self.engine](fn)(stacked)
         store.expect(group.rows(following))  # while the device is still at work
         return found
 
@@ -239,7 +239,7 @@ class LocalClients:
         """
         fold = Fold()
         drawn: list[Tensor] = []
-        turned: list[_Turned] = []
+        turned: list[_ChunkResult] = []
         staged: list[tuple[StateStore, Tensor, Callable[[], Tree]]] = []
         for chunk, one in self._chunks(cohort, lambda c: self._turn(server, c, turn, post)):
             drawn.append(chunk.ids)
@@ -271,23 +271,23 @@ class LocalClients:
             keep,
         )
 
-    def _turn(self, server: Tree, chunk: _Chunk, turn: Turn, post: bool) -> _Turned:
+    def _turn(self, server: Tree, chunk: _Chunk, turn: Turn, post: bool) -> _ChunkResult:
         method = chunk.group.method
 
-        def act(visit: Visit) -> _Acted:
-            own = chunk.group.turn(visit)
+        def act(client: ClientContext) -> _ClientResult:
+            own = chunk.group.turn(client)
             (state, up, model, notes), noisy = own.play()
-            zero = torch.zeros_like(visit.cid)
+            zero = torch.zeros_like(client.cid)
             blank = Score(zero, zero)
             measured = TurnReport(
                 zero + wire.size(own.message),
                 zero + wire.size(up.mean) + wire.size(up.each),
                 zero == 0,
-                _scores(method, model, visit) if post else Scores(blank, blank, zero),
+                _scores(method, model, client) if post else Scores(blank, blank, zero),
                 noisy,
-                visit.fresh,
+                client.fresh,
             )
-            return _Acted(state, up._replace(weight=up.weight + zero), notes, measured)
+            return _ClientResult(state, up._replace(weight=up.weight + zero), notes, measured)
 
         state, up, notes, measured = self._map(act, server, chunk, turn)
         finite = tree.finite_rows({"state": state, "mean": up.mean, "each": up.each})
@@ -301,38 +301,25 @@ class LocalClients:
         fold = Fold()
         if len(ids):
             fold.add(up.mean, up.weight)
-        return _Turned(measured, ids, state, fold.folded(), up.each, notes)
+        return _ChunkResult(measured, ids, state, fold.folded(), up.each, notes)
 
     def score(
-        self,
-        server: Tree,
-        ids: Tensor,
-        turn: Turn,
-        *,
-        part: str = "test",
-        finetune: Recipe | None = None,
-        general: bool = False,
+        self, server: Tree, ids: Tensor, turn: Turn, choice: ModelChoice, part: str = "test"
     ) -> Scores:
-        """Scores of each client's model as it would use it now, by ascending id; nothing changes.
+        """Scores of a model of each client, by ascending id; nothing changes.
 
         Args:
           server: the server's state.
           ids: which clients.
           turn: of the evaluation.
+          choice: which model.
           part: the rows that count as test rows.
-          finetune: train each model so first.
-          general: score the global model instead.
         """
 
         def assess(chunk: _Chunk) -> Scores:
-            group = chunk.group
-
-            def one(visit: Visit) -> Scores:
-                if general:
-                    model, noisy = group.general(visit), visit.cid.new_zeros(2)
-                else:
-                    model, noisy = group.model(visit, finetune)
-                return _scores(group.method, model, visit)._replace(noisy=noisy)
+            def one(client: ClientContext) -> Scores:
+                model, noisy = chunk.group.model(client, choice)
+                return _scores(chunk.group.method, model, client)._replace(noisy=noisy)
 
             scores: Scores = self._map(one, server, chunk, turn, part)
             return scores
@@ -345,12 +332,7 @@ class LocalClients:
         return ordered
 
     def models(
-        self,
-        server: Tree,
-        ids: Tensor,
-        turn: Turn,
-        finetune: Recipe | None = None,
-        point: Point = "pre",
+        self, server: Tree, ids: Tensor, turn: Turn, choice: ModelChoice
     ) -> Iterator[tuple[Tensor, Tree]]:
         """Models of clients: (ids, models stacked), chunk by chunk; nothing changes.
 
@@ -358,15 +340,11 @@ class LocalClients:
           server: the server's state.
           ids: which clients.
           turn: of the evaluation; for `post`, of the round.
-          finetune: train each `pre` model so first.
-          point: which model of a client.
+          choice: which model.
         """
 
         def own(chunk: _Chunk) -> Tree:
-            group = chunk.group
-            model = lambda visit: group.model(visit, finetune)[0]
-            if point != "pre":
-                model = group.trained if point == "post" else group.general
+            model = lambda client: chunk.group.model(client, choice)[0]
             found: Tree = self._map(model, server, chunk, turn)
             return found
 
@@ -402,22 +380,10 @@ class LocalClients:
             store.close()
 
 
-def common_notes(chunks: list[Tree], order: Tensor) -> Tree:
-    """Notes of all chunks, joined; groups that note other things are left out of each other's."""
-    if not chunks:
-        return {}
-    common = set.intersection(*(set(tree.flatten(chunk)) for chunk in chunks))
-    flat = [{k: v for k, v in tree.flatten(chunk).items() if k in common} for chunk in chunks]
-    shaped = {k for k in common if len({chunk[k].shape[1:] for chunk in flat}) == 1}
-    return {
-        k: torch.cat([chunk[k].detach().cpu() for chunk in flat])[order] for k in sorted(shaped)
-    }
-
-
-def _scores(method: Method, model: Model, visit: Visit) -> Scores:
-    data: Data = visit.data
+def _scores(method: Method, model: Model, client: ClientContext) -> Scores:
+    data: Data = client.data
     return Scores(
-        training.score(method.predict, model, visit.test),
+        training.score(method.predict, model, client.test),
         training.score(method.predict, model, data.val),
-        torch.zeros_like(visit.cid),
+        torch.zeros_like(client.cid),
     )

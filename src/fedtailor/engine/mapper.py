@@ -1,7 +1,7 @@
 """How a function of one client meets many. Results are the same; only the time differs.
 
-A mapper takes a function of one client's `Visit` and gives one of the visits of several clients,
-stacked (they share the server).
+A mapper takes a function of one client's `ClientContext` and gives one of the contexts of several
+clients, stacked (they share the server).
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from fedtailor.core.rng import Turn
 from fedtailor.core.tree import Tree
 
 
-class Visit(NamedTuple):
-    """All that is at hand when a client is visited.
+class ClientContext(NamedTuple):
+    """All that is at hand when something is done for a client.
 
     Attributes:
       server: the server's state.
@@ -41,17 +41,17 @@ class Visit(NamedTuple):
     fresh: Tensor
 
 
-Mapper = Callable[[Callable[[Visit], Any]], Callable[[Visit], Any]]
+Mapper = Callable[[Callable[[ClientContext], Any]], Callable[[ClientContext], Any]]
 
 # which axis is the clients' (None: what they share)
 _DATA: Any = Data(None, None, 0, 0, 0, 0, None)  # type: ignore[arg-type]
 _TURN: Any = Turn(0, None, None)  # type: ignore[arg-type]
-_VISIT: Any = Visit(None, 0, 0, _DATA, _DATA, _TURN, 0)  # type: ignore[arg-type]
+_CONTEXT: Any = ClientContext(None, 0, 0, _DATA, _DATA, _TURN, 0)  # type: ignore[arg-type]
 
 
-def vectorised(fn: Callable[[Visit], Any]) -> Callable[[Visit], Any]:
+def vectorised(fn: Callable[[ClientContext], Any]) -> Callable[[ClientContext], Any]:
     """All clients at once."""
-    return vmap(fn, in_dims=(_VISIT,), randomness="different")
+    return vmap(fn, in_dims=(_CONTEXT,), randomness="different")
 
 
 def _stack(results: list[Any]) -> Any:
@@ -72,6 +72,18 @@ def concatenate(parts: list[Any], order: Tensor) -> Any:
     return type(first)(*(concatenate([p[i] for p in parts], order) for i in range(len(first))))
 
 
+def common_notes(chunks: list[Tree], order: Tensor) -> Tree:
+    """Notes of all chunks, joined; groups that note other things are left out of each other's."""
+    if not chunks:
+        return {}
+    common = set.intersection(*(set(tree.flatten(chunk)) for chunk in chunks))
+    flat = [{k: v for k, v in tree.flatten(chunk).items() if k in common} for chunk in chunks]
+    shaped = {k for k in common if len({chunk[k].shape[1:] for chunk in flat}) == 1}
+    return {
+        k: torch.cat([chunk[k].detach().cpu() for chunk in flat])[order] for k in sorted(shaped)
+    }
+
+
 def _one(data: Data, i: int) -> Data:
     """One client's data out of a stack, its padding cut off."""
     n, val_n = int(data.n[i]), int(data.val_n[i])
@@ -81,22 +93,22 @@ def _one(data: Data, i: int) -> Data:
     return Data(data.x, data.y, rows, data.n[i], val_rows, data.val_n[i], counts)
 
 
-def _alone(visit: Visit, i: int) -> Visit:
-    """One client's visit out of a stack."""
-    return Visit(
-        visit.server,
-        visit.cid[i],
-        tree.index(visit.state, i),
-        _one(visit.data, i),
-        _one(visit.test, i),
-        visit.turn._replace(key=visit.turn.key[i]),
-        visit.fresh[i],
+def _alone(client: ClientContext, i: int) -> ClientContext:
+    """One client's context out of a stack."""
+    return ClientContext(
+        client.server,
+        client.cid[i],
+        tree.index(client.state, i),
+        _one(client.data, i),
+        _one(client.test, i),
+        client.turn._replace(key=client.turn.key[i]),
+        client.fresh[i],
     )
 
 
-def sequential(fn: Callable[[Visit], Any]) -> Callable[[Visit], Any]:
+def sequential(fn: Callable[[ClientContext], Any]) -> Callable[[ClientContext], Any]:
     """One client after another: the plain reference that the fast engines must equal."""
-    return lambda visit: _stack([fn(_alone(visit, i)) for i in range(len(visit.cid))])
+    return lambda client: _stack([fn(_alone(client, i)) for i in range(len(client.cid))])
 
 
 MAPPERS: dict[str, Mapper] = {"sequential": sequential, "vectorised": vectorised}

@@ -16,7 +16,14 @@ from fedtailor.core.task import Task
 from fedtailor.core.training import Recipe
 from fedtailor.core.tree import Params, Tree
 from fedtailor.engine.client_data import ClientData
-from fedtailor.engine.clients import ClientSettings, ClientStates, Point, Scores, SimulatedClients
+from fedtailor.engine.clients import (
+    ClientSettings,
+    ClientStates,
+    ModelChoice,
+    Point,
+    Scores,
+    SimulatedClients,
+)
 from fedtailor.engine.group import ClientGroup
 from fedtailor.engine.local_clients import LocalClients
 from fedtailor.engine.loops.runner import LoopMode
@@ -234,10 +241,8 @@ class Simulation:
           general: score the global model instead; only where the method has one.
         """
         who = self._everyone() if ids is None else ids
-        turn = self._turn(rng.SCORE)
-        return self.clients.score(
-            self.server, who, turn, part=part, finetune=finetune, general=general
-        )
+        choice = ModelChoice("general" if general else "pre", finetune)
+        return self.clients.score(self.server, who, self._turn(rng.SCORE), choice, part)
 
     def models(
         self,
@@ -256,7 +261,8 @@ class Simulation:
         """
         turn = self._turn(rng.TURN if point == "post" else rng.SCORE)
         who = self._everyone() if ids is None else ids
-        for some, models in self.clients.models(self.server, who, turn, finetune, point):
+        choice = ModelChoice(point, finetune)
+        for some, models in self.clients.models(self.server, who, turn, choice):
             for i, cid in enumerate(some.tolist()):
                 yield cid, tree.index(models, i)
 

@@ -137,10 +137,10 @@ def test_a_worker_without_memory_takes_smaller_chunks(caplog: pytest.LogCaptureF
         from fedtailor.engine.mapper import vectorised
 
         def cramped(fn: Any) -> Any:
-            def run(visit: Any) -> Any:
-                if len(visit.cid) > 2:
+            def run(client: Any) -> Any:
+                if len(client.cid) > 2:
                     raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
-                return vectorised(fn)(visit)
+                return vectorised(fn)(client)
 
             return run
 

@@ -20,13 +20,17 @@ from torch import Tensor
 from fedtailor.core import tree
 from fedtailor.core.errors import BadInput
 from fedtailor.core.rng import Turn
-from fedtailor.core.training import Recipe
 from fedtailor.core.tree import Tree
 from fedtailor.engine.client_data import ClientData
-from fedtailor.engine.clients import ClientSettings, ClientStates, CohortOutcome, Point, Scores
+from fedtailor.engine.clients import (
+    ClientSettings,
+    ClientStates,
+    CohortOutcome,
+    ModelChoice,
+    Scores,
+)
 from fedtailor.engine.fold import Fold
-from fedtailor.engine.local_clients import common_notes
-from fedtailor.engine.mapper import concatenate
+from fedtailor.engine.mapper import common_notes, concatenate
 from fedtailor.engine.ray.arrays import Arrays, from_arrays, to_arrays
 from fedtailor.engine.ray.cluster import Cluster
 from fedtailor.engine.ray.replicas import StateReplicas
@@ -279,20 +283,13 @@ class RayClients:
         slot.replicas.add(clients, pending[slot].references[1])
 
     def score(
-        self,
-        server: Tree,
-        ids: Tensor,
-        turn: Turn,
-        *,
-        part: str = "test",
-        finetune: Recipe | None = None,
-        general: bool = False,
+        self, server: Tree, ids: Tensor, turn: Turn, choice: ModelChoice, part: str = "test"
     ) -> Scores:
-        """Scores of each client's model, by ascending id; see `LocalClients.score`."""
+        """Scores of a model of each client, by ascending id; see `LocalClients.score`."""
         sent, shares = self._broadcast(server), self._having(ids)
 
         def ask(slot: _Slot) -> Any:
-            return slot.actor.score.remote(sent, shares[slot], turn, part, finetune, general)
+            return slot.actor.score.remote(sent, shares[slot], turn, choice, part)
 
         found = self._gather(shares, ask, self._ray.get)
         scores: Scores = concatenate(
@@ -301,19 +298,14 @@ class RayClients:
         return scores
 
     def models(
-        self,
-        server: Tree,
-        ids: Tensor,
-        turn: Turn,
-        finetune: Recipe | None = None,
-        point: Point = "pre",
+        self, server: Tree, ids: Tensor, turn: Turn, choice: ModelChoice
     ) -> Iterator[tuple[Tensor, Tree]]:
         """(ids, models stacked), some clients of each worker at a time; the next are on the way."""
         sent = self._broadcast(server)
         shares = {s: torch.split(some, max(s.chunk, 1)) for s, some in self._having(ids).items()}
 
         def ask(slot: _Slot, lap: int) -> Any:
-            return slot.actor.models.remote(sent, shares[slot][lap], turn, finetune, point)
+            return slot.actor.models.remote(sent, shares[slot][lap], turn, choice)
 
         def ask_for(lap: int) -> dict[_Slot, _Pending]:
             slots = [slot for slot, some in shares.items() if lap < len(some)]

@@ -15,13 +15,12 @@ from torch import Tensor
 
 from fedtailor.core.errors import BadInput
 from fedtailor.core.rng import Turn
-from fedtailor.core.training import Recipe
 from fedtailor.core.tree import Tree
 from fedtailor.engine.clients import (
     ClientSettings,
     ClientStates,
     CohortOutcome,
-    Point,
+    ModelChoice,
     Scores,
     TurnReport,
 )
@@ -213,24 +212,18 @@ class RayWorker:
         return True
 
     def score(
-        self,
-        server: Arrays,
-        ids: Tensor,
-        turn: Turn,
-        part: str,
-        finetune: Recipe | None,
-        general: bool,
+        self, server: Arrays, ids: Tensor, turn: Turn, choice: ModelChoice, part: str
     ) -> Scores:
         """Scores of some clients, by ascending id."""
         state, now = self._here(server, turn)
-        return self.clients.score(state, ids, now, part=part, finetune=finetune, general=general)
+        return self.clients.score(state, ids, now, choice, part)
 
     def models(
-        self, server: Arrays, ids: Tensor, turn: Turn, finetune: Recipe | None, point: Point
+        self, server: Arrays, ids: Tensor, turn: Turn, choice: ModelChoice
     ) -> list[tuple[Tensor, Arrays]]:
         """Models of some clients."""
         state, now = self._here(server, turn)
-        found = self.clients.models(state, ids, now, finetune, point)
+        found = self.clients.models(state, ids, now, choice)
         return [(some, to_arrays(models)) for some, models in found]
 
     def clear(self) -> bool:
