@@ -21,7 +21,7 @@ def test_every_declared_cell_is_a_run(path: Path) -> None:
         assert make_cells(experiment), experiment.key
         if experiment.small:
             assert make_cells(experiment, Scale(small=True)), experiment.key
-    used = {c.name for e in paper.experiments for c in e.choices}
+    used = {c.name for e in paper.experiments for c in e.chosen}
     assert used == set(paper.choices), "a choice that no experiment uses"
 
 
@@ -29,20 +29,20 @@ SLIPS = [
     ('venue = "Nowhere 2020"', "", "tiny.toml, paper: venue is missing"),
     ("batch = 50", "bach = 50", "unknown setting 'bach': did you mean 'batch'"),
     ("batch = 50", "rounds = 50", "setting 'rounds' is not for settings"),
-    ('reason = "the paper does not say"', "", "choice 'rate': reason is missing"),
+    ('reason = "the paper does not say"', "", "choices 'rate': reason is missing"),
     ('choices = ["rate"]', 'choices = ["rat"]', "unknown choice 'rat': did you mean 'rate'"),
     ('metric = "last"', 'metric = "lasst"', "unknown metric 'lasst': did you mean 'last'"),
-    ("rounds = 2", "rounds = 0", "experiment 'table1': rounds is 0: give at least 1"),
+    ("rounds = 2", "rounds = 0", "experiment 'table1': rounds is 0: give a whole number"),
     ("rounds = 2", 'rounds = "2"', "rounds is '2': give a whole number"),
-    ("rounds = 2", "rouns = 2", "unknown entry 'rouns': did you mean 'rounds'"),
+    ("rounds = 2", "rouns = 2", "unknown setting 'rouns': did you mean 'rounds'"),
     ('name = "table1"', 'name = "../table1"', "the name is part of a path"),
     ('name = "fig1"', 'name = "table1"', "experiment 'table1' is there twice"),
     ('name = "two classes"', 'name = "iid"', "column 'iid' is there twice"),
     ('name = "Ditto"', 'name = "FedAvg"', "row 'FedAvg' is there twice"),
     ('paper = ["40.00", "-"]', 'paper = ["40.00"]', "row 'Ditto': paper has 1 cells for 2 columns"),
-    ('paper = ["40.00", "-"]', 'paper = ["4o", "-"]', "row 'Ditto': paper cell '4o'"),
-    ('paper = ["40.00", "-"]', 'paper = [40.0, "-"]', "paper holds 40.0: give text in quotes"),
-    ('columns = ["iid"]', 'columns = ["idd"]', "small: unknown column 'idd': did you mean 'iid'"),
+    ('paper = ["40.00", "-"]', 'paper = ["4o", "-"]', "rows 'Ditto': paper cell '4o'"),
+    ('paper = ["40.00", "-"]', 'paper = [40.0, "-"]', "paper is 40.0: give a list, each text"),
+    ('columns = ["iid"]', 'columns = ["idd"]', "unknown column 'idd': did you mean 'iid'"),
     ('shows = "curves"', 'shows = "curve"', "did you mean 'curves'"),
     ('shows = "curves"', 'shows = "curves"\nranks = "cols"', "did you mean 'columns'"),
     ("x = 3\n", "", "column '3 clients': x is missing"),

@@ -46,7 +46,7 @@ def test_all_five_papers_are_declared() -> None:
 
 @pytest.mark.parametrize("paper", read_papers().values(), ids=lambda p: p.key)
 def test_choices_are_used_and_explained(paper: Paper) -> None:
-    used = {choice.name for e in paper.experiments for choice in e.choices}
+    used = {choice.name for e in paper.experiments for choice in e.chosen}
     assert used == set(paper.choices)
     for choice in paper.choices.values():
         assert len(choice.reason) > 10, choice.name

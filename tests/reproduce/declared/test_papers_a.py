@@ -93,7 +93,7 @@ def test_printed_cells_have_the_form_of_their_table(declared: Experiment) -> Non
             assert row.paper is None
         elif declared.name.startswith("table"):
             assert row.paper is not None and len(row.paper) == len(declared.columns)
-        for cell in row.paper or ():
+        for cell in row.published or ():
             if cell is None:
                 continue
             grouped = declared.paper.key == "plgu" and declared.shows == "table"
@@ -108,10 +108,10 @@ def test_printed_cells_have_the_form_of_their_table(declared: Experiment) -> Non
 @pytest.mark.parametrize("paper", CELLS)
 def test_choices_are_named_and_none_is_idle(paper: str) -> None:
     declared = read_papers()[paper]
-    used = [c.name for e in declared.experiments for c in e.choices]
+    used = [c.name for e in declared.experiments for c in e.chosen]
     assert set(used) == set(declared.choices)
     for e in declared.experiments:
-        names = [c.name for c in e.choices]
+        names = [c.name for c in e.chosen]
         assert len(names) == len(set(names)), e.key
 
 
@@ -131,7 +131,7 @@ def test_fedala_trains_as_section_4_1_says() -> None:
         "Cifar100": 0.005,
         "TINY": 0.005,
         "TINY*": 0.1,
-        "AG RunEvent": 0.1,
+        "AG News": 0.1,
     }
     for column, rate in rates.items():
         config = first("fedala/table2", "FedALA", column)

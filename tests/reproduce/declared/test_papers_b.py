@@ -132,7 +132,7 @@ def test_all_seeds_share_one_shuffle_as_the_choice_says() -> None:
     found = cells("fedfomo/table3")["FedAvg", "CIFAR-10"].configs
     assert len(found) == 5
     assert len({world_key(config) for config in found}) == 1
-    (choice,) = (c for c in experiment("fedfomo/table3").choices if c.name == "shuffle")
+    (choice,) = (c for c in experiment("fedfomo/table3").chosen if c.name == "shuffle")
     assert "the five seeds share one shuffle" in choice.reason
 
 

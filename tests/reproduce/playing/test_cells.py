@@ -50,7 +50,7 @@ def test_what_is_not_as_in_the_paper_is_marked(experiments) -> None:
     assert Scale(rounds=2, seeds=2).mark(table) == ""
     assert Scale(seeds=3).mark(table) == "3 seeds instead of 2"
     assert Scale(rounds=1).mark(table) == "1 rounds instead of 2"
-    longer = replace(table, columns=(Column("a"), Column("b", rounds=9)))
+    longer = replace(table, columns=(Column("a"), Column("b", rounds=9)), small=None)
     assert Scale(rounds=2).mark(longer) == "2 rounds instead of 2 or 9"
     assert Scale(small=True).mark(table) == ("small scale, 1 rounds instead of 2, 1 of 2 seeds")
 

@@ -18,7 +18,7 @@ def test_who_needs_the_models_of_a_run_goes_before_who_does_not(
     experiments: Any, tmp_path: Path, keep_models: bool, picture_first: bool
 ) -> None:
     table = experiments["fig1"]
-    both = [table, replace(table, name="surface of fig1", shows="landscape")]
+    both = [table, replace(table, name="surface-of-fig1", shows="landscape")]
     plan = plan_runs(
         both[::-1] if picture_first else both, Scale(), tmp_path, keep_models=keep_models
     )

@@ -46,7 +46,7 @@ def as_printed(experiment: Experiment) -> dict[str, Any]:
     """An outcome of the shape of a real experiment, every cell as long as it may get."""
     cells = []
     for row in experiment.rows:
-        for column, published in zip(experiment.columns, row.paper or (), strict=False):
+        for column, published in zip(experiment.columns, row.published or (), strict=False):
             paper = published._asdict() if published else None
             groups = {"low": 88.88, "high": 88.88} if published and published.low else {}
             cells.append(a_cell(row.name, column.name, paper=paper, **groups))

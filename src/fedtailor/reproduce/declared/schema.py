@@ -1,34 +1,68 @@
-"""What a declaration of an experiment holds."""
+"""What a declaration of an experiment holds: each class is a table of a paper's TOML file."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
 
-from fedtailor.reproduce.declared.published import Published
+from fedtailor.core.errors import BadInput, unknown
+from fedtailor.core.options import Count
+from fedtailor.core.settings_file import setting
+from fedtailor.reproduce.declared.measures import MEASURES
+from fedtailor.reproduce.declared.published import Published, read_published
+from fedtailor.results.config import MERE_PLACE
+from fedtailor.results.config import settings as known_settings
 
 Values = dict[str, Any]
+# said by an entry of their own, or by whoever runs the experiment
+NOT_SETTINGS = MERE_PLACE | {"rounds", "seed", "hub"}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Level:
+    """A place where settings and options may be declared; the more special one goes first.
+
+    Attributes:
+      settings: of its runs.
+      options: hyper-parameters, `name` or `method.name`.
+    """
+
+    settings: Values = setting("settings of its runs", {})
+    options: Values = setting("hyper-parameters, `name` or `method.name`", {})
+
+    def __post_init__(self) -> None:
+        known = [name for name in known_settings() if name not in NOT_SETTINGS]
+        for name in self.settings:
+            if name in NOT_SETTINGS:
+                raise BadInput(
+                    f"setting '{name}' is not for settings: rounds and seeds have entries of their "
+                    "own, the others are said when the experiment is run"
+                )
+            if name not in known:
+                raise unknown("setting", name, known)
+        metric = getattr(self, "metric", None)
+        if metric is not None and metric not in MEASURES:
+            raise unknown("metric", metric, MEASURES)
 
 
 @dataclass(frozen=True)
-class Choice:
-    """What a paper leaves out: our value, and why."""
+class Choice(Level):
+    """What a paper leaves out: our value, and why; its name is that of its table."""
 
-    name: str
-    value: str
-    reason: str
-    settings: Values
-    options: Values
+    value: str = setting("text: what was chosen")
+    reason: str = setting("text: why")
+    name: str = ""
 
 
 @dataclass(frozen=True)
-class Column:
+class Column(Level):
     """A setting in which all rows are tried.
 
     Attributes:
       name: as shown.
-      settings: of its runs.
-      options: hyper-parameters, `name` or `method.name`.
       x: place on the axis of a sweep.
       method: replaces the row's method.
       suffix: is added to the row's method, e.g. `+ala`.
@@ -36,50 +70,69 @@ class Column:
       rounds: its own number of rounds.
     """
 
-    name: str
-    settings: Values = field(default_factory=dict)
-    options: Values = field(default_factory=dict)
-    x: float | None = None
-    method: str | None = None
-    suffix: str = ""
-    metric: str | None = None
-    rounds: int | None = None
+    name: str = setting("its name")
+    x: float | None = setting("a number: its place on the axis", None)
+    method: str | None = setting("what replaces the row's method", None)
+    suffix: str = setting("what is added to the row's method", "")
+    metric: str | None = setting("what its cells show", None)
+    rounds: Count | None = setting("its own number of rounds", None)
 
 
 @dataclass(frozen=True)
-class Row:
+class Row(Level):
     """A method with its options; `paper` holds a cell per column, or nothing at all."""
 
-    name: str
-    method: str
-    settings: Values = field(default_factory=dict)
-    options: Values = field(default_factory=dict)
-    metric: str | None = None
-    rounds: int | None = None
-    paper: tuple[Published | None, ...] | None = None
+    name: str = setting("its name")
+    method: str = setting("what is run")
+    metric: str | None = setting("what its cells show", None)
+    rounds: Count | None = setting("its own number of rounds", None)
+    paper: tuple[str, ...] | None = setting("a cell per column", None)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _ = self.published  # a cell that cannot be read is said at once
+
+    @cached_property
+    def published(self) -> tuple[Published | None, ...] | None:
+        """What the paper prints, column by column; None where it prints nothing of the kind."""
+        return None if self.paper is None else tuple(read_published(text) for text in self.paper)
 
 
 @dataclass(frozen=True)
-class Small:
+class Small(Level):
     """What an honest smaller version has instead."""
 
-    rounds: int | None = None
-    seeds: int | None = None
-    settings: Values = field(default_factory=dict)
-    options: Values = field(default_factory=dict)
-    columns: tuple[str, ...] = ()
-    rows: tuple[str, ...] = ()
+    rounds: Count | None = setting("instead of the paper's", None)
+    seeds: Count | None = setting("instead of the paper's", None)
+    columns: tuple[str, ...] = setting("names of those that are kept", ())
+    rows: tuple[str, ...] = setting("names of those that are kept", ())
 
 
 @dataclass(frozen=True)
-class Paper:
+class PaperNames:
+    """What a paper is called, and who wrote it."""
+
+    name: str = setting("what it is called for short")
+    title: str = setting("its title")
+    authors: str = setting("who wrote it")
+    venue: str = setting("where it was published")
+
+
+@dataclass(frozen=True)
+class PaperFile(Level):
+    """A whole file, as it is read; experiments are checked when all else is known."""
+
+    paper: PaperNames = setting("name, title, authors and venue")
+    experiments: tuple[Values, ...] = setting("at least one")
+    choices: dict[str, Choice] = setting("what the paper leaves open", {})
+    not_run: dict[str, str] = setting("figures without an experiment, and why", {})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Paper(PaperNames):
     """A paper and what all its experiments share."""
 
     key: str
-    name: str
-    title: str
-    authors: str
-    venue: str
     settings: Values = field(default_factory=dict)
     options: Values = field(default_factory=dict)
     choices: dict[str, Choice] = field(default_factory=dict)
@@ -87,14 +140,14 @@ class Paper:
     experiments: tuple[Experiment, ...] = ()
 
 
-@dataclass(frozen=True)
-class Experiment:
+@dataclass(frozen=True, kw_only=True)
+class Experiment(Level):
     """One table or figure of a paper.
 
     Attributes:
       paper: without its experiments.
-      key: its name on the command line.
       shows: what is drawn; a table is always written.
+      choices: names of the paper's choices that it rests on.
       small: what `--scale small` has instead.
       x, y: names of the axes.
       note: what a reader must know.
@@ -106,23 +159,75 @@ class Experiment:
     """
 
     paper: Paper
-    key: str
-    name: str
-    title: str
-    shows: str
-    metric: str
-    rounds: int
-    seeds: int
-    choices: tuple[Choice, ...]
-    settings: Values
-    options: Values
-    columns: tuple[Column, ...]
-    rows: tuple[Row, ...]
-    small: Small | None
-    x: str = ""
-    y: str = ""
-    note: str = ""
-    at: tuple[int, ...] = ()
-    record: str = ""
-    skip_missing: bool = True
-    ranks: str = "rows"
+    name: str = setting("its name")
+    title: str = setting("its title")
+    shows: Literal["table", "curves", "sweep", "spread", "matrix", "bytes", "landscape", "join"] = (
+        setting("the kind of picture", "table")
+    )
+    metric: str = setting("what a cell shows")
+    rounds: Count = setting("a whole number")
+    seeds: Count = setting("runs per cell", 1)
+    choices: tuple[str, ...] = setting("names of the paper's choices", ())
+    columns: tuple[Column, ...] = setting("at least one")
+    rows: tuple[Row, ...] = setting("at least one")
+    small: Small | None = setting("an honest smaller version", None)
+    x: str = setting("name of the axis", "")
+    y: str = setting("name of the axis", "")
+    note: str = setting("what a reader must know", "")
+    at: tuple[Count, ...] = setting("rounds that are shown", ())
+    record: str = setting("the record that is shown", "")
+    skip_missing: bool = setting("whether a cell that the paper leaves out is not run", True)
+    ranks: Literal["rows", "columns"] = setting("whose order is compared", "rows")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if Path(self.name).name != self.name or not _plain(self.name):
+            raise BadInput("the name is part of a path: use letters, digits, - and _")
+        columns, rows = [c.name for c in self.columns], [r.name for r in self.rows]
+        check_once(columns, "column")
+        check_once(rows, "row")
+        for row in self.rows:
+            if row.paper is not None and len(row.paper) != len(columns):
+                counted = f"paper has {len(row.paper)} cells for {len(columns)} columns"
+                raise BadInput(f"row '{row.name}': {counted}: give one each")
+        if self.shows == "sweep":
+            if not self.x:
+                raise BadInput("x is missing: give text")
+            for column in self.columns:
+                if column.x is None:
+                    raise BadInput(f"column '{column.name}': x is missing: give a number")
+        small = self.small or Small()
+        named = (
+            ("choice", self.choices, self.paper.choices),
+            ("column", small.columns, columns),
+            ("row", small.rows, rows),
+        )
+        for kind, names, known in named:
+            for name in names:
+                if name not in known:
+                    raise unknown(kind, name, known)
+
+    @property
+    def key(self) -> str:
+        """Its name on the command line."""
+        return f"{self.paper.key}/{self.name}"
+
+    @property
+    def chosen(self) -> tuple[Choice, ...]:
+        """What was chosen where the paper says nothing."""
+        return tuple(self.paper.choices[name] for name in self.choices)
+
+
+def _plain(name: str) -> bool:
+    return name.replace("-", "").replace("_", "").isalnum()
+
+
+def check_once(names: Sequence[str], kind: str) -> None:
+    """Looks whether a name is there twice.
+
+    Raises:
+      BadInput: it is.
+    """
+    for name in names:
+        if names.count(name) > 1:
+            raise BadInput(f"{kind} '{name}' is there twice: name it once")

@@ -152,7 +152,7 @@ def _somewhere(name: str) -> bool:
 
 def _shared(experiment: Experiment, *columns: Column, small: bool) -> list[Values]:
     """Options of all levels but the row's, the weakest first."""
-    levels = [experiment.paper.options, *(c.options for c in experiment.choices)]
+    levels = [experiment.paper.options, *(c.options for c in experiment.chosen)]
     levels += [experiment.options, *(c.options for c in columns)]
     if small and experiment.small:
         levels.append(experiment.small.options)
@@ -175,7 +175,7 @@ def _options(experiment: Experiment, column: Column, row: Row, method: str, smal
 
 def _settings(experiment: Experiment, column: Column, row: Row, scale: Scale) -> Values:
     out: Values = dict(experiment.paper.settings)
-    for choice in experiment.choices:
+    for choice in experiment.chosen:
         out |= choice.settings
     out |= experiment.settings | column.settings | row.settings
     if scale.small and experiment.small:
@@ -193,8 +193,8 @@ def _cell(
     experiment: Experiment, row: Row, number: int, scale: Scale, given: dict[str, Any]
 ) -> Cell | None:
     column = experiment.columns[number]
-    published = row.paper[number] if row.paper is not None else None
-    if row.paper is not None and published is None and experiment.skip_missing:
+    published = row.published[number] if row.published is not None else None
+    if row.published is not None and published is None and experiment.skip_missing:
         return None
     method = method_of(row, column)
     try:

@@ -225,7 +225,7 @@ def outcome(
         "versions": sorted({v for c in cells for v in c["versions"]}),  # that played the runs
         "command": command,
         "choices": [
-            {"name": c.name, "value": c.value, "reason": c.reason} for c in experiment.choices
+            {"name": c.name, "value": c.value, "reason": c.reason} for c in experiment.chosen
         ],
         "columns": shown,
         "rows": rows,
