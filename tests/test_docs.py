@@ -1,5 +1,6 @@
 """The docs are what their sources say, and build as a site without a warning."""
 
+import importlib
 import os
 import re
 import subprocess
@@ -38,3 +39,37 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     fetched = re.compile(r'<(?:script|img|link)[^>]+(?:src|href)="https?://')
     for page in tmp_path.rglob("*.html"):
         assert not fetched.search(page.read_text(encoding="utf-8")), f"{page} needs the network"
+
+
+OLD = {"fedtailor.sites.node", "fedtailor.sites.superlink"}  # the guide from 0.1 names them
+NAME = re.compile(r"`(fedtailor(?:\.\w+)+)`")
+FILE = re.compile(r"`((?:[\w-]+/)*\w+\.py)`")
+ELSEWHERE = ("src", "tests", "benchmarks", "examples")
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def found(name: str) -> bool:
+    """Whether a dotted name is a module, or something in one."""
+    parts = name.split(".")
+    for last in range(len(parts), 0, -1):
+        try:
+            value: object = importlib.import_module(".".join(parts[:last]))
+        except ModuleNotFoundError:
+            continue
+        for attribute in parts[last:]:
+            if not hasattr(value, attribute):
+                return False
+            value = getattr(value, attribute)
+        return True
+    return False
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_names_of_code_in_the_docs_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert [
+        name for name in sorted(set(NAME.findall(text))) if name not in OLD and not found(name)
+    ] == []
+    lies = {str(p) for folder in ELSEWHERE for p in ROOT.glob(f"{folder}/**/*.py")}
+    files = sorted(set(FILE.findall(text)))
+    assert [f for f in files if not any(path.endswith(f"/{f}") for path in lies)] == []

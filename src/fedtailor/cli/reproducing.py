@@ -149,7 +149,7 @@ def reproduce(
     workers = whole("jobs", jobs)
 
     from fedtailor.cli.landscaping import points_shown
-    from fedtailor.cli.reproducing_view import ReproductionView, beginning, show_outcome
+    from fedtailor.cli.reproducing_view import ReproductionView, opening_line, show_outcome
     from fedtailor.cli.showing import out as console
     from fedtailor.reproduce import write_experiments
     from fedtailor.reproduce.playing.cells import Scale
@@ -176,7 +176,7 @@ def reproduce(
     played = PlayedRuns()
     if not no_run:
         asked.keep(plan)
-        sys.stderr.write(beginning(plan.tasks) + "\n")
+        sys.stderr.write(opening_line(plan.tasks) + "\n")
         with ExitStack() as stack:
             for part in plan.parts:
                 stack.enter_context(watched(plan.folder(part), watch, part.experiment.key))

@@ -33,7 +33,7 @@ Outcome = dict[str, Any]
 COLOURS = {"above": "cyan", "below": "red", "within": "green", "": ""}
 
 
-def beginning(tasks: Sequence[PlannedRun]) -> str:
+def opening_line(tasks: Sequence[PlannedRun]) -> str:
     """What is said before anything is run: how many runs, and how many of them are left."""
     waiting = [task for task in tasks if not task.finished]
     diverged = sum(bool(task.diverged) for task in waiting)

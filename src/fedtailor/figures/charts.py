@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedtailor.figures.style import COLOURS, figure, look, tidy
+from fedtailor.figures.style import COLOURS, empty_figure, look, tidy
 
 
 class Curve(NamedTuple):
@@ -39,7 +39,7 @@ def draw_curves(axes: Any, curves: Iterable[Curve], x: str, y: str, **changed: A
       changed: what is to be other than in `look`.
 
     Example:
-      >>> axes = figure(3.5, 2.4).add_subplot()
+      >>> axes = empty_figure(3.5, 2.4).add_subplot()
       >>> draw_curves(axes, [Curve(0, "fedala", [1, 2], [60, 80])], "round", "accuracy (%)")
       >>> axes.get_legend_handles_labels()[1]
       ['fedala']
@@ -104,7 +104,7 @@ def panel_grid(
       shared: which axes all panels have in common, as `subplots` takes it.
     """
     down = -(-count // columns)
-    picture = figure(*size(down))
+    picture = empty_figure(*size(down))
     panels = list(picture.subplots(down, columns, squeeze=False, **shared).flat)
     for spare in panels[count:]:
         spare.set_visible(False)

@@ -9,7 +9,7 @@ import numpy as np
 from fedtailor.core.errors import BadInput
 from fedtailor.figures.charts import columns_for, draw_gains, legend, panel_grid
 from fedtailor.figures.options import FigureOptions
-from fedtailor.figures.style import HEAT, PAGE, figure, look, tidy
+from fedtailor.figures.style import HEAT, PAGE, empty_figure, look, tidy
 from fedtailor.results import mixes, numbers
 from fedtailor.results.collect import CollectedRuns
 from fedtailor.results.pack import evenly
@@ -65,7 +65,7 @@ def spread_figure(collection: CollectedRuns, options: FigureOptions) -> Any:
         raise BadInput("no client of these runs has test rows: there is no accuracy to show")
     least = min(found.min() for found in each)
     edges = np.linspace(5 * np.floor(min(least, 95) / 5), 100, BINS + 1)
-    picture = figure(options.width, 0.7 + 0.45 * len(each))
+    picture = empty_figure(options.width, 0.7 + 0.45 * len(each))
     panels = picture.subplots(len(each), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
     for number, (panel, contender, found) in enumerate(
         zip(panels, collection.contenders, each, strict=True)
@@ -93,7 +93,7 @@ def partition_figure(collection: CollectedRuns, options: FigureOptions) -> Any:
     order = mixes.likeness_order(counts, len(collection.clients))
     shown = np.ma.masked_equal(counts[order].T, 0)  # no rows at all: no colour at all
     height = min(1.2 * options.width, 0.9 + 0.13 * min(len(names), NAMES))
-    picture = figure(options.width, max(height, 0.45 * options.width))
+    picture = empty_figure(options.width, max(height, 0.45 * options.width))
     axes = picture.add_subplot()
     image = axes.imshow(shown, cmap=HEAT, aspect="auto", interpolation="nearest", vmin=0)
     at = evenly(len(names), NAMES)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedtailor.figures.charts import Curve, draw_boxes, draw_curves, draw_gains, panel_grid
-from fedtailor.figures.style import figure, save_figure, tidy
+from fedtailor.figures.style import empty_figure, save_figure, tidy
 from fedtailor.results.verdict import YARDSTICK
 
 KINDS = ("png", "svg")
@@ -17,7 +17,7 @@ Summary = dict[str, Any]
 
 def _curves(summary: Summary) -> Any:
     """Mean client accuracy by round, with the range over seeds as a band."""
-    picture = figure(7.5, 4.2)
+    picture = empty_figure(7.5, 4.2)
     axes = picture.add_subplot()
     lines = []
     for number, (method, row) in enumerate(summary["table"].items()):
@@ -55,7 +55,7 @@ def _gains(summary: Summary, others: list[str]) -> Any:
 def _clients(summary: Summary) -> Any:
     """How the clients' accuracies are spread, one box per method, every client a dot."""
     table = summary["table"]
-    picture = figure(1.1 * len(table) + 2, 4.0)
+    picture = empty_figure(1.1 * len(table) + 2, 4.0)
     axes = picture.add_subplot()
     values = [100 * np.array(list(row["per_client"].values())) for row in table.values()]
     draw_boxes(axes, values, size=12, alpha=0.6, median=2)

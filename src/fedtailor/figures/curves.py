@@ -9,7 +9,7 @@ import numpy as np
 from fedtailor.core.errors import BadInput
 from fedtailor.figures.charts import Curve, draw_curves, legend
 from fedtailor.figures.options import FigureOptions
-from fedtailor.figures.style import figure
+from fedtailor.figures.style import empty_figure
 from fedtailor.results import numbers
 from fedtailor.results.collect import CollectedRuns
 
@@ -29,7 +29,7 @@ def _values(found: list[float | None], times: float) -> Any:
 
 def _lines(collection: CollectedRuns, options: FigureOptions, measure: str, against: str) -> Any:
     """One line per method: a measure against rounds, bytes or seconds."""
-    picture = figure(options.width, HEIGHT * options.width)
+    picture = empty_figure(options.width, HEIGHT * options.width)
     axes = picture.add_subplot()
     times = 1.0 if measure == "loss" else 100.0
     lines, free = [], []

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from fedtailor.core.errors import BadInput
 from fedtailor.figures.charts import panel_grid
 from fedtailor.figures.options import FigureOptions
-from fedtailor.figures.style import figure, look
+from fedtailor.figures.style import empty_figure, look
 from fedtailor.results.collect import CollectedRuns
 from fedtailor.results.measurements import (
     GLOBAL,
@@ -120,7 +120,7 @@ def trajectory_figure(collection: CollectedRuns, options: FigureOptions) -> Any:
             "no trajectory was measured: run with --keep-path 1, then say fedtailor trajectory DIR"
         )
     found = max(kept, key=lambda one: len(one["runs"]))
-    picture = figure(options.width, 0.86 * options.width)
+    picture = empty_figure(options.width, 0.86 * options.width)
     axes = picture.add_subplot()
     losses = _numbers(found["loss"])
     levels = _levels([losses])

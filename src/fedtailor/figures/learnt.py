@@ -10,7 +10,7 @@ from fedtailor.core.errors import BadInput
 from fedtailor.figures.charts import columns_for, panel_grid
 from fedtailor.figures.clients import shorten
 from fedtailor.figures.options import FigureOptions
-from fedtailor.figures.style import COLOURS, HEAT, figure, tidy
+from fedtailor.figures.style import COLOURS, HEAT, empty_figure, tidy
 from fedtailor.results import mixes
 from fedtailor.results.collect import CollectedRuns, Contender
 from fedtailor.results.records import MAP_WIDTH, Records, binned, learnt, scale_bounds
@@ -130,7 +130,7 @@ def mixing_figure(collection: CollectedRuns, options: FigureOptions) -> Any:
             "its mixing (e.g. fedalt+mix)"
         )
     most = max(len(record["blocks"]) for _, record in found)
-    picture = figure(options.width, len(found) * max(1.3, 0.7 + 0.16 * most))
+    picture = empty_figure(options.width, len(found) * max(1.3, 0.7 + 0.16 * most))
     panels = picture.subplots(len(found), 1, squeeze=False, sharex=True)[:, 0]
     image = None
     for axes, (contender, record) in zip(panels, found, strict=True):

@@ -4,7 +4,7 @@ For those who draw something of their own:
 
     from fedtailor.figures import figure, look, tidy
 
-    picture = figure(3.5, 2.4)
+    picture = empty_figure(3.5, 2.4)
     axes = picture.add_subplot()
     axes.plot(rounds, accuracy, label="fedala", **look(0))
     tidy(axes)
@@ -54,7 +54,7 @@ def look(number: int) -> dict[str, Any]:
     return {"color": COLOURS[number % len(COLOURS)], "linestyle": STYLES[style], "linewidth": 1.8}
 
 
-def figure(width: float, height: float) -> Any:
+def empty_figure(width: float, height: float) -> Any:
     """An empty figure of some size in inches, drawn without a screen."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure

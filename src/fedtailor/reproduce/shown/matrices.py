@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from fedtailor.figures.style import figure, save_figure
+from fedtailor.figures.style import empty_figure, save_figure
 from fedtailor.reproduce.declared.measures import result_and_history
 from fedtailor.reproduce.playing.cells import Cell
 from fedtailor.reproduce.playing.plan import ExperimentRuns
@@ -36,7 +36,7 @@ def _draw(part: ExperimentRuns, cell: Cell, task: PlannedRun, records: Records, 
     names = [str(b) for b in result_and_history(task.folder)[0].get("blocks", [])]
     known = np.concatenate([m[:blocks].ravel() for m in maps if m is not None])
     low, high = np.nanmin(known), np.nanmax(known)
-    picture = figure(2.3 * len(rounds) + 1.2, 2.2 * blocks + 0.6)
+    picture = empty_figure(2.3 * len(rounds) + 1.2, 2.2 * blocks + 0.6)
     grid = picture.subplots(blocks, len(rounds), squeeze=False)
     image = None
     for across, (number, one) in enumerate(zip(rounds, maps, strict=True)):
@@ -70,7 +70,7 @@ def _over_rounds(
         if ids is not None and found is not None:
             maps[:, ids.astype(int), at] = found.reshape(len(found), -1).T[:count]
     names = [str(b) for b in result.get("blocks", [])]
-    picture = figure(5.5, 1.9 * count + 0.6)
+    picture = empty_figure(5.5, 1.9 * count + 0.6)
     grid = picture.subplots(count, 1, squeeze=False)[:, 0]
     extent = (records.rounds[0] - 0.5, records.rounds[-1] + 0.5, result["clients"] - 0.5, -0.5)
     image = None

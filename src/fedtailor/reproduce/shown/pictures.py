@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedtailor.figures.charts import Curve, draw_boxes, draw_curves, panel_grid
-from fedtailor.figures.style import figure, look, save_figure, tidy
+from fedtailor.figures.style import empty_figure, look, save_figure, tidy
 from fedtailor.reproduce.declared.measures import MEASURES, result_and_history
 from fedtailor.reproduce.playing.cells import Cell
 from fedtailor.reproduce.playing.plan import ExperimentRuns
@@ -128,7 +128,7 @@ def join_picture(part: ExperimentRuns, folder: Path) -> list[str]:
 def sweep_picture(part: ExperimentRuns, folder: Path) -> list[str]:
     """The metric by what is varied; the paper's values, where it prints them, as hollow marks."""
     played = finished(part)
-    picture = figure(6.0, 3.8)
+    picture = empty_figure(6.0, 3.8)
     axes = picture.add_subplot()
     for row, number in _places(part).items():
         points = []
