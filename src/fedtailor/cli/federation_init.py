@@ -108,7 +108,7 @@ def init(
     elif "data" not in settings:
         settings = {"data": "digits"} | settings
     spec = ProjectSpec(
-        name or _as_id(folder),
+        name or folder.expanduser().absolute().name,
         method,
         names,
         settings,
@@ -121,10 +121,6 @@ def init(
     )
     made = write_project(folder, spec, overwrite=overwrite)
     _tell_next(made, spec, out)
-
-
-def _as_id(folder: Path) -> str:
-    return folder.expanduser().absolute().name
 
 
 def _tell_next(made: Path, spec: Any, out: Any) -> None:

@@ -13,7 +13,7 @@ from flwr.serverapp import Grid, ServerApp
 from fedtailor.core.errors import BadInput
 from fedtailor.federation.coordinator.carrier import FlowerTransport
 from fedtailor.federation.coordinator.coordinator import Coordinator, Stopped
-from fedtailor.federation.coordinator.federation_file import FederationFile, read_federation
+from fedtailor.federation.coordinator.federation_file import read_federation
 from fedtailor.federation.coordinator.store import FAILED, FINISHED, STOPPED, CoordinatorStore, Line
 from fedtailor.federation.protocol.packet import named_file
 from fedtailor.federation.protocol.plan import set_up
@@ -41,13 +41,6 @@ def _say(line: Line) -> None:
     )
 
 
-def coordinator_of(grid: Grid, federation: FederationFile, store: CoordinatorStore) -> Coordinator:
-    """A coordinator that stands where its checkpoint left it."""
-    transport = FlowerTransport(grid, federation.rules.limits)
-    setup = set_up(federation.plan)
-    return Coordinator(setup, federation.id, store, transport, federation.rules, _say)
-
-
 def run_coordinator(
     grid: Grid, path: Path, run: str, min_sites: int = 0, deadline: float = 0.0
 ) -> None:
@@ -63,12 +56,13 @@ def run_coordinator(
     """
     found = read_federation(path)
     least, longest = min_sites or found.rules.min_sites, deadline or found.rules.deadline
-    found = found._replace(rules=replace(found.rules, min_sites=least, deadline=longest))
+    rules = replace(found.rules, min_sites=least, deadline=longest)
     store = CoordinatorStore(found.folder, found.id, found.plan.fingerprint())
     done = 0
     try:
         with store.played(PATIENCE):
-            coordinator = coordinator_of(grid, found, store)
+            setup, transport = set_up(found.plan), FlowerTransport(grid, rules.limits)
+            coordinator = Coordinator(setup, found.id, store, transport, rules, _say)
             try:
                 coordinator.run()
             finally:

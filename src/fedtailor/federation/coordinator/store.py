@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.torch import load
 
 from fedtailor.core import tree
 from fedtailor.core.errors import BadInput
 from fedtailor.core.tree import Tree
 from fedtailor.core.version import __version__
-from fedtailor.federation.protocol.messages import ordered_like
+from fedtailor.federation.protocol.messages import ordered_like, to_safetensors
 from fedtailor.federation.protocol.packet import checked_id
 from fedtailor.results.folder import remove_parts, write_atomically
 from fedtailor.results.lock import is_locked, try_lock
@@ -92,10 +92,7 @@ class CoordinatorStore:
 
     def save(self, now: ServerCheckpoint) -> None:
         """Writes a checkpoint: at any moment the old or the new one is whole."""
-        flat = {
-            k: v.detach().cpu().contiguous().clone() for k, v in tree.flatten(now.server).items()
-        }
-        raw = save(flat)
+        raw = to_safetensors(now.server)
         name = f"server-{now.round:06d}.safetensors"
         latest = {
             **self._whose,
@@ -189,13 +186,9 @@ class CoordinatorStore:
 
 
 def _happened(round: int, site: str, what: str, detail: str) -> Line:
-    said: Line = {"time": round_time(), "round": round, "site": site, "event": what}
+    now = int(1000 * time.time()) / 1000
+    said: Line = {"time": now, "round": round, "site": site, "event": what}
     return said | ({"detail": detail[:2000]} if detail else {})
-
-
-def round_time() -> float:
-    """Now, in seconds since 1970."""
-    return round(time.time(), 3)
 
 
 def read_latest(folder: Path) -> Line | None:

@@ -56,8 +56,10 @@ def play_demo(
         group.wait_until(link.listens, "coordinator", "listen")
         if project.certificates:
             say("registering the sites' keys")
-            marks = project.folder / "coordinator" / "flower" / "registered"
-            group.wait_until(lambda: _count(marks) >= sites, "coordinator", "take all keys in")
+            marks = link.home / "registered"
+            group.wait_until(
+                lambda: len(list(marks.glob("*"))) >= sites, "coordinator", "take all keys in"
+            )
         say(f"starting {sites} sites")
         for i in range(sites):
             folder = project.folder / "sites" / f"site-{i}"
@@ -66,10 +68,6 @@ def play_demo(
         run = link.submit(project.file)
         say("waiting for the sites to join")
         return follow(found.state_folder, link.status, run, 0, tell)
-
-
-def _count(folder: Path) -> int:
-    return len(list(folder.iterdir())) if folder.is_dir() else 0
 
 
 def model_cards(project: Project, sites: int) -> list[dict[str, Any]]:

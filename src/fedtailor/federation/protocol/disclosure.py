@@ -12,7 +12,6 @@ import torch
 
 from fedtailor.core import tree
 from fedtailor.core.form import Form
-from fedtailor.core.tree import Tree
 from fedtailor.datasets import Encoder
 from fedtailor.federation.protocol.messages import to_arrays
 from fedtailor.federation.protocol.plan import first_server, make_training_plan, set_up, upload_like
@@ -101,13 +100,10 @@ def what_leaves(method: str, options: dict[str, Any] | None = None) -> Disclosur
     setup = set_up(make_training_plan(config, encoder, CLIENTS))
     server = first_server(setup, torch.full((CLIENTS,), 100))
     like = upload_like(setup, server)
-    found = [sent for part in ("mean", "each") for sent in _arrays(like, part)]
+    found = [
+        SentArray(f"{part}/{name}", array.shape, str(array.dtype), array.nbytes, part)
+        for part in ("mean", "each")
+        for name, array in to_arrays(like[part]).items()
+    ]
     parameters = sum(p.numel() for p in tree.leaves(setup.initial))
     return Disclosure(tuple(found), parameters, tuple(s.name for s in found if s.needed == "each"))
-
-
-def _arrays(upload: Tree, part: str) -> list[SentArray]:
-    return [
-        SentArray(f"{part}/{name}", array.shape, str(array.dtype), array.nbytes, part)
-        for name, array in to_arrays(upload[part]).items()
-    ]

@@ -135,12 +135,8 @@ def _connect(where: Path) -> socket.socket | None:
 
 def start_worker(path: Path) -> subprocess.Popen[bytes]:
     """Starts the process of a site's file; it goes on when the caller ends."""
-    command = [
-        sys.executable,
-        "-m",
-        "fedtailor.federation.site.worker",
-        str(path.expanduser().resolve()),
-    ]
+    site = str(path.expanduser().resolve())
+    command = [sys.executable, "-m", "fedtailor.federation.site.worker", site]
     return subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True
     )

@@ -94,11 +94,7 @@ def write_model(
         "accuracy": here,
         "local_accuracy": there,
         "gain": round(here - there, 6),
-        "rows": {
-            "train": int(local.data.n),
-            "val": int(local.data.val_n),
-            "test": int(test.n),
-        },
+        "rows": {"train": int(local.data.n), "val": int(local.data.val_n), "test": int(test.n)},
         "class_mix": local.mix,
         "epsilon": _spent(setup, local, noisy),
         "version": __version__,

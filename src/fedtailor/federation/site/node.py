@@ -73,12 +73,8 @@ class Node:
     def run(self) -> None:
         """Runs until it is ended."""
         env = self._environment()
-        prefork = [
-            sys.executable,
-            "-m",
-            "fedtailor.federation.site.prefork",
-            env[SOCKET_VARIABLE],
-        ]
+        module = "fedtailor.federation.site.prefork"
+        prefork = [sys.executable, "-m", module, env[SOCKET_VARIABLE]]
         self._children.append(subprocess.Popen(prefork, env=env, stdin=subprocess.DEVNULL))
         start_worker(self.site_file)  # warm before the first message
         config = ["--node-config", f'site="{self.site_file}"']

@@ -10,12 +10,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fedtailor.core import rng, training, tree
+from fedtailor.core import rng, tree
 from fedtailor.core.errors import BadInput
 from fedtailor.core.method import Model
 from fedtailor.core.privacy import Spent
-from fedtailor.core.rng import Turn
-from fedtailor.core.training import Score
+from fedtailor.core.training import score
 from fedtailor.core.tree import Tree
 from fedtailor.core.turn import ClientTurn
 from fedtailor.core.version import __version__
@@ -218,14 +217,21 @@ class Site:
     # --- a round ---
 
     def _turn(
-        self, joined: _Joined, message: Tree, kept: SavedState | None, turn: Turn
-    ) -> ClientTurn:
-        """The site's turn. It draws what the simulation draws, but with DP-SGD from a key that
-        nobody else knows, since noise that can be computed hides nothing."""
+        self, packet: Packet, joined: _Joined, purpose: int
+    ) -> tuple[ClientTurn, SavedState | None]:
+        """The site's turn, and the state that it goes on from. It draws what the simulation draws,
+        but with DP-SGD from a key that nobody else knows, since noise that can be computed hides
+        nothing."""
+        round, last = packet.number("round"), packet.number("last")
         setup, data = joined.setup, joined.local.data
+        if not -1 <= last < round <= setup.plan.rounds:
+            raise BadInput(f"header: round {round} after {last} of {setup.plan.rounds}")
+        kept = joined.store.at(last, begin_again=self.settings.begin_again)
+        message = from_arrays(packet.arrays, setup.message_like)
+        turn = setup.turn(purpose, round).of(torch.tensor(self.settings.client))
         secret = joined.store.secret() if setup.config.dp_clip else None
         own = ClientTurn(setup.method, setup.initial, message, data, turn, secret=secret)
-        return own._replace(kept=self._state(joined, own, kept))
+        return own._replace(kept=self._state(joined, own, kept)), kept
 
     def _state(self, joined: _Joined, own: ClientTurn, kept: SavedState | None) -> Tree:
         """The state that a turn begins with."""
@@ -243,40 +249,26 @@ class Site:
         except BadInput as error:
             raise StateError(f"state '{joined.store.folder}': {error}: use a new id") from None
 
-    def _ready(self, packet: Packet, joined: _Joined) -> tuple[SavedState | None, Tensor, int]:
-        """(the state to go on from, the client's number, the round)."""
-        round, last = packet.number("round"), packet.number("last")
-        if not -1 <= last < round <= joined.setup.plan.rounds:
-            raise BadInput(f"header: round {round} after {last} of {joined.setup.plan.rounds}")
-        kept = joined.store.at(last, begin_again=self.settings.begin_again)
-        return kept, torch.tensor(self.settings.client), round
-
     def _train(self, packet: Packet, joined: _Joined) -> Packet:
         request, round = digest(packet), packet.number("round")
         if again := joined.store.answered(round, request):
             log.info("round %d: asked again, same answer", round + 1)
             return again
-        kept, cid, round = self._ready(packet, joined)
-        played = kept.played if kept else ()
+        turn, kept = self._turn(packet, joined, rng.TURN)
+        played, rows = kept.played if kept else (), int(joined.local.data.n)
         self._willing(len(played))
-        setup, data = joined.setup, joined.local.data
-        message = from_arrays(packet.arrays, setup.message_like)
-        turn = setup.turn(rng.TURN, round).of(cid)
-        outcome, taken = self._turn(joined, message, kept, turn).play()
-        noisy = _spent(kept, taken)
+        outcome, taken = turn.play()
         upload = outcome.upload
-        weight = float(torch.as_tensor(upload.weight))
-        if not (
-            tree.finite(outcome.state) and tree.finite(upload.mean) and tree.finite(upload.each)
-        ):
+        if not all(tree.finite(part) for part in (outcome.state, upload.mean, upload.each)):
             raise Refused("diverged", "training ended in numbers that are not finite: lower lr")
-        said = self._signature(packet) | {"status": "ok", "weight": weight, "n": int(data.n)}
-        if SCORES in self.settings.share and packet.header.get("post"):
-            said |= _score_header(self._measure(joined, outcome.model), joined.local.test.n, "post")
+        weight = float(torch.as_tensor(upload.weight))
+        said = self._signature(packet) | {"status": "ok", "weight": weight, "n": rows}
+        if packet.header.get("post"):
+            said |= self._scores(joined, outcome.model, "post")
         reply = Packet(said, upload_arrays(upload))
-        after = SavedState(round, outcome.state, (*played, round), noisy)
+        after = SavedState(round, outcome.state, (*played, round), _spent(kept, taken))
         joined.store.keep(after, kept.round if kept else -1, request, reply)
-        log.info("round %d: trained on %d rows", round + 1, int(data.n))
+        log.info("round %d: trained on %d rows", round + 1, rows)
         return reply
 
     def _willing(self, played: int) -> None:
@@ -288,43 +280,38 @@ class Site:
 
     # --- evaluation ---
 
-    def _measure(self, joined: _Joined, model: Model) -> Score:
-        return training.score(joined.setup.method.predict, model, joined.local.test)
-
-    def _model(self, packet: Packet, joined: _Joined) -> tuple[Tree, SavedState | None, Spent]:
-        """The model that the site would use now, as the simulation scores it; what it goes on from;
-        and what noisy gradients were taken for both."""
-        kept, cid, round = self._ready(packet, joined)
-        setup = joined.setup
-        message = from_arrays(packet.arrays, setup.message_like)
-        turn = setup.turn(rng.SCORE, round).of(cid)
-        tune = lambda own, turn: finetuned_model(setup, own, joined.local, turn)
-        ends = packet.text("kind") == FINISH
-        model, taken = self._turn(joined, message, kept, turn).personal(tune if ends else None)
-        return model, kept, _spent(kept, taken)
+    def _scores(self, joined: _Joined, model: Model, point: str) -> Header:
+        """A model's score in numbers that may leave: how many were right, of how many, and their
+        mean loss; nothing unless the site shares it."""
+        if SCORES not in self.settings.share:
+            return {}
+        test = joined.local.test
+        found = score(joined.setup.method.predict, model, test)
+        loss = float(found.loss) / max(int(test.n), 1)
+        said: Header = {f"{point}_accuracy": accuracy(found, test.n), "test": int(test.n)}
+        return said | ({f"{point}_loss": loss} if math.isfinite(loss) else {})
 
     def _score(self, packet: Packet, joined: _Joined) -> Packet:
-        model, _, _ = self._model(packet, joined)
+        """The score of the model that the site would use now, as the simulation scores it."""
+        model, _ = self._turn(packet, joined, rng.SCORE)[0].personal()
         said = self._signature(packet) | {"status": "ok"}
-        if SCORES in self.settings.share:
-            said |= _score_header(self._measure(joined, model), joined.local.test.n, "pre")
-        return Packet(said, {})
+        return Packet(said | self._scores(joined, model, "pre"), {})
 
     def _finish(self, packet: Packet, joined: _Joined) -> Packet:
-        model, kept, noisy = self._model(packet, joined)
-        played = kept.played if kept else ()
+        """The same, after fine-tuning, and the model is kept."""
+        turn, kept = self._turn(packet, joined, rng.SCORE)
+        setup, local = joined.setup, joined.local
+        model, taken = turn.personal(lambda own, turn: finetuned_model(setup, own, local, turn))
+        played, noisy = kept.played if kept else (), _spent(kept, taken)
+        folder = joined.store.folder
         try:
-            card = write_model(
-                joined.store.folder, self.settings, joined.setup, joined.local, model, played, noisy
-            )
+            card = write_model(folder, self.settings, setup, local, model, played, noisy)
         except OSError as error:
             raise Refused(
                 "disk", f"the site's disk did not take its model: {error.strerror}"
             ) from None
         log.info("done: accuracy %.4f, alone %.4f", card["accuracy"], card["local_accuracy"])
-        said = self._signature(packet) | {"status": "ok"}
-        if SCORES in self.settings.share:
-            said |= _score_header(self._measure(joined, model), joined.local.test.n, "pre")
+        said = self._signature(packet) | {"status": "ok"} | self._scores(joined, model, "pre")
         if BASELINE in self.settings.share:
             said |= {"local_accuracy": card["local_accuracy"]}
         return Packet(said, {})
@@ -334,10 +321,3 @@ def _spent(kept: SavedState | None, taken: Tensor) -> Spent:
     """What noisy gradients were taken up to a state, and then."""
     before = kept.noisy if kept else Spent()
     return before.and_then(Spent(*taken.tolist()))
-
-
-def _score_header(found: Score, n: Tensor, point: str) -> Header:
-    """A score in numbers that may leave: how many were right, of how many, and their mean loss."""
-    loss = float(found.loss) / max(int(n), 1)
-    said: Header = {f"{point}_accuracy": accuracy(found, n), "test": int(n)}
-    return said | ({f"{point}_loss": loss} if math.isfinite(loss) else {})

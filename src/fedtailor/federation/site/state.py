@@ -15,13 +15,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.torch import load
 from torch import Tensor
 
 from fedtailor.core import tree
 from fedtailor.core.errors import BadInput
 from fedtailor.core.privacy import Spent
 from fedtailor.core.tree import Tree
+from fedtailor.federation.protocol.messages import to_safetensors
 from fedtailor.federation.protocol.packet import Limits, Packet, checked_id, from_bytes, to_bytes
 from fedtailor.results.folder import write_atomically
 
@@ -173,10 +174,7 @@ class SiteStore:
         old = [e for e in (index["committed"], index["pending"]) if e and e["round"] == last]
         name = f"state-{kept.round:06d}-{request[:8]}.safetensors"
         answer = f"reply-{kept.round:06d}-{request[:8]}.packet"
-        flat = {
-            k: v.detach().cpu().contiguous().clone() for k, v in tree.flatten(kept.state).items()
-        }
-        raw, said = save(flat), to_bytes(reply)
+        raw, said = to_safetensors(kept.state), to_bytes(reply)
         entry = {
             "round": kept.round,
             "file": name,
