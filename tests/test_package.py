@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 import fedtailor
 from fedtailor.cli import main
 
+SOURCE = Path(fedtailor.__file__).parent
 SCRIPT = Path(sys.executable).with_name("fedtailor")
 COMMANDS = (
     *("run", "compare", "resume", "list", "show", "partition", "check", "predict", "report"),
@@ -69,6 +71,23 @@ def test_every_public_name_is_there() -> None:
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="frobnicate"):
         _ = fedtailor.frobnicate
+
+
+def test_no_public_class_is_defined_twice() -> None:
+    """One word, one thing: a name means the same wherever it is met."""
+    homes: dict[str, list[str]] = {}
+    for path in sorted(SOURCE.rglob("*.py")):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                homes.setdefault(node.name, []).append(str(path.relative_to(SOURCE)))
+    assert {name: where for name, where in homes.items() if len(where) > 1} == {}
+
+
+def test_every_module_lies_in_a_package_of_its_own_layer() -> None:
+    files = {path.name for path in SOURCE.iterdir() if path.is_file()}
+    assert files == {"__init__.py", "__main__.py", "api.py", "py.typed"}
+    for folder in {path.parent for path in SOURCE.rglob("*.py")}:
+        assert (folder / "__init__.py").is_file(), f"{folder} is no package"
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
