@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from pathlib import Path
 
 import pytest
@@ -296,3 +297,15 @@ def test_a_factory_of_ones_own() -> None:
 )
 def test_a_factory_that_cannot_be_used(name: str, words: str) -> None:
     assert words in refusal(name, TABLE)
+
+
+def test_a_factory_may_lie_in_the_working_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "netshere.py").write_text(
+        "from torch import nn\ndef make(form): return nn.Linear(form.shape[0], form.classes)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    before = list(sys.path)
+    assert isinstance(build("netshere:make", TABLE), nn.Linear)
+    assert sys.path == before

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import inspect
-import sys
-from pathlib import Path
-from types import ModuleType
 
 from fedtailor.core.errors import BadInput, unknown
+from fedtailor.core.importing import import_named
 from fedtailor.methods import METHODS
 from fedtailor.methods.combine import with_part
 from fedtailor.methods.describe import Factory, flat_options, raised
@@ -36,7 +32,7 @@ def find(name: str) -> Factory:
     if not colon:
         raise unknown("method", name, METHODS)
     try:
-        factory = getattr(_import(module_name), attribute)
+        factory = getattr(import_named(module_name), attribute)
         takes = inspect.signature(factory).parameters if callable(factory) else {}
     except Exception as error:  # a stranger's module may raise anything
         raise BadInput(
@@ -46,21 +42,3 @@ def find(name: str) -> Factory:
     if "task" not in takes:
         raise BadInput(f"method '{name}': not a factory: its first parameter must be 'task'")
     return flat_options(factory)
-
-
-def _import(name: str) -> ModuleType:
-    """The module of this name: installed, or else from the working directory.
-
-    The working directory is on the path for this import only, behind everything else, and only
-    where it has the module: nothing that lies there by chance is ever imported.
-    """
-    top, here = name.partition(".")[0], Path.cwd()
-    if not top or importlib.util.find_spec(top) is not None:
-        return importlib.import_module(name)
-    if not (here / f"{top}.py").is_file() and not (here / top).is_dir():
-        return importlib.import_module(name)
-    sys.path.append(str(here))
-    try:
-        return importlib.import_module(name)
-    finally:
-        sys.path.remove(str(here))

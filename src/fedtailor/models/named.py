@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from importlib import import_module
 
 from torch import nn
 
 from fedtailor.core.errors import BadInput, unknown
 from fedtailor.core.form import Form
+from fedtailor.core.importing import import_named
 from fedtailor.models.mobilenet import mobilenet
 from fedtailor.models.parts import batch_norm, batch_norm_without_statistics, group_norm
 from fedtailor.models.resnet import cifar_stem, resnet18, resnet50, wrn_28_10
@@ -53,7 +53,8 @@ def build(name: str, form: Form) -> nn.Module:
     """A new network for data of this form.
 
     Args:
-      name: one of `MODELS`, or `package.module:factory`, a function of the form.
+      name: one of `MODELS`, or `package.module:factory`, a function of the form; the module may be
+        installed, on PYTHONPATH, or lie in the working directory.
       form: what the examples look like.
 
     Raises:
@@ -81,12 +82,12 @@ def _imported(name: str) -> Factory:
     if not colon:
         raise unknown("model", name, [*MODELS, "package.module:factory"])
     try:
-        module = import_module(module_name)
+        module = import_named(module_name)
     except Exception as error:  # whatever a stranger's module raises
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise BadInput(
             f"model '{name}': cannot import '{module_name}' ({reason}): "
-            "write package.module:factory, of a package installed or on PYTHONPATH"
+            "write package.module:factory, of a package installed, on PYTHONPATH or in this folder"
         ) from error
     factory = getattr(module, attribute, None)
     if not callable(factory):
