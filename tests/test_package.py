@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import subprocess
 import sys
 from pathlib import Path
@@ -71,16 +70,6 @@ def test_every_public_name_is_there() -> None:
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="frobnicate"):
         _ = fedtailor.frobnicate
-
-
-def test_no_public_class_is_defined_twice() -> None:
-    """One word, one thing: a name means the same wherever it is met."""
-    homes: dict[str, list[str]] = {}
-    for path in sorted(SOURCE.rglob("*.py")):
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                homes.setdefault(node.name, []).append(str(path.relative_to(SOURCE)))
-    assert {name: where for name, where in homes.items() if len(where) > 1} == {}
 
 
 def test_every_module_lies_in_a_package_of_its_own_layer() -> None:
