@@ -50,7 +50,7 @@ from fedtailor.federation.deploy.project_files import ProjectSpec, write_project
 from fedtailor.federation.protocol.ipc import socket_of, worker_pid
 from fedtailor.results.config import make_config
 from fedtailor.results.storage import load_tensors
-from fedtailor.runs.build import assemble, make_method, make_task
+from fedtailor.runs.build import load_run_data, make_method, make_task
 
 ROUNDS = 100_000  # never reached
 KINDS = ("kill site", "kill worker", "freeze worker")
@@ -148,7 +148,7 @@ def lost(folder: Path, seen: set[int], least: int) -> int:
 
 def distance_to_simulation(folder: Path, settings: dict[str, Any], sites: int) -> float:
     """The server's state against a simulation of the same cohorts."""
-    world = assemble(make_config("fedala", settings | {"clients": sites, "device": "cpu"}, {}))
+    world = load_run_data(make_config("fedala", settings | {"clients": sites, "device": "cpu"}, {}))
     task = make_task(world.config, world.encoder.form)
     sim = Simulation(
         make_method(world.config, task), world.client_data, task, seed=world.config.seed,

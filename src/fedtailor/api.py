@@ -92,7 +92,7 @@ def compare(
       ['local', 'fedavg']
     """
     plan = ComparisonPlan(methods, seeds, settings, options or {})
-    plan.assemble()  # before the folder: bad input leaves nothing behind
+    plan.load_data()  # before the folder: bad input leaves nothing behind
     folder = open_comparison(plan, Path(out), overwrite=overwrite) if out is not None else None
     if begun:
         begun()
@@ -106,7 +106,7 @@ def _finish_comparison(
     # held as a whole: each of its runs holds only its own folder
     with lock_folder(folder) if folder else nullcontext():
         if folder:
-            data = plan.assemble()
+            data = plan.load_data()
             draw_partition(
                 data.partition, data.source.labels, data.source.classes, folder / PARTITION
             )

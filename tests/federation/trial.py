@@ -11,7 +11,7 @@ import torch
 from fedtailor.core import tree
 from fedtailor.engine import Simulation, draw_cohort
 from fedtailor.results.config import make_config
-from fedtailor.runs.build import World, assemble, make_method, make_task
+from fedtailor.runs.build import RunData, load_run_data, make_method, make_task
 
 FEATURES, CLASSES, SIZES = 5, 3, (40, 64, 52)
 SETTINGS = {"model": "mlp", "rounds": 2, "batch": 8, "lr": 0.1, "seed": 3}
@@ -51,7 +51,7 @@ class Trial:
         if not data.exists():
             write_data(data)
         config = make_config(method, self.settings | {"data": str(data)}, self.options)
-        self.world: World = assemble(config)
+        self.world: RunData = load_run_data(config)
         encoder = json.dumps(self.world.encoder.to_json())
         (root / "preprocessing.json").write_text(encoder)
         said = {"id": "trial", "sites": 3, "preprocessing": "preprocessing.json", "pause": 0.01}

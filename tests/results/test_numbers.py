@@ -13,7 +13,7 @@ from safetensors.numpy import load_file, save_file
 
 import fedtailor
 from fedtailor.core.errors import BadInput
-from fedtailor.report.page import page_data, render
+from fedtailor.report.page import page_data, render_report
 from fedtailor.results.collect import collect, collect_so_far, variant_labels
 from fedtailor.results.mixes import likeness_order
 from fedtailor.results.numbers import largest_epsilon, played_on
@@ -262,7 +262,7 @@ def test_epsilon_is_told_in_words(tmp_path: Path) -> None:
         "Differential privacy, ε of the client with the largest, in any seed: "
         "fedala = ∞, which is no guarantee, fedavg ≤ 7.50."
     ]
-    render(data)  # it can be written as JSON
+    render_report(data)  # it can be written as JSON
 
 
 def _as_if_run(folder: Path, **facts: Any) -> Path:

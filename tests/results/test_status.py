@@ -11,7 +11,7 @@ import pytest
 
 import fedtailor
 from fedtailor.core.errors import BadInput, Interrupted
-from fedtailor.report.page import page_data, render
+from fedtailor.report.page import page_data, render_report
 from fedtailor.results.collect import collect_so_far, run_so_far
 from fedtailor.results.status import run_status
 from tests.report import synthetic
@@ -124,7 +124,7 @@ def test_half_a_seed_is_not_averaged_with_whole_ones(tmp_path: Path) -> None:
 def test_the_page_says_that_numbers_will_change(half: Path) -> None:
     found = collect_so_far([half])
     assert found is not None
-    page = render(page_data(found))
+    page = render_report(page_data(found))
     assert "Not finished, so its numbers will change: fedala is at round 4 of 9." in page
     assert "after 4 rounds" in page
 

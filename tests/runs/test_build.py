@@ -15,7 +15,7 @@ from fedtailor.core.errors import BadInput
 from fedtailor.core.task import classification
 from fedtailor.partition import save_partition
 from fedtailor.results.config import Config, make_config
-from fedtailor.runs.build import assemble, choose_device, lay_out, make_method
+from fedtailor.runs.build import choose_device, lay_out, load_run_data, make_method
 
 
 def config(**given: Any) -> Config:
@@ -35,20 +35,20 @@ def own(tmp_path: Path) -> Path:
 
 
 def test_auto_of_a_known_set() -> None:
-    found = assemble(config()).config
+    found = load_run_data(config()).config
     assert (found.partition, found.clients, found.model) == ("dirichlet:0.1", 20, "cnn")
     assert found.device in ("cpu", "cuda")
 
 
 def test_auto_of_own_data_with_clients(own: Path) -> None:
-    world = assemble(config(data=str(own)))
+    world = load_run_data(config(data=str(own)))
     assert (world.config.partition, world.config.clients) == ("natural", 2)
     assert world.config.model == "mlp"
     assert tuple(world.client_data.names) == ("north", "south")
 
 
 def test_own_data_can_be_divided_anew(own: Path) -> None:
-    world = assemble(config(data=str(own), partition="iid", clients=4, min_samples=1, batch=5))
+    world = load_run_data(config(data=str(own), partition="iid", clients=4, min_samples=1, batch=5))
     assert len(world.client_data.names) == 4
     assert "north" not in world.client_data.names
 
@@ -60,41 +60,43 @@ def test_every_row_has_one_place() -> None:
 
 
 def test_held_out_clients_are_not_among_the_trained() -> None:
-    world = assemble(config(clients=6, held_out=2))
+    world = load_run_data(config(clients=6, held_out=2))
     assert len(world.held_out) == 2
     assert sorted([*world.trained.tolist(), *world.held_out.tolist()]) == list(range(6))
 
 
 def test_the_digest_knows_data_and_partition(own: Path) -> None:
     plain = config(data=str(own))
-    first = assemble(plain).digest()
-    assert assemble(plain).digest() == first
-    assert assemble(replace(plain, lr=1.0, seed=3)).digest() == first, "that is no matter of data"
-    assert assemble(replace(plain, partition_seed=1)).digest() != first
+    first = load_run_data(plain).digest()
+    assert load_run_data(plain).digest() == first
+    assert load_run_data(replace(plain, lr=1.0, seed=3)).digest() == first, (
+        "that is no matter of data"
+    )
+    assert load_run_data(replace(plain, partition_seed=1)).digest() != first
     own.write_text(own.read_text().replace("north,0,", "north,5,", 1))
-    assert assemble(plain).digest() != first
+    assert load_run_data(plain).digest() != first
 
 
 def test_the_rows_digest_knows_whose_the_rows_are(own: Path) -> None:
     plain = config(data=str(own))
-    first = assemble(plain).rows_digest()
-    assert assemble(replace(plain, partition_seed=1)).rows_digest() != first
-    assert assemble(replace(plain, lr=1.0, seed=3)).rows_digest() == first
+    first = load_run_data(plain).rows_digest()
+    assert load_run_data(replace(plain, partition_seed=1)).rows_digest() != first
+    assert load_run_data(replace(plain, lr=1.0, seed=3)).rows_digest() == first
     raw = replace(plain, normalise="none")
-    assert assemble(raw).rows_digest() == first, "the rows are the same, however encoded"
-    assert assemble(raw).digest() != assemble(plain).digest()
+    assert load_run_data(raw).rows_digest() == first, "the rows are the same, however encoded"
+    assert load_run_data(raw).digest() != load_run_data(plain).digest()
 
 
 def test_the_preprocessing_never_sees_a_test_row(own: Path) -> None:
     """A huge value in a test row must not move the scale of the training rows."""
     plain = config(data=str(own))
-    world = assemble(plain)
+    world = load_run_data(plain)
     row = int(world.partition.test[0][0])
     lines = own.read_text().splitlines()
     client, _, v, label = lines[row + 1].split(",")
     lines[row + 1] = f"{client},1e6,{v},{label}"
     own.write_text("\n".join(lines) + "\n")
-    other = assemble(plain)
+    other = load_run_data(plain)
     train = torch.from_numpy(np.concatenate(world.partition.train))
     assert torch.equal(world.client_data.x[train], other.client_data.x[train])
     assert other.client_data.x[row].abs().max() > 1000
@@ -126,17 +128,17 @@ def test_a_device_that_cannot_compute_is_refused() -> None:
 )
 def test_what_the_data_do_not_allow(given: dict[str, Any], said: str) -> None:
     with pytest.raises(BadInput, match=said):
-        assemble(config(**given))
+        load_run_data(config(**given))
 
 
 def test_clients_of_natural_data_cannot_be_chosen(own: Path) -> None:
     with pytest.raises(BadInput, match="names 2"):
-        assemble(config(data=str(own), clients=5))
+        load_run_data(config(data=str(own), clients=5))
 
 
 def test_tables_are_not_augmented(own: Path) -> None:
     with pytest.raises(BadInput, match="crop-flip"):
-        assemble(config(data=str(own), augment="crop-flip"))
+        load_run_data(config(data=str(own), augment="crop-flip"))
 
 
 def test_fedfomo_needs_validation_rows() -> None:

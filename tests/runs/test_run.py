@@ -24,7 +24,7 @@ from fedtailor.methods import METHODS
 from fedtailor.results.config import make_config, read_config
 from fedtailor.results.folder import file_name, open_folder, sync
 from fedtailor.results.metrics import summarise
-from fedtailor.runs.build import assemble, make_method, make_task
+from fedtailor.runs.build import load_run_data, make_method, make_task
 from tests.runs.runlab import SMALL, history, models, result, table, timeless
 
 
@@ -98,7 +98,7 @@ def test_saved_models_score_as_reported(method: str, tmp_path: Path) -> None:
     name, given, options = read_config(folder / "config.toml")
     assert name == method
     config = make_config(name, given, options)
-    world = assemble(config)
+    world = load_run_data(config)
     predict = make_method(config, make_task(config, world.encoder.form)).predict
     correct = []
     for cid, client in enumerate(world.client_data.names):

@@ -12,7 +12,7 @@ import torch
 import fedtailor
 from fedtailor import BadInput
 from fedtailor.api import resume
-from fedtailor.runs.schedule import arrivals, networks, present
+from fedtailor.runs.schedule import arrivals, clients_present, networks
 
 EVERYONE = torch.arange(10)
 SMALL: dict[str, Any] = {"model": "mlp", "clients": 6, "rounds": 4, "batch": 50, "lr": 0.1}
@@ -24,7 +24,7 @@ SMALL: dict[str, Any] = {"model": "mlp", "clients": 6, "rounds": 4, "batch": 50,
 def test_nobody_late() -> None:
     for text in ("", " ", ",", " , "):
         assert arrivals(text, EVERYONE, 0) == []
-    assert torch.equal(present(EVERYONE, [], 0), EVERYONE)
+    assert torch.equal(clients_present(EVERYONE, [], 0), EVERYONE)
 
 
 def test_who_comes_when() -> None:
@@ -40,11 +40,11 @@ def test_who_comes_when() -> None:
 def test_there_before_and_after() -> None:
     """Rounds count from 0: with 3:2 two clients first take part in the fourth round."""
     late = arrivals("3:2,5:3", EVERYONE, 0)
-    sizes = [len(present(EVERYONE, late, t)) for t in range(7)]
+    sizes = [len(clients_present(EVERYONE, late, t)) for t in range(7)]
     assert sizes == [5, 5, 5, 7, 7, 10, 10]
-    before, after = present(EVERYONE, late, 2), present(EVERYONE, late, 3)
+    before, after = clients_present(EVERYONE, late, 2), clients_present(EVERYONE, late, 3)
     assert set(after.tolist()) - set(before.tolist()) == set(late[0][1].tolist())
-    assert all(present(EVERYONE, late, t).diff().gt(0).all() for t in range(7))
+    assert all(clients_present(EVERYONE, late, t).diff().gt(0).all() for t in range(7))
 
 
 def test_the_draw_is_the_seeds() -> None:
@@ -61,7 +61,7 @@ def test_held_out_clients_never_come() -> None:
     trained = torch.tensor([0, 2, 4, 6, 8])
     late = arrivals("1:4", trained, 0)
     assert set(late[0][1].tolist()) <= set(trained.tolist())
-    assert len(present(trained, late, 0)) == 1
+    assert len(clients_present(trained, late, 0)) == 1
 
 
 @pytest.mark.parametrize(

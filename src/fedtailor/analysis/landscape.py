@@ -136,7 +136,7 @@ def _landscape(
 ) -> Json:
     """The loss surfaces of a finished run, as `landscape.json` has them."""
     for name in clients:
-        if not int(run.world.client_data.test.n[run.number(name)]):
+        if not int(run.data.client_data.test.n[run.number(name)]):
             raise BadInput(f"client '{name}' has no test rows: choose another with --clients")
     has_global = [run.general(name) is not None for name in clients]
     every = sum(

@@ -168,9 +168,9 @@ def write_trajectory(
         raise BadInput("no folders: name at least one run that was made with --keep-path")
     places = finished_runs([Path(f) for f in folders])
     runs = [reopen(place, device) for place in places]
-    first = runs[0].world.digest()
+    first = runs[0].data.digest()
     for run in runs[1:]:
-        if run.world.digest() != first:
+        if run.data.digest() != first:
             raise BadInput(f"'{run.folder}' has other data or clients than '{runs[0].folder}'")
     found = _trajectory(runs, client, points, window, tell)
     for place in places:

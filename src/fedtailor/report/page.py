@@ -147,7 +147,7 @@ def page_data(collection: CollectedRuns) -> dict[str, Any]:
     }
 
 
-def render(data: dict[str, Any]) -> str:
+def render_report(data: dict[str, Any]) -> str:
     """The page, as HTML that needs nothing else.
 
     Args:
@@ -190,7 +190,7 @@ def write_report(folders: Sequence[str | Path], out: str | Path | None = None) -
     path = places[0] / REPORT if out is None else Path(out)
     if path.is_dir():
         raise BadInput(f"'{path}' is a folder: name a file with --out")
-    page = render(page_data(collect(places)))
+    page = render_report(page_data(collect(places)))
     try:
         write_atomically(path, page)
     except OSError as error:

@@ -87,7 +87,7 @@ class CollectedRuns:
     resumable: list[Path] = field(default_factory=list)
 
 
-def read_run(folder: Path) -> FinishedRun:
+def read_finished_run(folder: Path) -> FinishedRun:
     """A finished run.
 
     Raises:
@@ -161,7 +161,7 @@ def variant_labels(variants: Sequence[tuple[str, str, str]]) -> list[str]:
     return labels
 
 
-def group(runs: Sequence[FinishedRun]) -> list[Contender]:
+def group_seeds(runs: Sequence[FinishedRun]) -> list[Contender]:
     """Runs that differ in nothing but the seed become one contender."""
     keys: list[tuple[str, str, str]] = []
     members: list[list[FinishedRun]] = []
@@ -221,7 +221,7 @@ def places_of(folders: Sequence[Path]) -> list[Path]:
     return list({p.resolve(): p for folder in folders for p in run_folders(folder)}.values())
 
 
-def in_order(folders: Sequence[Path], runs: Sequence[FinishedRun]) -> list[Contender]:
+def group_runs(folders: Sequence[Path], runs: Sequence[FinishedRun]) -> list[Contender]:
     """Runs in groups, in the order in which comparisons name their methods.
 
     Raises:
@@ -243,7 +243,7 @@ def in_order(folders: Sequence[Path], runs: Sequence[FinishedRun]) -> list[Conte
             )
     order = [YARDSTICK, *(m for folder in folders for m in _planned(folder)[0])]
     ranks = {method: rank for rank, method in reversed(list(enumerate(order)))}
-    return group(sorted(runs, key=lambda run: ranks.get(run.result["method"], len(order))))
+    return group_seeds(sorted(runs, key=lambda run: ranks.get(run.result["method"], len(order))))
 
 
 def _why(folder: Path) -> str:
@@ -266,7 +266,7 @@ def collect(folders: Sequence[Path]) -> CollectedRuns:
     left_out = [f"{p.name}{_why(p)}" for p in places if p not in finished]
     if not finished:
         raise BadInput(f"'{folders[0]}' is not finished: go on with fedtailor resume {folders[0]}")
-    contenders = in_order(folders, [read_run(place) for place in finished])
+    contenders = group_runs(folders, [read_finished_run(place) for place in finished])
     clients = list(contenders[0].first.result["per_client"])
     return CollectedRuns(contenders, clients, left_out, [], *left_to_play(folders))
 
@@ -281,7 +281,7 @@ def run_so_far(folder: Path) -> FinishedRun | None:
       BadInput: a file is broken.
     """
     if is_finished(folder):
-        return read_run(folder)
+        return read_finished_run(folder)
     begun = read_note(folder / BEGUN)
     if not begun or not (folder / HISTORY).exists():
         return None
@@ -309,7 +309,7 @@ def run_so_far(folder: Path) -> FinishedRun | None:
 def _without_halves(runs: Sequence[FinishedRun]) -> list[FinishedRun]:
     """Runs of one method whose seeds can be averaged: half ones only where none is finished."""
     kept = []
-    for contender in group(runs):
+    for contender in group_seeds(runs):
         whole = [run for run in contender.runs if "reached" not in run.result]
         kept += whole or contender.runs[:1]
     return kept
@@ -332,7 +332,7 @@ def collect_so_far(folders: Sequence[Path]) -> CollectedRuns | None:
     runs = _without_halves([run for run in found.values() if run is not None])
     if not runs:
         return None
-    contenders = in_order(folders, runs)
+    contenders = group_runs(folders, runs)
     shown = {run.folder for run in runs}
     going = [
         f"{contender.label} is at round {run.result['reached']} of {run.result['rounds']}"

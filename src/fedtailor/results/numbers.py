@@ -29,7 +29,7 @@ CLIENT_VALUES = 600_000  # of all clients' curves together: 1.6 MB
 SAME = 1e-9
 
 
-def over_seeds(values: list[float]) -> dict[str, float]:
+def mean_and_std(values: list[float]) -> dict[str, float]:
     """Mean and sample deviation of one number over seeds."""
     found = np.array(values, dtype=float)
     spread = float(found.std(ddof=1)) if len(found) > 1 else 0.0
@@ -103,7 +103,7 @@ def _row(contender: Contender, each: Array, alone: Array | None) -> dict[str, An
         "label": contender.label,
         "method": contender.method,
         "seeds": [r["seed"] for r in results],
-        "accuracy": {k: over_seeds([r["accuracy"][k] for r in results]) for k in known},
+        "accuracy": {k: mean_and_std([r["accuracy"][k] for r in results]) for k in known},
         "best_round": [r.get("best_round") for r in results],
         "better_off": None if gain is None else int((gain > SAME).sum()),
         "worse_off": None if gain is None else int((gain < -SAME).sum()),

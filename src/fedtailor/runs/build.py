@@ -43,7 +43,7 @@ DEFAULT_CLIENTS, DEFAULT_PARTITION = 20, "dirichlet:0.1"
 DEFAULT_MODELS = {"image": "cnn", "table": "mlp", "text": "fasttext"}
 
 
-class World(NamedTuple):
+class RunData(NamedTuple):
     """The data of a run, laid out by client.
 
     Attributes:
@@ -240,7 +240,7 @@ def _workers_device(config: Config) -> str | None:
     return config.device
 
 
-def assemble(config: Config) -> World:
+def load_run_data(config: Config) -> RunData:
     """Loads the data and lays them out by client.
 
     Raises:
@@ -269,7 +269,7 @@ def assemble(config: Config) -> World:
         partition.test,
         partition.names,
     )
-    return World(config, source, encoder, partition, client_data, held)
+    return RunData(config, source, encoder, partition, client_data, held)
 
 
 def make_task(config: Config, form: Form, model: str | None = None) -> Task:

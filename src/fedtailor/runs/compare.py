@@ -29,10 +29,10 @@ from fedtailor.results.folder import (
     write_atomically,
     write_json,
 )
-from fedtailor.results.numbers import over_seeds
+from fedtailor.results.numbers import mean_and_std
 from fedtailor.results.storage import READABLE_VERSIONS
 from fedtailor.results.verdict import YARDSTICK, verdict
-from fedtailor.runs.build import World, assemble, make_method, make_task
+from fedtailor.runs.build import RunData, load_run_data, make_method, make_task
 from fedtailor.runs.prepared import Line
 from fedtailor.runs.resume import resume_run
 from fedtailor.runs.run import Watcher, run_config
@@ -98,18 +98,18 @@ class ComparisonPlan:
         one = next(iter(self.configs.values()))
         # absolute by now, so that the comparison can be resumed from any folder
         self.settings = settings | {k: getattr(one, k) for k in PATHS if getattr(one, k)}
-        self._world: World | None = None
+        self._data: RunData | None = None
 
-    def assemble(self) -> World:
+    def load_data(self) -> RunData:
         """The data, the same for all runs; every method is built once, to see that it can be."""
-        if self._world is None:
-            world = assemble(next(iter(self.configs.values())))
+        if self._data is None:
+            data = load_run_data(next(iter(self.configs.values())))
             for method in self.methods:
                 config = next(c for (m, _), c in self.configs.items() if m == method)
-                config = replace(config, model=world.config.model, device=world.config.device)
-                make_method(config, make_task(config, world.encoder.form))
-            self._world = world
-        return self._world
+                config = replace(config, model=data.config.model, device=data.config.device)
+                make_method(config, make_task(config, data.encoder.form))
+            self._data = data
+        return self._data
 
     def to_json(self) -> str:
         """For the folder, so that an interrupted comparison can go on."""
@@ -140,14 +140,14 @@ class ComparisonPlan:
 
 def _play(
     plan: ComparisonPlan, folder: Path | None, announce: Announce | None
-) -> tuple[World, dict[tuple[str, int], dict[str, Any]], dict[tuple[str, int], list[Line]]]:
+) -> tuple[RunData, dict[tuple[str, int], dict[str, Any]], dict[tuple[str, int], list[Line]]]:
     """All runs of the plan; those that are finished already are read, half ones resumed.
 
     Raises:
       BadInput: a finished one is broken, or the data have changed since.
     """
-    world = plan.assemble()
-    rows = world.rows_digest()
+    data = plan.load_data()
+    rows = data.rows_digest()
     results, histories = {}, {}
     for done, ((method, seed), config) in enumerate(plan.configs.items()):
         lines: list[Line] = []
@@ -173,10 +173,10 @@ def _play(
         else:
             if place:
                 open_folder(place, overwrite=True)
-            result = run_config(config, place, world=world, watch=watch)
+            result = run_config(config, place, data=data, watch=watch)
         results[method, seed] = result
         histories[method, seed] = read_history(place) if place else lines
-    return world, results, histories
+    return data, results, histories
 
 
 def _mean_curve(lines: list[list[Line]]) -> list[dict[str, Any]]:
@@ -191,13 +191,13 @@ def _mean_curve(lines: list[list[Line]]) -> list[dict[str, Any]]:
 
 def summarise_runs(
     plan: ComparisonPlan,
-    world: World,
+    data: RunData,
     results: dict[tuple[str, int], dict[str, Any]],
     histories: dict[tuple[str, int], list[Line]],
 ) -> dict[str, Any]:
     """What the runs come to, over seeds and against training alone."""
     seeds = sorted({seed for _, seed in results})
-    names = list(world.client_data.names)
+    names = list(data.client_data.names)
     table: dict[str, Any] = {}
     clients: dict[str, dict[str, float]] = {}
     for method in plan.methods:
@@ -208,10 +208,12 @@ def summarise_runs(
         alone = clients[YARDSTICK]
         gains = {name: clients[method][name] - alone[name] for name in names}
         table[method] = {
-            "accuracy": {k: over_seeds([r["accuracy"][k] for r in runs]) for k in METRICS},
+            "accuracy": {k: mean_and_std([r["accuracy"][k] for r in runs]) for k in METRICS},
             "best": {
                 "round": [r["best_round"] for r in runs],
-                "mean": over_seeds([r["best"]["mean"] for r in runs]) if runs[0]["best"] else None,
+                "mean": mean_and_std([r["best"]["mean"] for r in runs])
+                if runs[0]["best"]
+                else None,
             },
             "better_off": sum(g > 1e-9 for g in gains.values()),
             "worse_off": sum(g < -1e-9 for g in gains.values()),
@@ -237,9 +239,7 @@ def summarise_runs(
         "seeds": seeds,
         "settings": shared | {k: first[k] for k in facts},
         "engines": {m: results[m, seeds[0]]["engine"] for m in plan.methods},
-        "test_rows": {
-            name: int(n) for name, n in zip(names, world.client_data.test.n, strict=True)
-        },
+        "test_rows": {name: int(n) for name, n in zip(names, data.client_data.test.n, strict=True)},
         "table": table,
     }
     return summary | {"verdict": verdict(summary)}

@@ -12,7 +12,7 @@ from fedtailor.core.errors import BadInput, unknown
 from fedtailor.core.method import Method
 from fedtailor.core.task import Task
 from fedtailor.core.tree import Tree
-from fedtailor.results.collect import read_run
+from fedtailor.results.collect import read_finished_run
 from fedtailor.results.config import config_of
 from fedtailor.results.folder import (
     CHECKPOINT,
@@ -22,7 +22,7 @@ from fedtailor.results.folder import (
     run_folders,
 )
 from fedtailor.results.storage import load_tensors, read_checkpoint
-from fedtailor.runs.build import World, assemble, make_players
+from fedtailor.runs.build import RunData, load_run_data, make_players
 from fedtailor.runs.saved_models import read_general
 
 
@@ -30,19 +30,19 @@ class Reopened(NamedTuple):
     """Attributes:
     folder: of the run.
     result: what it came to.
-    world: its data.
+    data: its data.
     players: (method, network, ids of the clients that have it).
     """
 
     folder: Path
     result: dict[str, Any]
-    world: World
+    data: RunData
     players: list[tuple[Method, Task, Tensor]]
 
     @property
     def clients(self) -> tuple[str, ...]:
         """Everybody's name."""
-        return self.world.client_data.names
+        return self.data.client_data.names
 
     def number(self, client: str) -> int:
         """A client's id.
@@ -61,7 +61,7 @@ class Reopened(NamedTuple):
 
     def rows(self, part: str, client: str | None = None) -> tuple[Tensor, Tensor]:
         """Examples and labels of a part (`train`, `val`, `test`) of one client, or of all."""
-        fed = self.world.client_data
+        fed = self.data.client_data
         held = getattr(fed, part)
         flat = held.flat
         if client is not None:
@@ -71,7 +71,7 @@ class Reopened(NamedTuple):
 
     def here(self, model: Tree) -> Tree:
         """A model where the data are."""
-        device = self.world.client_data.x.device
+        device = self.data.client_data.x.device
         return tree.map(lambda leaf: leaf.to(device), model)
 
     def personal(self, client: str) -> Tree:
@@ -109,11 +109,11 @@ def reopen(folder: Path, device: str = "auto") -> Reopened:
     Raises:
       BadInput: it is not finished, or its data are not what they were.
     """
-    result = read_run(folder).result
-    world = assemble(config_of(folder, device=device))
+    result = read_finished_run(folder).result
+    data = load_run_data(config_of(folder, device=device))
     if has_checkpoint(folder):
         kept = read_checkpoint(folder / CHECKPOINT).get("data")
-        if kept not in (None, world.digest()):
+        if kept not in (None, data.digest()):
             raise BadInput(f"the data of '{folder}' have changed since the run: run it again")
-    players = make_players(world.config, world.encoder.form, world.client_data.clients)
-    return Reopened(folder, result, world, players)
+    players = make_players(data.config, data.encoder.form, data.client_data.clients)
+    return Reopened(folder, result, data, players)

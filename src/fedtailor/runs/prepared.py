@@ -17,7 +17,7 @@ from fedtailor.core.training import Recipe
 from fedtailor.engine import Cluster, Scores, Simulation
 from fedtailor.engine.loops.runner import LoopMode, Workload, choose_loop_mode
 from fedtailor.results.config import Config
-from fedtailor.runs.build import World, assemble, make_players, players_on
+from fedtailor.runs.build import RunData, load_run_data, make_players, players_on
 from fedtailor.runs.schedule import arrivals, networks
 
 Line = dict[str, Any]  # of a run's history
@@ -41,21 +41,21 @@ class PreparedRun:
 
     Args:
       config: what to run; `auto` values are replaced.
-      world: its data, if they are there already.
+      data: its data, if they are there already.
       folder: where to keep everything; None keeps nothing.
     """
 
     def __init__(
-        self, config: Config, world: World | None = None, folder: Path | None = None
+        self, config: Config, data: RunData | None = None, folder: Path | None = None
     ) -> None:
-        self.world = world or assemble(config)
-        laid = self.world.config
+        self.data = data or load_run_data(config)
+        laid = self.data.config
         config = replace(
             config,
             **{k: getattr(laid, k) for k in LAID},
         )
-        form = self.world.encoder.form
-        fed = self.world.client_data
+        form = self.data.encoder.form
+        fed = self.data.client_data
         having = networks(config.depths, config.model, fed.clients)
         self.networks = {fed.names[int(i)]: model for model, ids in having for i in ids}
         engine = "vectorised" if config.engine == "auto" else config.engine
@@ -66,7 +66,7 @@ class PreparedRun:
         model = next(name for name, ids in having if torch.equal(ids, first))
         self.config = config = replace(config, model=model)
         self.folder = folder
-        self.late = arrivals(config.join, self.world.trained, config.partition_seed)
+        self.late = arrivals(config.join, self.data.trained, config.partition_seed)
         self.simulation = Simulation(
             self.method,
             fed,
@@ -79,13 +79,13 @@ class PreparedRun:
             folder=folder,
             recipe=config.recipe(),
             others=others,
-            held_out=self.world.held_out,
+            held_out=self.data.held_out,
             loop_mode=self._loop_mode(),
             cluster=self._cluster() if engine == "ray" else None,
         )
-        if config.keep_path > len(self.world.trained):
+        if config.keep_path > len(self.data.trained):
             raise BadInput(
-                f"keep-path is {config.keep_path}, but only {len(self.world.trained)} clients "
+                f"keep-path is {config.keep_path}, but only {len(self.data.trained)} clients "
                 "train: lower it"
             )
         self.named: set[str] | None = None  # settings in its config.toml, if these are not all
@@ -94,8 +94,8 @@ class PreparedRun:
 
     def _loop_mode(self) -> LoopMode:
         """How loops over batches are run: by the work of the whole run, also when it is resumed."""
-        config, train = self.config, self.world.client_data.train
-        each = [config.recipe().count(n) for n in train.n[self.world.trained].tolist()]
+        config, train = self.config, self.data.client_data.train
+        each = [config.recipe().count(n) for n in train.n[self.data.trained].tolist()]
         work = Workload(
             int(config.rounds * config.participation * sum(each)),
             config.rounds * max(each, default=0),
@@ -109,14 +109,14 @@ class PreparedRun:
 
     def _cluster(self) -> Cluster:
         """Where the workers are, and what they build."""
-        config, form = self.config, self.world.encoder.form
-        build = partial(players_on, config, form, self.world.client_data.clients)
+        config, form = self.config, self.data.encoder.form
+        build = partial(players_on, config, form, self.data.client_data.clients)
         return Cluster(build, config.workers, config.address, config.device, config.worker_gpus)
 
     @cached_property
     def digest(self) -> str:
         """Of the data: they do not change while a run lasts, and hashing them takes a while."""
-        return self.world.digest()
+        return self.data.digest()
 
     @property
     def finetune(self) -> Recipe | None:
@@ -126,7 +126,7 @@ class PreparedRun:
 
     def epsilon(self, spent: Sequence[Spent]) -> dict[str, Any]:
         """Everyone's ε, for files."""
-        rows, config = self.world.client_data.train.n.tolist(), self.config
+        rows, config = self.data.client_data.train.n.tolist(), self.config
         found = epsilons(spent, rows, config.batch, config.dp_noise, config.dp_delta)
         # without noise there is no guarantee: JSON has no word for infinity
         shown = [None if math.isinf(e) else round(e, 6) for e in found]

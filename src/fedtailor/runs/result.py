@@ -57,7 +57,7 @@ def block_names(blocks: Sequence[Sequence[str]]) -> list[str]:
 
 def facts_of(run: PreparedRun) -> dict[str, Any]:
     """What is known of a run before its first round."""
-    sim, fed, config = run.simulation, run.world.client_data, run.config
+    sim, fed, config = run.simulation, run.data.client_data, run.config
     options = {o.name: o.default for o in page(find(config.method)).options}
     return {
         "method": config.method,
@@ -68,7 +68,7 @@ def facts_of(run: PreparedRun) -> dict[str, Any]:
         "blocks": block_names(run.task.blocks),
         "clients": fed.clients,
         "partition": config.partition,
-        "rows_digest": run.world.rows_digest(),
+        "rows_digest": run.data.rows_digest(),
         "participation": config.participation,
         "networks": run.networks if config.depths else {},
         "leaks_test": run.method.leaks,
@@ -84,7 +84,7 @@ def facts_of(run: PreparedRun) -> dict[str, Any]:
 
 def result_of(run: PreparedRun) -> dict[str, Any]:
     """What a run came to."""
-    sim, fed, config = run.simulation, run.world.client_data, run.config
+    sim, fed, config = run.simulation, run.data.client_data, run.config
     n = fed.test.n
     # the last round was evaluated, unless it was played before a resume
     last = run.latest or sim.score()
@@ -98,7 +98,7 @@ def result_of(run: PreparedRun) -> dict[str, Any]:
     at_best = next((line for line in scored if line["round"] == best), None)
     posts = [line["post"] for line in scored if "post" in line]
     seen = accuracies(final.test.correct.double().numpy(), n.numpy())
-    held, trained = run.world.held_out.numpy(), run.world.trained.numpy()
+    held, trained = run.data.held_out.numpy(), run.data.trained.numpy()
     # a method may train on other rows than the partition gave (a pool)
     rows = sim.client_data.train.n.numpy()
     train_mean = np.nanmean(accuracies(on_train.correct.double().numpy(), rows)[trained])
@@ -147,7 +147,7 @@ def final_epsilon(run: PreparedRun, noisy: Tensor) -> dict[str, Any] | None:
 
 def client_table(run: PreparedRun, result: dict[str, Any] | None = None) -> str:
     """A row per client, as csv; without a result, who they are and how many rows they have."""
-    fed, out = run.world.client_data, io.StringIO()
+    fed, out = run.data.client_data, io.StringIO()
     found = result or {"per_client": {}, "best_per_client": {}}
     posts: dict[int, Any] = {}
     rounds = [0] * fed.clients
@@ -155,7 +155,7 @@ def client_table(run: PreparedRun, result: dict[str, Any] | None = None) -> str:
         for cid in line["cohort"]:
             rounds[cid] += 1
         posts.update(zip(line["cohort"], line.get("post_per_client", []), strict=False))
-    held = set(run.world.held_out.tolist())
+    held = set(run.data.held_out.tolist())
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(
         ["client", "train", "val", "test", "rounds", "held_out", "post", "final", "best"]

@@ -36,12 +36,12 @@ from fedtailor.results.folder import (
 from fedtailor.results.lock import lock_folder
 from fedtailor.results.status import noted
 from fedtailor.results.storage import save_checkpoint, save_tensors
-from fedtailor.runs.build import World
+from fedtailor.runs.build import RunData
 from fedtailor.runs.interruption import ctrl_c
 from fedtailor.runs.prepared import Line, PreparedRun
 from fedtailor.runs.result import client_table, facts_of, per_client, result_of, summary
 from fedtailor.runs.saved_models import PathModels, keep_general
-from fedtailor.runs.schedule import present
+from fedtailor.runs.schedule import clients_present
 
 Watcher = Callable[[Line, int], None]  # (line of the history, number of rounds)
 
@@ -104,14 +104,14 @@ class Runner(PreparedRun):
         return result
 
     def _round(self) -> Line:
-        sim, fed = self.simulation, self.world.client_data
+        sim, fed = self.simulation, self.data.client_data
         number = sim.round + 1
         evaluate = number % self.config.eval_every == 0 or number == self.config.rounds
-        here = present(self.world.trained, self.late, sim.round)
+        here = clients_present(self.data.trained, self.late, sim.round)
         cohort = draw_cohort(self.config.seed, sim.round, here, self.config.participation)
         points = None
         if evaluate and self.folder and self.config.keep_path:
-            points = PathModels(sim, self.world.trained[: self.config.keep_path], cohort)
+            points = PathModels(sim, self.data.trained[: self.config.keep_path], cohort)
         begun = time.monotonic()
         report: RoundReport = sim.step(cohort, post=evaluate, on_nan=self.config.on_nan)
         trained = time.monotonic() - begun
@@ -154,7 +154,7 @@ class Runner(PreparedRun):
     def _spend(self, report: RoundReport) -> dict[str, Any]:
         """Charges clients for noisy gradients; returns everyone's ε over all rounds so far."""
         if not self.progress.noisy:
-            self.progress.noisy = [Spent()] * self.world.client_data.clients
+            self.progress.noisy = [Spent()] * self.data.client_data.clients
         for i, more in zip(report.ids.tolist(), report.noisy.tolist(), strict=True):
             self.progress.noisy[i] = self.progress.noisy[i].and_then(Spent(*more))
         return self.epsilon(self.progress.noisy)
@@ -177,9 +177,9 @@ class Runner(PreparedRun):
         self.simulation.keep_states_in(folder)
         # first: it marks the folder as a run's
         write_atomically(folder / CONFIG, write_config(self.config, __version__))
-        write_json(folder / PREPROCESSING, self.world.encoder.to_json())
+        write_json(folder / PREPROCESSING, self.data.encoder.to_json())
         write_atomically(folder / CLIENTS, client_table(self))
-        Confusion(self.world.client_data, self.simulation.groups).save(folder)
+        Confusion(self.data.client_data, self.simulation.groups).save(folder)
         write_json(folder / BEGUN, facts_of(self))
 
     def _append(self, line: Line) -> None:
@@ -208,9 +208,9 @@ class Runner(PreparedRun):
         assert self.folder is not None
         folder = self.folder
         (folder / MODELS).mkdir(exist_ok=True)
-        confusion = Confusion(self.world.client_data, self.simulation.groups)
+        confusion = Confusion(self.data.client_data, self.simulation.groups)
         for cid, model in self.simulation.models(self.finetune):
-            path = model_file(folder, self.world.client_data.names[cid])
+            path = model_file(folder, self.data.client_data.names[cid])
             save_tensors(path, tree.flatten(model))
             confusion.add(cid, model)
         confusion.save(folder)
@@ -224,11 +224,11 @@ def run_config(
     config: Config,
     folder: Path | None = None,
     *,
-    world: World | None = None,
+    data: RunData | None = None,
     watch: Watcher | None = None,
 ) -> dict[str, Any]:
     """Runs a configuration; with a folder, everything is kept there."""
-    runner = Runner(config, world)
+    runner = Runner(config, data)
     if folder:
         runner.keep_in(folder)
     return runner.play(watch)

@@ -40,7 +40,7 @@ def arrivals(text: str, trained: Tensor, seed: int) -> list[tuple[int, Tensor]]:
     return out
 
 
-def present(trained: Tensor, late: Sequence[tuple[int, Tensor]], round: int) -> Tensor:
+def clients_present(trained: Tensor, late: Sequence[tuple[int, Tensor]], round: int) -> Tensor:
     """Ids of the clients that are there in a round (counted from 0)."""
     missing = [ids for number, ids in late if round < number]
     return trained[~torch.isin(trained, torch.cat(missing))] if missing else trained

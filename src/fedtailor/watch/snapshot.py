@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from fedtailor.core.errors import BadInput
-from fedtailor.report.page import page_data, render
+from fedtailor.report.page import page_data, render_report
 from fedtailor.reproduce.playing.request import REQUEST
 from fedtailor.results.collect import collect_so_far
 from fedtailor.results.folder import (
@@ -71,7 +71,7 @@ class _Runs:
         if not any((place / CONFIG).exists() for place in self.places()):
             return None
         found = collect_so_far([self._folder])
-        return None if found is None else render(page_data(found))
+        return None if found is None else render_report(page_data(found))
 
 
 class Watchable(Protocol):

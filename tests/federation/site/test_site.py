@@ -14,7 +14,7 @@ from fedtailor.federation.site.local_data import load_local_data
 from fedtailor.federation.site.settings import read_settings
 from fedtailor.federation.site.site import Refused, Site
 from fedtailor.results.config import make_config
-from fedtailor.runs.build import assemble
+from fedtailor.runs.build import load_run_data
 from tests.federation.trial import Trial, toml
 
 
@@ -25,7 +25,7 @@ def write(path, **values):
 
 def test_a_trial_share_is_the_simulations(tmp_path):
     how = {"data": "digits", "clients": 3, "partition": "dirichlet:0.5", "partition_seed": 4}
-    world = assemble(make_config("local", how, {}))
+    world = load_run_data(make_config("local", how, {}))
     for i in range(3):
         site = write(tmp_path / "site.toml", client=i, **how)
         mine = load_local_data(site, world.encoder)

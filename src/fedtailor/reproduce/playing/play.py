@@ -24,7 +24,7 @@ from fedtailor.results.folder import (
 )
 from fedtailor.results.lock import LOCK, lock_folder
 from fedtailor.results.status import failure
-from fedtailor.runs.build import World, assemble
+from fedtailor.runs.build import RunData, load_run_data
 from fedtailor.runs.resume import restored
 from fedtailor.runs.run import Runner, Watcher, run_config
 
@@ -79,15 +79,15 @@ class DataCache:
     """Data laid out by client, kept for the next run that has the same."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[str, World] = OrderedDict()
+        self._kept: OrderedDict[str, RunData] = OrderedDict()
 
-    def of(self, config: Config) -> World:
+    def of(self, config: Config) -> RunData:
         """The world of a run."""
         key = world_key(config)
         if key not in self._kept:
             while len(self._kept) >= WORLDS:
                 self._kept.popitem(last=False)
-            self._kept[key] = assemble(config)
+            self._kept[key] = load_run_data(config)
         self._kept.move_to_end(key)
         return self._kept[key]
 
@@ -143,7 +143,7 @@ def play(task: PlannedRun, worlds: DataCache, watch: Watcher | None = None) -> N
             else:
                 world = worlds.of(task.config)  # before anything is lost: it may be bad input
                 _clear(task.folder)
-                run_config(task.config, task.folder, world=world, watch=watch)
+                run_config(task.config, task.folder, data=world, watch=watch)
         except (Diverged, Interrupted) as error:
             # a run that is interrupted in its last round is finished all the same
             if isinstance(error, Diverged) or task.finished:
