@@ -1,4 +1,4 @@
-"""Runs that still go on: what is known of them, and how far they are."""
+"""How far runs are, what is known of those that still go on, and why some could not."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ import signal
 from pathlib import Path
 
 import pytest
+import torch
 
 import fedtailor
 from fedtailor.core.errors import BadInput, Interrupted
+from fedtailor.engine import Diverged
 from fedtailor.report.page import page_data, render_report
 from fedtailor.results.collect import collect_so_far, run_so_far
-from fedtailor.results.status import run_status
+from fedtailor.results.folder import BEGUN, FAILED
+from fedtailor.results.status import failure, noted, reason_of, run_status
 from tests.report import synthetic
 from tests.runs.runlab import held
 
@@ -145,3 +148,44 @@ def test_a_real_run_can_be_read_after_each_round(tmp_path: Path) -> None:
     fedtailor.run("fedavg", out=tmp_path / "run", watch=look, **settings)
     assert seen == [("round 1 of 2, running", 1), ("round 2 of 2, running", 2)]
     assert run_status(tmp_path / "run").finished
+
+
+# --- why a run could not go on ---
+
+
+def test_reasons_are_one_line() -> None:
+    assert reason_of(BadInput("lr is -1:\n lower it")) == "lr is -1: lower it"
+    assert reason_of(ValueError("some\nthing")) == "ValueError: some thing"
+    assert reason_of(torch.OutOfMemoryError("40 GiB")).startswith("out of memory: use fewer --jobs")
+
+
+def test_a_failure_is_kept_until_the_run_is_tried_again(tmp_path: Path) -> None:
+    (tmp_path / BEGUN).write_text('{"rounds": 5}')
+    with pytest.raises(Diverged), noted(tmp_path):
+        raise Diverged(["client-3"], 1)
+    found = failure(tmp_path)
+    assert found["kind"] == "Diverged"
+    assert found["reason"].startswith("client-3 diverged (NaN or infinity) in round 1")
+    assert run_status(tmp_path).words.startswith("failed in round 1 of 5: client-3 diverged")
+    with noted(tmp_path):
+        assert failure(tmp_path) == {}
+    assert run_status(tmp_path).failed == ""
+
+
+def test_an_interrupted_run_has_not_failed(tmp_path: Path) -> None:
+    with pytest.raises(Interrupted), noted(tmp_path):
+        raise Interrupted(tmp_path, 1)
+    assert not (tmp_path / FAILED).exists()
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"reason": 3}', "\x00"])
+def test_a_broken_note_is_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / FAILED).write_text(text)
+    assert failure(tmp_path) == {}
+
+
+def test_a_finished_run_has_not_failed(tmp_path: Path) -> None:
+    (tmp_path / FAILED).write_text(json.dumps({"reason": "old"}))
+    assert failure(tmp_path) == {"reason": "old"}
+    (tmp_path / "result.json").write_text("{}")
+    assert failure(tmp_path) == {}

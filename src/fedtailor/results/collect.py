@@ -9,24 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from fedtailor.core.errors import BadInput
+from fedtailor.results import folder as files
 from fedtailor.results.config import MERE_PLACE, read_config
 from fedtailor.results.confusion import read_confusion
-from fedtailor.results.folder import (
-    BEGUN,
-    CLIENTS,
-    CONFIG,
-    HISTORY,
-    Line,
-    is_finished,
-    is_run,
-    read_clients,
-    read_history,
-    read_note,
-    read_planned,
-    read_result,
-    run_folder,
-    run_folders,
-)
 from fedtailor.results.lock import is_held
 from fedtailor.results.status import failure
 from fedtailor.results.verdict import YARDSTICK
@@ -48,7 +33,7 @@ class FinishedRun:
 
     folder: Path
     result: dict[str, Any]
-    history: list[Line]
+    history: list[files.Line]
     clients: dict[str, dict[str, str]]
 
 
@@ -93,8 +78,8 @@ def read_finished_run(folder: Path) -> FinishedRun:
     Raises:
       BadInput: a file is missing or broken.
     """
-    result = read_result(folder)
-    return FinishedRun(folder, result, read_history(folder), read_clients(folder))
+    result = files.read_result(folder)
+    return FinishedRun(folder, result, files.read_history(folder), files.read_clients(folder))
 
 
 def _same_clients(first: FinishedRun, other: FinishedRun) -> bool:
@@ -120,7 +105,7 @@ def _same_rows(first: FinishedRun, other: FinishedRun) -> bool:
 
 def _variant(run: FinishedRun) -> tuple[str, str]:
     """The method, and all settings by which its result may differ, as JSON."""
-    path = run.folder / CONFIG
+    path = run.folder / files.CONFIG
     settings = read_config(path)[1] if path.exists() else {}
     told = {k: v for k, v in settings.items() if k not in NOT_TOLD}
     told |= {k: run.result.get(k) for k in ("model", "rounds", "participation")}
@@ -183,7 +168,7 @@ def group_seeds(runs: Sequence[FinishedRun]) -> list[Contender]:
 def _planned(folder: Path) -> tuple[list[str], range]:
     """The same as far as it is there: a report is of what was run, planned or not."""
     try:
-        return read_planned(folder)
+        return files.read_planned(folder)
     except BadInput:
         return [], range(0)
 
@@ -194,7 +179,7 @@ def _not_begun(folder: Path) -> list[str]:
     methods, seeds = _planned(folder)
     told = []
     for method in methods:
-        missing = [str(s) for s in seeds if not is_run(run_folder(folder, method, s))]
+        missing = [str(s) for s in seeds if not files.is_run(files.run_folder(folder, method, s))]
         if len(missing) == len(seeds) > 1:
             told.append(f"{method} ({len(missing)} seeds)")
         elif len(missing) == len(seeds) == 1:
@@ -210,7 +195,7 @@ def left_to_play(folders: Sequence[Path]) -> tuple[list[str], list[Path]]:
     for folder in folders:
         missing = _not_begun(folder)
         told += missing
-        left = missing or not all(is_finished(place) for place in run_folders(folder))
+        left = missing or not all(files.is_finished(place) for place in files.run_folders(folder))
         if left and not is_held(folder):
             resumable.append(folder)
     return told, resumable
@@ -218,7 +203,7 @@ def left_to_play(folders: Sequence[Path]) -> tuple[list[str], list[Path]]:
 
 def places_of(folders: Sequence[Path]) -> list[Path]:
     """The runs' folders that some folders stand for, each but once."""
-    return list({p.resolve(): p for folder in folders for p in run_folders(folder)}.values())
+    return list({p.resolve(): p for folder in folders for p in files.run_folders(folder)}.values())
 
 
 def group_runs(folders: Sequence[Path], runs: Sequence[FinishedRun]) -> list[Contender]:
@@ -262,7 +247,7 @@ def collect(folders: Sequence[Path]) -> CollectedRuns:
       BadInput: a folder holds no finished run, or runs with other clients than the first.
     """
     places = places_of(folders)
-    finished = [p for p in places if is_finished(p)]
+    finished = [p for p in places if files.is_finished(p)]
     left_out = [f"{p.name}{_why(p)}" for p in places if p not in finished]
     if not finished:
         raise BadInput(f"'{folders[0]}' is not finished: go on with fedtailor resume {folders[0]}")
@@ -280,20 +265,20 @@ def run_so_far(folder: Path) -> FinishedRun | None:
     Raises:
       BadInput: a file is broken.
     """
-    if is_finished(folder):
+    if files.is_finished(folder):
         return read_finished_run(folder)
-    begun = read_note(folder / BEGUN)
-    if not begun or not (folder / HISTORY).exists():
+    begun = files.read_note(folder / files.BEGUN)
+    if not begun or not (folder / files.HISTORY).exists():
         return None
-    history = read_history(folder, growing=True)
-    clients = read_clients(folder)
+    history = files.read_history(folder, growing=True)
+    clients = files.read_clients(folder)
     if not history:
         return None
     last = history[-1]
     cost = last["cost"]
     each = last.get("pre_per_client") or [None] * len(clients)
     if len(each) != len(clients):
-        raise BadInput(f"'{folder / CLIENTS}' does not fit the history beside it: run again")
+        raise BadInput(f"'{folder / files.CLIENTS}' does not fit the history beside it: run again")
     result = begun | {
         "accuracy": last["pre"],
         "per_client": dict(zip(clients, each, strict=True)),

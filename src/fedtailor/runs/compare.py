@@ -15,20 +15,8 @@ from fedtailor.core.version import __version__
 from fedtailor.methods import METHODS
 from fedtailor.methods.describe import page
 from fedtailor.methods.find import find
+from fedtailor.results import folder as files
 from fedtailor.results.config import Config, make_config
-from fedtailor.results.folder import (
-    COMPARISON,
-    CONFIG,
-    SUMMARY,
-    has_checkpoint,
-    is_finished,
-    open_folder,
-    read_history,
-    read_result,
-    run_folder,
-    write_atomically,
-    write_json,
-)
 from fedtailor.results.numbers import mean_and_std
 from fedtailor.results.storage import READABLE_VERSIONS
 from fedtailor.results.verdict import YARDSTICK, verdict
@@ -160,22 +148,22 @@ def _play(
             if told:
                 told(line, rounds)
 
-        place = run_folder(folder, method, seed) if folder else None
-        if place and is_finished(place):
-            result = read_result(place)
+        place = files.run_folder(folder, method, seed) if folder else None
+        if place and files.is_finished(place):
+            result = files.read_result(place)
             if result.get("rows_digest", rows) != rows:
                 raise BadInput(
                     f"the data have changed since '{place}' was run, so others cannot be compared "
                     "with it: put them back, or compare anew with another --out"
                 )
-        elif place and has_checkpoint(place):
+        elif place and files.has_checkpoint(place):
             result = resume_run(place, watch=watch)
         else:
             if place:
-                open_folder(place, overwrite=True)
+                files.open_folder(place, overwrite=True)
             result = run_config(config, place, data=data, watch=watch)
         results[method, seed] = result
-        histories[method, seed] = read_history(place) if place else lines
+        histories[method, seed] = files.read_history(place) if place else lines
     return data, results, histories
 
 
@@ -255,12 +243,12 @@ def play_comparison(
     """
     summary = summarise_runs(plan, *_play(plan, folder, announce))
     if folder:
-        write_json(folder / SUMMARY, summary)
+        files.write_json(folder / files.SUMMARY, summary)
     return summary
 
 
 def open_comparison(plan: ComparisonPlan, folder: Path, *, overwrite: bool = False) -> Path:
     """The folder of a new comparison."""
-    open_folder(folder, overwrite=overwrite, marks=(COMPARISON, CONFIG))
-    write_atomically(folder / COMPARISON, plan.to_json())
+    files.open_folder(folder, overwrite=overwrite, marks=(files.COMPARISON, files.CONFIG))
+    files.write_atomically(folder / files.COMPARISON, plan.to_json())
     return folder

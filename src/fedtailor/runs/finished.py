@@ -12,26 +12,22 @@ from fedtailor.core.errors import BadInput, unknown
 from fedtailor.core.method import Method
 from fedtailor.core.task import Task
 from fedtailor.core.tree import Tree
+from fedtailor.results import folder as files
 from fedtailor.results.collect import read_finished_run
 from fedtailor.results.config import config_of
-from fedtailor.results.folder import (
-    CHECKPOINT,
-    has_checkpoint,
-    is_finished,
-    model_file,
-    run_folders,
-)
 from fedtailor.results.storage import load_tensors, read_checkpoint
 from fedtailor.runs.build import RunData, load_run_data, make_players
 from fedtailor.runs.saved_models import read_general
 
 
 class Reopened(NamedTuple):
-    """Attributes:
-    folder: of the run.
-    result: what it came to.
-    data: its data.
-    players: (method, network, ids of the clients that have it).
+    """A finished run with all that is needed to use its models.
+
+    Attributes:
+      folder: of the run.
+      result: what it came to.
+      data: its data.
+      players: (method, network, ids of the clients that have it).
     """
 
     folder: Path
@@ -76,7 +72,7 @@ class Reopened(NamedTuple):
 
     def personal(self, client: str) -> Tree:
         """A client's personal model."""
-        return self.here(tree.unflatten(load_tensors(model_file(self.folder, client))))
+        return self.here(tree.unflatten(load_tensors(files.model_file(self.folder, client))))
 
     def general(self, client: str) -> Tree | None:
         """The global model as a client has it; None where there is none beside personal ones."""
@@ -92,7 +88,7 @@ def finished_runs(folders: list[Path]) -> list[Path]:
     """
     found = []
     for folder in folders:
-        there = [place for place in run_folders(folder) if is_finished(place)]
+        there = [place for place in files.run_folders(folder) if files.is_finished(place)]
         if not there:
             raise BadInput(f"'{folder}' is not finished: go on with fedtailor resume {folder}")
         found += there
@@ -111,8 +107,8 @@ def reopen(folder: Path, device: str = "auto") -> Reopened:
     """
     result = read_finished_run(folder).result
     data = load_run_data(config_of(folder, device=device))
-    if has_checkpoint(folder):
-        kept = read_checkpoint(folder / CHECKPOINT).get("data")
+    if files.has_checkpoint(folder):
+        kept = read_checkpoint(folder / files.CHECKPOINT).get("data")
         if kept not in (None, data.digest()):
             raise BadInput(f"the data of '{folder}' have changed since the run: run it again")
     players = make_players(data.config, data.encoder.form, data.client_data.clients)

@@ -18,10 +18,12 @@ from fedtailor.runs.build import make_method, make_task
 
 
 class Prediction(NamedTuple):
-    """Attributes:
-    example: name of the file, and row where it has several.
-    label: the most likely class.
-    probability: of that class, as the model sees it.
+    """What a client's model takes one example for.
+
+    Attributes:
+      example: name of the file, and row where it has several.
+      label: the most likely class.
+      probability: of that class, as the model sees it.
     """
 
     example: str

@@ -9,16 +9,8 @@ from typing import Any
 from fedtailor.core.errors import BadInput
 from fedtailor.core.privacy import Spent
 from fedtailor.core.version import __version__
+from fedtailor.results import folder as files
 from fedtailor.results.config import config_of, read_config
-from fedtailor.results.folder import (
-    CHECKPOINT,
-    CONFIG,
-    HISTORY,
-    is_finished,
-    read_result,
-    remove_parts,
-    write_atomically,
-)
 from fedtailor.results.lock import lock_folder
 from fedtailor.results.storage import (
     READABLE_VERSIONS,
@@ -36,13 +28,13 @@ def resume_run(folder: Path, *, watch: Watcher | None = None) -> dict[str, Any]:
     Raises:
       BadInput: there is nothing to resume, the run is not what it was, or another process is at it.
     """
-    if not (folder / CONFIG).exists():
+    if not (folder / files.CONFIG).exists():
         raise BadInput(f"'{folder}' is no run: it has no config.toml")
     with lock_folder(folder):
         runner = restored(folder)
-        if is_finished(folder):  # nothing is left to play, and time not to be added
+        if files.is_finished(folder):  # nothing is left to play, and time not to be added
             runner.simulation.close()
-            return read_result(folder)
+            return files.read_result(folder)
         return runner.play(watch)
 
 
@@ -52,7 +44,7 @@ def restored(folder: Path) -> Runner:
     Raises:
       BadInput: it is not what it was, or another version's; its folder is left as it is.
     """
-    meta = read_checkpoint(folder / CHECKPOINT)
+    meta = read_checkpoint(folder / files.CHECKPOINT)
     made_by = meta.get("version")
     if made_by not in READABLE_VERSIONS:
         raise BadInput(
@@ -61,18 +53,18 @@ def restored(folder: Path) -> Runner:
         )
     config = config_of(folder)
     # a setting that its version did not have yet has its default, which is no change
-    named = {"method", "options", *read_config(folder / CONFIG)[1]}
+    named = {"method", "options", *read_config(folder / files.CONFIG)[1]}
     if meta.get("config") != config.fingerprint(named):
         raise BadInput(
-            f"'{folder / CONFIG}' was changed since the run began: undo that, or start anew"
+            f"'{folder / files.CONFIG}' was changed since the run began: undo that, or start anew"
         )
     runner = Runner(config, None, folder)
     runner.named = named
     try:
         if meta.get("data") != runner.digest:
             raise BadInput(f"the data of '{folder}' have changed since the run began: start anew")
-        restore_checkpoint(folder / CHECKPOINT, runner.simulation)
-        history = _kept_history(folder / HISTORY, runner.simulation.round)
+        restore_checkpoint(folder / files.CHECKPOINT, runner.simulation)
+        history = _kept_history(folder / files.HISTORY, runner.simulation.round)
     except BaseException as error:
         runner.simulation.close()
         if isinstance(error, OtherState) and made_by != __version__:
@@ -82,8 +74,8 @@ def restored(folder: Path) -> Runner:
                 "it, or start it anew"
             ) from None
         raise
-    if not is_finished(folder):
-        remove_parts(folder)
+    if not files.is_finished(folder):
+        files.remove_parts(folder)
     runner.progress = Progress(
         history,
         float(meta["seconds"]),
@@ -116,5 +108,5 @@ def _kept_history(path: Path, rounds: int) -> list[Line]:
             f"'{path}' lacks round {len(kept) + 1}, but the checkpoint is at round {rounds}: put "
             "the whole file back, or start the run anew"
         )
-    write_atomically(path, "".join(json.dumps(line) + "\n" for line in kept))
+    files.write_atomically(path, "".join(json.dumps(line) + "\n" for line in kept))
     return kept

@@ -14,25 +14,9 @@ from fedtailor.core.privacy import Spent
 from fedtailor.core.training import Score
 from fedtailor.core.version import __version__
 from fedtailor.engine import RoundReport, draw_cohort
+from fedtailor.results import folder as files
 from fedtailor.results.config import Config, write_config
 from fedtailor.results.confusion import Confusion
-from fedtailor.results.folder import (
-    BEGUN,
-    CHECKPOINT,
-    CLIENTS,
-    CONFIG,
-    HISTORY,
-    MODELS,
-    PREPROCESSING,
-    RECORDS,
-    RESULT,
-    has_checkpoint,
-    model_file,
-    round_file,
-    sync,
-    write_atomically,
-    write_json,
-)
 from fedtailor.results.lock import lock_folder
 from fedtailor.results.status import noted
 from fedtailor.results.storage import save_checkpoint, save_tensors
@@ -67,7 +51,7 @@ class Runner(PreparedRun):
     def _play(self, watch: Watcher | None) -> dict[str, Any]:
         begun = time.monotonic() - self.progress.seconds
         saved_at, cost = time.monotonic(), 0.0
-        if self.folder and not has_checkpoint(self.folder):
+        if self.folder and not files.has_checkpoint(self.folder):
             self._checkpoint()
         with ctrl_c() as interrupted:
             while self.simulation.round < self.config.rounds:
@@ -164,8 +148,8 @@ class Runner(PreparedRun):
         kept = {f"client/{k}": v for k, v in report.notes.items() if not k.endswith("/")}
         kept |= {f"server/{k}": v for k, v in tree.flatten(self.simulation.records()).items()}
         if self.folder and kept:
-            (self.folder / RECORDS).mkdir(exist_ok=True)
-            path = round_file(self.folder, RECORDS, number)
+            (self.folder / files.RECORDS).mkdir(exist_ok=True)
+            path = files.round_file(self.folder, files.RECORDS, number)
             save_tensors(path, kept | {"ids": report.taken})
 
     # --- files ---
@@ -176,15 +160,15 @@ class Runner(PreparedRun):
         self.folder = folder
         self.simulation.keep_states_in(folder)
         # first: it marks the folder as a run's
-        write_atomically(folder / CONFIG, write_config(self.config, __version__))
-        write_json(folder / PREPROCESSING, self.data.encoder.to_json())
-        write_atomically(folder / CLIENTS, client_table(self))
+        files.write_atomically(folder / files.CONFIG, write_config(self.config, __version__))
+        files.write_json(folder / files.PREPROCESSING, self.data.encoder.to_json())
+        files.write_atomically(folder / files.CLIENTS, client_table(self))
         Confusion(self.data.client_data, self.simulation.groups).save(folder)
-        write_json(folder / BEGUN, facts_of(self))
+        files.write_json(folder / files.BEGUN, facts_of(self))
 
     def _append(self, line: Line) -> None:
         if self.folder:
-            with (self.folder / HISTORY).open("a", encoding="utf-8") as file:
+            with (self.folder / files.HISTORY).open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
 
     def _checkpoint(self) -> None:
@@ -199,25 +183,25 @@ class Runner(PreparedRun):
             "down": self.progress.down,
             "noisy": self.progress.noisy,
         }
-        history = self.folder / HISTORY
+        history = self.folder / files.HISTORY
         if history.exists():  # before the checkpoint, which relies on the lines up to its round
-            sync(history)
-        save_checkpoint(self.folder / CHECKPOINT, self.simulation, meta)
+            files.sync(history)
+        save_checkpoint(self.folder / files.CHECKPOINT, self.simulation, meta)
 
     def _write(self, result: dict[str, Any]) -> None:
         assert self.folder is not None
         folder = self.folder
-        (folder / MODELS).mkdir(exist_ok=True)
+        (folder / files.MODELS).mkdir(exist_ok=True)
         confusion = Confusion(self.data.client_data, self.simulation.groups)
         for cid, model in self.simulation.models(self.finetune):
-            path = model_file(folder, self.data.client_data.names[cid])
+            path = files.model_file(folder, self.data.client_data.names[cid])
             save_tensors(path, tree.flatten(model))
             confusion.add(cid, model)
         confusion.save(folder)
         if self.method.general is not None:
             keep_general(self.simulation, folder)
-        write_atomically(folder / CLIENTS, client_table(self, result))
-        write_json(folder / RESULT, result)
+        files.write_atomically(folder / files.CLIENTS, client_table(self, result))
+        files.write_json(folder / files.RESULT, result)
 
 
 def run_config(

@@ -11,15 +11,7 @@ from torch import Tensor
 from fedtailor.core import tree
 from fedtailor.core.tree import Tree
 from fedtailor.engine import Simulation
-from fedtailor.results.folder import (
-    GENERAL,
-    PATH,
-    TENSORS,
-    file_name,
-    model_file,
-    round_file,
-    round_files,
-)
+from fedtailor.results import folder as files
 from fedtailor.results.measurements import AFTER, BEFORE
 from fedtailor.results.storage import load_tensors, save_tensors
 
@@ -42,16 +34,21 @@ def keep_general(simulation: Simulation, folder: Path) -> None:
 
     first = next(models())[1]
     if all(_same(first, model) for _, model in models()):
-        save_tensors(folder / f"{GENERAL}{TENSORS}", first)
+        save_tensors(folder / f"{files.GENERAL}{files.TENSORS}", first)
         return
-    (folder / GENERAL).mkdir(exist_ok=True)
+    (folder / files.GENERAL).mkdir(exist_ok=True)
     for cid, model in models():
-        save_tensors(model_file(folder, simulation.client_data.names[cid], GENERAL), model)
+        save_tensors(
+            files.model_file(folder, simulation.client_data.names[cid], files.GENERAL), model
+        )
 
 
 def read_general(folder: Path, client: str) -> Tree | None:
     """The global model as a client has it; None for a run without one."""
-    for path in (folder / f"{GENERAL}{TENSORS}", model_file(folder, client, GENERAL)):
+    for path in (
+        folder / f"{files.GENERAL}{files.TENSORS}",
+        files.model_file(folder, client, files.GENERAL),
+    ):
         if path.exists():
             return tree.unflatten(load_tensors(path))
     return None
@@ -76,7 +73,7 @@ class PathModels:
             found[AFTER] = simulation.models(ids=training, point="post")
         names = simulation.client_data.names
         self.tensors = {
-            f"{file_name(names[cid])}/{when}/{k}": leaf
+            f"{files.file_name(names[cid])}/{when}/{k}": leaf
             for when, models in found.items()
             for cid, model in models
             if bool(tree.finite(model))  # a client that diverged has no place on a picture
@@ -85,23 +82,23 @@ class PathModels:
 
     def save(self, folder: Path, number: int) -> None:
         """Writes them into a run's folder as those of round `number`."""
-        (folder / PATH).mkdir(exist_ok=True)
-        save_tensors(round_file(folder, PATH, number), self.tensors)
+        (folder / files.PATH).mkdir(exist_ok=True)
+        save_tensors(files.round_file(folder, files.PATH, number), self.tensors)
 
 
 def path_rounds(folder: Path) -> list[int]:
     """The rounds of which a run kept points."""
-    return list(round_files(folder, PATH))
+    return list(files.round_files(folder, files.PATH))
 
 
 def path_clients(folder: Path, number: int, names: Sequence[str]) -> list[str]:
     """Which of the clients a run followed, going by round `number`."""
-    kept = tree.unflatten(load_tensors(round_file(folder, PATH, number)))
-    return [name for name in names if file_name(name) in kept]
+    kept = tree.unflatten(load_tensors(files.round_file(folder, files.PATH, number)))
+    return [name for name in names if files.file_name(name) in kept]
 
 
 def read_points(folder: Path, number: int, client: str) -> dict[str, Tree]:
     """A client's models before and after training in a round, as far as they were kept."""
-    kept = tree.unflatten(load_tensors(round_file(folder, PATH, number)))
-    found = kept.get(file_name(client), {})
+    kept = tree.unflatten(load_tensors(files.round_file(folder, files.PATH, number)))
+    found = kept.get(files.file_name(client), {})
     return {when: found[when] for when in (BEFORE, AFTER) if when in found}

@@ -12,22 +12,12 @@ from typing import Any, Protocol
 from fedtailor.core.errors import BadInput
 from fedtailor.report.page import page_data, render_report
 from fedtailor.reproduce.playing.request import REQUEST
+from fedtailor.results import folder as files
 from fedtailor.results.collect import collect_so_far
-from fedtailor.results.folder import (
-    BEGUN,
-    CONFIG,
-    FAILED,
-    HISTORY,
-    RESULT,
-    is_comparison,
-    is_finished,
-    read_planned,
-    run_folder,
-)
 from fedtailor.results.lock import is_held
 from fedtailor.results.status import RunStatus, run_status
 
-TOLD = (BEGUN, HISTORY, RESULT, FAILED)
+TOLD = (files.BEGUN, files.HISTORY, files.RESULT, files.FAILED)
 POLL = 2.0  # seconds between two questions of a browser
 SHARE = 20  # the page may take a twentieth of the time from a run in the same process
 
@@ -40,15 +30,15 @@ def planned(folder: Path) -> list[Path]:
     """
     if not folder.is_dir():
         raise BadInput(f"'{folder}' is no folder: name a run or comparison")
-    if not is_comparison(folder):
-        if not (folder / CONFIG).exists():
+    if not files.is_comparison(folder):
+        if not (folder / files.CONFIG).exists():
             raise BadInput(
                 f"'{folder}' holds no run: name what fedtailor run or compare writes, or an "
                 "experiment of reproduce (reproduction/fedala/table2)"
             )
         return [folder]
-    methods, seeds = read_planned(folder)
-    return [run_folder(folder, method, seed) for seed in seeds for method in methods]
+    methods, seeds = files.read_planned(folder)
+    return [files.run_folder(folder, method, seed) for seed in seeds for method in methods]
 
 
 class _Runs:
@@ -68,7 +58,7 @@ class _Runs:
         return [replace(one, stopped="") for one in found] if going else found
 
     def page(self) -> str | None:
-        if not any((place / CONFIG).exists() for place in self.places()):
+        if not any((place / files.CONFIG).exists() for place in self.places()):
             return None
         found = collect_so_far([self._folder])
         return None if found is None else render_report(page_data(found))
@@ -126,7 +116,7 @@ def _trace(places: Sequence[Path]) -> str:
             except OSError:
                 found.append("")
         # a run may end without a word; a finished one is not shown otherwise when it is let go
-        going = not is_finished(place) and is_held(place)
+        going = not files.is_finished(place) and is_held(place)
         found.append("held" if going else "")
     return ".".join(found)
 
