@@ -10,7 +10,7 @@ from typing import Any
 
 from fedtailor.core.errors import BadInput
 from fedtailor.results import folder as files
-from fedtailor.results.config import MERE_PLACE, read_config
+from fedtailor.results.config import MERE_PLACE, read_config, settings
 from fedtailor.results.confusion import read_confusion
 from fedtailor.results.lock import is_held
 from fedtailor.results.status import failure
@@ -106,8 +106,10 @@ def _same_rows(first: FinishedRun, other: FinishedRun) -> bool:
 def _variant(run: FinishedRun) -> tuple[str, str]:
     """The method, and all settings by which its result may differ, as JSON."""
     path = run.folder / files.CONFIG
-    settings = read_config(path)[1] if path.exists() else {}
-    told = {k: v for k, v in settings.items() if k not in NOT_TOLD}
+    # an older version's file lacks settings that were added since: these have their defaults
+    default = {name: option.default for name, (option, _) in settings().items()}
+    chosen = default | (read_config(path)[1] if path.exists() else {})
+    told = {k: v for k, v in chosen.items() if k not in NOT_TOLD}
     told |= {k: run.result.get(k) for k in ("model", "rounds", "participation")}
     told |= run.result.get("options", {})
     return str(run.result["method"]), json.dumps(told, sort_keys=True, default=str)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from math import isfinite
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -11,7 +10,7 @@ import numpy as np
 from fedtailor.results.collect import CollectedRuns, Contender
 from fedtailor.results.folder import Line
 from fedtailor.results.pack import Array, Packed, evenly, pack_scaled, rounded
-from fedtailor.results.verdict import YARDSTICK, verdict
+from fedtailor.results.verdict import YARDSTICK, one_row, points, verdict
 
 METRICS = ("mean", "weighted", "std", "median", "bottom5", "top5", "worst", "loss")
 # measure of a curve: (part of a history's line, number in it)
@@ -160,10 +159,6 @@ def rows(collection: CollectedRuns) -> list[dict[str, Any]]:
     ]
 
 
-def _points(value: float) -> str:
-    return f"{100 * value:.1f}"
-
-
 def words(collection: CollectedRuns, table: list[dict[str, Any]]) -> list[str]:
     """The verdict in words; without training alone only what can be said without it."""
     clients = collection.clients
@@ -176,25 +171,20 @@ def words(collection: CollectedRuns, table: list[dict[str, Any]]) -> list[str]:
         return verdict(_summary(collection, table, tested))
     best = ranked[0]
     told = [
-        f"{best['label']} reaches {_points(best['accuracy']['mean']['mean'])} % on average over "
+        f"{best['label']} reaches {points(best['accuracy']['mean']['mean'])} % on average over "
         f"{len(tested)} clients after {best['rounds']} rounds"
         + (
-            f", {_points(best['accuracy']['mean']['mean'] - ranked[1]['accuracy']['mean']['mean'])}"
+            f", {points(best['accuracy']['mean']['mean'] - ranked[1]['accuracy']['mean']['mean'])}"
             f" points above the next, {ranked[1]['label']}."
             if len(ranked) > 1
             else "."
         ),
-        f"The worst-off 5 % of clients have {_points(best['accuracy']['bottom5']['mean'])} %, the "
-        f"best-off 5 % have {_points(best['accuracy']['top5']['mean'])} %.",
+        f"The worst-off 5 % of clients have {points(best['accuracy']['bottom5']['mean'])} %, the "
+        f"best-off 5 % have {points(best['accuracy']['top5']['mean'])} %.",
         "Whether federation helps these clients is not known: training alone (local) is not among "
         "these runs. See fedtailor compare.",
     ]
-    one = median(tested.values())
-    told.append(
-        f"A client has {one:g} test rows (median), so one row is {_points(1 / one)} points: "
-        "differences of that size at a single client say little."
-    )
-    return told
+    return [*told, one_row(tested.values())]
 
 
 def _summary(

@@ -31,6 +31,18 @@ def read_records(folder: str | Path) -> dict[str, dict[int, Tensor]]:
 
     Args:
       folder: of a run.
+
+    Raises:
+      BadInput: there are none, or one is broken.
+
+    Example:
+      >>> import fedtailor
+      >>> from tempfile import TemporaryDirectory
+      >>> with TemporaryDirectory() as place:
+      ...     done = fedtailor.run("fedala", model="mlp", clients=2, rounds=1, out=f"{place}/run")
+      ...     found = read_records(f"{place}/run")
+      >>> sorted(found)
+      ['client/ala_epochs', 'client/ala_loss', 'client/ala_weight', 'ids']
     """
     found: dict[str, dict[int, Tensor]] = {}
     files = round_files(Path(folder), RECORDS)

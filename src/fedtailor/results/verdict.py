@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from statistics import median
 from typing import Any
 
 YARDSTICK = "local"
 
 
-def _points(value: float) -> str:
+def points(value: float) -> str:
+    """An accuracy, or a difference of two, for people."""
     return f"{100 * value:.1f}"
+
+
+def one_row(tested: Iterable[int]) -> str:
+    """How much a single test row counts, by how many the clients have."""
+    rows = median(tested)
+    return (
+        f"A client has {rows:g} test rows (median), so one row is {points(1 / rows)} points: "
+        "differences of that size at a single client say little."
+    )
 
 
 def _names(names: list[str], most: int = 4) -> str:
@@ -24,25 +35,25 @@ def _one(method: str, row: dict[str, Any], clients: int) -> str:
     way = "gain" if mean >= 0 else "loss"
     text = (
         f"{method}: {row['better_off']} of {clients} clients are better off than alone, "
-        f"{row['worse_off']} worse off; mean {way} {_points(abs(mean))} points"
+        f"{row['worse_off']} worse off; mean {way} {points(abs(mean))} points"
     )
     worst = sorted((g, name) for name, g in gains.items() if g < -1e-9)
     if worst:
-        text += f"; better off alone: {_names([f'{n} (by {_points(-g)})' for g, n in worst], 3)}"
+        text += f"; better off alone: {_names([f'{n} (by {points(-g)})' for g, n in worst], 3)}"
     return text + "."
 
 
 def _look_alike(one: float, other: float) -> bool:
     """Whether two accuracies are the same as far as is shown."""
-    return _points(abs(one - other)) == "0.0"
+    return points(abs(one - other)) == "0.0"
 
 
 def _worst_off(lows: dict[str, float], alone: float) -> str:
     """What is best for the worst-off clients, by their accuracy with each method and alone."""
     most = max(lows.values())
     best = [method for method, value in lows.items() if _look_alike(value, most)]
-    with_it, without = f"{_points(most)} %", f"{_points(alone)} %"
-    change = f"({'+' if most >= alone else '−'}{_points(abs(most - alone))})"
+    with_it, without = f"{points(most)} %", f"{points(alone)} %"
+    change = f"({'+' if most >= alone else '−'}{points(abs(most - alone))})"
     if _look_alike(most, alone):
         told = f"{_names(['training alone', *best])} are equally good: {without}."
     elif most < alone:
@@ -64,11 +75,7 @@ def verdict(summary: dict[str, Any]) -> list[str]:
     others = [m for m in table if m != YARDSTICK]
     clients = len(table[YARDSTICK]["per_client"])
     alone = table[YARDSTICK]
-    rows = median(summary["test_rows"].values())
-    small = (
-        f"A client has {rows:g} test rows (median), so one row is {_points(1 / rows)} points: "
-        "differences of that size at a single client say little."
-    )
+    small = one_row(summary["test_rows"].values())
     if not others:
         return ["Only training alone was run: name a method to compare it with.", small]
 
@@ -83,22 +90,20 @@ def verdict(summary: dict[str, Any]) -> list[str]:
     lines = []
     if gain > 0 and table[best]["better_off"] > table[best]["worse_off"]:
         lines.append(
-            f"Federation helps here: {best} is best on average, with {_points(mean(best))} % "
-            f"against {_points(mean(YARDSTICK))} % alone ({_points(gain)} points), and "
+            f"Federation helps here: {best} is best on average, with {points(mean(best))} % "
+            f"against {points(mean(YARDSTICK))} % alone ({points(gain)} points), and "
             f"{table[best]['better_off']} of {clients} clients gain by it."
         )
     elif gain > 0:
         lines.append(
-            f"Federation helps on average, but not most clients: {best} is {_points(gain)} points "
+            f"Federation helps on average, but not most clients: {best} is {points(gain)} points "
             f"above training alone, yet only {table[best]['better_off']} of {clients} clients gain."
         )
     else:
-        below = (
-            f"{_points(-gain)} points below" if _points(abs(gain)) != "0.0" else "no better than"
-        )
+        below = f"{points(-gain)} points below" if points(abs(gain)) != "0.0" else "no better than"
         lines.append(
             f"Federation does not help here: the best method, {best}, is {below} training alone "
-            f"({_points(mean(YARDSTICK))} %)."
+            f"({points(mean(YARDSTICK))} %)."
         )
     lines.append(_worst_off({m: low(m) for m in others}, low(YARDSTICK)))
     lines += [_one(m, table[m], clients) for m in sorted(others, key=mean, reverse=True)]

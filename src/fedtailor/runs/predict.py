@@ -58,6 +58,17 @@ def predict(folder: str | Path, client: str, files: Sequence[str | Path]) -> lis
 
     Raises:
       BadInput: the run, the client or a file cannot be used.
+
+    Example:
+      >>> import fedtailor
+      >>> from tempfile import TemporaryDirectory
+      >>> from PIL import Image
+      >>> with TemporaryDirectory() as place:
+      ...     done = fedtailor.run("local", model="mlp", clients=2, rounds=1, out=f"{place}/run")
+      ...     Image.new("L", (8, 8)).save(f"{place}/black.png")
+      ...     (found,) = predict(f"{place}/run", "client-0", [f"{place}/black.png"])
+      >>> found.example
+      'black.png'
     """
     folder = Path(folder)
     encoder = _encoder(folder)
