@@ -58,7 +58,7 @@ def test_conforms(name: str) -> None:
     assert not broken, "\n".join(f"{f.check}: {f.detail}" for f in broken)
 
 
-# ------------------------------------------------------------------------------------ bytes (D-B1)
+# ------------------------------------------------------------------------------------------- bytes
 
 SIGMA, BODY, HEAD = 51, 30, 21  # of the net `mlp`
 CLIENTS = 6
@@ -67,7 +67,7 @@ CLIENTS = 6
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", BASELINES)
 def test_bytes_are_those_of_the_table(name: str, engine: str) -> None:
-    """D-B1. Four bytes a number; one-off extras at first contact alone."""
+    """Four bytes a number; one-off extras at first contact alone."""
     task, world = task_of(), ragged()
     sim = simulate(quick(name, task), world, task, engine=engine)
     down, up = {
@@ -95,13 +95,13 @@ def test_bytes_are_those_of_the_table(name: str, engine: str) -> None:
         met |= set(ids)
 
 
-# ----------------------------------------------------------------------------- who is absent (D-P2)
+# ------------------------------------------------------------------------------------ who is absent
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", BASELINES)
 def test_absent_clients_and_evaluation_leave_states_alone(name: str, engine: str) -> None:
-    """D-P2. Bitwise; scoring changes neither states nor the rounds that follow."""
+    """Bitwise; scoring changes neither states nor the rounds that follow."""
     task, world = task_of("norm"), ragged()
     quiet, curious = (simulate(quick(name, task), world, task, engine=engine) for _ in range(2))
     for cohort in COHORTS:
@@ -246,7 +246,7 @@ def test_with_ala_training_begins_with_the_adapted_model(host: str, engine: str)
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", ["perfedavg-fo", "perfedavg-hf"])
 def test_per_fedavg_with_ala_is_tested_after_one_step(name: str, engine: str) -> None:
-    """A3's table: the adapted model, then one step of size α on a training batch."""
+    """The adapted model, then one step of size α on a training batch."""
     task, world = task_of(), ragged()
     part = {"eta": 5.0, "max_ala_epochs": 3}
     recipe = Recipe(batch=5)

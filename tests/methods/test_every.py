@@ -109,7 +109,7 @@ def test_engines_agree_on_full_batches(name):
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", NAMES)
 def test_the_order_of_a_cohort_does_not_matter(name, engine):
-    """D-G1. Reports come in ascending order whatever order is asked for."""
+    """Reports come in ascending order whatever order is asked for."""
     task, world = _world()
     sims = [simulate(quick(name, task), world, task, engine=engine) for _ in range(2)]
     forth = play(sims[0], COHORTS)
@@ -132,11 +132,11 @@ def test_the_same_seed_gives_the_same_run_and_another_does_not(name):
     assert not same(one, other)
 
 
-# ------------------------------------------------------------------------- who takes part (D-P)
+# ------------------------------------------------------------------------------- who takes part
 
 
 def test_cohorts_depend_on_seed_and_round_alone():
-    """D-P1. The same for every method (none is asked), not constant, and fair."""
+    """The same for every method (none is asked), not constant, and fair."""
     ids = torch.arange(10)
     draw = lambda seed: [draw_cohort(seed, t, ids, 0.3).tolist() for t in range(400)]
     first = draw(3)
@@ -153,7 +153,7 @@ def test_cohorts_depend_on_seed_and_round_alone():
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", NAMES)
 def test_absent_clients_keep_their_state(name, engine):
-    """D-P2. Bitwise, round by round; those who are there do change."""
+    """Bitwise, round by round; those who are there do change."""
     task, world = _world("norm")
     sim = simulate(quick(name, task), world, task, engine=engine)
     play(sim)
@@ -168,7 +168,7 @@ def test_absent_clients_keep_their_state(name, engine):
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", NAMES)
 def test_evaluation_changes_nothing(name, engine):
-    """D-P2. Neither what is kept, nor any random stream, nor the rounds that follow."""
+    """Neither what is kept, nor any random stream, nor the rounds that follow."""
     task, world = _world("norm")
     quiet, curious = (simulate(quick(name, task), world, task, engine=engine) for _ in range(2))
     for cohort in COHORTS[:3]:
@@ -190,7 +190,7 @@ def test_evaluation_changes_nothing(name, engine):
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", NAMES)
 def test_clients_that_were_never_drawn_are_evaluated_and_keep_no_state(name, engine):
-    """Section 0. Also for a client that comes late."""
+    """Also for a client that comes late."""
     task, world = _world("norm")
     sim = simulate(quick(name, task), world, task, engine=engine)
     zero = lambda client: all(not p[client].any() for p in tree.leaves(sim.states.rows))
@@ -220,7 +220,7 @@ def test_clients_that_were_never_drawn_are_evaluated_and_keep_no_state(name, eng
         assert same(stranger, expected[name])
 
 
-# ----------------------------------------------------------------------------------- bytes (D-B1)
+# ------------------------------------------------------------------------------------------ bytes
 
 SIGMA, BODY = 51, 30  # of the net `mlp`: 4 x 6 + 6 below, 6 x 3 + 3 above
 
@@ -228,7 +228,7 @@ SIGMA, BODY = 51, 30  # of the net `mlp`: 4 x 6 + 6 below, 6 x 3 + 3 above
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", NAMES)
 def test_bytes_are_those_of_the_table(name, engine):
-    """D-B1. Four bytes a number, for each client and round."""
+    """Four bytes a number, for each client and round."""
     task, world = _world()
     options = {"fedfomo": {"M": 3}, "pfedhn": {"hidden": 8}}.get(name, QUICK.get(name, {}))
     sim = simulate(make(name, task, **options), world, task, engine=engine)

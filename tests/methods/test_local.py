@@ -51,7 +51,7 @@ def test_scores_are_of_the_own_model_on_test_and_validation_rows():
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_client_trains_exactly_in_its_own_rounds(engine):
-    """B1. Others' absence or presence changes nothing for a client."""
+    """Others' absence or presence changes nothing for a client."""
     task, world = task_of(), ragged()
     alone, among = (
         simulate(local(task), world, task, engine="sequential" if i == 0 else engine)

@@ -183,7 +183,7 @@ def _global(method, task, world, engine, cohorts=COHORTS):
 @pytest.mark.usefixtures("double")
 @pytest.mark.parametrize("engine", ENGINES)
 def test_lf_at_w_is_fedsam(engine):
-    """D-U3. D = 0, equal scores: w is FedSAM's for any number of local steps."""
+    """D = 0, equal scores: w is FedSAM's for any number of local steps."""
     task, world = _task(), ragged()
     for recipe in (Recipe(steps=1, batch=8, lr=0.1), RECIPE):
         ours = plgu_lf(task, D=0, score_scale="identity", eval_point="w", recipe=recipe)
@@ -194,7 +194,7 @@ def test_lf_at_w_is_fedsam(engine):
 @pytest.mark.usefixtures("double")
 @pytest.mark.parametrize("engine", ENGINES)
 def test_lf_at_theta_is_fedsam_for_one_step_only(engine):
-    """D-U3, A2-6. Algorithm 1 takes the gradient at θ and applies it to w."""
+    """Algorithm 1 takes the gradient at θ and applies it to w."""
     task, world = _task(), ragged()
     apart = []
     for steps in (1, 2, 5):
@@ -210,7 +210,7 @@ def test_lf_at_theta_is_fedsam_for_one_step_only(engine):
 @pytest.mark.parametrize("eval_point", ["theta", "w"])
 @pytest.mark.parametrize("engine", ENGINES)
 def test_lf_without_radius_and_personal_blocks_is_fedavg(engine, eval_point):
-    """D-U4. ρ = 0, D = 0: both paths are FedAvg with uniform weights, exactly."""
+    """ρ = 0, D = 0: both paths are FedAvg with uniform weights, exactly."""
     task, world = _task(), ragged()
     method = plgu_lf(task, D=0, rho=0.0, eval_point=eval_point, recipe=RECIPE)
     ours = simulate(method, world, task, engine=engine)
@@ -228,7 +228,7 @@ def test_lf_without_radius_and_personal_blocks_is_fedavg(engine, eval_point):
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("D", [3, 23])
 def test_lf_with_all_blocks_personal_is_local(D, engine):
-    """D-U5. For ever, also for clients that come late; w is a by-product."""
+    """For ever, also for clients that come late; w is a by-product."""
     task, world = _task(), ragged()
     ours = simulate(plgu_lf(task, D=D, recipe=RECIPE), world, task, engine=engine)
     theirs = simulate(local(task, recipe=RECIPE), world, task, engine=engine)
@@ -319,7 +319,7 @@ def test_grep_may_reuse_the_gradient():
 @pytest.mark.usefixtures("double")
 @pytest.mark.parametrize("engine", ENGINES)
 def test_grep_without_radius_makes_two_plain_steps(engine):
-    """D-U6. On full batches: FedRep with twice the epochs on the body."""
+    """On full batches: FedRep with twice the epochs on the body."""
     task, world = _task(), ragged()
     recipe = Recipe(batch=0, lr=0.1)
     ours = plgu_grep(task, rho=0.0, head_epochs=2, recipe=recipe)
@@ -334,7 +334,7 @@ def test_grep_without_radius_makes_two_plain_steps(engine):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_grep_without_its_second_step_is_fedrep(engine, monkeypatch):
-    """D-U6. The perturbed step taken out, what is left is FedRep, exactly."""
+    """The perturbed step taken out, what is left is FedRep, exactly."""
     task, world = _task(), ragged()
 
     def plain(task, head, phases, **options):
@@ -444,7 +444,7 @@ def test_ghn_by_hand(engine):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_ghn_without_radius_is_pfedhn(engine):
-    """D-U6. Exactly."""
+    """Exactly."""
     task, world = _task(), ragged()
     small = {"hidden": 6, "depth": 1, "recipe": RECIPE}
     sims = [
@@ -460,7 +460,7 @@ def test_ghn_without_radius_is_pfedhn(engine):
     assert gap(models(moved), models(sims[0])) > 1e-5
 
 
-# ------------------------------------------------------------------------------------ bytes (D-B1)
+# ------------------------------------------------------------------------------------------- bytes
 
 
 @pytest.mark.parametrize("engine", ENGINES)

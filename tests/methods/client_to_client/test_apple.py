@@ -73,7 +73,7 @@ def test_two_clients_by_hand(engine):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_one_hot_and_fixed_it_is_local(engine):
-    """D-X10. η2 = 0 and p_i one-hot: exact; from p0 it is not."""
+    """η2 = 0 and p_i one-hot: exact; from p0 it is not."""
     task, world = task_of("norm"), ragged()
     alone = simulate(local(task), world, task, engine=engine)
     play(alone, COHORTS)
@@ -96,7 +96,7 @@ def test_one_hot_and_fixed_it_is_local(engine):
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("schedule", ["cosine", "exponential"])
 def test_gradients_are_those_of_the_combination(schedule, engine):
-    """D-X10, B19. c_i <- c_i - η1 p_ii g; p_ij <- p_ij - η2 (<g, c_j> + 2 λ μ (p_ij - p0_j))."""
+    """c_i <- c_i - η1 p_ii g; p_ij <- p_ij - η2 (<g, c_j> + 2 λ μ (p_ij - p0_j))."""
     task, world = task_of(), ragged()
     recipe = Recipe(batch=0, lr=0.3)
     method = apple(task, eta2=0.02, mu=0.7, L=0.4, schedule=schedule, recipe=recipe)
@@ -146,7 +146,7 @@ def test_the_pull_fades_over_the_first_rounds(schedule):
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("M", [0, 2, 5, 9])
 def test_bytes(M, engine):
-    """D-B1. min(M, N - 1) cores down and one up; prior and own place, 2 N numbers, once."""
+    """min(M, N - 1) cores down and one up; prior and own place, 2 N numbers, once."""
     task, world = task_of(), ragged()
     sim = simulate(apple(task, M=M), world, task, engine=engine)
     met: set[int] = set()
@@ -179,7 +179,7 @@ def test_who_is_downloaded_is_drawn_anew_and_never_oneself():
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("M", [0, 2])
 def test_absent_clients_are_left_alone(M, engine):
-    """D-P2. State, and core on the server; of weights only those of cores that were sent move."""
+    """State, and core on the server; of weights only those of cores that were sent move."""
     task, world = task_of("norm"), ragged()
     sim = simulate(apple(task, M=M, eta2=0.01), world, task, engine=engine)
     play(sim)

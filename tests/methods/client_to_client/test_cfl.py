@@ -109,7 +109,7 @@ def test_by_default_nothing_is_split_up_to_round_20():
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("net", ["mlp", "norm"])
 def test_without_splits_it_is_fedavg_with_equal_weights(net, engine):
-    """D-X11. e1 = 0 (1e-6): the server adds mean updates."""
+    """e1 = 0 (1e-6): the server adds mean updates."""
     task, world = task_of(net), ragged()
     methods = cfl(task, e1=0.0, first_split=0), fedavg(task, weighting="uniform")
     sims = [simulate(method, world, task, engine=engine) for method in methods]
@@ -121,7 +121,7 @@ def test_without_splits_it_is_fedavg_with_equal_weights(net, engine):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_clusters_always_partition_the_clients(engine):
-    """D-X11. Everybody is in one cluster, and clusters are only ever refined."""
+    """Everybody is in one cluster, and clusters are only ever refined."""
     task, world = task_of(), ragged([9] * 8)
     method = cfl(task, e1=10.0, e2=0.0, first_split=0, recipe=Recipe(lr=0.1))
     sim = simulate(method, world, task, engine=engine)
@@ -153,7 +153,7 @@ def test_members_share_a_model_and_others_do_not(engine):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_only_fresh_updates_count(engine):
-    """D-P2. A cluster nobody of which is there keeps its model and members to the last bit."""
+    """A cluster nobody of which is there keeps its model and members to the last bit."""
     task = _number()
     sim = simulate(cfl(task, recipe=HALF, **AT_ONCE), _opposed(), task, engine=engine)
     play(sim, 2)
@@ -205,7 +205,7 @@ def test_parameters_may_be_single_numbers():
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_bytes(engine):
-    """D-B1. A model down, an update up; running statistics are part of both."""
+    """A model down, an update up; running statistics are part of both."""
     for net, sigma in (("mlp", 51), ("norm", 75)):
         task, world = task_of(net), ragged()
         sim = simulate(cfl(task), world, task, engine=engine)

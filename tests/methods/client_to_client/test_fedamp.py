@@ -102,13 +102,13 @@ def test_the_heuristics_attention_by_hand():
     torch.testing.assert_close(sim.records()["attention"], torch.tensor(expected))
 
 
-# ------------------------------------------------------------------------------- attention (D-X8)
+# -------------------------------------------------------------------------------------- attention
 
 
 @pytest.mark.parametrize("name", ["fedamp", "heurfedamp"])
 @pytest.mark.parametrize("sigma", [0.01, 1.0, 50.0])
 def test_rows_sum_to_one(name, sigma):
-    """D-X8. And none is negative: α_K is made smaller where ξ_ii would be."""
+    """And none is negative: α_K is made smaller where ξ_ii would be."""
     task, world = task_of("norm"), ragged()
     extra = {"alpha_K": 30.0} if name == "fedamp" else {}
     sim = simulate(find_method(name)(task, sigma=sigma, **extra), world, task)
@@ -120,7 +120,7 @@ def test_rows_sum_to_one(name, sigma):
 
 
 def test_a_flat_attention_is_no_attention():
-    """D-X8. σ -> infinity: A' = exp(-x/σ)/σ -> 0, so u_i = w_i."""
+    """σ -> infinity: A' = exp(-x/σ)/σ -> 0, so u_i = w_i."""
     task, world = task_of(), ragged()
     sim = simulate(fedamp(task, sigma=1e12), world, task)
     play(sim, 2)
@@ -130,7 +130,7 @@ def test_a_flat_attention_is_no_attention():
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", ["fedamp", "heurfedamp"])
 def test_without_the_pull_it_is_local(name, engine):
-    """D-X8. λ = 0: exact, whatever the attention; with λ > 0 it is not."""
+    """λ = 0: exact, whatever the attention; with λ > 0 it is not."""
     task, world = task_of("norm"), ragged()
     alone = simulate(local(task), world, task, engine=engine)
     play(alone, COHORTS)
@@ -150,13 +150,13 @@ def test_nearer_models_attract_more():
     assert weights[2, 1] > weights[2, 0] > 0
 
 
-# ---------------------------------------------------------------------------- who is absent (D-P2)
+# ----------------------------------------------------------------------------------- who is absent
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", ["fedamp", "heurfedamp"])
 def test_absent_clients_count_with_their_latest_model(name, engine):
-    """D-P2. State and server row of the absent: bitwise; u_i is the mixture of what is there."""
+    """State and server row of the absent: bitwise; u_i is the mixture of what is there."""
     task, world = task_of("norm"), ragged()
     sim = simulate(find_method(name)(task), world, task, engine=engine)
     for cohort in COHORTS:
@@ -201,7 +201,7 @@ def test_ala_without_blocks_is_the_host(name, engine):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_ala_begins_with_the_adapted_model_and_is_pulled_to_the_mixture(engine):
-    """A3's table: from Θ^ of u_i and w_i, with the proximal centre u_i."""
+    """From Θ^ of u_i and w_i, with the proximal centre u_i."""
     task, world = task_of(), ragged()
     recipe = Recipe(batch=0, lr=0.1, epochs=2)
     options = {"eta": 5.0, "max_ala_epochs": 3, "p": 2}

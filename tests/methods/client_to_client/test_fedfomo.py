@@ -146,7 +146,7 @@ def test_losses_are_taken_in_evaluation_mode():
     assert all(w != 0 for w in expected)
 
 
-# --------------------------------------------------------------------- the update (D-F1 to D-F3)
+# ------------------------------------------------------------------------------------ the update
 
 
 def _update(method, message, state, data):
@@ -173,7 +173,7 @@ def _axes_offer(order=("a", "b", "c"), filled=(True, True, True)) -> dict:
 
 
 def test_normalised_weights_by_hand():
-    """D-F1. w* >= 0, sum 1: row 3; L(0) - L(axis) = 3 slope - 1/2 = 2.5, 1, -3.5 at distance 1."""
+    """w* >= 0, sum 1: row 3; L(0) - L(axis) = 3 slope - 1/2 = 2.5, 1, -3.5 at distance 1."""
     task, state = _axes()
     data = data_of(rows_of([[3.0]]), 0)
     weights, new = _update(fedfomo(task, M=4), _axes_offer(), state, data)
@@ -185,7 +185,7 @@ def test_normalised_weights_by_hand():
 
 
 def test_no_helpful_candidate_gives_weights_that_add_up_to_0():
-    """D-F1. Row 0: every axis is worse than the origin, w = -1/2 each."""
+    """Row 0: every axis is worse than the origin, w = -1/2 each."""
     task, state = _axes()
     data = data_of(rows_of([[0.0]]), 0)
     weights, new = _update(fedfomo(task, M=4), _axes_offer(), state, data)
@@ -195,7 +195,7 @@ def test_no_helpful_candidate_gives_weights_that_add_up_to_0():
 
 @pytest.mark.parametrize("factor", [0.01, 3.0])
 def test_the_scale_of_the_losses_does_not_matter(factor):
-    """D-F1. All losses times c > 0: raw weights scale, w* does not."""
+    """All losses times c > 0: raw weights scale, w* does not."""
     data = data_of(rows_of([[3.0]]), 0)
     found = []
     for c in (1.0, factor):
@@ -208,7 +208,7 @@ def test_the_scale_of_the_losses_does_not_matter(factor):
 
 
 def test_candidates_in_another_order_get_their_weights_in_that_order():
-    """D-F1. Permuting candidates permutes w*."""
+    """Permuting candidates permutes w*."""
     task, state = _axes()
     data = data_of(rows_of([[3.0]]), 0)
     method = fedfomo(task, M=4)
@@ -231,7 +231,7 @@ def test_slots_that_were_not_filled_do_not_count():
 
 @pytest.mark.parametrize("rollback", [True, False])
 def test_the_own_model_as_the_only_candidate(rollback):
-    """D-F2. A better theta_cur is taken, a worse one is rolled back to theta_base (exact)."""
+    """A better theta_cur is taken, a worse one is rolled back to theta_base (exact)."""
     task = one_number()
     data = data_of(rows_of([[3.0]]), 0)
     method = fedfomo(task, M=1, rollback=rollback)
@@ -244,7 +244,7 @@ def test_the_own_model_as_the_only_candidate(rollback):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_alone_it_is_local_while_the_validation_loss_falls(engine):
-    """D-F2. M = 1 equals Local iff the validation loss falls in every round."""
+    """M = 1 equals Local iff the validation loss falls in every round."""
     task = one_number()
     # validation rows beyond the training mean: every step helps; before it: the second does not
     helpful = rows_of([[2.0], [7.0, 8.0, 9.0]], [[3.0], [9.0]])
@@ -262,7 +262,7 @@ def test_alone_it_is_local_while_the_validation_loss_falls(engine):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_alone_without_rollback_it_is_local(engine):
-    """D-F2. rollback = False: always Local; with rollback it is not (training overfits here)."""
+    """rollback = False: always Local; with rollback it is not (training overfits here)."""
     task, world = task_of(), ragged(val=2)
     recipe = Recipe(epochs=5, lr=0.5)
     alone = simulate(local(task, recipe=recipe), world, task, engine=engine)
@@ -276,7 +276,6 @@ def test_alone_without_rollback_it_is_local(engine):
 
 
 def test_a_worse_candidate_has_no_share_and_a_single_better_one_all():
-    """D-F3."""
     task = one_number()
     data = data_of(rows_of([[3.0]]), 0)
     state = {"base": number(1.0), "cur": number(0.5)}  # the own model is worse
@@ -287,7 +286,7 @@ def test_a_worse_candidate_has_no_share_and_a_single_better_one_all():
 
 
 def test_distances_between_models():
-    """A5-2. At distance (3, 4) the l2 norm divides by 5, the l1 norm by 7."""
+    """At distance (3, 4) the l2 norm divides by 5, the l1 norm by 7."""
     task = numbers({"a": 0.0, "b": 0.0}, lambda p, x: (p["a"] + p["b"] - x) ** 2 / 2)
     zero = task.init(torch.tensor(0))
     value = {"a": torch.tensor([3.0]), "b": torch.tensor([4.0])}
@@ -299,7 +298,7 @@ def test_distances_between_models():
         assert weights.tolist() == pytest.approx([0.0, 24.5 / length], rel=1e-5)
 
 
-# ----------------------------------------------------------------- who is offered (D-F4 and D-F5)
+# --------------------------------------------------------------------------------- who is offered
 
 
 def _server(clients: int, affinity, fresh=None) -> dict:
@@ -322,7 +321,7 @@ AFFINITY = [[9.0, 1.0, 4.0, 3.0, 2.0]] * 5
 
 
 def test_exploring_ends_after_six_rounds():
-    """D-F4. eps_t = max(0, 0.3 - 0.05 t): never from round 6 on, rarely before."""
+    """eps_t = max(0, 0.3 - 0.05 t): never from round 6 on, rarely before."""
     method = fedfomo(one_number(), M=2)
     server = _server(5, AFFINITY)
     other = {t: sum(_offered(method, server, 0, t, k) != [2] for k in range(400)) for t in (0, 5)}
@@ -374,7 +373,7 @@ def test_only_fresh_models_are_offered():
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_with_everybody_offered_affinity_does_not_matter(engine):
-    """D-F4. eps0 = 0, M = N, full participation: the result does not depend on P."""
+    """eps0 = 0, M = N, full participation: the result does not depend on P."""
     task, world = task_of(), ragged()
     maker = torch.Generator().manual_seed(5)
     for M, equal in ((6, True), (2, False)):
@@ -389,7 +388,7 @@ def test_with_everybody_offered_affinity_does_not_matter(engine):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_affinity_changes_for_active_clients_and_evaluated_columns_only(engine):
-    """D-F5, with partial participation: candidates are the uploads of the round before."""
+    """With partial participation candidates are the uploads of the round before."""
     task, world = task_of(), ragged()
     sim = simulate(fedfomo(task, M=4), world, task, engine=engine)
     size = 4 * 51
@@ -414,7 +413,7 @@ def test_affinity_changes_for_active_clients_and_evaluated_columns_only(engine):
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("eps0", [0.0, 1.0])
 def test_a_weight_is_booked_to_the_client_whose_model_it_is(engine, eps0):
-    """D-F5. The server knows whom it offered, also where luck chose (exploring, or ties)."""
+    """The server knows whom it offered, also where luck chose (exploring, or ties)."""
     means = [2.0, 4.0, 6.0, 8.0, 10.0, 12.0, 14.0]
     rows = [3.3, 5.3, 1.3, 7.3, 2.3, 9.3, 4.3]  # r = m/4 would be worth nothing
     world = rows_of([[m] for m in means], [[r] for r in rows])
@@ -448,7 +447,7 @@ def test_the_server_keeps_the_last_upload_of_everyone(engine):
 
 @pytest.mark.usefixtures("double")
 def test_normalised_affinities_by_hand():
-    """A5-4. As in the first example, but P gets w / |sum w|: 2.5/3.5, 1/3.5; 5.5/9.5, 4/9.5."""
+    """As in the first example, but P gets w / |sum w|: 2.5/3.5, 1/3.5; 5.5/9.5, 4/9.5."""
     task = one_number()
     method = fedfomo(task, M=2, p_update="normalised", recipe=HALF)
     sim = simulate(method, two_clients(), task)

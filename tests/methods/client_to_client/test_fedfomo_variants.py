@@ -75,12 +75,12 @@ def test_strangers_and_equals(engine):
     assert not report.notes["candidate_weight"].any()
 
 
-# ------------------------------------------------------------------------------------------- D-F7
+# ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_identical_uploads_leave_the_mean(engine):
-    """D-F7. Clients with the same rows: w_n = 0 and θ_new = mean, up to rounding."""
+    """Clients with the same rows: w_n = 0 and θ_new = mean, up to rounding."""
     task, world = task_of(), ragged([24])
     one = world.data(torch.tensor([0]))
     rows = [one.rows[0].numpy()] * 4
@@ -100,7 +100,7 @@ def test_identical_uploads_leave_the_mean(engine):
 
 @pytest.mark.usefixtures("double")
 def test_means_tell_every_model():
-    """D-F7. θ_n = N mean - (N - 1) mean without n, among those who uploaded."""
+    """θ_n = N mean - (N - 1) mean without n, among those who uploaded."""
     task, world = task_of(), ragged()
     method = fedfomo_ma(task, recipe=RECIPE)
     sim = simulate(method, world, task)
@@ -136,7 +136,7 @@ def test_the_new_model_is_the_formula():
         assert gap(model, expected) < 1e-10
 
 
-# ------------------------------------------------------------------------------------ bytes (D-B1)
+# ------------------------------------------------------------------------------------------- bytes
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -111,7 +111,7 @@ def test_two_clients_and_a_network_by_hand(engine):
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("cohort", [[2], [0, 2, 3]])
 def test_the_pulled_back_update_is_the_true_gradient(engine, cohort):
-    """D-X7. One plain inner step: J^T d = inner lr * gradient of the mean loss, through the net."""
+    """One plain inner step: J^T d = inner lr * gradient of the mean loss, through the net."""
     task, world = task_of(), ragged()
     rate = 0.2
     method = pfedhn(task, hidden=16, lr=1.0, recipe=Recipe(batch=0, lr=rate), **PLAIN)
@@ -145,7 +145,7 @@ def test_the_pulled_back_update_is_the_true_gradient(engine, cohort):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_table_is_local(engine):
-    """D-X7. Look-up table, lr 1, one client a step as in the official code: Local.
+    """Look-up table, lr 1, one client a step as in the official code: Local.
 
     With a cohort of m the gradient is a mean, so that lr m is needed; lr 1 is not Local then.
     """

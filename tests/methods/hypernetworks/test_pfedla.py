@@ -147,13 +147,13 @@ def test_heuristic_by_hand(engine):
     assert heads["1"]["weight"][..., 0].tolist() == [[0, 0], near(-0.2625, 0.2625)]
 
 
-# ------------------------------------------------------------------------------- weights (D-L1)
+# -------------------------------------------------------------------------------------- weights
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("norm", NORMS)
 def test_rows_stay_in_the_simplex(norm, engine):
-    """D-L1. And they do move."""
+    """And they do move."""
     task, world = _task(), ragged()
     method = pfedla(task, normalisation=norm, hn_lr=0.5, recipe=RECIPE, **SMALL)
     sim = simulate(method, world, task, engine=engine)
@@ -175,7 +175,7 @@ def _fixed_weights(sim, logits: torch.Tensor) -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_own_weights_only_is_local(engine):
-    """D-L1. η = 0 and one-hot weights. θ_bar + (θ - θ_bar) rounds, hence a tolerance."""
+    """η = 0 and one-hot weights. θ_bar + (θ - θ_bar) rounds, hence a tolerance."""
     task, world = _task(), ragged()
     ours = simulate(pfedla(task, hn_lr=0.0, recipe=RECIPE, **SMALL), world, task, engine=engine)
     _fixed_weights(ours, 500 * torch.eye(6))
@@ -189,7 +189,7 @@ def test_own_weights_only_is_local(engine):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_weights_by_rows_is_fedavg(engine):
-    """D-L1. α_ij = n_j/Σ n, everybody there: every θ_bar is FedAvg's model."""
+    """α_ij = n_j/Σ n, everybody there: every θ_bar is FedAvg's model."""
     task, world = _task(), ragged()
     ours = simulate(pfedla(task, hn_lr=0.0, recipe=RECIPE, **SMALL), world, task, engine=engine)
     _fixed_weights(ours, world.train.n.log().expand(6, 6))
@@ -201,13 +201,13 @@ def test_weights_by_rows_is_fedavg(engine):
             assert gap(model, theirs.server["params"]) < 1e-6
 
 
-# --------------------------------------------------------------- the sign of the step (D-L2, D-L3)
+# ---------------------------------------------------------------------------- the sign of the step
 
 
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("engine", ENGINES)
 def test_nothing_learnt_nothing_taught(engine, norm):
-    """D-L2. Δ = 0 leaves the hypernetworks as they are."""
+    """Δ = 0 leaves the hypernetworks as they are."""
     task, world = _task(), ragged()
     method = pfedla(task, normalisation=norm, hn_lr=10.0, recipe=replace(RECIPE, lr=0.0), **SMALL)
     sim = simulate(method, world, task, engine=engine)
@@ -251,7 +251,7 @@ def _slopes(task, world, hn_lr, norm, make=pfedla) -> list[float]:
 @pytest.mark.usefixtures("double")
 @pytest.mark.parametrize("norm", NORMS)
 def test_the_hypernetworks_descend(norm):
-    """D-L2. The step goes down the client's own loss; with the public codes' sign it goes up."""
+    """The step goes down the client's own loss; with the public codes' sign it goes up."""
     task, world = _task(), ragged()
     ours = _slopes(task, world, 1e-3, norm)
     wrong = _slopes(task, world, -1e-3, norm)
@@ -294,7 +294,7 @@ def _toy(hn_lr: float, norm: str = "softmax") -> tuple[torch.Tensor, list[float]
 
 
 def test_the_best_model_gets_all_the_weight():
-    """D-L3. α goes to the one-hot vector of model 2, and the loss falls all the way."""
+    """α goes to the one-hot vector of model 2, and the loss falls all the way."""
     weights, losses = _toy(1.0)
     assert float(weights[2]) > 0.99
     assert losses[-1] < 1e-3 < losses[0]
@@ -302,19 +302,19 @@ def test_the_best_model_gets_all_the_weight():
 
 
 def test_with_the_other_sign_it_gets_none():
-    """D-L3. What both public codes do: the loss climbs, and model 2 loses all its weight."""
+    """What both public codes do: the loss climbs, and model 2 loses all its weight."""
     weights, losses = _toy(-1.0)
     assert float(weights[2]) < 0.01
     assert losses[-1] > losses[0]
 
 
-# ------------------------------------------------------------------------------- HeurpFedLA (D-L4)
+# -------------------------------------------------------------------------------------- HeurpFedLA
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("norm", NORMS)
 def test_keeping_nothing_is_pfedla(norm, engine):
-    """D-L4. k = 0, exactly."""
+    """k = 0, exactly."""
     task, world = _task(), ragged()
     options = {"normalisation": norm, "hn_lr": 0.1, "recipe": RECIPE, **SMALL}
     found = []
@@ -329,7 +329,7 @@ def test_keeping_nothing_is_pfedla(norm, engine):
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("k", [3, 8])
 def test_keeping_everything_is_local(k, engine):
-    """D-L4. k = n, exactly, and nothing is sent down. The hypernetworks learn nothing."""
+    """k = n, exactly, and nothing is sent down. The hypernetworks learn nothing."""
     task, world = _task(), ragged()
     ours = simulate(heurpfedla(task, k=k, recipe=RECIPE, **SMALL), world, task, engine=engine)
     theirs = simulate(local(task, recipe=RECIPE), world, task, engine=engine)
@@ -347,7 +347,7 @@ def test_keeping_everything_is_local(k, engine):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_retained_blocks_are_the_own(engine):
-    """D-L4. The k blocks with the largest self-weight are the client's, the others as written."""
+    """The k blocks with the largest self-weight are the client's, the others as written."""
     task, world = _task(), ragged()
     k0, k1 = (
         simulate(
@@ -371,7 +371,7 @@ def test_retained_blocks_are_the_own(engine):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_ties_go_to_the_lower_block(engine):
-    """A4: all self-weights are 1/6; the blocks next to the input are kept."""
+    """All self-weights are 1/6; the blocks next to the input are kept."""
     task, world = _task(), ragged()
     for k, sent in ((1, 30 + 18), (2, 18)):
         sim = simulate(heurpfedla(task, k=k, recipe=RECIPE, **SMALL), world, task, engine=engine)
@@ -380,12 +380,12 @@ def test_ties_go_to_the_lower_block(engine):
         assert report.down.tolist() == [4 * sent] * 6
 
 
-# ------------------------------------------------------------------------------------ bytes (D-B1)
+# ------------------------------------------------------------------------------------------- bytes
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_bytes(engine):
-    """D-B1. The downlink shrinks with k by the retained blocks, to 0; the uplink never does."""
+    """The downlink shrinks with k by the retained blocks, to 0; the uplink never does."""
     task, world = _task(), ragged()
     sizes = [25, 30, 18]
     downs = []
@@ -424,7 +424,7 @@ def test_only_the_cohort_is_taught(engine):
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("make", [pfedla, heurpfedla])
 def test_running_statistics_stay_with_the_client(make, engine):
-    """A4: buffers neither travel nor are mixed. Parameters: 24 + 6 + 12 + 21 = 63."""
+    """Buffers neither travel nor are mixed. Parameters: 24 + 6 + 12 + 21 = 63."""
     task, world = task_of("norm"), ragged()
     sim = simulate(make(task, recipe=Recipe(batch=8), **SMALL), world, task, engine=engine)
     report = play(sim, 2)[1]

@@ -97,7 +97,7 @@ def _on_part(parts):
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(("factory", "parts"), [(perfedavg_fo, 2), (perfedavg_hf, 3)])
 def test_without_an_inner_step_it_is_fedavg_on_b1(factory, parts, engine):
-    """D-X4. α = 0, β the learning rate: one after another exact; all at once up to rounding."""
+    """α = 0, β the learning rate: one after another exact; all at once up to rounding."""
     task, world = task_of(), ragged()
     recipe = Recipe(batch=parts * 4, lr=0.1)
     plain_one = fedavg(task, recipe=recipe, gradient=_on_part(parts))
@@ -128,7 +128,7 @@ def test_beta_0_takes_the_recipes_learning_rate():
 
 @pytest.mark.usefixtures("double")
 def test_hessian_free_tends_to_the_exact_meta_gradient():
-    """D-X4. (I - α H(w; b2)) ∇F(w~; b1) by autograd; the error falls with d²."""
+    """(I - α H(w; b2)) ∇F(w~; b1) by autograd; the error falls with d²."""
     task, world = task_of(), ragged()
     w = random_like(task.init(rng.key(1)), 3)
     batch = next(data_of(world, 1).batches(12, rng.key(2)))

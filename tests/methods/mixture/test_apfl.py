@@ -113,7 +113,7 @@ def test_the_weight_stays_between_0_and_1_and_moves():
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_absent_clients_keep_model_and_weight(engine):
-    """D-P2. Their mixture follows the global model all the same."""
+    """Their mixture follows the global model all the same."""
     task, world = task_of("norm"), ragged()
     sim = simulate(apfl(task), world, task, engine=engine)
     play(sim)

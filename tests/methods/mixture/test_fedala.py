@@ -101,13 +101,13 @@ def test_weights_are_clipped_by_hand(engine):
         assert find(sim.states.rows, "weight")["b"].tolist() == weight
 
 
-# ------------------------------------------------------------------------------- reductions (D-A1)
+# -------------------------------------------------------------------------------------- reductions
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("net", ["mlp", "norm"])
 def test_switched_off_it_is_fedavg(engine, net):
-    """D-A1. eta = 0 (W stays 1) or p = 0: FedAvg; with the defaults it is not."""
+    """eta = 0 (W stays 1) or p = 0: FedAvg; with the defaults it is not."""
     task, world = task_of(net), ragged()
     average = simulate(fedavg(task), world, task, engine=engine)
     play(average, COHORTS)
@@ -136,7 +136,7 @@ def _frozen_at_zero(task: Task) -> object:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_with_weights_0_it_is_local(engine):
-    """D-A1. W = 0 and p = n: every client goes on from its own model, exact."""
+    """W = 0 and p = n: every client goes on from its own model, exact."""
     task, world = task_of(), ragged()
     sims = [simulate(m, world, task, engine=engine) for m in (_frozen_at_zero(task), local(task))]
     for sim in sims:
@@ -152,7 +152,7 @@ def test_with_weights_0_it_is_local(engine):
 
 
 def test_with_weights_0_late_clients_are_local_too():
-    """D-A1 and A3 (init Theta_i = Theta^0). The same where some clients join after round 0."""
+    """From Theta_i = Theta^0: the same where some clients join after round 0."""
     task, world = task_of(), ragged()
     method = _frozen_at_zero(task)
     sims = [simulate(m, world, task, engine="sequential") for m in (method, local(task))]
@@ -163,7 +163,7 @@ def test_with_weights_0_late_clients_are_local_too():
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_single_client_is_local(engine):
-    """D-A5. N = 1: the global model is the own one."""
+    """N = 1: the global model is the own one."""
     task, world = task_of(), ragged([23])
     sims = [simulate(m(task), world, task, engine=engine) for m in (fedala, local)]
     for sim in sims:
@@ -194,7 +194,7 @@ def _adapt(part: Probe, received: Params, memory: Tree, data: Data, key: int = 0
 
 @pytest.mark.parametrize("p", [1, 2])
 def test_every_entry_lies_between_own_and_received(p):
-    """D-A2. W in [0, 1], Theta^ between the two models, lower blocks as received; W did move."""
+    """W in [0, 1], Theta^ between the two models, lower blocks as received; W did move."""
     task, world = task_of(), ragged()
     received = task.init(torch.tensor(1))
     own = random_like(received, seed=1)
@@ -222,7 +222,7 @@ def test_every_entry_lies_between_own_and_received(p):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_weights_of_a_run_stay_in_the_unit_interval_and_move(engine):
-    """D-A2, in a run with default options."""
+    """In a run with default options."""
     task, world = task_of(), ragged()
     sim = simulate(fedala(task), world, task, engine=engine)
     play(sim, 4)
@@ -233,7 +233,7 @@ def test_weights_of_a_run_stay_in_the_unit_interval_and_move(engine):
 
 
 def test_the_same_model_is_left_alone():
-    """D-A3. Theta_i = Theta: Theta, W and the flag come back as they were."""
+    """Theta_i = Theta: Theta, W and the flag come back as they were."""
     task, world = task_of("norm"), ragged()
     received = task.init(torch.tensor(1))
     # running statistics are nobody's own, they do not count as a difference
@@ -248,7 +248,7 @@ def test_the_same_model_is_left_alone():
 
 
 def test_differences_that_cancel_count():
-    """A3-5. The first tensor's differences add up to 0: the models differ all the same."""
+    """The first tensor's differences add up to 0: the models differ all the same."""
     task, world = task_of(), ragged()
     received = task.init(torch.tensor(1))
     own = {k: v.clone() for k, v in received.items()}
@@ -262,7 +262,7 @@ def test_differences_that_cancel_count():
 
 @pytest.mark.parametrize("eta", [0.05, 1.0])
 def test_one_batch_is_autograd_through_the_weights(eta):
-    """D-A4. W <- clip(W - eta dLoss/dW) with autograd through a + (b - a) W."""
+    """W <- clip(W - eta dLoss/dW) with autograd through a + (b - a) W."""
     task, world = task_of(), ragged()
     received = task.init(torch.tensor(1))
     own = random_like(received, seed=2, spread=1.0)
@@ -284,7 +284,7 @@ def test_one_batch_is_autograd_through_the_weights(eta):
 
 @pytest.mark.parametrize("net", ["mlp", "norm"])
 def test_nothing_but_the_result_changes(net):
-    """D-A6. Received and own model, the memory and the data are as before; so are statistics."""
+    """Received and own model, the memory and the data are as before; so are statistics."""
     task, world = task_of(net), ragged()
     received = task.init(torch.tensor(1))
     own = random_like(received, seed=3)
@@ -371,7 +371,7 @@ def test_the_rows_are_redrawn(contiguous):
 
 
 def test_blocks_are_counted_from_the_output():
-    """A3-6. p counts blocks; there are two, and more than there are is all of them."""
+    """P counts blocks; there are two, and more than there are is all of them."""
     task, world = task_of(), ragged()
     for p, names in ((1, task.head), (2, task.top(2)), (7, task.top(2))):
         sim = simulate(fedala(task, p=p), world, task)
@@ -379,7 +379,7 @@ def test_blocks_are_counted_from_the_output():
 
 
 def test_each_client_starts_when_it_first_has_something_to_adapt():
-    """A3-2. The flag is the client's own, not the round's."""
+    """The flag is the client's own, not the round's."""
     task, world = task_of(), ragged()
     sim = simulate(fedala(task), world, task)
     flags = []
@@ -394,7 +394,7 @@ def test_each_client_starts_when_it_first_has_something_to_adapt():
 
 
 def test_evaluation_adapts_without_leaving_a_trace():
-    """A3: W and the flag are those of training only."""
+    """W and the flag are those of training only."""
     task, world = task_of(), ragged()
     sim = simulate(fedala(task), world, task)
     play(sim)

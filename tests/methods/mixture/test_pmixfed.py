@@ -131,13 +131,13 @@ def test_aggregation_can_look_at_the_ratio():
     assert sim.server["shared"]["b"] == near((1 - 2 * mu) * 3.25 + 2 * mu * 4.875)
 
 
-# ------------------------------------------------------------------------------- limits (D-M3 to 6)
+# ------------------------------------------------------------------------------------------- limits
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("how", ["option", "patch"])
 def test_without_mixing_clients_train_alone_and_g_stands_still(how, engine, monkeypatch):
-    """D-M3. μ = 0 in both stages, exactly."""
+    """μ = 0 in both stages, exactly."""
     task, world = _task(), ragged()
     options = FROZEN if how == "option" else {}
     if how == "patch":
@@ -154,7 +154,7 @@ def test_without_mixing_clients_train_alone_and_g_stands_still(how, engine, monk
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("how", ["option", "patch"])
 def test_with_a_factor_of_one_it_is_fedper_and_not_fedavg(how, engine, monkeypatch):
-    """D-M4. All blocks but the head follow FedAvg; the head is never taken over."""
+    """All blocks but the head follow FedAvg; the head is never taken over."""
     task, world = _task(), ragged()
     options = FULL if how == "option" else {}
     if how == "patch":
@@ -175,7 +175,7 @@ def test_with_a_factor_of_one_it_is_fedper_and_not_fedavg(how, engine, monkeypat
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("policy", ["sigmoid", "dynamic", "random"])
 def test_both_stages_off_is_fedavg(policy, engine):
-    """D-M5. λ_b = 1 and λ_a = 0, exactly, whatever the policy."""
+    """λ_b = 1 and λ_a = 0, exactly, whatever the policy."""
     task, world = _task(), ragged()
     off = {"use_broadcast_mix": False, "use_aggregation_mix": False, "mix_policy": policy}
     ours = simulate(pmixfed(task, recipe=RECIPE, **off), world, task, engine=engine)
@@ -189,7 +189,7 @@ def test_both_stages_off_is_fedavg(policy, engine):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_no_download_is_local_and_no_aggregation_freezes(engine):
-    """D-M5. λ_b = 0: clients are alone, though G follows them; λ_a = 1: G stands still."""
+    """λ_b = 0: clients are alone, though G follows them; λ_a = 1: G stands still."""
     task, world = _task(), ragged()
     deaf = pmixfed(task, recipe=RECIPE, **FROZEN, use_aggregation_mix=False)
     deaf = simulate(deaf, world, task, engine=engine)
@@ -209,7 +209,7 @@ def test_no_download_is_local_and_no_aggregation_freezes(engine):
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("policy", ["sigmoid", "dynamic", "gradual", "random", "random_adaptive"])
 def test_a_client_that_was_never_there_gets_g_as_it_is(policy, engine):
-    """D-M6. L = G: mixing changes nothing, in the first round and at a cold start."""
+    """L = G: mixing changes nothing, in the first round and at a cold start."""
     task, world = _task(), ragged()
     sim = simulate(pmixfed(task, mix_policy=policy, recipe=RECIPE), world, task, engine=engine)
     assert all(same(model, sim.initial) for model in models(sim).values())
@@ -277,7 +277,7 @@ def test_uniform_weights():
         assert sim.server["shared"]["w"] == near(expected)
 
 
-# ------------------------------------------------------------------------------------ bytes (D-B1)
+# ------------------------------------------------------------------------------------------- bytes
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -311,7 +311,7 @@ def _mixed(sizes=(40, 31, 24, 13, 9, 7), *, lone=(3, 4, 5), engine="sequential",
 @pytest.mark.parametrize("policy", ["sigmoid", "random"])
 @pytest.mark.parametrize("engine", ENGINES)
 def test_equal_depths_are_the_plain_path(engine, policy):
-    """D-M7. `whole=` the own network changes nothing."""
+    """`whole=` the own network changes nothing."""
     task, world = _task(), ragged()
     options = {"mix_policy": policy, "recipe": RECIPE}
     plain = simulate(pmixfed(task, **options), world, task, engine=engine)
@@ -323,7 +323,7 @@ def test_equal_depths_are_the_plain_path(engine, policy):
 
 
 def test_groups_of_equal_depth_are_the_plain_path():
-    """D-M7. Exactly, where clients are added up in the same order (largest first)."""
+    """Exactly, where clients are added up in the same order (largest first)."""
     sizes = (40, 31, 24, 13, 9, 7)
     task, world = _task(), ragged(sizes)
     make = lambda **more: pmixfed(task, recipe=RECIPE, **more)
@@ -343,7 +343,7 @@ def test_groups_of_equal_depth_are_the_plain_path():
 @pytest.mark.parametrize("renormalise", [False, True])
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_block_that_nobody_has_keeps_its_value(engine, renormalise):
-    """D-M7. Shallow clients alone teach the first block only."""
+    """Shallow clients alone teach the first block only."""
     sim, _, _ = _mixed(engine=engine, renormalise=renormalise)
     play(sim)
     before = tree.map(torch.clone, sim.server["shared"])

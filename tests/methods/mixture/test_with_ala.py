@@ -132,7 +132,7 @@ def test_fedrep_by_hand(engine):
     assert sim.server["shared"]["c"] == near(0.7918989957238927)
 
 
-# --------------------------------------------------------------------------------- limits (D-A)
+# --------------------------------------------------------------------------------------- limits
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -153,7 +153,7 @@ def test_without_blocks_it_is_the_host(host, engine):
 
 @pytest.mark.parametrize("host", HOSTS)
 def test_with_weights_of_one_it_is_the_host(host):
-    """D-A1. η = 0: W stays 1, and what is received is taken."""
+    """η = 0: W stays 1, and what is received is taken."""
     task, world = task_of(), ragged()
     found = []
     for method in (
@@ -215,13 +215,13 @@ def _prox_centre(host: str, option: str) -> dict[str, float]:
 
 
 def test_centre_of_fedprox_is_the_received_model():
-    """D-A and A3's table: local SGD with the proximal centre w, not Θ^."""
+    """Local SGD with the proximal centre w, not Θ^."""
     apart = _prox_centre("fedprox", "mu")
     assert apart["received"] < 0.3 * apart["adapted"]
 
 
 def test_centre_of_ditto_is_the_adapted_model():
-    """A3's table: Θ^ is the anchor of v."""
+    """Θ^ is the anchor of v."""
     apart = _prox_centre("ditto", "lam")
     assert apart["adapted"] < 0.3 * apart["received"]
 
@@ -242,7 +242,7 @@ def test_fedrep_weighs_the_top_of_the_body_and_leaves_heads_alone(engine):
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize(("host", "sent"), [("fedprox", 51), ("ditto", 51), ("fedrep", 30)])
 def test_bytes_are_the_hosts(host, sent, engine):
-    """D-B1. W never travels."""
+    """W never travels."""
     task, world = task_of(), ragged()
     sim = simulate(find_method(f"{host}+ala")(task, **QUICK), world, task, engine=engine)
     for report in play(sim, COHORTS[:3]):

@@ -37,13 +37,13 @@ def factor(delta: float, accuracy: float) -> float:
     return float(mix_factor(torch.tensor(delta), torch.tensor(accuracy)))
 
 
-# ------------------------------------------------------------------------- ramps over depth (D-M1)
+# -------------------------------------------------------------------------------- ramps over depth
 
 
 @pytest.mark.parametrize("n", [1, 2, 5, 15])
 @pytest.mark.parametrize("mu", MUS)
 def test_degrees_fall_from_the_input_to_the_head(mu: float, n: int) -> None:
-    """D-M1. In [0, 1], non-increasing, by μ a block where unclipped; the head is never sent."""
+    """In [0, 1], non-increasing, by μ a block where unclipped; the head is never sent."""
     down = broadcast_degrees(torch.tensor(mu), n).tolist()
     back = aggregation_degrees(torch.tensor(mu), n).tolist()
     assert len(down) == len(back) == n
@@ -67,11 +67,11 @@ def test_degrees_by_hand() -> None:
         assert aggregation_degrees(torch.tensor(mu), 5).tolist() == back
 
 
-# ------------------------------------------------------------------------------ mix factor (D-M2)
+# ------------------------------------------------------------------------------------- mix factor
 
 
 def test_mix_factor() -> None:
-    """D-M2. A half at the start and for equal accuracies; falls with accuracy; bounded."""
+    """A half at the start and for equal accuracies; falls with accuracy; bounded."""
     for accuracy in (0.0, 0.3, 1.0, 2.0, 1000.0):
         assert factor(0, accuracy) == 0.5
     for delta in (0.1, 0.5, 1.0):
@@ -105,12 +105,12 @@ def test_policies() -> None:
     assert all(Mixer(p).random for p in ("random", "random_adaptive"))
 
 
-# ----------------------------------------------------------------------------- Beta numbers (D-M8)
+# ------------------------------------------------------------------------------------ Beta numbers
 
 
 @pytest.mark.parametrize("alpha", [0.1, 1.0, 100.0])
 def test_beta_has_the_right_mean_and_variance(alpha: float) -> None:
-    """D-M8. Mean 1/2 and variance 1/(4 (2α + 1)); symmetric."""
+    """Mean 1/2 and variance 1/(4 (2α + 1)); symmetric."""
     n = 200_000
     x = beta(rng.key(5), n, alpha).double()
     variance = 1 / (4 * (2 * alpha + 1))
@@ -148,7 +148,7 @@ def test_no_alpha_that_is_accepted_gives_nan() -> None:
 
 
 def test_random_adaptive_changes_alpha_in_thirds() -> None:
-    """A1: α = 0.1, 100, 10 in the first, second and last third, and beyond the end."""
+    """Α = 0.1, 100, 10 in the first, second and last third, and beyond the end."""
     assert STAGES == (0.1, 100.0, 10.0)
     mixer = Mixer("random_adaptive")
     for t, alpha in ((0, 0.1), (2, 0.1), (3, 100.0), (5, 100.0), (6, 10.0), (8, 10.0), (9, 10.0)):

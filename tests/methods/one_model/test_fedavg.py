@@ -66,7 +66,7 @@ def test_weights_are_shares_of_the_cohort(engine):
 @pytest.mark.parametrize("chunk", [1, 2, 6])
 @pytest.mark.parametrize("weighting", ["data", "uniform"])
 def test_identical_models_average_to_themselves(chunk, weighting):
-    """D-G1. With lr 0 everybody returns what was sent; weights that add up to 1 give it back."""
+    """With lr 0 everybody returns what was sent; weights that add up to 1 give it back."""
     task = task_of()
     method = fedavg(task, weighting=weighting, recipe=Recipe(lr=0.0))
     sim = simulate(method, ragged(), task, chunk=chunk)
@@ -76,7 +76,7 @@ def test_identical_models_average_to_themselves(chunk, weighting):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_order_of_clients_does_not_matter(engine):
-    """D-G1. On full batches nothing is random, so clients may change their numbers."""
+    """On full batches nothing is random, so clients may change their numbers."""
     task, world = task_of(), ragged()
     order = [3, 0, 5, 1, 4, 2]
     lists = [
@@ -94,7 +94,7 @@ def test_the_order_of_clients_does_not_matter(engine):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_one_full_batch_step_is_a_step_on_the_pooled_rows(engine):
-    """D-G2. Against an ordinary module on everybody's rows at once."""
+    """Against an ordinary module on everybody's rows at once."""
     task, world = task_of(), ragged()
     step = Recipe(batch=0, lr=0.3)
     sim = simulate(fedavg(task, recipe=step), world, task, engine=engine)
@@ -113,7 +113,7 @@ def test_one_full_batch_step_is_a_step_on_the_pooled_rows(engine):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_single_client_is_local(engine):
-    """D-G2. N = 1: exact, one client at a time.
+    """N = 1: exact, one client at a time.
 
     Mapped over clients, a shared model is multiplied in one piece and states one by one, which may
     round otherwise.

@@ -78,7 +78,7 @@ def test_the_pull_is_there_in_fine_tuning_too(engine):
     ("tuned", "plain"), [(fedavg_c, fedavg), (fedprox_c, fedprox)], ids=["fedavg", "fedprox"]
 )
 def test_without_fine_tuning_it_is_the_host(tuned, plain, engine):
-    """D-X1. F = 0: exact; with F > 0 neither the server nor the models are."""
+    """F = 0: exact; with F > 0 neither the server nor the models are."""
     task, world = task_of("norm"), ragged()
     host = simulate(plain(task), world, task, engine=engine)
     play(host, COHORTS)
@@ -91,7 +91,7 @@ def test_without_fine_tuning_it_is_the_host(tuned, plain, engine):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_without_the_pull_fedprox_c_is_fedavg_c(engine):
-    """D-X1 for both stages: mu = 0, exact."""
+    """In both stages: mu = 0, exact."""
     task, world = task_of(), ragged()
     sims = [
         simulate(method, world, task, engine=engine)

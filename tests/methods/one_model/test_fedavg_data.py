@@ -49,7 +49,7 @@ def test_two_clients_by_hand(engine):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_pool_is_counted_once(engine):
-    """D-B1. A client pays for the pool when it first takes part, and never again."""
+    """A client pays for the pool when it first takes part, and never again."""
     task = one_number()
     method = fedavg_data(task, beta=0.5, recipe=HALF)
     sim = simulate(method, _world(), task, engine=engine)
@@ -62,7 +62,7 @@ def test_the_pool_is_counted_once(engine):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_without_a_pool_it_is_fedavg(engine):
-    """D-X1. beta = 0: exact, with FedAvg's bytes; by default it is not."""
+    """beta = 0: exact, with FedAvg's bytes; by default it is not."""
     task, world = task_of("norm"), ragged()
     plain = simulate(fedavg(task), world, task, engine=engine)
     reports = play(plain, COHORTS)

@@ -44,7 +44,7 @@ def test_two_clients_by_hand(engine):
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("net", ["mlp", "norm"])
 def test_without_the_leash_it_is_fedavg(engine, net):
-    """D-X1. mu = 0: exact; with the default mu = 0.1 it is not."""
+    """mu = 0: exact; with the default mu = 0.1 it is not."""
     task, world = task_of(net), ragged()
     recipe = Recipe(epochs=2, momentum=0.5)
     plain = fedavg(task, recipe=recipe)

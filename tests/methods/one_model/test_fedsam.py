@@ -63,7 +63,7 @@ def test_weights_by_data_by_hand(engine):
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("weighting", ["uniform", "data"])
 def test_without_a_radius_it_is_fedavg(engine, weighting):
-    """D-X1. ρ = 0, running statistics included; with ρ > 0 it is not.
+    """ρ = 0, running statistics included; with ρ > 0 it is not.
 
     One after another it is exact. All at once the point of the second gradient is a client's own
     where FedAvg's first one is everybody's, and products of other shapes round otherwise.

@@ -154,7 +154,6 @@ def test_full_batches_are_never_short_ones():
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_absent_clients_keep_their_controls(engine):
-    """D-P2."""
     task, world = task_of("norm"), ragged()
     sim = simulate(scaffold(task), world, task, engine=engine)
     play(sim)

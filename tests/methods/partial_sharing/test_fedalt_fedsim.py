@@ -162,13 +162,13 @@ def test_personal_epochs_are_fedalts_own():
     assert sim.server["shared"]["a"] == near((1.5 + 6.0) / 2)
 
 
-# ---------------------------------------------------------------------------------- limits (D-X5)
+# ----------------------------------------------------------------------------------------- limits
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("make", [fedalt, fedsim])
 def test_everything_shared_is_fedavg(make, engine):
-    """D-X5. No personal part: there is nothing for FedAlt's personal epochs to train."""
+    """No personal part: there is nothing for FedAlt's personal epochs to train."""
     task, world = _task(), ragged()
     for blocks in (3, 7):  # more blocks than there are
         method = make(task, shared_blocks=blocks, weighting="data", recipe=RECIPE)
@@ -184,7 +184,7 @@ def test_everything_shared_is_fedavg(make, engine):
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("phases", ["alt", "sim"])
 def test_nothing_shared_is_local(phases, engine):
-    """D-X5. With everything personal nothing travels."""
+    """With everything personal nothing travels."""
     task, world = _task(), ragged()
     names = all_names(task)
     todo = [Phase(names, 2), Phase([], 2)] if phases == "alt" else [Phase(names, 2)]
@@ -218,7 +218,7 @@ def _fedper(task: Task, world, recipe: Recipe, cohorts) -> tuple[dict, dict]:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_fedsim_with_a_personal_head_is_fedper(engine):
-    """D-X5. Bodies averaged, heads kept, all trained at once."""
+    """Bodies averaged, heads kept, all trained at once."""
     task, world = _task(), ragged()
     method = fedsim(task, shared_blocks=2, weighting="data", recipe=RECIPE)
     sim = simulate(method, world, task, engine=engine)
@@ -243,7 +243,7 @@ def test_fedalt_with_a_personal_head_is_fedrep(engine):
     assert same(*found)
 
 
-# ------------------------------------------------------------------------------------ bytes (D-B1)
+# ------------------------------------------------------------------------------------------- bytes
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -315,7 +315,7 @@ def test_mixing_switched_off_leaves_the_host(name, engine):
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", ["fedalt", "fedsim"])
 def test_without_mixing_clients_are_alone(name, engine, monkeypatch):
-    """D-M3 for the shared blocks: μ = 0 keeps the client's own copy, and G where it was."""
+    """In the shared blocks: μ = 0 keeps the client's own copy, and G where it was."""
     monkeypatch.setattr(mixing, "mix_factor", lambda progress, a: torch.zeros_like(a))
     task, world = _task(), ragged()
     sim = simulate(find_method(f"{name}+mix")(task, recipe=RECIPE), world, task, engine=engine)

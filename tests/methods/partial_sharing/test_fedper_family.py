@@ -118,7 +118,7 @@ def test_fedbn_by_hand(engine):
     assert sim.states.rows["personal"]["b"].tolist() == near(1.18359375, 2.84765625)
 
 
-# ----------------------------------------------------------------------------- limits (D-X5, D-X6)
+# ------------------------------------------------------------------------------------------ limits
 
 
 def _compare(ours, theirs, task, engine, server=True) -> None:
@@ -132,7 +132,7 @@ def _compare(ours, theirs, task, engine, server=True) -> None:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_with_nothing_personal_it_is_fedavg(engine):
-    """D-X5, D-X6. Exact, for networks with BatchNorm and dropout too."""
+    """Exact, for networks with BatchNorm and dropout too."""
     task, even = task_of("norm"), {"weighting": "uniform"}
     _compare(fedper(task, head_blocks=0), fedavg(task), task, engine)
     _compare(fedbabu(task, head_blocks=0, F=0), fedavg(task, **even), task, engine)
@@ -143,7 +143,7 @@ def test_with_nothing_personal_it_is_fedavg(engine):
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("net", ["mlp", "norm"])
 def test_fedbn_is_fedavg_without_batch_norm_only(net, engine):
-    """D-X6. Exact."""
+    """Exact."""
     task, world = task_of(net), ragged()
     sims = [
         simulate(method, world, task, engine=engine)
@@ -156,14 +156,14 @@ def test_fedbn_is_fedavg_without_batch_norm_only(net, engine):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_with_nothing_shared_it_is_local(engine):
-    """D-X5, D-X6. Exact."""
+    """Exact."""
     task = task_of("norm")
     _compare(fedper(task, head_blocks=2), local(task), task, engine, server=False)
     _compare(lg_fedavg(task, global_blocks=0), local(task), task, engine, server=False)
 
 
 def test_fedbabu_with_nothing_shared_only_fine_tunes():
-    """D-X5. Everything is head then, which is never trained: Local is the fine-tuning alone."""
+    """Everything is head then, which is never trained: Local is the fine-tuning alone."""
     task, world = task_of(), ragged()
     sim = simulate(fedbabu(task, head_blocks=2, F=2), world, task)
     play(sim, COHORTS)
@@ -176,7 +176,7 @@ def test_fedbabu_with_nothing_shared_only_fine_tunes():
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_fedsim_with_a_personal_head_is_fedper(engine):
-    """D-X5. Exact."""
+    """Exact."""
     task, world = task_of("norm"), ragged()
     sims = [
         simulate(method, world, task, engine=engine)
@@ -194,7 +194,7 @@ def test_fedsim_with_a_personal_head_is_fedper(engine):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_fedbabus_head_is_constant_to_the_last_bit(engine):
-    """D-X5. Also with momentum and weight decay, and after an evaluation that fine-tunes it."""
+    """Also with momentum and weight decay, and after an evaluation that fine-tunes it."""
     task, world = task_of("norm"), ragged()
     recipe = Recipe(momentum=0.9, weight_decay=0.1, epochs=2)
     sim = simulate(fedbabu(task, F=2, recipe=recipe), world, task, engine=engine)
@@ -230,7 +230,7 @@ def test_fedbabus_global_model_is_tested_before_fine_tuning():
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_bytes_of_three_blocks(engine):
-    """D-B1. Blocks of 20, 20 and 15 numbers."""
+    """Blocks of 20, 20 and 15 numbers."""
     task, world = classification(deep), ragged()
     for method, sent in (
         (fedper(task), 40),
@@ -247,7 +247,7 @@ def test_bytes_of_three_blocks(engine):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_what_belongs_to_batch_norm_never_travels(engine):
-    """D-B1. 75 numbers less 24: scale, shift, running mean and variance of six units."""
+    """75 numbers less 24: scale, shift, running mean and variance of six units."""
     task, world = task_of("norm"), ragged()
     sim = simulate(fedbn(task), world, task, engine=engine)
     (report,) = play(sim)

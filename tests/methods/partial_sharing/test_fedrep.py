@@ -70,7 +70,7 @@ def test_head_epochs_come_before_the_body_by_hand(engine):
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("net", ["mlp", "norm"])
 def test_with_no_head_it_is_fedavg(engine, net):
-    """D-X5. Empty personal part: exact; with a head it is not."""
+    """Empty personal part: exact; with a head it is not."""
     task, world = task_of(net), ragged()
     average = simulate(fedavg(task), world, task, engine=engine)
     play(average, COHORTS)
@@ -84,7 +84,7 @@ def test_with_no_head_it_is_fedavg(engine, net):
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("net", ["mlp", "norm"])
 def test_with_no_body_it_is_local(engine, net):
-    """D-X5. Empty shared part: exact, nothing travels; with a body it is not."""
+    """Empty shared part: exact, nothing travels; with a body it is not."""
     task, world = task_of(net), ragged()
     alone = simulate(local(task, recipe=with_epochs(2)), world, task, engine=engine)
     play(alone, COHORTS)

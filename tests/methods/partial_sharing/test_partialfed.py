@@ -81,7 +81,7 @@ def test_selection_by_hand(engine):
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("net", ["mlp", "norm"])
 def test_with_all_blocks_loaded_it_is_fedavg(net, engine):
-    """D-X12. s = 1; with the default half of the blocks it is not.
+    """s = 1; with the default half of the blocks it is not.
 
     One after another it is exact. All at once the first step is taken from a mixture of the
     client's own where FedAvg's is everybody's, and products of other shapes round otherwise.
@@ -124,7 +124,7 @@ def _on_half_b(method):
 @pytest.mark.parametrize("net", ["mlp", "norm"])
 @pytest.mark.parametrize("s", [0, 1])
 def test_with_a_sure_selection_it_is_fedavg_or_local(s, net, engine):
-    """D-X12. Drawn selections: s = 1 is FedAvg, s = 0 Local, both on half B."""
+    """Drawn selections: s = 1 is FedAvg, s = 0 Local, both on half B."""
     task, world = task_of(net), ragged()
     method = partialfed(task, logit_lr=0.0)
     sim = simulate(_sure(method, 1e4 if s else -1e4), world, task, engine=engine)
@@ -167,7 +167,6 @@ def test_logits_and_weights_learn_from_rows_of_their_own():
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_absent_clients_keep_models_and_logits(engine):
-    """D-P2."""
     task, world = task_of("norm"), ragged()
     sim = simulate(partialfed(task), world, task, engine=engine)
     play(sim)

@@ -149,7 +149,7 @@ def test_normalised() -> None:
         share, any_helps = normalised(torch.tensor(none))
         assert not share.any()
         assert not bool(any_helps)
-    # D-F1: only ratios count, and order goes with the candidates
+    # only ratios count, and order goes with the candidates
     weights = torch.tensor([0.3, -1.0, 0.1, 2.0])
     share = normalised(weights)[0]
     torch.testing.assert_close(normalised(weights * 7)[0], share)

@@ -40,7 +40,6 @@ def test_heads_of_the_public_code() -> None:
 
 @pytest.mark.parametrize("norm", ["softmax", "relu_norm"])
 def test_rows_are_in_the_simplex(norm: str) -> None:
-    """D-L1."""
     for seed in range(20):
         weights = weigh(net(norm, seed), torch.tensor(2), norm)
         assert weights.shape == (BLOCKS, CLIENTS)

@@ -66,7 +66,7 @@ def test_equal_scores_where_nothing_differs() -> None:
 
 
 def test_scores_add_up() -> None:
-    """A2-3: dividing by the dimension alone would not make them sum to 1."""
+    """Dividing by the dimension alone would not make them sum to 1."""
     task = task_of()
     received = task.init(torch.tensor(0))
     own = random_like(received, seed=1)
@@ -85,7 +85,7 @@ def test_scores_add_up() -> None:
 
 
 def test_with_equal_scores_it_is_sam() -> None:
-    """D-U1. |ε| = ρ along g."""
+    """|ε| = ρ along g."""
     eps = perturbation(grads(), scale(1, 1), 0.65)
     assert eps["a"].tolist() == pytest.approx([0.15, 0.0])
     assert eps["b"].tolist() == pytest.approx([-0.2])
@@ -94,7 +94,7 @@ def test_with_equal_scores_it_is_sam() -> None:
 
 
 def test_norm_of_a_block() -> None:
-    """D-U2. ρ ξ_l |g_l| / |g|; a score of 0 leaves its block alone."""
+    """ρ ξ_l |g_l| / |g|; a score of 0 leaves its block alone."""
     eps = perturbation(grads(), scale(0.5, 1.5), 2.6)
     assert norm(tree.pick(eps, BLOCKS[0])) == pytest.approx(2.6 * 0.5 * 5 / 13)
     assert norm(tree.pick(eps, BLOCKS[1])) == pytest.approx(2.6 * 1.5 * 12 / 13)
@@ -115,7 +115,7 @@ def test_other_norms(p: float) -> None:
 
 
 def test_the_printed_exponent_explodes() -> None:
-    """A2-1. With exponent p - 1, |ε| = ρ/|g|; ours is ρ whatever the gradient's length."""
+    """With exponent p - 1, |ε| = ρ/|g|; ours is ρ whatever the gradient's length."""
     for length in (13.0, 1.0, 0.11, 1e-3):
         g = tree.scale(grads(), length / 13)
         mass = sum(float(v.square().sum()) for v in g.values())  # Σ |g_l|_q^q with q = 2
@@ -126,7 +126,7 @@ def test_the_printed_exponent_explodes() -> None:
 
 
 def test_asam() -> None:
-    """A2-2. ρ Λ² g / |Λ g|: here Λ g has the blocks 1 · 5 and 2 · 12."""
+    """Ρ Λ² g / |Λ g|: here Λ g has the blocks 1 · 5 and 2 · 12."""
     eps = perturbation(grads(), scale(1, 2), 1.0, form="asam")
     length = math.hypot(5, 24)
     assert float(eps["b"]) == pytest.approx(-4 / length)
@@ -157,7 +157,7 @@ def test_maps_over_clients() -> None:
 
 @pytest.mark.parametrize("net", ["mlp", "norm"])
 def test_lwsam_with_equal_scores_trains_as_sam(net: str) -> None:
-    """D-U1. Equal to SAM over several steps, dropout and statistics included."""
+    """Equal to SAM over several steps, dropout and statistics included."""
     task, world = task_of(net), ragged()
     params = task.init(torch.tensor(1))
     data, recipe = data_of(world, 3), Recipe(epochs=2, batch=8, lr=0.1)

@@ -59,7 +59,7 @@ def test_epochs_of_its_own_by_hand(engine):
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("epochs", [1, 3])
 def test_without_the_pull_it_is_local(engine, epochs):
-    """D-X2. lam = 0: v_k is Local with s epochs a turn: exact; with lam > 0 it is not."""
+    """lam = 0: v_k is Local with s epochs a turn: exact; with lam > 0 it is not."""
     task, world = task_of("norm"), ragged()
     # everybody is there at first, then not
     cohorts = [range(6), *COHORTS]
@@ -73,7 +73,7 @@ def test_without_the_pull_it_is_local(engine, epochs):
 
 
 def test_without_the_pull_late_clients_are_local_too():
-    """D-X2. The same where some join after round 0: v_k starts from the common initial model."""
+    """The same where some join after round 0: v_k starts from the common initial model."""
     task, world = task_of(), ragged()
     sims = [simulate(m, world, task) for m in (ditto(task, lam=0.0), local(task))]
     for sim in sims:
@@ -84,7 +84,7 @@ def test_without_the_pull_late_clients_are_local_too():
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("lam", [0.0, 0.1, 1.0, 2.0])
 def test_the_global_path_is_fedavg(engine, lam):
-    """D-X2. For every lam: exact."""
+    """For every lam: exact."""
     task, world = task_of("norm"), ragged()
     recipe = Recipe(epochs=2)
     sims = [

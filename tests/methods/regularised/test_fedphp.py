@@ -101,7 +101,7 @@ def test_the_momentum_of_inheritance_grows_and_stops_at_mu():
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_without_distillation_the_global_path_is_fedavg(engine):
-    """D-X9. λ = 0: exact, for every μ; with λ > 0 it is not."""
+    """λ = 0: exact, for every μ; with λ > 0 it is not."""
     task, world = task_of("norm"), ragged()
     plain = simulate(fedavg(task), world, task, engine=engine)
     play(plain, COHORTS)
@@ -114,7 +114,7 @@ def test_without_distillation_the_global_path_is_fedavg(engine):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_without_momentum_the_last_trained_model_is_inherited(engine):
-    """D-X9. μ = 0: H_k = w_k, exactly; with μ > 0 not from the second turn on."""
+    """μ = 0: H_k = w_k, exactly; with μ > 0 not from the second turn on."""
     task, world = task_of("norm"), ragged()
     for mu in (0.0, 0.9):
         sim = simulate(fedphp(task, mu=mu), world, task, engine=engine)
@@ -140,7 +140,6 @@ def test_the_teacher_has_a_say():
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_absent_clients_inherit_nothing(engine):
-    """D-P2."""
     task, world = task_of("norm"), ragged()
     sim = simulate(fedphp(task), world, task, engine=engine)
     play(sim)

@@ -56,7 +56,7 @@ def test_two_clients_by_hand(omega, first, second, engine):
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("omega", ["mean", "lgfedavg"])
 def test_without_the_penalty_it_is_local(omega, engine):
-    """D-X11. c = 0: exact; with c > 0 it is not."""
+    """c = 0: exact; with c > 0 it is not."""
     task, world = task_of("norm"), ragged()
     alone = simulate(local(task), world, task, engine=engine)
     play(alone, COHORTS)
@@ -71,7 +71,7 @@ def test_without_the_penalty_it_is_local(omega, engine):
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("omega", ["mean", "lgfedavg"])
 def test_the_penalty_is_that_of_all_models_together(omega, engine):
-    """D-X11, B21. One step against autograd through c (|W|² + tr(W Ω Wᵀ)), W written out."""
+    """One step against autograd through c (|W|² + tr(W Ω Wᵀ)), W written out."""
     task, world = task_of(), ragged()
     recipe = Recipe(batch=0, lr=0.3)
     sim = simulate(mocha(task, omega=omega, strength=20.0, recipe=recipe), world, task)
@@ -103,7 +103,7 @@ def test_the_penalty_is_that_of_all_models_together(omega, engine):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_bytes(engine):
-    """D-B1. One model down, not everybody's, and one up; the client's entry of Ω once."""
+    """One model down, not everybody's, and one up; the client's entry of Ω once."""
     task, world = task_of(), ragged()
     sim = simulate(mocha(task), world, task, engine=engine)
     met: set[int] = set()
@@ -116,7 +116,7 @@ def test_bytes(engine):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_absent_clients_count_with_their_latest_model(engine):
-    """D-P2. State and server row of the absent: bitwise; the sum is over everybody."""
+    """State and server row of the absent: bitwise; the sum is over everybody."""
     task, world = task_of("norm"), ragged()
     sim = simulate(mocha(task), world, task, engine=engine)
     for cohort in COHORTS:

@@ -71,7 +71,7 @@ def test_where_theta_goes_on_by_hand(engine, warm):
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("net", ["mlp", "conv"])
 def test_with_one_inner_step_it_is_fedavg(net, engine):
-    """D-X3. K = 1, β = 1: w moves as with the learning rate η λ η_p (1e-6)."""
+    """K = 1, β = 1: w moves as with the learning rate η λ η_p (1e-6)."""
     task, world = task_of(net), ragged(image=net == "conv")
     options = {"lam": 10.0, "eta": 0.1, "eta_p": 0.05}
     sims = [
@@ -92,7 +92,7 @@ def test_with_one_inner_step_it_is_fedavg(net, engine):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_epochs_instead_of_batches(engine):
-    """D-X3. R = 0 trains for the recipe's epochs."""
+    """R = 0 trains for the recipe's epochs."""
     task, world = task_of(), ragged()
     sims = [
         simulate(method, world, task, engine=engine)
@@ -108,7 +108,7 @@ def test_epochs_instead_of_batches(engine):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_server_that_does_not_move(engine):
-    """D-X3. β = 0: w is frozen to the last bit, while the θ_k still learn."""
+    """β = 0: w is frozen to the last bit, while the θ_k still learn."""
     task, world = task_of("norm"), ragged()
     sim = simulate(pfedme(task, beta=0.0, R=2, K=2), world, task, engine=engine)
     play(sim, COHORTS)
@@ -118,7 +118,7 @@ def test_a_server_that_does_not_move(engine):
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_theta_stays_with_absent_clients(engine):
-    """D-P2. And the model that is tested is θ, whatever w became meanwhile."""
+    """And the model that is tested is θ, whatever w became meanwhile."""
     task, world = task_of("norm"), ragged()
     sim = simulate(pfedme(task, R=2, K=2), world, task, engine=engine)
     play(sim)
