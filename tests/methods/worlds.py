@@ -26,23 +26,22 @@ from fedtailor.methods.parts.start import Start
 ENGINES = ("sequential", "vectorised")
 HALF = Recipe(batch=0, lr=0.5)  # one step a round on all rows: halves the way to their mean
 
-# The methods that the tables here and in `test_every` know. Add a name, and it has to pass all.
+# One method of each kind, for what is costly to ask of all of them.
 NAMES = ("local", "fedavg", "fedprox", "ditto", "fedrep", "fedala", "fedfomo", "pfedhn")
 
-# What makes a method what it is, and a value that switches it off.
-DEFINING: dict[str, dict[str, Any]] = {
-    "fedprox": {"mu": 0.0},
-    "ditto": {"lam": 0.0},
-    "fedrep": {"head_blocks": 0},
-    "fedala": {"p": 0},
-    "fedfomo": {"M": 1},
-    "pfedhn": {"lr": 0.0},
-}
 # Shorter than by default, where only equality is asked for.
 QUICK: dict[str, dict[str, Any]] = {
     "fedrep": {"head_epochs": 2},
     "fedala": {"max_ala_epochs": 3},
     "pfedhn": {"hidden": 8, "depth": 1},
+    "fedavg-c": {"F": 1},
+    "fedprox-c": {"F": 1},
+    "fedbabu": {"F": 1},
+    "pfedme": {"R": 2, "K": 2},
+    "plgu-grep": {"head_epochs": 1},
+    "plgu-ghn": {"hidden": 8, "depth": 1},
+    "pfedla": {"hidden": 8, "embed": 4, "depth": 1},
+    "heurpfedla": {"hidden": 8, "embed": 4, "depth": 1},
 }
 
 

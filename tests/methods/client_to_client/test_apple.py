@@ -228,3 +228,24 @@ def test_a_rate_of_the_weights_without_one_of_the_core_is_refused():
     with pytest.raises(BadInput, match="lr is 0"):
         apple(task_of(), eta2=0.01, recipe=Recipe(lr=0.0))
     apple(task_of(), eta2=0.0, recipe=Recipe(lr=0.0))
+
+
+# -------------------------------------------------------------- mistakes that public codes make
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_apple_uploads_its_core(engine):
+    """Guards against uploading the personalised model Σ p_ij c_j in the core's place."""
+    task, world = task_of(), ragged()
+    sim = simulate(apple(task), world, task, engine=engine)
+    play(sim, 2)
+    before = snapshot(sim)
+    (report,) = play(sim, 1)
+    assert same(sim.server["cores"], sim.states.rows["core"])
+    for client, model in models(sim).items():
+        core = tree.index(sim.server["cores"], int(client))
+        assert gap(core, model) > 1e-3
+        # the core takes short steps, of p_ii: it stays near what it was, and the model does not
+        old = tree.index(before["server"]["cores"], int(client))
+        assert gap(core, old) < gap(model, old)
+    assert report.up.tolist() == [4 * 51] * 6

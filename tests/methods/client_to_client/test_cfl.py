@@ -1,5 +1,7 @@
 """CFL: clients are split into clusters when their updates pull apart."""
 
+import inspect
+
 import pytest
 import torch
 
@@ -212,3 +214,50 @@ def test_bytes(engine):
         for report in play(sim, COHORTS[:2]):
             assert report.down.tolist() == report.up.tolist() == [4 * sigma] * len(report.ids)
     assert tree.leaves(sim.states.rows) == []
+
+
+# -------------------------------------------------------------- mistakes that public codes make
+
+
+def _updates(groups: dict[int, tuple[float, float]]) -> tuple[torch.Tensor, Upload]:
+    ids = torch.tensor(sorted(groups))
+    rows = torch.tensor([groups[i] for i in sorted(groups)])
+    return ids, Upload(each={"update": {"w": rows}})
+
+
+def test_clusters_are_ids_not_positions():
+    """Guards against halves kept as positions inside the cluster: {1, 4, 5, 7} has positions 0..3.
+
+    The first split makes {1, 4, 5, 7}, whose halves {1, 5} and {4, 7} are at the positions 0, 2
+    and 1, 3: kept as positions they would be the clients 0, 2 and 1, 3.
+    """
+    plane: Task = one_number()._replace(init=lambda key: {"w": torch.zeros(2)})
+    method = cfl(plane, e1=10.0, e2=0.5, first_split=0)
+    server = method.init(8, {"w": torch.zeros(2)}, torch.tensor(0))
+    right, left, up, down = (1.0, 0.0), (-1.0, 0.0), (0.0, 1.0), (0.0, -1.0)
+    first = {i: right if i in (1, 4, 5, 7) else left for i in range(8)}
+    server = method.receive(server, *_updates(first), turn_of(1))
+    members = lambda c: set((server["cluster"] == c).nonzero().flatten().tolist())
+    mine = int(server["cluster"][1])
+    assert members(mine) == {1, 4, 5, 7}
+    assert members(int(server["cluster"][0])) == {0, 2, 3, 6}
+    # those of the other cluster agree and move too little to be split
+    still = dict.fromkeys((0, 2, 3, 6), (0.01, 0.0))
+    second = still | {1: up, 5: up, 4: down, 7: down}
+    server = method.receive(server, *_updates(second), turn_of(2))
+    assert members(int(server["cluster"][1])) == {1, 5}
+    assert members(int(server["cluster"][4])) == {4, 7}
+    assert members(int(server["cluster"][0])) == {0, 2, 3, 6}
+    # and whose model moves is decided by ids as well, also when only some are there
+    old = server["models"]["w"].clone()
+    server = method.receive(server, *_updates({4: up, 6: right}), turn_of(3))
+    moved = server["models"]["w"] - old
+    assert moved[server["cluster"][4]].tolist() == [0.0, 1.0]
+    assert moved[server["cluster"][6]].tolist() == [1.0, 0.0]
+    assert moved[server["cluster"][1]].tolist() == [0.0, 0.0]
+
+
+def test_its_defaults_are_the_papers() -> None:
+    """It is FedAvg until it may split."""
+    defaults = {k: p.default for k, p in inspect.signature(cfl).parameters.items()}
+    assert (defaults["e1"], defaults["e2"], defaults["first_split"]) == (0.4, 1.6, 20)

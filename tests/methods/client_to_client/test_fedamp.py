@@ -29,6 +29,7 @@ from tests.methods.worlds import (
     simulate,
     snapshot,
     task_of,
+    turn_of,
     two_clients,
 )
 
@@ -248,3 +249,24 @@ def test_ala_by_hand(engine):
     assert report.notes["ala_weight"].flatten().tolist() == near(0.925, 0.175)
     assert _own(sim) == near(2.221875, 5.559375)
     assert of_models(sim, "w") == near(2.221875, 5.559375)
+
+
+# -------------------------------------------------------------- mistakes that public codes make
+
+
+@pytest.mark.parametrize("factory", [fedamp, heurfedamp], ids=["fedamp", "heurfedamp"])
+def test_moving_the_mixture_moves_the_client(factory):
+    """Guards against a pull made of detached tensors: that FedAMP is bitwise Local."""
+    task, world = task_of(), ragged()
+    sim = simulate(factory(task), world, task)
+    play(sim)
+    state, data = tree.index(sim.states.rows, 1), data_of(world, 1)
+    near_by, far = (
+        sim.method.client({"params": u}, state, data, turn_of(1)).state["own"]
+        for u in (state["own"], random_like(state["own"], 3))
+    )
+    # 4 steps of 0.05 with the strength 1 go a fifth of the way
+    assert gap(near_by, far) > 0.05
+    # towards u, not away from it
+    u = random_like(state["own"], 3)
+    assert tree.sq_norm(tree.sub(far, u)) < tree.sq_norm(tree.sub(near_by, u))

@@ -160,7 +160,7 @@ def test_a_single_upload_is_the_mean(engine):
         assert gap(model, tree.index(sim.server["models"], 2)) == 0
 
 
-# ------------------------------------------------------------------- averages of clusters (A5-8)
+# -------------------------------------------------------------------------- averages of clusters
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -7,6 +7,7 @@ from torch.func import grad
 from fedtailor.core import rng, tree
 from fedtailor.core.objectives import exact_gradient
 from fedtailor.core.training import Recipe, fit
+from fedtailor.engine import ClientData
 from fedtailor.methods import fedavg, perfedavg_fo, perfedavg_hf
 from fedtailor.methods.parts.meta import hessian_free
 from tests.methods.worlds import (
@@ -175,3 +176,38 @@ def test_a_client_with_a_single_row_learns_nothing_and_harms_nobody():
     assert float(sim.server["params"]["w"]) == 0.0
     play(sim, [[1]])
     assert float(sim.server["params"]["w"]) == near(3.5)
+
+
+# -------------------------------------------------------------- mistakes that public codes make
+
+
+def _other_test_rows(world: ClientData) -> ClientData:
+    x, y = world.x.clone(), world.y.clone()
+    x[world.test.flat] += 5.0
+    y[world.test.flat] = (y[world.test.flat] + 1) % 3
+    return world._replace(x=x, y=y)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("factory", [perfedavg_fo, perfedavg_hf], ids=["fo", "hf"])
+def test_per_fedavg_adapts_on_training_rows(factory, engine):
+    """Guards against adapting on test rows: other test rows must not change any model."""
+    task, world = task_of(), ragged()
+    found = []
+    for one in (world, _other_test_rows(world)):
+        sim = simulate(factory(task, alpha=0.5), one, task, engine=engine)
+        play(sim, 2)
+        found.append(sim)
+    assert same(models(found[0]), models(found[1]))
+    assert same(*(sim.server for sim in found))
+    # the scores see them, the models do not
+    assert not torch.equal(found[0].score().test.loss, found[1].score().test.loss)
+    assert torch.equal(found[0].score().val.loss, found[1].score().val.loss)
+    # other training rows do change the adapted model of their client, at the same global model
+    x = world.x.clone()
+    rows, n = world.train.at(torch.tensor([1]))
+    x[rows[0, : int(n)]] += 1.0
+    moved = simulate(factory(task, alpha=0.5), world._replace(x=x), task, engine=engine)
+    moved.server, moved.round = found[0].server, found[0].round
+    after, before = models(moved), models(found[0])
+    assert [gap(after[k], before[k]) > 1e-4 for k in "012345"] == [k == "1" for k in "012345"]

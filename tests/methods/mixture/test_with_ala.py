@@ -6,7 +6,7 @@ from torch import nn
 
 from fedtailor.core import rng, tree
 from fedtailor.core.task import classification
-from fedtailor.core.training import Recipe
+from fedtailor.core.training import Recipe, fit
 from fedtailor.methods import fedala
 from fedtailor.methods.find import find as find_method
 from tests.methods.worlds import (
@@ -23,9 +23,11 @@ from tests.methods.worlds import (
     one_number,
     play,
     ragged,
+    random_like,
     rows_of,
     same,
     simulate,
+    snapshot,
     task_of,
 )
 
@@ -258,3 +260,94 @@ def test_evaluation_leaves_weights_as_they_are(host):
     sim.score()
     list(sim.models())
     assert same(before, sim.states.rows)
+
+
+# ------------------------------------------------------------------------ hosts of other families
+
+OTHERS = ("perfedavg-fo", "perfedavg-hf", "pfedme", "fedphp", "partialfed")
+MORE = {"pfedme": {"R": 2, "K": 2}}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("host", OTHERS)
+def test_without_blocks_it_is_the_host_in_other_families(host: str, engine: str) -> None:
+    """p = 0: exactly the host."""
+    task, world = task_of("norm"), ragged()
+    more = MORE.get(host, {})
+    found = []
+    for method in (find_method(host)(task, **more), find_method(f"{host}+ala")(task, p=0, **more)):
+        sim = simulate(method, world, task, engine=engine)
+        play(sim, COHORTS[:3])
+        found.append({"server": sim.server, "models": models(sim)})
+    assert same(*found)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("host", [*OTHERS, "fedamp"])
+def test_training_begins_with_the_adapted_model(host: str, engine: str) -> None:
+    """A client of the host that is sent Θ^ ends as one of host+ala that is sent Θ and adapts."""
+    task, world = task_of(), ragged()
+    recipe = Recipe(batch=5, lr=0.05)
+    part = {"eta": 5.0, "max_ala_epochs": 3, "p": 2}
+    # FedAMP's pull to u_i is looked at in `test_fedamp`; pFedMe has an η of its own
+    more = {
+        "pfedme": MORE["pfedme"],
+        "partialfed": {"mode": "fix", "fixed_blocks": 2},
+        "fedamp": {"lam": 0.0},
+    }.get(host, {})
+    named = {"ala_eta" if (host, k) == ("pfedme", "eta") else k: v for k, v in part.items()}
+    method = find_method(f"{host}+ala")(task, recipe=recipe, **more, **named)
+    sim = simulate(method, world, task, engine=engine)
+    play(sim)
+    if host == "fedamp":
+        far = tree.stack([random_like(sim.initial, 30 + i) for i in range(6)])
+        server = sim.server | {"models": far}
+    else:
+        server = {"params": random_like(sim.initial, 30)}
+    sim.server = server
+    cid = torch.tensor(3)
+    turn = sim._turn(rng.TURN).of(cid)
+    received = sim.method.send(server, cid, turn)["params"]
+    state = tree.index(snapshot(sim)["states"], 3)
+    begin = ala_alone(task, recipe, **part)
+    data, mine = data_of(world, 3), turn.at_client()
+    adapted = begin.adapt(received, tree.drop(state, ["host"]), {}, data, mine).params
+    assert gap(adapted, received) > 1e-2
+    plain = find_method(host)(task, recipe=recipe, **more)
+    own = {"own": adapted} if host == "fedamp" else state.get("host", {})  # with which it begins
+    ends = {
+        name: plain.client({"params": sent}, own, data, mine)
+        for name, sent in (("adapted", adapted), ("received", received))
+    }
+    play(sim, [[3]])
+    trained = tree.index(sim.states.rows["own"], 3)
+    upload = ends["adapted"].upload
+    expected = (upload.mean | upload.each)["params"]
+    assert gap(trained, expected) < 1e-5
+    if host != "fedamp":
+        assert gap(trained, ends["received"].upload.mean["params"]) > 1e-3
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("name", ["perfedavg-fo", "perfedavg-hf"])
+def test_per_fedavg_with_ala_is_tested_after_one_step(name: str, engine: str) -> None:
+    """The adapted model, then one step of size α on a training batch."""
+    task, world = task_of(), ragged()
+    part = {"eta": 5.0, "max_ala_epochs": 3}
+    recipe = Recipe(batch=5)
+    method = find_method(f"{name}+ala")(task, alpha=0.3, recipe=recipe, **part)
+    sim = simulate(method, world, task, engine=engine)
+    play(sim)
+    sim.server = {"params": random_like(sim.initial, 30)}
+    turn = sim._turn(rng.SCORE)
+    begin = ala_alone(task, recipe, **part)
+    for client in range(6):
+        before = turn.of(torch.tensor(client)).at_client().split()[0]
+        data = data_of(world, client)
+        state = tree.index(sim.states.rows, client)
+        adapted = begin.adapt(sim.server["params"], state, {}, data, before).params
+        step = Recipe(steps=1, batch=5, lr=0.3)
+        expected = fit(task, adapted, data, before, step)
+        assert gap(models(sim)[str(client)], expected) < 1e-5
+        assert gap(expected, adapted) > 1e-3
+        assert gap(adapted, sim.server["params"]) > 1e-3

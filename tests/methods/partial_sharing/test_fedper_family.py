@@ -13,6 +13,7 @@ from tests.methods.worlds import (
     data_of,
     find,
     gap,
+    make,
     models,
     near,
     of_models,
@@ -268,3 +269,64 @@ def test_fedper_trains_body_and_head_at_once():
     own = turn_of(key=0)._replace(key=rng.key(0, rng.TURN, 0)).of(torch.tensor(3)).at_client()
     expected = fit(task, sim.initial, data_of(world, 3), own, Recipe(batch=0))
     assert gap(tree.index(sim.states.rows["personal"], 3), tree.pick(expected, task.head)) < 1e-6
+
+
+# -------------------------------------------------------------- mistakes that public codes make
+
+
+def _three() -> nn.Module:
+    return nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 4), nn.Tanh(), nn.Linear(4, 3))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_lg_fedavg_shares_the_upper_blocks(engine):
+    """Guards against a key order that shares conv1 and conv2, the lower part."""
+    task, world = classification(_three), ragged()
+    sim = simulate(lg_fedavg(task), world, task, engine=engine)
+    play(sim, 2)
+    lower = {"0.weight", "0.bias"}
+    assert set(sim.server["shared"]) == {"2.weight", "2.bias", "4.weight", "4.bias"}
+    assert set(sim.states.rows["personal"]) == lower
+    everyone = list(models(sim).values())
+    for name in everyone[0]:
+        values = {tuple(m[name].flatten().tolist()) for m in everyone}
+        assert len(values) == (6 if name in lower else 1)
+
+
+def test_lg_fedavg_is_not_fedavg_by_default():
+    """On a network with more than two blocks."""
+    task, world = classification(_three), ragged()
+    sim = simulate(lg_fedavg(task), world, task)
+    fed = simulate(make("fedavg", task, weighting="uniform"), world, task)
+    for one in (sim, fed):
+        play(one, 2)
+    assert gap(models(sim), models(fed)) > 1e-3
+
+
+class _Odd(nn.Module):
+    """BatchNorm that is not called so, and a Linear that is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(1, 3, 3)
+        self.norm1 = nn.BatchNorm2d(3)
+        self.bn_like = nn.Linear(27, 4)
+        self.shortcut = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4))
+        self.out = nn.Linear(4, 3)
+
+    def forward(self, x):
+        x = self.norm1(self.conv(x)).relu().flatten(1)
+        return self.out(self.shortcut(self.bn_like(x)))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_fedbn_finds_batch_norm_by_type(engine):
+    """Guards against looking for "bn" in names: that misses `norm1` and takes `bn_like`."""
+    task, world = classification(_Odd), ragged(image=True)
+    sim = simulate(fedbn(task), world, task, engine=engine)
+    play(sim, 2)
+    parts = ("weight", "bias", "running_mean", "running_var")
+    expected = {f"{norm}.{part}" for norm in ("norm1", "shortcut.1") for part in parts}
+    assert set(task.batch_norm) == set(sim.states.rows["personal"]) == expected
+    assert {"bn_like.weight", "bn_like.bias", "shortcut.0.weight"} <= set(sim.server["shared"])
+    assert not expected & set(sim.server["shared"])

@@ -8,6 +8,7 @@ from fedtailor.core.training import Recipe
 from fedtailor.methods import fedavg, fedrep, local
 from tests.methods.worlds import (
     ENGINES,
+    gap,
     models,
     near,
     of_models,
@@ -129,3 +130,21 @@ def test_ten_epochs_on_the_head_by_default():
     for sim in sims:
         play(sim)
     assert same(*map(outcome, sims))
+
+
+# -------------------------------------------------------------- mistakes that public codes make
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("head_epochs", [1, 3])
+def test_fedreps_head_is_trained_with_one_local_epoch(head_epochs, engine):
+    """Guards against taking the head's epochs out of the local epochs: with one, none are left."""
+    task, world = task_of(), ragged()
+    method = fedrep(task, head_epochs=head_epochs, recipe=Recipe(epochs=1))
+    sim = simulate(method, world, task, engine=engine)
+    play(sim)
+    for client in range(6):
+        head = tree.index(sim.states.rows["personal"], client)
+        assert gap(head, tree.pick(sim.initial, task.head)) > 1e-4
+    body = sim.server["shared"]
+    assert gap(body, tree.pick(sim.initial, body)) > 1e-4

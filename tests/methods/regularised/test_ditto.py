@@ -1,7 +1,9 @@
 """Ditto: a model of one's own beside the global one."""
 
 import pytest
+from torch import nn
 
+from fedtailor.core.task import classification
 from fedtailor.core.training import Recipe
 from fedtailor.methods import ditto, fedavg, local
 from tests.methods.worlds import (
@@ -105,3 +107,27 @@ def test_a_stronger_pull_ends_nearer_to_the_global_model():
         play(sim, 5)
         apart.append(sum(gap(m, sim.server["params"]) for m in models(sim).values()))
     assert apart[0] > apart[1] > apart[2] > 0
+
+
+# -------------------------------------------------------------- mistakes that public codes make
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_dittos_own_model_trains_in_training_mode(engine):
+    """Guards against v_k trained in evaluation mode: frozen statistics, no dropout."""
+    task, world = task_of("norm"), ragged()
+    sim = simulate(ditto(task), world, task, engine=engine)
+    play(sim)
+    own = sim.states.rows["own"]
+    assert (own["1.running_mean"] != 0).all()
+    assert (own["1.running_var"] != 1).all()
+    # every v_k has statistics of its own rows
+    assert len({tuple(row.tolist()) for row in own["1.running_mean"]}) == 6
+    # dropout: without its masks the same steps end elsewhere
+    build = lambda: nn.Sequential(
+        nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Dropout(0.0), nn.Linear(6, 3)
+    )
+    dry = simulate(ditto(classification(build)), world, classification(build), engine=engine)
+    play(dry)
+    assert same(dry.initial, sim.initial)
+    assert gap(dry.states.rows["own"], own) > 1e-4

@@ -23,6 +23,7 @@ from tests.methods.worlds import (
     simulate,
     snapshot,
     task_of,
+    turn_of,
     two_clients,
 )
 
@@ -144,3 +145,21 @@ def test_a_stronger_penalty_draws_the_models_together():
         play(sim, 4)
         spread.append(sum(float(p.var(0).sum()) for p in tree.leaves(sim.server["models"])))
     assert spread[0] > spread[1] > spread[2]
+
+
+# -------------------------------------------------------------- mistakes that public codes make
+
+
+def test_moving_the_others_moves_the_client():
+    """Guards against MOCHA's penalty made of detached tensors: that is bitwise Local too."""
+    task, world = task_of(), ragged()
+    sim = simulate(mocha(task, strength=30.0), world, task)
+    play(sim)
+    ends = []
+    for seed in (1, 2):
+        others = tree.stack([random_like(sim.initial, 10 * seed + i) for i in range(6)])
+        server = sim.server | {"models": others}
+        message = sim.method.send(server, torch.tensor(1), turn_of(1))
+        state, data = tree.index(sim.states.rows, 1), data_of(world, 1)
+        ends.append(sim.method.client(message, state, data, turn_of(1)).state["own"])
+    assert gap(*ends) > 1e-3

@@ -3,12 +3,13 @@
 import pytest
 import torch
 
-from fedtailor.core import tree
+from fedtailor.core import rng, tree
 from fedtailor.core.training import Recipe
 from fedtailor.methods import fedavg, pfedme
 from tests.methods.worlds import (
     ENGINES,
     HALF,
+    data_of,
     gap,
     models,
     near,
@@ -20,6 +21,7 @@ from tests.methods.worlds import (
     simulate,
     snapshot,
     task_of,
+    turn_of,
     two_clients,
 )
 
@@ -140,3 +142,31 @@ def test_running_statistics_move_once_a_batch():
         found.append(sim.server["params"]["1.running_mean"])
     torch.testing.assert_close(found[0], found[1], rtol=0, atol=1e-7)
     assert found[0].abs().min() > 1e-3
+
+
+# -------------------------------------------------------------- mistakes that public codes make
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_pfedme_tests_theta_not_w_nor_the_next_global_model(engine):
+    """Guards against θ sharing storage with the model: two public codes test w_k, or the next w."""
+    task, world = task_of("norm"), ragged()
+    method = pfedme(task, R=3, eta=0.02)
+    sim = simulate(method, world, task, engine=engine)
+    first = turn_of()._replace(key=rng.key(0, rng.TURN, 0)).of(torch.tensor(1)).at_client()
+    message = {"params": sim.initial}
+    state = method.start(message, sim.initial, first.key)
+    alone = method.client(message, state, data_of(world, 1), first)
+    (report,) = play(sim, 1, post=True)
+    theta, w, after = models(sim)["1"], alone.upload.mean["params"], sim.server["params"]
+    assert gap(theta, alone.model) < 1e-6
+    # three models, and not by running statistics alone
+    trained = lambda params: tree.drop(params, task.buffers)
+    assert gap(trained(theta), trained(w)) > 1e-3
+    assert gap(trained(theta), trained(after)) > 1e-3
+    assert gap(trained(w), trained(after)) > 1e-3
+    # right after training θ is scored, and it is still what is scored after the next download
+    assert torch.equal(report.post.test.loss, sim.score().test.loss)
+    play(sim, [[0, 2, 3]])
+    assert same(models(sim)["1"], theta)
+    assert not same(sim.server["params"], after)

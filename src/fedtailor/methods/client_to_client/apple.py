@@ -1,4 +1,8 @@
-"""APPLE: every client learns how much of everybody's core model to take."""
+"""APPLE: every client learns how much of everybody's core model to take.
+
+A client's model is a combination of cores with weights of its own, which need not sum to 1 and may
+be negative. It learns its own core and its weights; the others' cores are fixed while it does.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""CFL: clients are split into clusters when their updates pull apart."""
+"""CFL: clients are split into clusters when their updates pull apart.
+
+A common model can be stationary for a cluster while no member is content with it: the updates are
+long, but cancel each other. Then no model is good for all of them, and the cluster is halved so
+that updates within a half point the same way.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,14 @@
-"""What must hold for every method."""
+"""What must hold for every method, and for its variants.
+
+Equality of engines and the like is asked of one method of each kind (`NAMES`), the rest of all of
+them. `check_method`, the suite that anybody can run, is here with --slow on top of `test_check.py`,
+which has all methods in a smaller world.
+"""
 
 from collections import Counter
+from functools import cache
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,8 +21,10 @@ from fedtailor.core.task import classification
 from fedtailor.core.training import Recipe, fit
 from fedtailor.engine import ClientData, Diverged, Scores, draw_cohort
 from fedtailor.methods import METHODS, fedavg
+from fedtailor.methods.check import check_method
+from fedtailor.methods.describe import page
+from fedtailor.methods.find import find
 from tests.methods.worlds import (
-    DEFINING,
     ENGINES,
     NAMES,
     NETS,
@@ -80,8 +89,10 @@ def test_engines_agree(name, net):
         assert gap(reference, other) < 1e-9
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    ("name", "engine"),
+    [*((name, "vectorised") for name in METHODS), *((name, "sequential") for name in NAMES)],
+)
 def test_full_batches_with_batch_norm_are_refused(name, engine):
     """Rows repeated up to the longest client's number would count in the statistics."""
     task, world = _world("norm")
@@ -151,40 +162,35 @@ def test_cohorts_depend_on_seed_and_round_alone():
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("name", NAMES)
-def test_absent_clients_keep_their_state(name, engine):
-    """Bitwise, round by round; those who are there do change."""
-    task, world = _world("norm")
-    sim = simulate(quick(name, task), world, task, engine=engine)
-    play(sim)
-    for cohort in COHORTS:
-        before = snapshot(sim)["states"]
-        play(sim, [cohort])
-        for client in range(6):
-            untouched = same(tree.index(before, client), tree.index(sim.states.rows, client))
-            assert untouched == (client not in cohort or not tree.leaves(sim.states.rows))
+@pytest.mark.parametrize("name", METHODS)
+def test_absent_clients_and_evaluation_leave_everything_alone(name, engine):
+    """Bitwise, round by round; those who are there do change.
 
-
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("name", NAMES)
-def test_evaluation_changes_nothing(name, engine):
-    """Neither what is kept, nor any random stream, nor the rounds that follow."""
+    Scoring changes neither what is kept, nor any random stream, nor the rounds that follow.
+    """
     task, world = _world("norm")
     quiet, curious = (simulate(quick(name, task), world, task, engine=engine) for _ in range(2))
+    for sim in (quiet, curious):
+        play(sim)
+    still = name == "fedbabu" or not tree.leaves(curious.states.rows)  # whose head is never trained
     for cohort in COHORTS[:3]:
+        before = snapshot(curious)["states"]
         play(quiet, [cohort])
         play(curious, [cohort], post=True)
-        before, stream = snapshot(curious), torch.get_rng_state()
+        for client in range(6):
+            untouched = same(tree.index(before, client), tree.index(curious.states.rows, client))
+            assert untouched == (client not in cohort or still)
+        after, stream = snapshot(curious), torch.get_rng_state()
         one = curious.score()
         curious.score(torch.tensor([4, 2]), part="train", finetune=Recipe())
         list(curious.models())
         two = curious.score()
-        assert same(snapshot(curious), before)
+        assert same(snapshot(curious), after)
         assert torch.equal(torch.get_rng_state(), stream)
         assert torch.equal(one.test.loss, two.test.loss)
         assert torch.equal(one.val.correct, two.val.correct)
     assert same(outcome(quiet), outcome(curious))
-    assert quiet.round == curious.round == 3
+    assert quiet.round == curious.round == 4
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -223,25 +229,52 @@ def test_clients_that_were_never_drawn_are_evaluated_and_keep_no_state(name, eng
 # ------------------------------------------------------------------------------------------ bytes
 
 SIGMA, BODY = 51, 30  # of the net `mlp`: 4 x 6 + 6 below, 6 x 3 + 3 above
+CLIENTS = 6
+# Numbers that a client receives and sends in a round, where that is not one model both ways.
+NUMBERS = {
+    "local": (0, 0),
+    "fedrep": (BODY, BODY),
+    "fedper": (BODY, BODY),
+    "fedbabu": (BODY, BODY),
+    "lg-fedavg": (SIGMA - BODY, SIGMA - BODY),  # the upper of the two blocks
+    "fedfomo": (2 * SIGMA, SIGMA + 3),  # two others; the own model counts, its weight travels
+    "apple": ((CLIENTS - 1) * SIGMA, SIGMA),
+    "scaffold": (2 * SIGMA, 2 * SIGMA),
+}
+# Those of the others are in their own tests: they depend on options.
+ELSEWHERE = {
+    "fedalt", "fedsim", "pmixfed", "fedfomo-ma", "pfedla", "heurpfedla",
+    "plgu-lf", "plgu-grep", "plgu-ghn",
+}  # fmt: skip
+TABLE = [name for name in METHODS if name not in ELSEWHERE]
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", TABLE)
 def test_bytes_are_those_of_the_table(name, engine):
-    """Four bytes a number, for each client and round."""
+    """Four bytes a number, for each client and round; one-off extras at first contact alone."""
     task, world = _world()
     options = {"fedfomo": {"M": 3}, "pfedhn": {"hidden": 8}}.get(name, QUICK.get(name, {}))
     sim = simulate(make(name, task, **options), world, task, engine=engine)
-    down, up = {
-        "local": (0, 0),
-        "fedrep": (BODY, BODY),
-        "fedfomo": (2 * SIGMA, SIGMA + 3),  # two others; the own model counts, its weight travels
-    }.get(name, (SIGMA, SIGMA))
+    down, up = NUMBERS.get(name, (SIGMA, SIGMA))
+    row = 4 * 4 + 8  # four features and a label
+    given = [max(1, round(0.05 * n)) for n in world.train.n.tolist()]
+    met: set[int] = set()
     for number, cohort in enumerate([[0, 1, 2, 3], [0, 2, 3, 4, 5], [1, 4]]):
         (report,) = play(sim, [cohort])
+        once = dict.fromkeys(cohort, (0, 0))
+        for i in set(cohort) - met:
+            if name == "apple":  # prior and own place
+                once[i] = (4 * 2 * CLIENTS, 0)
+            if name == "mocha":  # its own entry of Ω
+                once[i] = (4, 0)
+            if name == "fedavg-data":  # what the others gave, what it gave
+                once[i] = (row * (sum(given) - given[i]), row * given[i])
         nothing_yet = name == "fedfomo" and number == 0
-        assert report.down.tolist() == [0 if nothing_yet else 4 * down] * len(cohort)
-        assert report.up.tolist() == [4 * up] * len(cohort)
+        received = 0 if nothing_yet else 4 * down
+        assert report.down.tolist() == [received + once[i][0] for i in cohort]
+        assert report.up.tolist() == [4 * up + once[i][1] for i in cohort]
+        met |= set(cohort)
 
 
 def test_running_statistics_are_counted():
@@ -254,8 +287,37 @@ def test_running_statistics_are_counted():
 # ------------------------------------------------------------------ no default disables a method
 
 
-def _trajectory(method, task, world) -> list:
-    sim = simulate(method, world, task)
+# What makes a method what it is, and the value that switches it off.
+OFF: dict[str, dict[str, Any]] = {
+    "fedprox": {"mu": 0.0},
+    "fedprox-c": {"mu": 0.0},
+    "fedsam": {"rho": 0.0},
+    "fedavg-c": {"F": 0},
+    "fedavg-data": {"beta": 0.0},
+    "ditto": {"lam": 0.0},
+    "fedrep": {"head_blocks": 0},
+    "fedala": {"p": 0},
+    "fedfomo": {"M": 1},
+    "pfedhn": {"lr": 0.0},
+    "pfedme": {"lam": 0.0},
+    "perfedavg-fo": {"alpha": 0.0},
+    "perfedavg-hf": {"alpha": 0.0},
+    "fedbabu": {"F": 0},
+    "fedamp": {"lam": 0.0},
+    "heurfedamp": {"lam": 0.0},
+    "fedphp": {"lam": 0.0},
+    "apple": {"eta2": 0.0},
+    "partialfed": {"logit_lr": 0.0},
+    "mocha": {"strength": 0.0},
+    "scaffold": {"server_lr": 0.0},
+    "apfl": {"adaptive": False},
+}
+
+
+@cache
+def _trajectory(name: str, *off: tuple[str, Any]) -> list:
+    task, world = _world()
+    sim = simulate(make(name, task, **dict(off)), world, task)
     found = []
     for cohort in ([0, 1, 2, 3, 4, 5], [0, 1, 3, 5], [0, 2, 3, 4], [1, 2, 5]):
         play(sim, [cohort])
@@ -267,27 +329,27 @@ def _models_of(trajectory: list) -> list:
     return [kept["models"] for kept in trajectory]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_no_default_disables_a_method(name):
-    """By default a method is neither FedAvg nor Local, nor itself without its defining part."""
-    task, world = _world()
-    ours = _trajectory(make(name, task), task, world)
+@pytest.mark.parametrize("name", ["local", "fedavg", *OFF])
+def test_no_default_switches_a_method_off(name):
+    """By default a method is neither FedAvg nor Local, nor itself without its defining part.
+
+    Guards against mu = 0, beta = 0 or lambda = 0 as a default, as in some public codes.
+    """
+    ours = _trajectory(name)
     for other in ("fedavg", "local"):
-        theirs = _trajectory(make(other, task), task, world)
+        theirs = _trajectory(other)
         equal = all(map(same, _models_of(ours), _models_of(theirs)))
         assert equal == (name == other)
-        if name != other:
+        if name in NAMES and name != other:
             # not by rounding either
             assert gap(_models_of(ours)[-1], _models_of(theirs)[-1]) > 1e-4
-    if name in DEFINING:
-        without = _trajectory(make(name, task, **DEFINING[name]), task, world)
-        assert gap(_models_of(ours)[-1], _models_of(without)[-1]) > 1e-4
+    if name in OFF:
+        ((option, off),) = OFF[name].items()
+        assert {o.name: o.default for o in page(METHODS[name]).options}[option] != off
+        without = _trajectory(name, (option, off))
+        least = 1e-4 if name in NAMES else 1e-6
+        assert gap(_models_of(ours)[-1], _models_of(without)[-1]) > least
         assert not any(map(same, ours[2:], without[2:]))
-
-
-def test_the_tables_know_every_name():
-    assert set(NAMES) <= set(METHODS)
-    assert set(DEFINING) == set(NAMES) - {"fedavg", "local"}
 
 
 # ------------------------------------------------------------------- training and evaluation mode
@@ -477,3 +539,138 @@ def test_a_round_in_which_everybody_diverges_has_no_result(engine):
         play(sim, [[0, 4]], on_nan="skip")
     assert same(snapshot(sim), before)
     assert sim.round == 0
+
+
+# ----------------------------------------------------------------------------- which rows are whose
+
+
+@pytest.mark.parametrize("name", ["fedfomo", "fedala", "fedavg-data", "perfedavg-fo", "partialfed"])
+def test_rows_are_the_same_in_every_round(name):
+    """Guards against splits redrawn each round, in which validation rows are trained on."""
+    task, world = task_of(), ragged()
+    method = make(name, task)
+    seen: dict[int, list] = {}
+
+    def client(msg, state, data, turn):
+        n, val_n = int(data.n), int(data.val_n)
+        rows = data.rows[:n].tolist(), data.val_rows[:val_n].tolist()
+        seen.setdefault(n, []).append(rows)
+        return method.client(msg, state, data, turn)
+
+    sim = simulate(method._replace(client=client), world, task, engine="sequential")
+    before = [sim.client_data.data(torch.tensor([c])) for c in range(6)]
+    play(sim, 3)
+    sim.score()
+    assert len(seen) == 6
+    for rounds in seen.values():
+        assert len(rounds) == 3
+        assert rounds[0] == rounds[1] == rounds[2]
+        assert not set(rounds[0][0]) & set(rounds[0][1])
+    test = set(world.test.flat.tolist())
+    for client_rows in seen.values():
+        assert not (set(client_rows[0][0]) | set(client_rows[0][1])) & test
+    for c in range(6):
+        after = sim.client_data.data(torch.tensor([c]))
+        assert torch.equal(before[c].rows, after.rows)
+        assert torch.equal(before[c].val_rows, after.val_rows)
+
+
+# -------------------------------------------------------------------------------- a hundred clients
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("fedamp", {}),
+        ("apple", {"M": 5}),
+        ("cfl", {"e1": 10.0, "e2": 0.01, "first_split": 0}),
+        ("mocha", {}),
+    ],
+    ids=["fedamp", "apple", "cfl", "mocha"],
+)
+def test_a_hundred_clients(name: str, options: dict[str, Any]) -> None:
+    """10 % a round in chunks of 16: whoever is not drawn is as before."""
+    task, world = task_of(), ragged([5 + i % 7 for i in range(100)], val=2)
+    sim = simulate(make(name, task, **options), world, task, chunk=16, rounds=2)
+    assert sim.chunk == 16
+    met = torch.zeros(100, dtype=torch.bool)
+    rows = {"fedamp": "models", "apple": "cores", "mocha": "models"}
+    for number in range(2):
+        before = snapshot(sim)
+        cohort = draw_cohort(0, number, torch.arange(100), 0.1)
+        report = sim.step(cohort)
+        assert report.ids.tolist() == cohort.tolist()
+        assert len(cohort) == 10
+        met[cohort] = True
+        absent = torch.tensor(sorted(set(range(100)) - set(cohort.tolist())))
+        assert same(tree.index(before["states"], absent), tree.index(sim.states.rows, absent))
+        if name in rows:
+            old, new = before["server"][rows[name]], sim.server[rows[name]]
+            assert same(tree.index(old, absent), tree.index(new, absent))
+            for i in cohort.tolist():
+                assert not same(tree.index(old, i), tree.index(new, i))
+        else:
+            assert torch.equal(before["server"]["cluster"][absent], sim.server["cluster"][absent])
+        if name == "apple":
+            assert (report.down <= 4 * (5 * SIGMA + 200)).all()
+    assert torch.equal(sim.states.met, met)
+    scores = sim.score()
+    assert len(scores.test.loss) == 100
+    assert scores.test.loss.isfinite().all()
+    if name == "cfl":
+        assert sim.records()["cluster"].max() == 1
+    # those who were never drawn have what they would get by joining now
+    stranger = models(sim)[str(int((~met).nonzero()[0]))]
+    if name in ("fedamp", "mocha"):
+        assert same(stranger, sim.initial)
+
+
+# ------------------------------------------------------------------- the suite that anybody can run
+
+# Options that change what is sent, kept or learnt: those that differ most run by default.
+NET = {"hidden": 8, "embed": 4, "depth": 1}  # hypernetworks as small as the toy federation
+
+
+def _slow(*case: Any) -> Any:
+    return pytest.param(*case, marks=pytest.mark.slow)
+
+
+BASELINES = (
+    "fedsam", "fedavg-c", "fedprox-c", "fedavg-data", "pfedme", "perfedavg-fo", "perfedavg-hf",
+    "fedper", "fedbabu", "lg-fedavg", "fedbn", "fedamp", "heurfedamp", "fedphp", "apple",
+    "partialfed", "mocha", "cfl", "scaffold", "apfl",
+)  # fmt: skip
+VARIANTS = [
+    *(_slow(name, {}) for name in BASELINES),
+    ("pmixfed", {"mix_policy": "sigmoid"}),
+    _slow("pmixfed", {"mix_policy": "dynamic"}),
+    _slow("pmixfed", {"mix_policy": "gradual"}),
+    _slow("pmixfed", {"mix_policy": "random"}),
+    _slow("pmixfed", {"mix_policy": "random_adaptive"}),
+    _slow("fedalt", {}),
+    _slow("fedalt", {"stateless": True}),
+    _slow("fedsim", {}),
+    _slow("fedalt+mix", {}),
+    ("fedsim+mix", {}),
+    _slow("fedsim+mix", {"stateless": True}),
+    _slow("plgu-lf", {"D": 1}),
+    _slow("plgu-lf", {"D": 1, "eval_point": "w"}),
+    _slow("plgu-grep", {"head_epochs": 2}),
+    ("plgu-grep", {"head_epochs": 2, "reuse_grad": True}),
+    _slow("plgu-ghn", {"hidden": 8, "depth": 1}),
+    _slow("pfedla", {"normalisation": "softmax", **NET}),
+    ("pfedla", {"normalisation": "relu_norm", **NET}),
+    _slow("heurpfedla", NET),
+    ("fedfomo", {"extra_candidates": True, "federations": 2}),
+    _slow("fedfomo-ma", {}),
+    _slow("fedavg+ala", {}),
+    _slow("fedprox+ala", {}),
+    _slow("ditto+ala", {}),
+    _slow("fedrep+ala", {}),
+]
+
+
+@pytest.mark.parametrize(("name", "options"), VARIANTS, ids=str)
+def test_conforms(name: str, options: dict[str, Any]) -> None:
+    broken = [f for f in check_method(find(name), **options) if not f.passed]
+    assert not broken, "\n".join(f"{f.check}: {f.detail}" for f in broken)
