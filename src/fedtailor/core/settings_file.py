@@ -91,7 +91,7 @@ def check_table(
       >>> check_table({"beds": "many"}, Ward, "w.toml")
       Traceback (most recent call last):
       fedtailor.core.errors.BadInput: w.toml: beds is 'many': give a whole number
-      >>> check_table({"bed": 1}, Ward, "w.toml")
+      >>> check_table({"bed": 1}, Ward, "w.toml")  # doctest: +ELLIPSIS
       Traceback (most recent call last):
       fedtailor.core.errors.BadInput: w.toml: unknown setting 'bed': did you mean 'beds'? known: ...
     """
