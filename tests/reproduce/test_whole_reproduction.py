@@ -14,11 +14,12 @@ from rich.console import Console
 
 from fedtailor.cli.reproducing_view import show_outcome
 from fedtailor.core.errors import BadInput
-from fedtailor.reproduce import reproduce, write_experiments
+from fedtailor.reproduce import reproduce
 from fedtailor.reproduce.playing import play
 from fedtailor.reproduce.playing.cells import Scale, world_key
 from fedtailor.reproduce.playing.plan import plan_runs
-from fedtailor.reproduce.playing.queue import PlayedRuns, RunEvent, RunQueue
+from fedtailor.reproduce.playing.queue import RunEvent, RunQueue
+from fedtailor.reproduce.shown.finish import write_experiment
 
 PAPERS = Path(__file__).parent / "papers"
 
@@ -46,7 +47,7 @@ def test_interrupted_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
     later: list[tuple[str, str, int]] = []
     started: list[Any] = []
-    monkeypatch.setattr(play, "start", lambda *a, **k: started.append(a))
+    monkeypatch.setattr(play, "run_config", lambda *a, **k: started.append(a))
     found = again(
         tmp_path,
         "tiny/fig1",
@@ -96,7 +97,8 @@ def test_a_smaller_version_is_marked_everywhere(tmp_path: Path) -> None:
 def test_a_mean_over_some_seeds_is_shown_as_such(tmp_path: Path, experiments: Any) -> None:
     first = again(tmp_path, "tiny/table1", seeds=1, only=["iid"])["tiny/table1"]
     plan = plan_runs([experiments["table1"]], Scale(), tmp_path, only=["iid"])
-    (found,) = write_experiments(plan, PlayedRuns(), "the command")
+    (part,) = plan.parts
+    found = write_experiment(part, plan.folder(part), {}, "the command")
     for one, some in zip(first["cells"], found["cells"], strict=True):
         assert (some["status"], some["mean"]) == ("not finished", one["mean"])
         assert (some["outside"], some["std"]) == (None, None)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json as to_json
 import shlex
 import sys
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -151,10 +152,8 @@ def reproduce(
     from fedtailor.cli.landscaping import points_shown
     from fedtailor.cli.reproducing_view import ReproductionView, opening_line, show_outcome
     from fedtailor.cli.showing import out as console
-    from fedtailor.reproduce import write_experiments
+    from fedtailor.reproduce import run_request
     from fedtailor.reproduce.playing.cells import Scale
-    from fedtailor.reproduce.playing.jobs import play_all
-    from fedtailor.reproduce.playing.queue import PlayedRuns
     from fedtailor.reproduce.playing.request import ReproductionRequest
 
     command = _command(
@@ -163,27 +162,29 @@ def reproduce(
         | {"out": None if out == Path("reproduction") else out, "papers": papers}
         | given
     )
-    asked = ReproductionRequest(
+    request = ReproductionRequest(
         Scale(scale == "small", count["rounds"], count["seeds"]), only or [], given, papers, command
     )
-    plan = asked.plan(
-        experiments,
-        out,
-        skip_missing=skip_missing,
-        keep_models=keep_models,
-        look_for_data=not no_run,
-    )
-    played = PlayedRuns()
-    if not no_run:
-        asked.keep(plan)
+
+    @contextmanager
+    def playing(plan: Any) -> Iterator[Any]:
         sys.stderr.write(opening_line(plan.tasks) + "\n")
         with ExitStack() as stack:
             for part in plan.parts:
                 stack.enter_context(watched(plan.folder(part), watch, part.experiment.key))
-            view = stack.enter_context(ReproductionView(plan.tasks))
-            played = play_all(plan.tasks, workers, view.tell)
-    with points_shown() as tell:
-        outcomes = write_experiments(plan, played, command, tell)
+            yield stack.enter_context(ReproductionView(plan.tasks)).tell
+
+    outcomes, played = run_request(
+        request,
+        experiments,
+        out,
+        jobs=workers,
+        run=not no_run,
+        skip_missing=skip_missing,
+        keep_models=keep_models,
+        playing=playing,
+        measuring=points_shown,
+    )
     if json:
         sys.stdout.write(to_json.dumps({o["experiment"]: o for o in outcomes}, indent=1) + "\n")
     else:

@@ -24,6 +24,7 @@ from fedtailor.reproduce.shown.writing import (
     by_place,
     order,
     ours,
+    paper_text,
     ranks_of,
     signed,
     troubles,
@@ -155,8 +156,8 @@ def _wide(outcome: Outcome) -> Table:
         shown_cells = []
         for column in outcome["columns"]:
             cell = cells.get((row, column))
-            paper = cell["paper"]["text"] if cell and cell["paper"] else "–"
-            shown_cells.append(f"{_ours(cell, outcome['seeds'])}\n[dim]{paper}[/]" if cell else "")
+            both = f"{_ours(cell, outcome['seeds'])}\n[dim]{paper_text(cell)}[/]" if cell else ""
+            shown_cells.append(both)
         table.add_row(escape(row), *shown_cells)
     return table
 
@@ -170,9 +171,8 @@ def _narrow(outcome: Outcome, column: str) -> Table:
     for row in outcome["rows"]:
         cell = cells.get((row, column))
         if cell:
-            paper = cell["paper"]["text"] if cell["paper"] else "–"
             mine = _ours(cell, outcome["seeds"])
-            table.add_row(escape(row), mine, paper, signed(cell["difference"]))
+            table.add_row(escape(row), mine, paper_text(cell), signed(cell["difference"]))
     return table
 
 

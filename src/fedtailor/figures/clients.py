@@ -9,19 +9,13 @@ import numpy as np
 from fedtailor.core.errors import BadInput
 from fedtailor.figures.charts import columns_for, draw_gains, legend, panel_grid
 from fedtailor.figures.options import FigureOptions
-from fedtailor.figures.style import HEAT, PAGE, empty_figure, look, tidy
+from fedtailor.figures.style import HEAT, PAGE, empty_figure, look, shorten, tidy
 from fedtailor.results import mixes, numbers
 from fedtailor.results.collect import CollectedRuns
 from fedtailor.results.pack import evenly
 
 BINS = 20
 NAMES = 40  # along an axis; more are thinned out
-LETTERS = 12
-
-
-def shorten(name: str) -> str:
-    """A name that does not push the picture aside."""
-    return name if len(name) <= LETTERS else name[: LETTERS - 1] + "…"
 
 
 def gain_figure(collection: CollectedRuns, options: FigureOptions) -> Any:

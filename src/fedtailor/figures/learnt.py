@@ -8,9 +8,8 @@ import numpy as np
 
 from fedtailor.core.errors import BadInput
 from fedtailor.figures.charts import columns_for, panel_grid
-from fedtailor.figures.clients import shorten
 from fedtailor.figures.options import FigureOptions
-from fedtailor.figures.style import COLOURS, HEAT, empty_figure, tidy
+from fedtailor.figures.style import COLOURS, HEAT, empty_figure, shorten, tidy
 from fedtailor.results import mixes
 from fedtailor.results.collect import CollectedRuns, Contender
 from fedtailor.results.records import MAP_WIDTH, Records, binned, learnt, scale_bounds

@@ -10,10 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from fedtailor.core.errors import BadInput
+from fedtailor.figures.style import COLOURS, DOTS, empty_figure, file_of, shorten
 from fedtailor.partition import Partition, count_classes
 
-_COLOUR = "#0072B2"  # a single blue: the area tells the count, so no colours need to be told apart
+_COLOUR = COLOURS[1]  # a single blue: the area tells the count, so no colours need to be told apart
 _SPECK = 1.2  # square points: even a single row stays visible
+_LETTERS = 14
 _LABELS = 40  # more names along an axis than this are thinned out
 
 
@@ -26,16 +28,13 @@ def draw_partition(
         raise BadInput(f"picture '{path}': the suffix is '{path.suffix}', but must be .png or .svg")
 
     from matplotlib import rc_context
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
 
     counts = count_classes(partition, labels, len(class_names))
     clients, classes = counts.shape
     cell = _cell(max(clients, classes))
     width, height = max(clients * cell, 3.0), max(classes * cell, 1.6)
-    figure = Figure(figsize=(width, height))
-    FigureCanvasAgg(figure)
-    axes = figure.add_axes((0, 0, 1, 1))  # names and key lie outside; saving makes room for them
+    picture = empty_figure(width, height, layout=None)
+    axes = picture.add_axes((0, 0, 1, 1))  # names and key lie outside; saving makes room for them
 
     largest = int(counts.max(initial=1))
     area = (72 * cell * 0.94) ** 2 / largest  # square points per row; the largest fills its cell
@@ -59,7 +58,7 @@ def draw_partition(
     ):
         shown = range(0, len(names), -(-len(names) // _LABELS))
         # `parse_math`: a dollar sign in a name is a dollar sign
-        axis.set_ticks(list(shown), [_short(names[i]) for i in shown], parse_math=False)
+        axis.set_ticks(list(shown), [shorten(names[i], _LETTERS) for i in shown], parse_math=False)
         axis.set_tick_params(rotation=turn, labelsize=8, length=0)
     axes.grid(color="0.9", linewidth=0.6)
     axes.set_axisbelow(True)
@@ -73,17 +72,9 @@ def draw_partition(
     )
     _add_key(axes, largest, area, step=1.1 * max(cell, 0.17) / cell)
     try:
-        with rc_context(
-            {"svg.hashsalt": "fedtailor"}
-        ):  # with no date either: same input, same file
-            figure.savefig(
-                path,
-                format=kind,
-                dpi=150,
-                bbox_inches="tight",
-                pad_inches=0.15,
-                metadata={"Date": None} if kind == "svg" else {},
-            )
+        with rc_context({"svg.hashsalt": "fedtailor"}):  # the same input gives the same file
+            how = {"bbox_inches": "tight", "pad_inches": 0.15}
+            path.write_bytes(file_of(picture, kind, DOTS, **how))
     except OSError as error:
         raise BadInput(
             f"cannot write the picture '{path}' ({error.strerror}): choose a folder that exists "
@@ -104,7 +95,3 @@ def _add_key(axes: Any, largest: int, area: float, *, step: float) -> None:
 def _cell(longest: int) -> float:
     """Inches per client and class: generous for a few, tight for a hundred, never a huge page."""
     return min(0.42, max(11 / longest, 0.14), 40 / longest)
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= 14 else name[:13] + "…"

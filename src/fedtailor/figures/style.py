@@ -54,12 +54,17 @@ def look(number: int) -> dict[str, Any]:
     return {"color": COLOURS[number % len(COLOURS)], "linestyle": STYLES[style], "linewidth": 1.8}
 
 
-def empty_figure(width: float, height: float) -> Any:
+def shorten(name: str, letters: int = 12) -> str:
+    """A name that does not push the picture aside."""
+    return name if len(name) <= letters else name[: letters - 1] + "…"
+
+
+def empty_figure(width: float, height: float, layout: Any = "constrained") -> Any:
     """An empty figure of some size in inches, drawn without a screen."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    made = Figure(figsize=(width, height), layout="constrained")
+    made = Figure(figsize=(width, height), layout=layout)
     FigureCanvasAgg(made)
     return made
 
@@ -71,17 +76,18 @@ def tidy(axes: Any) -> None:
     axes.set_axisbelow(True)
 
 
-def file_of(picture: Any, kind: str, dots: int) -> bytes:
+def file_of(picture: Any, kind: str, dots: int, **how: Any) -> bytes:
     """A figure as a file, without a date: the same input gives the same file.
 
     Args:
       picture: the figure.
       kind: pdf, svg or png.
       dots: per inch, of a PNG.
+      **how: more for `savefig`.
     """
     undated = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}[kind]
     file = io.BytesIO()
-    picture.savefig(file, format=kind, dpi=dots, metadata=undated)
+    picture.savefig(file, format=kind, dpi=dots, metadata=undated, **how)
     return file.getvalue()
 
 

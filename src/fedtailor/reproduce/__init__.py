@@ -2,40 +2,69 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedtailor.core.errors import BadInput
 
 if TYPE_CHECKING:
-    from fedtailor.analysis.landscape import Tell as TellPoints
-    from fedtailor.reproduce.playing.plan import ReproductionPlan
     from fedtailor.reproduce.playing.queue import OnEvent, PlayedRuns
+    from fedtailor.reproduce.playing.request import ReproductionRequest
 
 __all__ = ["reproduce"]
 
 
-def write_experiments(
-    plan: ReproductionPlan,
-    played: PlayedRuns,
-    command: str,
-    tell: TellPoints = lambda what, done, every: None,
-) -> list[dict[str, Any]]:
-    """Writes all experiments of a plan, as far as they got.
+Showing = Callable[..., AbstractContextManager[Callable[..., None]]]
+
+
+def _unseen(*_: Any) -> AbstractContextManager[Callable[..., None]]:
+    return nullcontext(lambda *told: None)
+
+
+def run_request(
+    request: ReproductionRequest,
+    experiments: Sequence[str],
+    out: Path,
+    *,
+    jobs: int = 1,
+    run: bool = True,
+    skip_missing: bool = False,
+    keep_models: bool = False,
+    playing: Showing = _unseen,
+    measuring: Showing = _unseen,
+) -> tuple[list[dict[str, Any]], PlayedRuns]:
+    """Plays what a request asks for and writes its tables: (what `table.json` hold, what failed).
 
     Args:
-      plan: what was to be run.
-      played: what became of it.
-      command: as shown in the results.
-      tell: called with (method, points done, points in all) while losses are measured.
+      request: what is asked for.
+      experiments: their names.
+      out: folder of runs and results.
+      jobs: processes that share the device.
+      run: False writes what is finished, from wherever it came, and runs nothing.
+      skip_missing: leave out cells whose data are not there.
+      keep_models: keep models and checkpoints of finished runs, too.
+      playing: entered with the plan while it is played; what it gives is called with events.
+      measuring: entered while results are written; what it gives is called with (method, points
+        done, points in all) while losses are measured.
     """
+    from fedtailor.reproduce.playing.jobs import play_all
+    from fedtailor.reproduce.playing.queue import PlayedRuns
     from fedtailor.reproduce.shown.finish import write_experiment
 
-    return [
-        write_experiment(part, plan.folder(part), played.failed, command, tell)
-        for part in plan.parts
-    ]
+    how = {"skip_missing": skip_missing, "keep_models": keep_models, "look_for_data": run}
+    plan, played = request.plan(experiments, out, **how), PlayedRuns()
+    if run:
+        request.keep(plan)
+        with playing(plan) as on_event:
+            played = play_all(plan.tasks, jobs, on_event)
+    with measuring() as tell:
+        found = [
+            write_experiment(part, plan.folder(part), played.failed, request.command, tell)
+            for part in plan.parts
+        ]
+    return found, played
 
 
 def reproduce(
@@ -78,33 +107,29 @@ def reproduce(
       KeyboardInterrupt: somebody pressed Ctrl-C; what was done is kept and written.
     """
     from fedtailor.reproduce.playing.cells import Scale
-    from fedtailor.reproduce.playing.jobs import play_all
-    from fedtailor.reproduce.playing.queue import PlayedRuns
     from fedtailor.reproduce.playing.request import ReproductionRequest
 
     for name, value in (("rounds", rounds), ("seeds", seeds), ("jobs", jobs)):
         if value is not None and value < 1:
             raise BadInput(f"{name} is {value}: give at least 1")
     names = ", ".join(repr(e) for e in experiments)
-    asked = ReproductionRequest(
+    request = ReproductionRequest(
         Scale(small, rounds, seeds),
         only,
         settings,
         Path(papers) if papers else None,
         f"fedtailor.reproduce.reproduce({names}, ...)",
     )
-    plan = asked.plan(
+    found, played = run_request(
+        request,
         experiments,
         Path(out),
+        jobs=jobs,
+        run=run,
         skip_missing=skip_missing,
         keep_models=keep_models,
-        look_for_data=run,
+        playing=(lambda plan: nullcontext(tell)) if tell else _unseen,
     )
-    played = PlayedRuns()
-    if run:
-        asked.keep(plan)
-        played = play_all(plan.tasks, jobs, tell or (lambda news: None))
-    found = write_experiments(plan, played, asked.command)
     if played.stopped:
         raise KeyboardInterrupt
     return {outcome["experiment"]: outcome for outcome in found}

@@ -74,10 +74,10 @@ def part_of(folder: Path) -> tuple[ExperimentRuns, str]:
     Raises:
       BadInput: something of it is broken, or declared no longer.
     """
-    asked = read_request(folder)
+    request = read_request(folder)
     whole = folder.resolve()
     name = f"{whole.parent.name}/{whole.name}"
     # what was asked for may name rows of other experiments: that was checked then
     how = {"look_for_data": False, "only_here": False}
-    (part,) = asked.plan([name], whole.parent.parent, **how).parts
-    return part, asked.command
+    (part,) = request.plan([name], whole.parent.parent, **how).parts
+    return part, request.command

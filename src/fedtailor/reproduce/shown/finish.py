@@ -69,7 +69,11 @@ def _reports(part: ExperimentRuns, folder: Path) -> dict[str, str]:
 
 
 def write_experiment(
-    part: ExperimentRuns, folder: Path, failed: dict[str, str], command: str, tell: Tell
+    part: ExperimentRuns,
+    folder: Path,
+    failed: dict[str, str],
+    command: str,
+    tell: Tell = lambda *told: None,
 ) -> dict[str, Any]:
     """Writes everything about an experiment and returns what `table.json` holds."""
     with written_to(folder):

@@ -11,6 +11,7 @@ from fedtailor.reproduce.shown.writing import (
     by_place,
     is_partial,
     ours,
+    paper_text,
     ranks_of,
     two_digits,
 )
@@ -73,10 +74,6 @@ def _ours(cell: Cell | None, wanted: int) -> str:
     return text + (r"$^{\dagger}$" if cell and cell["outside"] else "")
 
 
-def _paper(cell: Cell | None) -> str:
-    return cell["paper"]["text"] if cell and cell["paper"] else "–"
-
-
 def _order(outcome: Outcome, name: str) -> str:
     found, ranks = outcome["tau"][name], ranks_of(outcome)
     return f"{two_digits(found['tau'])} ({found[ranks]} {ranks})"
@@ -94,7 +91,7 @@ def _breadth(outcome: Outcome, column: str) -> float:
     cells, wanted = by_place(outcome), outcome["seeds"]
     here = [cells.get((row, column)) for row in outcome["rows"]]
     mine = max(len(_plain(cell, wanted)) for cell in here)
-    printed = max(len(_paper(cell)) for cell in here)
+    printed = max(len(paper_text(cell)) for cell in here)
     pair = LETTER * (max(mine, len("ours")) + max(printed, len("paper"))) + GAP
     around = LETTER * max(map(len, [column, *_orders(outcome, [column])]))
     return max(pair, around) + GAP
@@ -136,7 +133,7 @@ def _tabular(outcome: Outcome, columns: Sequence[str]) -> list[str]:
     ]
     for row in outcome["rows"]:
         here = [cells.get((row, c)) for c in columns]
-        pairs = [f"{_ours(cell, wanted)} & {_numbers(_paper(cell))}" for cell in here]
+        pairs = [f"{_ours(cell, wanted)} & {_numbers(paper_text(cell))}" for cell in here]
         lines.append(rf"{latex(row)} & {' & '.join(pairs)} \\")
     if orders := _orders(outcome, columns):
         each = [rf"\multicolumn{{2}}{{c}}{{{_numbers(text)}}}" for text in orders]

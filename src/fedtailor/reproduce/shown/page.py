@@ -14,6 +14,7 @@ from fedtailor.reproduce.shown.writing import (
     is_partial,
     order,
     ours,
+    paper_text,
     signed,
     troubles,
 )
@@ -52,6 +53,7 @@ def experiment_page(
         going=going,
         order=lambda column: order(outcome, column),
         ours=lambda cell: ours(cell, outcome["seeds"]),
+        paper_text=paper_text,
         signed=signed,
         troubles=troubles(outcome),
         beside_paper=lambda cell: (SIGNS[beside_paper(cell)], beside_paper(cell)),

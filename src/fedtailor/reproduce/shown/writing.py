@@ -72,6 +72,11 @@ def ours(cell: Cell, wanted: int) -> str:
     return f"{cell_text(cell)} ({seeds_in_mean(cell)} of {wanted} seeds{failed})"
 
 
+def paper_text(cell: Cell | None) -> str:
+    """What the paper prints in a cell."""
+    return str(cell["paper"]["text"]) if cell and cell["paper"] else "–"
+
+
 def ranks_of(outcome: Outcome) -> str:
     """Whose order is compared with the paper's; results of earlier versions do not say: rows."""
     return str(outcome.get("ranks", "rows"))
