@@ -13,12 +13,12 @@ Documented = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def without_summary(path: Path) -> list[str]:
-    """What in a module has a docstring that opens with something else."""
+    """What in a module has a docstring that opens with a heading, or with several lines."""
     found = []
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, Documented) and (text := ast.get_docstring(node)) is not None:
-            first = text.partition("\n")[0]
-            if not first or first.partition(":")[0] in HEADINGS:
+            first, *rest = text.splitlines()
+            if first.partition(":")[0] in HEADINGS or (rest and rest[0]):
                 found.append(getattr(node, "name", "the module"))
     return found
 

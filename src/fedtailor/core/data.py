@@ -18,8 +18,10 @@ from fedtailor.core.task import Batch
 
 @dataclass(frozen=True, eq=False)
 class Counts:
-    """How many rows each client that shares a call has, on the host: `vmap` leaves it alone, so
-    engines can plan without asking the device."""
+    """How many rows each client that shares a call has, on the host.
+
+    `vmap` leaves it alone, so engines can plan without asking the device.
+    """
 
     n: Tensor
     val_n: Tensor
@@ -140,8 +142,10 @@ class Data(NamedTuple):
         )
 
     def draws(self, size: int, keys: Tensor) -> Steps:
-        """One batch per key, each drawn without replacement (size 0: all rows); a client with fewer
-        rows gives all it has."""
+        """One batch per key, each drawn without replacement (size 0: all rows).
+
+        A client with fewer rows gives all it has.
+        """
 
         def draw(key: Key) -> tuple[Tensor, Tensor, Tensor, Tensor]:
             one = self.shuffle(key).steps(size, key)

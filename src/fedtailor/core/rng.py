@@ -138,8 +138,10 @@ class Turn(NamedTuple):
         return self._replace(key=fold(self.key, client))
 
     def at_client(self, secret: int | None = None) -> Turn:
-        """A client's own part of its turn, apart from what `send` drew with the same key; with a
-        `secret`, nobody else can draw the same."""
+        """A client's own part of its turn, apart from what `send` drew with the same key.
+
+        With a `secret`, nobody else can draw the same.
+        """
         key = fold(self.key, -1)
         return self._replace(key=key if secret is None else fold(key, secret))
 
@@ -153,6 +155,8 @@ class Turn(NamedTuple):
         return fold(self.key, -2)
 
     def aside(self) -> Turn:
-        """A second stream, for what a client does beside its training (the training's batch order
-        then is the same in every method)."""
+        """A second stream, for what a client does beside its training.
+
+        The training's batch order then is the same in every method.
+        """
         return self._replace(key=fold(self.key, -3))

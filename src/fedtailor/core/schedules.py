@@ -42,8 +42,11 @@ def step(every: int, factor: float = 0.1) -> Schedule:
 
 
 def warmup(first: int, then: Schedule) -> Schedule:
-    """Grows linearly over the `first` rounds, of which the last has the whole learning rate; then
-    another schedule has the rounds that are left to itself."""
+    """Grows linearly over the `first` rounds, then follows another schedule.
+
+    The last of the first rounds has the whole learning rate; the other schedule has the rounds that
+    are left to itself.
+    """
 
     def at(round: Tensor, rounds: Tensor) -> Tensor:
         left = then((round - first).clamp(min=0), (rounds - first).clamp(min=1))
@@ -53,8 +56,11 @@ def warmup(first: int, then: Schedule) -> Schedule:
 
 
 class _Form(NamedTuple):
-    """How a schedule is written: its maker, the numbers (kind, least, most) that it may have, how
-    many of them it must have, and an example."""
+    """How a schedule is written.
+
+    Its maker, the numbers (kind, least, most) that it may have, how many of them it must have, and
+    an example.
+    """
 
     make: Callable[..., Schedule]
     numbers: tuple[tuple[type, float, float], ...]

@@ -34,8 +34,10 @@ class Rows(NamedTuple):
         return cls(flat.to(device), torch.cat([n.new_zeros(1), n.cumsum(0)[:-1]]), n)
 
     def at(self, ids: Tensor) -> tuple[Tensor, Tensor]:
-        """(padded row numbers, counts) of some clients; padding repeats a client's own rows, and a
-        client without any is padded with row 0 of the store."""
+        """(padded row numbers, counts) of some clients.
+
+        Padding repeats a client's own rows; a client without any is padded with row 0 of the store.
+        """
         n = self.n[ids]
         width = max(int(n.max()), 1)
         position = torch.arange(width) % n.clamp(min=1)[:, None]

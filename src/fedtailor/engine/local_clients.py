@@ -147,8 +147,11 @@ class LocalClients:
     def _chunks(
         self, ids: Tensor, work: Callable[[_Chunk], Found], scoring: bool = False
     ) -> Iterator[tuple[_Chunk, Found]]:
-        """Works through clients in chunks of one group with about equally many rows, so that little
-        is padding. A chunk that does not fit is halved, for good; it has changed nothing."""
+        """Works through clients in chunks of one group.
+
+        Clients of a chunk have about equally many rows, so that little is padding. A chunk that
+        does not fit is halved, for good; it has changed nothing.
+        """
         scoring = scoring and self._scoring > 0
         for group, store in zip(self.groups, self.stores, strict=True):
             mine = ids[torch.isin(ids, group.members)].sort().values

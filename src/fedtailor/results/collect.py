@@ -92,8 +92,10 @@ def _same_clients(first: FinishedRun, other: FinishedRun) -> bool:
 
 
 def _same_rows(first: FinishedRun, other: FinishedRun) -> bool:
-    """Whether both have the same rows at the same clients, as far as that is known: runs from
-    before the digest was kept are compared by how many rows of each class a client has."""
+    """Whether both have the same rows at the same clients, as far as that is known.
+
+    Runs from before the digest was kept are compared by how many rows of each class a client has.
+    """
     digests = [run.result.get("rows_digest") for run in (first, other)]
     if None not in digests:
         return digests[0] == digests[1]
@@ -176,8 +178,10 @@ def _planned(folder: Path) -> tuple[list[str], range]:
 
 
 def _not_begun(folder: Path) -> list[str]:
-    """Methods of a comparison with runs that are not there, e.g. "ditto (2 seeds)" for all of its
-    seeds or "ditto (seed 1)" for some."""
+    """Methods of a comparison with runs that are not there.
+
+    E.g. "ditto (2 seeds)" for all of its seeds or "ditto (seed 1)" for some.
+    """
     methods, seeds = _planned(folder)
     told = []
     for method in methods:

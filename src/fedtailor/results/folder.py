@@ -173,8 +173,11 @@ def sync(path: Path) -> None:
 
 
 def file_name(client: str) -> str:
-    """A client's name as a file name of its own: what could lead elsewhere is replaced, and a name
-    that had to be changed gets a mark, so that no two clients share a file."""
+    """A client's name as a file name of its own.
+
+    What could lead elsewhere is replaced, and a name that had to be changed gets a mark, so that no
+    two clients share a file.
+    """
     safe = re.sub(r"[^A-Za-z0-9._-]", "_", client).lstrip(".")[:80]
     if safe and safe == client:
         return safe

@@ -76,8 +76,10 @@ class RunData(NamedTuple):
         return found.hexdigest()
 
     def rows_digest(self) -> str:
-        """Tells whether two runs have the same rows at the same clients, however these are encoded:
-        runs with another normalisation or image size can still be compared client by client."""
+        """Tells whether two runs have the same rows at the same clients, however these are encoded.
+
+        Runs with another normalisation or image size can still be compared client by client.
+        """
         found = hashlib.blake2b(digest_size=16)
         self._add_rows(found)
         return found.hexdigest()

@@ -33,8 +33,10 @@ Announce = Callable[[str, int, int, int], Watcher | None]
 
 
 def spread_options(methods: Sequence[str], given: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Which method gets which option: `name=value` goes to all that have it, `method.name=value`
-    to one."""
+    """Which method gets which option.
+
+    `name=value` goes to all that have it, `method.name=value` to one.
+    """
     known = {m: {o.name for o in page(find(m)).options} for m in methods}
     out: dict[str, dict[str, Any]] = {m: {} for m in methods}
     # what is said for one method goes before what is said for all

@@ -155,8 +155,10 @@ class Runner(PreparedRun):
     # --- files ---
 
     def keep_in(self, folder: Path) -> None:
-        """Gives the run its folder, with the configuration in it and who the clients are: it can
-        be looked at while it goes on."""
+        """Gives the run its folder, with the configuration in it and who the clients are.
+
+        It can be looked at while it goes on.
+        """
         self.folder = folder
         self.simulation.keep_states_in(folder)
         # first: it marks the folder as a run's

@@ -47,8 +47,9 @@ class ConvolutionWindow(NamedTuple):
 
 
 class _Patches(torch.autograd.Function):
-    """Image (n, channels, height, width) -> what the kernel sees at each place
-    (n, channels * kernel, places).
+    """What the kernel sees at each place of an image.
+
+    (n, channels, height, width) -> (n, channels * kernel, places)
 
     Forwards one gather, or `stacked` slices, which a compiler turns into copies of whole rows on a
     CPU; backwards, for a compiler (`sliced`), a sum of slices, which fuses into one kernel without

@@ -29,8 +29,9 @@ _CONVOLUTION = ("input", "weight", "bias", "stride", "padding", "dilation", "gro
 
 
 class MatmulConvolutions(TorchFunctionMode):
-    """While this is active, two-dimensional convolutions without groups are matrix products: what
-    pays where clients are mapped.
+    """While this is active, two-dimensional convolutions without groups are matrix products.
+
+    That pays where clients are mapped.
 
     Args:
       sliced: write what a compiler fuses best, see `as_matmul`.
@@ -64,8 +65,9 @@ def _product(named: dict[str, Any], sliced: bool, last: bool = False) -> Tensor:
 
 
 class ChannelsLast(TorchFunctionMode):
-    """While this is active, two-dimensional convolutions get their images with channels last, and
-    so does what follows them: pooling alone is ten times faster so on a CPU.
+    """While this is active, two-dimensional convolutions get their images with channels last.
+
+    So does what follows them: pooling alone is ten times faster so on a CPU.
 
     Args:
       compiled: write what TorchInductor makes good code of. Its own pooling is ten times slower

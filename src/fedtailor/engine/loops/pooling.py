@@ -1,5 +1,7 @@
-"""Max pooling within code that a compiler makes: element by element where windows lie side by side,
-else by PyTorch's own kernels."""
+"""Max pooling within code that a compiler makes.
+
+Element by element where windows lie side by side, else by PyTorch's own kernels.
+"""
 
 from __future__ import annotations
 
@@ -66,8 +68,10 @@ class PoolingWindow(NamedTuple):
 
 
 class _Unpooled(torch.autograd.Function):
-    """The gradient of pooling; it has none itself. (Operators of one's own need such a cover
-    within function transforms.)"""
+    """The gradient of pooling; it has none itself.
+
+    Operators of one's own need such a cover within function transforms.
+    """
 
     @staticmethod
     def forward(gradient: Tensor, x: Tensor, indices: Tensor, window: PoolingWindow) -> Tensor:
@@ -109,8 +113,10 @@ def _(x: Tensor) -> Tensor:
 
 
 class _Tiled(torch.autograd.Function):
-    """Pooling by windows that lie side by side, for images with channels last: a compiler fuses it
-    with what comes before. Of equal numbers the first counts, as in PyTorch."""
+    """Pooling by windows that lie side by side, for images with channels last.
+
+    A compiler fuses it with what comes before. Of equal numbers the first counts, as in PyTorch.
+    """
 
     @staticmethod
     def forward(x: Tensor, high: int, wide: int) -> tuple[Tensor, Tensor]:

@@ -37,8 +37,10 @@ NEVER = 1 << 62
 
 
 class Workload(NamedTuple):
-    """Of a whole run: steps of all clients, and how many these are in a row when the clients of a
-    round step together."""
+    """How much a whole run has to compute.
+
+    Steps of all clients, and how many these are in a row when the clients of a round step together.
+    """
 
     steps: int
     in_a_row: int

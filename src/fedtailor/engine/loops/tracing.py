@@ -36,8 +36,9 @@ _PRODUCTS = {aten.bmm.default: "baddbmm_", aten.mm.default: "addmm_"}
 
 @dataclass(frozen=True)
 class Update:
-    """An update `leaf += left @ right` that is left to one matrix product in place: the gradient
-    itself never exists.
+    """An update `leaf += left @ right` that is left to one matrix product in place.
+
+    The gradient itself never exists.
 
     Attributes:
       leaf: which tensor.
@@ -67,8 +68,10 @@ class Program:
         self.replay(tensors, [()])
 
     def replay(self, fixed: Sequence[Tensor], moments: Iterable[Sequence[Tensor]]) -> None:
-        """Several steps: `fixed` are the tensors that stay in place, `moments` what each step has
-        of its own."""
+        """Plays several steps.
+
+        `fixed` are the tensors that stay in place, `moments` what each step has of its own.
+        """
         body = self.body
         updates = [(getattr(fixed[u.leaf], u.name), 2 * i) for i, u in enumerate(self.updates)]
         for moment in moments:
@@ -175,8 +178,10 @@ class _Product(NamedTuple):
 
 
 def _factors(graph: fx.Graph, product: _Product) -> list[fx.Node]:
-    """What is left to multiply. Where nothing is to change both are zero: zero times a number that
-    is not finite would not be."""
+    """What is left to multiply.
+
+    Where nothing is to change both are zero: zero times a number that is not finite would not be.
+    """
     scaled = graph.call_function(_times(product.scale), (product.left, product.scale))
     if product.active is None:
         return [scaled, product.right]

@@ -16,8 +16,9 @@ PARTS = ("train", "val", "test")
 
 
 def assign_clients(groups: Sequence[Tensor], sizes: Tensor, workers: int) -> list[Tensor]:
-    """Ids for each worker, ascending: of each group about equally many, with about equally many
-    rows.
+    """Ids for each worker, ascending.
+
+    Each has about equally many of each group, with about equally many rows.
 
     Args:
       groups: ids of the clients, by network.

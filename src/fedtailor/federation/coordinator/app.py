@@ -44,8 +44,9 @@ def _say(line: Line) -> None:
 def run_coordinator(
     grid: Grid, path: Path, run: str, min_sites: int = 0, deadline: float = 0.0
 ) -> None:
-    """Plays the federation of a coordinator's file; a new Flower run goes on where the last one
-    ended.
+    """Plays the federation of a coordinator's file.
+
+    A new Flower run goes on where the last one ended.
 
     Args:
       grid: Flower's, to all sites.

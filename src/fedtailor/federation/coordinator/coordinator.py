@@ -134,8 +134,10 @@ class Coordinator:
         self.members.event("all", "began", f"{self.setup.plan.method} needs uploads {seen}")
 
     def _cohort(self, failed: set[int]) -> list[int]:
-        """Who takes part: as the simulation draws; who failed in this round is left out of further
-        attempts as long as enough others are there."""
+        """Who takes part: as the simulation draws.
+
+        Who failed in this round is left out of further attempts as long as enough others are there.
+        """
         plan = self.setup.plan
         everyone = torch.arange(plan.clients)
         left = torch.tensor([i for i in range(plan.clients) if i not in failed], dtype=torch.int64)
@@ -223,8 +225,11 @@ class Coordinator:
         }
 
     def _score(self) -> None:
-        """Asks for scores where they are due after the latest round. They are a line of their own:
-        whoever is killed here has noted the round, and asks again when it goes on."""
+        """Asks for scores where they are due after the latest round.
+
+        They are a line of their own: whoever is killed here has noted the round, and asks again
+        when it goes on.
+        """
         now, every = self.now.round, self.rules.score_every
         if not now or not every or now % every:
             return
@@ -245,8 +250,10 @@ class Coordinator:
         return {self.members.name(i): _metrics(p) for i, p in sorted(responses.packets.items())}
 
     def _end(self) -> None:
-        """Every site makes its model; who is not there now gets it when the federation is run
-        again."""
+        """Every site makes its model.
+
+        Who is not there now gets it when the federation is run again.
+        """
         done = self.store.history()
         if done and done[-1].get("finished", {}).keys() >= set(self.members.names.values()):
             return

@@ -13,8 +13,9 @@ from fedtailor.federation.protocol.messages import message_bytes
 
 
 class Gathered:
-    """Uploads of a round, folded in the order of ids whatever the order they come in: a result must
-    not depend on who was faster. What comes early waits; all but that is one model.
+    """Uploads of a round, folded in the order of ids whatever the order they come in.
+
+    A result must not depend on who was faster. What comes early waits; all but that is one model.
 
     Args:
       cohort: ids that may come.

@@ -38,8 +38,10 @@ class Ending(NamedTuple):
 
 
 def rounds_of(folder: Path) -> list[Line]:
-    """The lines of rounds that count; lines are written after the checkpoint, so the last round
-    may be missing for a moment."""
+    """The lines of rounds that count.
+
+    Lines are written after the checkpoint, so the last round may be missing for a moment.
+    """
     return [line for line in read_lines(folder / HISTORY) if "taken" in line]
 
 

@@ -1,5 +1,7 @@
-"""Flower's processes on this machine: started with what they need, and stopped with what they
-started. TLS and node authentication are on unless `insecure` is said."""
+"""Flower's processes on this machine: started with what they need, stopped with what they started.
+
+TLS and node authentication are on unless `insecure` is said.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""The words of a project's scripts, units and container files. `$NAME` is filled in when it is
-written; `$$` is a dollar sign of the file's own."""
+"""The words of a project's scripts, units and container files.
+
+`$NAME` is filled in when it is written; `$$` is a dollar sign of the file's own.
+"""
 
 COORDINATOR_SH = """\
 #!/bin/sh

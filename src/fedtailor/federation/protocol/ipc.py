@@ -189,9 +189,11 @@ def worker_pid(where: Path) -> int | None:
 
 
 def stop_site(path: Path, seconds: float = 2.0) -> None:
-    """Ends the process of a site's file, if there is one: after what it is doing, but is asked to
-    leave off after `seconds`, and made to after as many again. What it has kept on its disk is
-    whole at any moment."""
+    """Ends the process of a site's file, if there is one.
+
+    It ends after what it is doing, but is asked to leave off after `seconds`, and made to after as
+    many again. What it has kept on its disk is whole at any moment.
+    """
     try:
         where = socket_of(path)
     except BadInput:

@@ -25,8 +25,9 @@ def spec_of(message: Tree) -> Spec:
 
 
 def ordered_like(values: Tree, like: Tree) -> Tree:
-    """The values with their names in the order of `like`: files sort them, and what a method makes
-    of a tree should not depend on whether it was on disk.
+    """The values with their names in the order of `like`.
+
+    Files sort them, and what a method makes of a tree should not depend on whether it was on disk.
 
     Raises:
       BadInput: other names, shapes or types.

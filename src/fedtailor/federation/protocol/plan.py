@@ -1,5 +1,7 @@
-"""What a federation has agreed on: method, network, training, preprocessing. Made once, by the
-coordinator; every site checks it before it takes part."""
+"""What a federation has agreed on: method, network, training, preprocessing.
+
+Made once, by the coordinator; every site checks it before it takes part.
+"""
 
 from __future__ import annotations
 

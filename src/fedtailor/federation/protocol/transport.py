@@ -39,8 +39,10 @@ class Transport(Protocol):
         """Where somebody is there now."""
 
     def ask(self, requests: Mapping[int, Packet], seconds: float) -> Iterator[Answer]:
-        """Sends each place its own message and gives answers as they come, until all have come or
-        the time is over; the caller may stop listening at any moment."""
+        """Sends each place its own message and gives answers as they come.
+
+        Until all have come or the time is over; the caller may stop listening at any moment.
+        """
 
 
 @dataclass(frozen=True, kw_only=True)

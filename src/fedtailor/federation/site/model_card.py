@@ -1,5 +1,7 @@
-"""What a site ends with: its personal model and a card that says how good it is, in the form that
-`fedtailor predict` reads."""
+"""What a site ends with: its personal model and a card that says how good it is.
+
+Both have the form that `fedtailor predict` reads.
+"""
 
 from __future__ import annotations
 
@@ -45,8 +47,10 @@ def finetuned_model(setup: Setup, model: Params, local: LocalData, turn: rng.Tur
 
 
 def local_model(setup: Setup, local: LocalData, client: int, played: Sequence[int]) -> Params:
-    """What the site would have without the federation: trained alone in the same rounds, with the
-    same batches, from the same initial model."""
+    """What the site would have without the federation.
+
+    Trained alone in the same rounds, with the same batches, from the same initial model.
+    """
     own, recipe = setup.initial, setup.config.recipe()
     for round in played:
         turn = setup.turn(rng.TURN, round).of(torch.tensor(client)).at_client()

@@ -219,9 +219,11 @@ class Site:
     def _turn(
         self, packet: Packet, joined: _Joined, purpose: int
     ) -> tuple[ClientTurn, SavedState | None]:
-        """The site's turn, and the state that it goes on from. It draws what the simulation draws,
-        but with DP-SGD from a key that nobody else knows, since noise that can be computed hides
-        nothing."""
+        """The site's turn, and the state that it goes on from.
+
+        It draws what the simulation draws, but with DP-SGD from a key that nobody else knows, since
+        noise that can be computed hides nothing.
+        """
         round, last = packet.number("round"), packet.number("last")
         setup, data = joined.setup, joined.local.data
         if not -1 <= last < round <= setup.plan.rounds:
@@ -281,8 +283,10 @@ class Site:
     # --- evaluation ---
 
     def _scores(self, joined: _Joined, model: Model, point: str) -> Header:
-        """A model's score in numbers that may leave: how many were right, of how many, and their
-        mean loss; nothing unless the site shares it."""
+        """A model's score in numbers that may leave; nothing unless the site shares it.
+
+        How many were right, of how many, and their mean loss.
+        """
         if SCORES not in self.settings.share:
             return {}
         test = joined.local.test

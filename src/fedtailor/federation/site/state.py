@@ -151,8 +151,10 @@ class SiteStore:
         return max((e["round"] for e in (index["committed"], index["pending"]) if e), default=-1)
 
     def secret(self) -> int:
-        """A random number that never leaves the site: whoever knew the key of its noise could take
-        the noise away again."""
+        """A random number that never leaves the site.
+
+        Whoever knew the key of its noise could take the noise away again.
+        """
         path = self.folder / "secret"
         try:
             if not path.exists():
