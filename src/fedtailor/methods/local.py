@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from torch import Tensor
-
 from fedtailor.core.data import Data
-from fedtailor.core.method import ClientCount, Method, Outcome, Upload
-from fedtailor.core.rng import Key, Turn
+from fedtailor.core.method import Method, Outcome, Upload
+from fedtailor.core.rng import Turn
 from fedtailor.core.task import Task
 from fedtailor.core.training import Recipe, fit
-from fedtailor.core.tree import Params, Tree
+from fedtailor.core.tree import Tree
 
 
 def local(task: Task, *, recipe: Recipe = Recipe()) -> Method:
@@ -33,24 +31,16 @@ def local(task: Task, *, recipe: Recipe = Recipe()) -> Method:
       >>> method = local(toy_task(), recipe=Recipe(epochs=5, lr=0.05))
     """
 
-    def init(clients: ClientCount, initial: Params, key: Key) -> Tree:
-        return {}
-
-    def send(server: Tree, cid: Tensor, turn: Turn) -> Tree:
-        return {}
-
-    def start(msg: Tree, initial: Params, key: Key) -> Tree:
-        return {"own": initial}
-
     def client(msg: Tree, state: Tree, data: Data, turn: Turn) -> Outcome:
         own = fit(task, state["own"], data, turn, recipe)
         return Outcome({"own": own}, Upload(), own)
 
-    def receive(server: Tree, ids: Tensor, up: Upload, turn: Turn) -> Tree:
-        return server
-
-    def personal(msg: Tree, state: Tree, data: Data, turn: Turn) -> Params:
-        own: Params = state["own"]
-        return own
-
-    return Method(init, send, start, client, receive, personal, task.predict)
+    return Method(
+        init=lambda clients, initial, key: {},
+        send=lambda server, cid, turn: {},
+        start=lambda msg, initial, key: {"own": initial},
+        client=client,
+        receive=lambda server, ids, up, turn: server,
+        personal=lambda msg, state, data, turn: state["own"],
+        predict=task.predict,
+    )

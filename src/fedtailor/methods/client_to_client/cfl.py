@@ -66,9 +66,6 @@ def cfl(
     def send(server: Tree, cid: Tensor, turn: Turn) -> Tree:
         return {"params": tree.index(server["models"], server["cluster"][cid])}
 
-    def start(msg: Tree, initial: Params, key: Key) -> Tree:
-        return {}
-
     def client(msg: Tree, state: Tree, data: Data, turn: Turn) -> Outcome:
         params = fit(task, msg["params"], data, turn, recipe)
         return Outcome(state, Upload(each={"update": tree.sub(params, msg["params"])}), params)
@@ -91,14 +88,16 @@ def cfl(
             models = tree.put(models, at, tree.map(lambda p: p[None], moved))
         return {"models": models, "cluster": cluster}
 
-    def personal(msg: Tree, state: Tree, data: Data, turn: Turn) -> Params:
-        params: Params = msg["params"]
-        return params
-
-    def record(server: Tree) -> Tree:
-        return {"cluster": server["cluster"]}
-
-    return Method(init, send, start, client, receive, personal, task.predict, record)
+    return Method(
+        init=init,
+        send=send,
+        start=lambda msg, initial, key: {},
+        client=client,
+        receive=receive,
+        personal=lambda msg, state, data, turn: msg["params"],
+        predict=task.predict,
+        record=lambda server: {"cluster": server["cluster"]},
+    )
 
 
 def bipartition(cosine: Tensor) -> np.ndarray:

@@ -99,9 +99,6 @@ def fedfomo(
             message["extra"] = wire.maybe(known, server["extra"])
         return message
 
-    def start(msg: Tree, initial: Params, key: Key) -> Tree:
-        return {"base": initial, "cur": initial}
-
     def update(msg: Tree, state: Tree, data: Data) -> tuple[Params, Tensor]:
         """The new base, and the weights of the candidates (own model first)."""
         base, cur = state["base"], state["cur"]
@@ -128,12 +125,14 @@ def fedfomo(
             more["extra"] = cluster_means(models, known["affinity"][ids][:, ids], federations)
         return {"models": tree.put(server["models"], ids, models)} | known | more
 
-    def personal(msg: Tree, state: Tree, data: Data, turn: Turn) -> Params:
-        return update(msg, state, data)[0]
-
-    def record(server: Tree) -> Tree:
-        return {"affinity": server["affinity"]}
-
     return Method(
-        init, send, start, client, receive, personal, task.predict, record, validates=True
+        init=init,
+        send=send,
+        start=lambda msg, initial, key: {"base": initial, "cur": initial},
+        client=client,
+        receive=receive,
+        personal=lambda msg, state, data, turn: update(msg, state, data)[0],
+        predict=task.predict,
+        record=lambda server: {"affinity": server["affinity"]},
+        validates=True,
     )

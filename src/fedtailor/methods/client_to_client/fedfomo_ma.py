@@ -55,9 +55,6 @@ def fedfomo_ma(task: Task, *, recipe: Recipe = Recipe()) -> Method:
         # of a single upload nothing would be left without it
         return {"mean": server["mean"], "without": wire.maybe(there & (count > 1), without)}
 
-    def start(msg: Tree, initial: Params, key: Key) -> Tree:
-        return {}
-
     def update(msg: Tree, data: Data) -> tuple[Params, Tensor]:
         mean, without, there = msg["mean"], wire.value(msg["without"]), wire.here(msg["without"])
         here = mean_loss(task, mean, data.val)
@@ -82,17 +79,14 @@ def fedfomo_ma(task: Task, *, recipe: Recipe = Recipe()) -> Method:
         mean = tree.map(lambda p: torch.tensordot(share.to(p.dtype), p, 1), models)
         return {"models": models, "uploaded": there, "mean": mean}
 
-    def personal(msg: Tree, state: Tree, data: Data, turn: Turn) -> Params:
-        return update(msg, data)[0]
-
     return Method(
-        init,
-        send,
-        start,
-        client,
-        receive,
-        personal,
-        task.predict,
+        init=init,
+        send=send,
+        start=lambda msg, initial, key: {},
+        client=client,
+        receive=receive,
+        personal=lambda msg, state, data, turn: update(msg, data)[0],
+        predict=task.predict,
         general=lambda msg, state: msg["mean"],
         validates=True,
     )

@@ -99,12 +99,6 @@ def pfedhn(
         first = writer.init(clients, initial, key)
         return {"net": first, "memory": optimiser.init(first)}
 
-    def send(server: Tree, cid: Tensor, turn: Turn) -> Tree:
-        return {"params": writer.write(server["net"], cid)}
-
-    def start(msg: Tree, initial: Params, key: Key) -> Tree:
-        return {"own": tree.pick(initial, sorted(kept))}
-
     def client(msg: Tree, state: Tree, data: Data, turn: Turn) -> Outcome:
         model, given = msg["params"] | state["own"], msg.get("given")
         params = fit(task, model, data, turn, inner, gradient=gradient, given=given)
@@ -123,8 +117,12 @@ def pfedhn(
         )
         return {"net": tree.add(server["net"], step), "memory": memory}
 
-    def personal(msg: Tree, state: Tree, data: Data, turn: Turn) -> Params:
-        params: Params = msg["params"] | state["own"]
-        return params
-
-    return Method(init, send, start, client, receive, personal, task.predict)
+    return Method(
+        init=init,
+        send=lambda server, cid, turn: {"params": writer.write(server["net"], cid)},
+        start=lambda msg, initial, key: {"own": tree.pick(initial, sorted(kept))},
+        client=client,
+        receive=receive,
+        personal=lambda msg, state, data, turn: msg["params"] | state["own"],
+        predict=task.predict,
+    )

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from torch import Tensor
-
 from fedtailor.core.data import Data
-from fedtailor.core.method import ClientCount, Download, Method, Outcome, Upload, beginning, by_size
+from fedtailor.core.method import Download, Method, Outcome, Upload, beginning, by_size
 from fedtailor.core.objectives import Gradient, Loss, as_is
 from fedtailor.core.options import Weighting
-from fedtailor.core.rng import Key, Turn
+from fedtailor.core.rng import Turn
 from fedtailor.core.task import Task
 from fedtailor.core.training import Recipe, fit
-from fedtailor.core.tree import Params, Tree
+from fedtailor.core.tree import Tree
 
 
 def fedavg(
@@ -46,34 +44,19 @@ def fedavg(
       >>> method = fedavg(toy_task(), weighting="uniform", recipe=Recipe(epochs=2))
     """
 
-    def init(clients: ClientCount, initial: Params, key: Key) -> Tree:
-        return {"params": initial}
-
-    def send(server: Tree, cid: Tensor, turn: Turn) -> Tree:
-        return {"params": server["params"]}
-
-    def start(msg: Tree, initial: Params, key: Key) -> Tree:
-        return {}
-
     def client(msg: Tree, state: Tree, data: Data, turn: Turn) -> Outcome:
         begin = beginning(msg, msg["params"])
         given = {"anchor": msg["params"]} if loss else None
         params = fit(task, begin, data, turn, recipe, loss=loss, given=given, gradient=gradient)
         return Outcome(state, Upload({"params": params}, by_size(data, weighting)), params)
 
-    def receive(server: Tree, ids: Tensor, up: Upload, turn: Turn) -> Tree:
-        return {"params": up.mean["params"]}
-
-    def personal(msg: Tree, state: Tree, data: Data, turn: Turn) -> Params:
-        return beginning(msg, msg["params"])
-
     return Method(
-        init,
-        send,
-        start,
-        client,
-        receive,
-        personal,
-        task.predict,
+        init=lambda clients, initial, key: {"params": initial},
+        send=lambda server, cid, turn: {"params": server["params"]},
+        start=lambda msg, initial, key: {},
+        client=client,
+        receive=lambda server, ids, up, turn: {"params": up.mean["params"]},
+        personal=lambda msg, state, data, turn: beginning(msg, msg["params"]),
+        predict=task.predict,
         download=Download("params", client),
     )

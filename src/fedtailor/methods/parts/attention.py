@@ -65,9 +65,6 @@ def attentive(
         mixed = tree.map(lambda p: torch.tensordot(row.to(p.dtype), p, 1), server["models"])
         return {"params": mixed}
 
-    def start(msg: Tree, initial: Params, key: Key) -> Tree:
-        return {"own": initial}
-
     def client(msg: Tree, state: Tree, data: Data, turn: Turn) -> Outcome:
         begin = beginning(msg, state["own"])  # not with the mixture, unless a wrapper says so
         given = {"anchor": msg["params"]}
@@ -78,14 +75,15 @@ def attentive(
         models = tree.put(server["models"], ids, up.each["params"])
         return {"models": models, "weights": weigh(tree.drop(models, task.buffers))}
 
-    def personal(msg: Tree, state: Tree, data: Data, turn: Turn) -> Params:
-        own: Params = state["own"]
-        return own
-
-    def record(server: Tree) -> Tree:
-        return {"attention": server["weights"]}
-
     download = Download("params", client, tested=False)
     return Method(
-        init, send, start, client, receive, personal, task.predict, record, download=download
+        init=init,
+        send=send,
+        start=lambda msg, initial, key: {"own": initial},
+        client=client,
+        receive=receive,
+        personal=lambda msg, state, data, turn: state["own"],
+        predict=task.predict,
+        record=lambda server: {"attention": server["weights"]},
+        download=download,
     )

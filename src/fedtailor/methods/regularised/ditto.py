@@ -8,10 +8,10 @@ from fedtailor.core.data import Data
 from fedtailor.core.method import Download, Method, Outcome, beginning
 from fedtailor.core.objectives import prox
 from fedtailor.core.options import NonNegative, Weighting, Whole
-from fedtailor.core.rng import Key, Turn
+from fedtailor.core.rng import Turn
 from fedtailor.core.task import Task
 from fedtailor.core.training import Recipe, fit
-from fedtailor.core.tree import Params, Tree
+from fedtailor.core.tree import Tree
 from fedtailor.methods.one_model.fedavg import fedavg
 
 
@@ -50,9 +50,6 @@ def ditto(
     shared = fedavg(task, weighting=weighting, recipe=recipe)
     near, own_recipe = prox(task, lam), replace(recipe, epochs=own_epochs or recipe.epochs)
 
-    def start(msg: Tree, initial: Params, key: Key) -> Tree:
-        return {"own": initial}
-
     def client(msg: Tree, state: Tree, data: Data, turn: Turn) -> Outcome:
         w = beginning(msg, msg["params"])
         upload = shared.client({"params": w}, {}, data, turn).upload
@@ -60,14 +57,10 @@ def ditto(
         own = fit(task, state["own"], data, turn, own_recipe, loss=near, given=given)
         return Outcome({"own": own}, upload, own)
 
-    def personal(msg: Tree, state: Tree, data: Data, turn: Turn) -> Params:
-        own: Params = state["own"]
-        return own
-
     return shared._replace(
-        start=start,
+        start=lambda msg, initial, key: {"own": initial},
         client=client,
-        personal=personal,
+        personal=lambda msg, state, data, turn: state["own"],
         general=lambda msg, state: msg["params"],
         download=Download("params", client, tested=False),
     )

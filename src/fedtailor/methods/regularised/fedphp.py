@@ -85,14 +85,10 @@ def fedphp(
         upload = Upload({"params": params}, by_size(data, weighting))
         return Outcome(kept, upload, inherited)
 
-    def personal(msg: Tree, state: Tree, data: Data, turn: Turn) -> Params:
-        inherited: Params = state["inherited"]
-        return inherited
-
     return shared._replace(
         start=start,
         client=client,
-        personal=personal,
+        personal=lambda msg, state, data, turn: state["inherited"],
         general=lambda msg, state: msg["params"],
         download=Download("params", client, tested=False),
     )

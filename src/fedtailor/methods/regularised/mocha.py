@@ -69,9 +69,6 @@ def mocha(
         own = torch.full((), relation(count)[0], device=cid.device)
         return {"others": others, "once": wire.maybe(~server["met"][cid], {"self": own})}
 
-    def start(msg: Tree, initial: Params, key: Key) -> Tree:
-        return {"own": initial, "self": wire.value(msg["once"])["self"]}
-
     def client(msg: Tree, state: Tree, data: Data, turn: Turn) -> Outcome:
         size = sum(p.numel() for p in msg["others"].values())
         c = strength * 10.0 ** -(math.floor(math.log10(size)) + 2)
@@ -94,8 +91,12 @@ def mocha(
             "met": server["met"].index_fill(0, ids, True),
         }
 
-    def personal(msg: Tree, state: Tree, data: Data, turn: Turn) -> Params:
-        own: Params = state["own"]
-        return own
-
-    return Method(init, send, start, client, receive, personal, task.predict)
+    return Method(
+        init=init,
+        send=send,
+        start=lambda msg, initial, key: {"own": initial, "self": wire.value(msg["once"])["self"]},
+        client=client,
+        receive=receive,
+        personal=lambda msg, state, data, turn: state["own"],
+        predict=task.predict,
+    )

@@ -11,10 +11,10 @@ from fedtailor.core.data import Data
 from fedtailor.core.method import Download, Method, Outcome, Upload, beginning, by_size
 from fedtailor.core.objectives import Gradient, Slope
 from fedtailor.core.options import Count, NonNegative, Share, Weighting, Whole
-from fedtailor.core.rng import Key, Turn
+from fedtailor.core.rng import Turn
 from fedtailor.core.task import Batch, Task
 from fedtailor.core.training import Recipe, descend
-from fedtailor.core.tree import Params, Tree
+from fedtailor.core.tree import Tree
 from fedtailor.methods.one_model.fedavg import fedavg
 
 
@@ -68,9 +68,6 @@ def pfedme(
     )
     follow = moreau_gradient(lam, K, eta_p, warm_start=warm_start)
 
-    def start(msg: Tree, initial: Params, key: Key) -> Tree:
-        return {"theta": initial}
-
     def client(msg: Tree, state: Tree, data: Data, turn: Turn) -> Outcome:
         begin = beginning(msg, msg["params"])
         w, rest = tree.drop(begin, task.buffers), tree.pick(begin, task.buffers)
@@ -93,15 +90,11 @@ def pfedme(
     def receive(server: Tree, ids: Tensor, up: Upload, turn: Turn) -> Tree:
         return {"params": tree.lerp(server["params"], up.mean["params"], beta)}
 
-    def personal(msg: Tree, state: Tree, data: Data, turn: Turn) -> Params:
-        theta: Params = state["theta"]
-        return theta
-
     return fedavg(task)._replace(
-        start=start,
+        start=lambda msg, initial, key: {"theta": initial},
         client=client,
         receive=receive,
-        personal=personal,
+        personal=lambda msg, state, data, turn: state["theta"],
         general=lambda msg, state: msg["params"],
         download=Download("params", client, tested=False),
     )
