@@ -91,7 +91,7 @@ def call(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
 
 def test_init_start_run_status_stop_and_on(tmp_path: Path) -> None:
     port = str(free_port())
-    how = ["--sites", "2", "--model", "mlp", "--rounds", "8", "--port", port, "--deadline", "60"]
+    how = ["--sites", "2", "--model", "mlp", "--rounds", "16", "--port", port, "--deadline", "60"]
     made = call(tmp_path, "init", "p", *how)
     assert made.returncode == 0, made.stderr
     root = tmp_path / "p"
@@ -127,5 +127,5 @@ def test_init_start_run_status_stop_and_on(tmp_path: Path) -> None:
     assert set(json.loads(again.stdout)["sites"]) == {"site-0", "site-1"}
     history = (root / "coordinator" / "state" / "p" / "history.jsonl").read_text().splitlines()
     rounds = [line["round"] for line in map(json.loads, history) if "taken" in line]
-    assert rounds == list(range(1, 9))
+    assert rounds == list(range(1, 17))
     assert gone(tmp_path)
