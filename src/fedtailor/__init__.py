@@ -4,47 +4,124 @@ Many clients learn together, and each ends with a model tailored to it.
 
     import fedtailor
     result = fedtailor.run("fedala", data="digits", rounds=30)
+    print(result.table())
+
+Names of this package are loaded when they are first used: torch takes seconds to import, and
+`fedtailor --help` must not. Editors and type checkers see the imports below.
 """
 
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedtailor.core.version import __version__
 
-# Loaded when first used: torch takes seconds to import, `fedtailor --help` must not.
+if TYPE_CHECKING:
+    from fedtailor.api import (
+        ComparisonResult,
+        RunResult,
+        SimulatedRound,
+        compare,
+        predict,
+        resume,
+        run,
+        simulate,
+    )
+    from fedtailor.core import tree
+    from fedtailor.core.data import Data
+    from fedtailor.core.errors import BadInput
+    from fedtailor.core.method import Method, Outcome, Upload, by_size
+    from fedtailor.core.objectives import prox, sam
+    from fedtailor.core.rng import Turn
+    from fedtailor.core.task import Batch, Task, classification
+    from fedtailor.core.training import Recipe, descend, fit
+    from fedtailor.engine import ClientData, Simulation
+    from fedtailor.methods import METHODS
+    from fedtailor.methods.check import check_method
+    from fedtailor.models import MODELS
+    from fedtailor.partition import Partition
+    from fedtailor.results.config import Config
+    from fedtailor.results.records import read_records
+
 _WHERE = {
     "BadInput": "core.errors",
+    "Batch": "core.task",
     "ClientData": "engine",
+    "ComparisonResult": "api",
     "Config": "results.config",
+    "Data": "core.data",
     "METHODS": "methods",
     "MODELS": "models",
-    "Data": "core.data",
     "Method": "core.method",
     "Outcome": "core.method",
+    "Partition": "partition",
     "Recipe": "core.training",
+    "RunResult": "api",
+    "SimulatedRound": "api",
     "Simulation": "engine",
     "Task": "core.task",
     "Turn": "core.rng",
     "Upload": "core.method",
+    "by_size": "core.method",
     "check_method": "methods.check",
     "classification": "core.task",
     "compare": "api",
+    "descend": "core.training",
     "fit": "core.training",
     "predict": "api",
+    "prox": "core.objectives",
     "read_records": "results.records",
     "resume": "api",
     "run": "api",
+    "sam": "core.objectives",
+    "simulate": "api",
+    "tree": "core.tree",
 }
 
-__all__ = ["__version__", *_WHERE]
+__all__ = [
+    "METHODS",
+    "MODELS",
+    "BadInput",
+    "Batch",
+    "ClientData",
+    "ComparisonResult",
+    "Config",
+    "Data",
+    "Method",
+    "Outcome",
+    "Partition",
+    "Recipe",
+    "RunResult",
+    "SimulatedRound",
+    "Simulation",
+    "Task",
+    "Turn",
+    "Upload",
+    "__version__",
+    "by_size",
+    "check_method",
+    "classification",
+    "compare",
+    "descend",
+    "fit",
+    "predict",
+    "prox",
+    "read_records",
+    "resume",
+    "run",
+    "sam",
+    "simulate",
+    "tree",
+]
 
+if not TYPE_CHECKING:  # a type checker would take any name for one of ours
 
-def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
-        raise AttributeError(f"module 'fedtailor' has no attribute '{name}'")
-    return getattr(importlib.import_module(f".{_WHERE[name]}", __name__), name)
+    def __getattr__(name: str) -> Any:
+        if name not in _WHERE:
+            raise AttributeError(f"module 'fedtailor' has no attribute '{name}'")
+        module = importlib.import_module(f"fedtailor.{_WHERE[name]}")
+        return module if name == "tree" else getattr(module, name)
 
 
 def __dir__() -> list[str]:

@@ -1,30 +1,57 @@
-"""What people call: run, compare, resume, predict, report. Plays first, then writes the pages."""
+"""What people call: run, compare, resume, predict, report, simulate. Plays, then writes pages.
+
+Everything that a run needs is a name or an object: a method by its name, as a factory or as a
+`Method`; data by name, by path, or as rows in memory; a network by name, as an `nn.Module` or as
+what makes one. The command line calls the same functions.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
+from fedtailor.core.method import Method
 from fedtailor.figures import comparison_figures
 from fedtailor.figures.partition import draw_partition
+from fedtailor.methods import Factory
 from fedtailor.report import write_report
 from fedtailor.results.config import make_config
-from fedtailor.results.folder import COMPARISON, PARTITION, is_comparison, open_folder
+from fedtailor.results.folder import (
+    COMPARISON,
+    PARTITION,
+    is_comparison,
+    open_folder,
+    read_history,
+)
 from fedtailor.results.lock import lock_folder
+from fedtailor.results.objects import Objects, separate
 from fedtailor.runs.compare import Announce, ComparisonPlan, open_comparison, play_comparison
 from fedtailor.runs.predict import Prediction, predict
 from fedtailor.runs.resume import resume_run
+from fedtailor.runs.returned import ComparisonResult, RunResult, SimulatedRound
 from fedtailor.runs.run import Runner, Watcher
 
-__all__ = ["Prediction", "compare", "predict", "report", "resume", "run"]
+__all__ = [
+    "ComparisonResult",
+    "Prediction",
+    "RunResult",
+    "SimulatedRound",
+    "compare",
+    "predict",
+    "report",
+    "resume",
+    "run",
+    "simulate",
+]
 
+MethodLike: TypeAlias = str | Factory | Method
 Begun = Callable[[], None]
 
 
 def run(
-    method: str,
+    method: MethodLike,
     *,
     out: str | Path | None = None,
     overwrite: bool = False,
@@ -32,17 +59,23 @@ def run(
     begun: Begun | None = None,
     options: dict[str, Any] | None = None,
     **settings: Any,
-) -> dict[str, Any]:
+) -> RunResult:
     """Runs a method and returns its result, as `fedtailor run` does.
 
     Args:
-      method: its name, or package.module:factory.
+      method: its name, package.module:factory, a factory, or a `Method`.
       out: folder to keep everything in; None keeps nothing.
       overwrite: replace an earlier run in that folder.
       watch: called with each line of the history.
       begun: called once before the first round, when the folder is there.
       options: the method's hyper-parameters.
-      settings: any setting of `fedtailor.Config` by name.
+      settings: any setting of `fedtailor.Config` by name. These may be objects:
+        `data`: a DataFrame (with `label`, `client_column`), a mapping client -> (x, y) arrays, or
+        client -> torch Dataset; `model`: an `nn.Module`, whose weights everybody starts from, or
+        what makes one; `partition`: a function (source, clients, seed) -> rows of each client;
+        `schedule`: a function (round, rounds) -> factor on the learning rate; `loss`: a function
+        (outputs, labels) -> loss of each row; `metrics`: functions (outputs, labels) -> number, by
+        name.
 
     Raises:
       BadInput: it cannot be run so; no folder is left behind.
@@ -50,10 +83,13 @@ def run(
 
     Example:
       >>> result = run("fedavg", model="mlp", clients=5, rounds=1)
-      >>> sorted(result["bytes"])
-      ['down', 'up']
+      >>> sorted(result["bytes"]), [line["round"] for line in result.history]
+      (['down', 'up'], [1])
+      >>> type(result.model("client-3")).__name__
+      'Sequential'
     """
-    runner = Runner(make_config(method, settings, options or {}))
+    name, named, objects = separate(method, settings)
+    runner = Runner(make_config(name, named, options or {}, objects))
     if out is not None:  # after the data: bad input leaves no folder behind
         runner.keep_in(open_folder(Path(out), overwrite=overwrite))
     if begun:
@@ -61,11 +97,12 @@ def run(
     result = runner.play(watch)
     if runner.folder:
         report(runner.folder)
-    return result
+    kept = None if runner.folder else runner
+    return RunResult(result, runner.progress.history, runner.folder, kept, objects, report)
 
 
 def compare(
-    *methods: str,
+    *methods: MethodLike,
     seeds: int = 1,
     out: str | Path | None = None,
     overwrite: bool = False,
@@ -73,25 +110,27 @@ def compare(
     begun: Begun | None = None,
     options: dict[str, Any] | None = None,
     **settings: Any,
-) -> dict[str, Any]:
+) -> ComparisonResult:
     """Compares methods on the same data, as `fedtailor compare` does.
 
     Args:
-      methods: their names. Training alone is always among them.
+      methods: names, factories or methods, as for `run`. Training alone is always among them.
       seeds: how many runs per method; seeds count up from `seed`.
       out: folder for runs, summary and pictures; None keeps nothing.
       overwrite: replace an earlier comparison there.
       announce: called before each run; may return what is to be called with each round.
       begun: called once before the first run, when the folder is there.
       options: hyper-parameters: `name` for all methods that have it, `method.name` for one.
-      settings: any setting of `fedtailor.Config`, the same for all methods.
+      settings: any setting of `fedtailor.Config`, the same for all methods; some may be objects, as
+        for `run`.
 
     Example:
       >>> summary = compare("fedavg", model="mlp", clients=5, rounds=1)
       >>> summary["methods"]
       ['local', 'fedavg']
     """
-    plan = ComparisonPlan(methods, seeds, settings, options or {})
+    names, named, objects = _separate_all(methods, settings)
+    plan = ComparisonPlan(names, seeds, named, options or {}, objects)
     plan.load_data()  # before the folder: bad input leaves nothing behind
     folder = open_comparison(plan, Path(out), overwrite=overwrite) if out is not None else None
     if begun:
@@ -99,9 +138,22 @@ def compare(
     return _finish_comparison(plan, folder, announce)
 
 
+def _separate_all(
+    methods: Sequence[MethodLike], settings: Mapping[str, Any]
+) -> tuple[list[str], dict[str, Any], dict[str, Objects]]:
+    """Names of all methods, settings by name, and each method's objects."""
+    _, named, shared = separate("local", settings)
+    names, objects = [], {}
+    for method in methods:
+        name, _, own = separate(method, {})
+        names.append(name)
+        objects[name] = shared._replace(method=own.method)
+    return names, named, {"local": shared} | objects
+
+
 def _finish_comparison(
     plan: ComparisonPlan, folder: Path | None, announce: Announce | None
-) -> dict[str, Any]:
+) -> ComparisonResult:
     """Plays what is left of a comparison, with its pictures and its page."""
     # held as a whole: each of its runs holds only its own folder
     with lock_folder(folder) if folder else nullcontext():
@@ -110,22 +162,32 @@ def _finish_comparison(
             draw_partition(
                 data.partition, data.source.labels, data.source.classes, folder / PARTITION
             )
-        summary = play_comparison(plan, folder, announce)
+        summary, histories = play_comparison(plan, folder, announce)
         if folder:
             comparison_figures(summary, folder)
             report(folder)
-    return summary
+    return ComparisonResult(summary, histories, folder, plan.objects, report)
 
 
 def resume(
-    folder: str | Path, *, watch: Watcher | None = None, announce: Announce | None = None
-) -> dict[str, Any]:
+    folder: str | Path,
+    *,
+    watch: Watcher | None = None,
+    announce: Announce | None = None,
+    method: MethodLike | None = None,
+    methods: Sequence[MethodLike] = (),
+    **objects: Any,
+) -> RunResult | ComparisonResult:
     """Goes on with a run or comparison that was stopped; it ends as if it never had been.
 
     Args:
       folder: of the run or comparison.
       watch: of a run, called with each line of the history.
       announce: of a comparison, called before each run.
+      method: of a run that was given it as an object: the same again.
+      methods: the same for a comparison.
+      objects: `data`, `model`, `partition`, `schedule`, `loss`, `metrics` (with `label`,
+        `client_column` for a DataFrame) that it was given as objects: the same again.
 
     Returns:
       What `run` or `compare` would have returned.
@@ -142,11 +204,55 @@ def resume(
       True
     """
     folder = Path(folder)
+    _, _, again = _separate_all(methods, objects)
     if is_comparison(folder):
-        return _finish_comparison(ComparisonPlan.from_json(folder / COMPARISON), folder, announce)
-    result = resume_run(folder, watch=watch)
+
+        def by_name(names: Sequence[str]) -> dict[str, Objects]:
+            return {name: again.get(name, again["local"]) for name in names}
+
+        plan = ComparisonPlan.from_json(folder / COMPARISON, by_name)
+        return _finish_comparison(plan, folder, announce)
+    shared = again["local"]
+    if method is not None:
+        shared = shared._replace(method=separate(method, {})[2].method)
+    found = resume_run(folder, watch=watch, objects=shared)
     report(folder)
-    return result
+    return RunResult(found, read_history(folder), folder, objects=shared, page=report)
+
+
+def simulate(
+    method: MethodLike, *, options: dict[str, Any] | None = None, **settings: Any
+) -> Iterator[SimulatedRound]:
+    """Plays rounds one at a time, to look at server and clients in between; keeps no files.
+
+    Args:
+      method: as for `run`.
+      options: the method's hyper-parameters.
+      settings: as for `run`.
+
+    Raises:
+      BadInput: it cannot be run so; told before the first round.
+
+    Example:
+      >>> for report in simulate("fedavg", model="mlp", clients=5, rounds=2):
+      ...     print(report.round, len(report.cohort), sorted(report.server))
+      1 5 ['params']
+      2 5 ['params']
+    """
+    name, named, objects = separate(method, settings)
+    return _rounds(Runner(make_config(name, named, options or {}, objects)))
+
+
+def _rounds(runner: Runner) -> Iterator[SimulatedRound]:
+    names = runner.data.client_data.names
+    try:
+        while runner.simulation.round < runner.config.rounds:
+            line = runner.play_round()
+            runner.progress.history.append(line)
+            cohort = [names[i] for i in line["cohort"]]
+            yield SimulatedRound(line["round"], cohort, line, runner)
+    finally:
+        runner.simulation.close()
 
 
 def report(folders: str | Path | Sequence[str | Path], out: str | Path | None = None) -> Path:

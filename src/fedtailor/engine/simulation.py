@@ -274,6 +274,18 @@ class Simulation:
         """Says which run's folder gets states on disk, before the first round."""
         self.clients.keep_states_in(folder)
 
+    def state(self, client: int) -> Tree:
+        """What a client keeps between its turns; nothing before it was met."""
+        clients = self.clients
+        if isinstance(clients, LocalClients):
+            found = clients.client_states(torch.tensor([client]))
+        else:
+            found = clients.client_states()
+        for ids, rows in found:
+            if client in ids.tolist():
+                return tree.index(rows, ids.tolist().index(client))
+        return {}
+
     def close(self) -> None:
         """Gives back what was taken for the run: workers, and files of states kept on disk."""
         self.clients.close()

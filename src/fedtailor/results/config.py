@@ -6,8 +6,8 @@ import hashlib
 import json
 import tomllib
 import typing
-from collections.abc import Container
-from dataclasses import MISSING, Field, asdict, dataclass, field, fields
+from collections.abc import Container, Sequence
+from dataclasses import MISSING, Field, dataclass, field, fields
 from functools import cache
 from math import inf
 from pathlib import Path
@@ -16,9 +16,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from fedtailor.core.errors import BadInput, unknown
 from fedtailor.core.options import Count, Limit, NonNegative, Option, Share, Whole, option_of
 from fedtailor.results.folder import CONFIG
+from fedtailor.results.objects import MARK, Objects, require
+from fedtailor.results.objects import SETTINGS as OBJECT_SETTINGS
 
 if TYPE_CHECKING:
     from fedtailor.core.training import Recipe
+    from fedtailor.methods import Factory
 
 Seed = Annotated[int, (0, 2**62)]
 LEAST_NOISE = 0.01  # of DP-SGD, as a multiple of the clip
@@ -98,6 +101,15 @@ class Config:
     weight_decay: NonNegative = _says(0.0, "Training", "weight decay")
     lr_decay: NonNegative = _says(1.0, "Training", "factor on the learning rate, per round")
     lr_floor: NonNegative = _says(0.0, "Training", "the decayed learning rate stays above this")
+    schedule: str = _says(
+        "constant",
+        "Training",
+        "learning rate over rounds: constant, decay:FACTOR, cosine, cosine:FLOOR, "
+        "step:ROUNDS:FACTOR, warmup:ROUNDS+OTHER",
+    )
+    loss: str = _says(
+        "cross-entropy", "Training", "what clients make small; from Python also your own function"
+    )
     clip: NonNegative = _says(0.0, "Training", "largest gradient norm; 0: no limit")
     last: Literal["pad", "wrap", "drop"] = _says(
         "pad", "Training", "a short last batch: use it as it is, fill it up, or drop it"
@@ -111,6 +123,7 @@ class Config:
     dp_delta: Share = _says(1e-5, "Privacy", "DP-SGD: the δ that ε is reported for")
     finetune: Whole = _says(0, "Evaluation", "epochs of training each model before the final test")
     eval_every: Count = _says(1, "Evaluation", "evaluate after every so many rounds")
+    metrics: str = _says("", "Evaluation", "from Python: your own functions of outputs and labels")
     seed: Seed = _says(0, "Run", "random seed of initial model, batches and sampling")
     engine: Literal["auto", "sequential", "vectorised", "ray"] = _says(
         "auto",
@@ -145,6 +158,17 @@ class Config:
         1.0, "Workers", "GPUs that each worker takes; below 1, workers share one"
     )
     options: dict[str, Any] = field(default_factory=dict)
+    objects: Objects = field(default_factory=Objects, compare=False, repr=False)
+
+    def values(self) -> dict[str, Any]:
+        """Everything that a file can keep, by name."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "objects"}
+
+    def factory(self) -> Factory:
+        """What makes the method."""
+        from fedtailor.methods.find import find  # late: it needs torch
+
+        return self.objects.factory() or find(self.method)
 
     @property
     def home(self) -> str:
@@ -155,9 +179,10 @@ class Config:
         """How clients train."""
         from fedtailor.core.training import Recipe
 
-        return Recipe(
-            **{f.name: getattr(self, f.name) for f in fields(Recipe) if hasattr(self, f.name)}
-        )
+        given = {f.name: getattr(self, f.name) for f in fields(Recipe)}
+        if self.schedule.startswith(MARK):  # without its object nothing is trained
+            given["schedule"] = self.objects.schedule or "constant"
+        return Recipe(**given)
 
     def fingerprint(self, named: Container[str] | None = None) -> str:
         """Tells whether two runs are the same run.
@@ -168,7 +193,7 @@ class Config:
         # who does the work makes no difference, and may be another one when a run is resumed
         kept = {
             k: v
-            for k, v in asdict(self).items()
+            for k, v in self.values().items()
             if k not in WHO_WORKS and (named is None or k in named)
         }
         text = json.dumps(kept, sort_keys=True)
@@ -197,17 +222,26 @@ def _make_absolute(values: dict[str, Any]) -> None:
     for name in ("data", "data_dir", "partition_file"):
         value = values.get(name, "")
         known = name == "data" and (value in KNOWN or not Path(value).exists())
+        known |= value.startswith(MARK)
         if value and not known:
             values[name] = str(Path(value).resolve())
 
 
-def make_config(method: str, given: dict[str, Any], options: dict[str, Any]) -> Config:
+def make_config(
+    method: str,
+    given: dict[str, Any],
+    options: dict[str, Any],
+    objects: Objects = Objects(),
+    using: Sequence[str] = OBJECT_SETTINGS,
+) -> Config:
     """A checked configuration.
 
     Args:
       method: name of the method, or package.module:factory.
       given: settings by name; the others keep their defaults.
       options: the method's hyper-parameters by name.
+      objects: what those names stand for that are marks, see `objects.separate`.
+      using: which objects must be there.
 
     Raises:
       BadInput: something is unknown or out of range.
@@ -215,13 +249,16 @@ def make_config(method: str, given: dict[str, Any], options: dict[str, Any]) -> 
     from fedtailor.methods.describe import parse_options  # late: they need torch
     from fedtailor.methods.find import find
 
+    require({"method": method} | given, objects, using)
     known = settings()
     for name in given:
         if name not in known:
             raise unknown("setting", name, known)
     values = {name: known[name][0].parse(value) for name, value in given.items()}
     _make_absolute(values)
-    config = Config(method, **values, options=parse_options(find(method), options))
+    factory = objects.factory() or find(method)
+    config = Config(method, **values, options=parse_options(factory, options), objects=objects)
+    _check_names(config)
     if config.participation == 0:
         raise BadInput("participation is 0: nobody would train; give a share above 0, up to 1")
     if config.test in (0, 1) and not config.official_test:
@@ -278,18 +315,40 @@ def read_config(path: Path) -> tuple[str | None, dict[str, Any], dict[str, Any]]
     return method, found, options
 
 
-def config_of(folder: Path, **changed: Any) -> Config:
+def _check_names(config: Config) -> None:
+    """Refuses what is no schedule, and names of functions that only Python can give."""
+    from fedtailor.core.schedules import parse_schedule
+
+    if not config.schedule.startswith(MARK):
+        parse_schedule(config.schedule)
+    if config.loss != "cross-entropy" and not config.loss.startswith(MARK):
+        raise BadInput(f"loss is '{config.loss}': leave it out, or give a function from Python")
+    if config.metrics and not config.metrics.startswith(MARK):
+        raise BadInput(f"metrics is '{config.metrics}': give functions from Python, by name")
+    if config.depths and config.objects.model is not None:
+        raise BadInput(f"depths is '{config.depths}', but model is an object: name a model")
+
+
+def config_of(
+    folder: Path,
+    objects: Objects = Objects(),
+    *,
+    using: Sequence[str] = OBJECT_SETTINGS,
+    **changed: Any,
+) -> Config:
     """The configuration that a run's folder was made with.
 
     Args:
       folder: of the run.
+      objects: those that the run was started with, if there were any.
+      using: which of them are needed.
       changed: settings that are to be others.
     """
     path = folder / CONFIG
     method, given, options = read_config(path)
     if method is None:
         raise BadInput(f"'{path}' names no method: it was changed")
-    return make_config(method, given | changed, options)
+    return make_config(method, given | changed, options, objects, using)
 
 
 def as_toml(value: Any) -> str:
@@ -302,7 +361,7 @@ def as_toml(value: Any) -> str:
 
 def write_config(config: Config, version: str) -> str:
     """The configuration as TOML, complete: it reruns the run."""
-    values = asdict(config)
+    values = config.values()
     options = values.pop("options")
     lines = [
         f"# FedTailor {version}. Run it again: fedtailor run --config config.toml",

@@ -27,6 +27,33 @@ def _counted(rows: Tensor) -> Tensor:
     return torch.cat([found, count[:, None]], dim=1).to(torch.int32)
 
 
+class TestOutputs:
+    """What clients' models make of their test rows.
+
+    Args:
+      client_data: everybody's data.
+      groups: who has which network.
+    """
+
+    __test__ = False  # no test, whatever its name begins with
+
+    def __init__(self, client_data: ClientData, groups: list[ClientGroup]) -> None:
+        self._client_data = client_data
+        self._predict = {
+            cid: group.method.predict for group in groups for cid in group.members.tolist()
+        }
+
+    @torch.no_grad()
+    def of(self, client: int, model: Tree) -> tuple[Tensor, Tensor]:
+        """(outputs, labels) of a client's test rows."""
+        test, x, y = self._client_data.test, self._client_data.x, self._client_data.y
+        start, count = int(test.offset[client]), int(test.n[client])
+        rows = test.flat[start : start + count]
+        model = tree.map(lambda leaf: leaf.to(x.device), model)
+        said = [self._predict[client](model, x[part]) for part in torch.split(rows, BATCH)]
+        return torch.cat(said), y[rows]
+
+
 class Confusion:
     """Counts of (client, true class, predicted class), and of (client, class) over all its rows.
 
@@ -37,24 +64,15 @@ class Confusion:
 
     def __init__(self, client_data: ClientData, groups: list[ClientGroup]) -> None:
         self._client_data = client_data
-        self._predict = {
-            cid: group.method.predict for group in groups for cid in group.members.tolist()
-        }
+        self._outputs = TestOutputs(client_data, groups)
         self._found: list[Tensor] = []
 
-    @torch.no_grad()
     def add(self, client: int, model: Tree) -> None:
         """Lets a client's model classify its test rows."""
-        test = self._client_data.test
-        start, count = int(test.offset[client]), int(test.n[client])
-        if not count:
+        if not int(self._client_data.test.n[client]):
             return
-        rows = test.flat[start : start + count]
-        x, y = self._client_data.x, self._client_data.y
-        model = tree.map(lambda leaf: leaf.to(x.device), model)
-        parts = torch.split(rows, BATCH)
-        said = [self._predict[client](model, x[part]).argmax(-1) for part in parts]
-        pairs = torch.stack([y[rows], torch.cat(said)], dim=1).cpu().long()
+        said, labels = self._outputs.of(client, model)
+        pairs = torch.stack([labels, said.argmax(-1)], dim=1).cpu().long()
         found = _counted(pairs)
         self._found.append(torch.cat([torch.full_like(found[:, :1], client), found], dim=1))
 

@@ -12,19 +12,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedtailor.core.errors import BadInput
 from fedtailor.core.form import Form
 from fedtailor.core.method import Method
 from fedtailor.core.privacy import require_accountant
-from fedtailor.core.task import AUGMENTATIONS, Task, classification
+from fedtailor.core.task import AUGMENTATIONS, Task, classification, cross_entropy
 from fedtailor.datasets import Encoder, Source, encode, load
 from fedtailor.datasets.wording import quoted
 from fedtailor.engine import ClientData
 from fedtailor.engine.loops.runner import use_precision
-from fedtailor.methods.find import find
-from fedtailor.models import build
+from fedtailor.models import network_of
 from fedtailor.partition import (
     Partition,
     divide,
@@ -32,6 +31,7 @@ from fedtailor.partition import (
     load_partition,
     numbered_clients,
     parse_partition,
+    partition_of,
     permute_targets,
     split_rows,
 )
@@ -120,6 +120,8 @@ def hardware(device: torch.device) -> str:
 
 def find_source(config: Config) -> Source:
     """The rows that a configuration names."""
+    if config.objects.data is not None:
+        return config.objects.data
     return load(
         config.data,
         data_dir=Path(config.data_dir) if config.data_dir else None,
@@ -167,6 +169,16 @@ def make_partition(config: Config, source: Source) -> Partition:
     if config.partition_file:
         partition = load_partition(Path(config.partition_file), rows=len(source))
         _check_file(config, partition)
+    elif config.objects.partition is not None:
+        partition = partition_of(
+            config.objects.partition,
+            source,
+            config.clients,
+            seed=config.partition_seed,
+            test=config.test,
+            val=config.val,
+            official_test=source.official_test if config.official_test else None,
+        )
     else:
         scheme = parse_partition(config.partition)
         natural = scheme.name == "natural"
@@ -206,7 +218,7 @@ def _model(config: Config, source: Source) -> str:
 def _resolve(config: Config, source: Source) -> Config:
     """The configuration with everything that the data decide."""
     partition, clients = config.partition, config.clients
-    if config.partition_file:
+    if config.partition_file or config.objects.partition is not None:
         return replace(config, model=_model(config, source))
     if partition == "auto":
         partition = "natural" if source.owners else DEFAULT_PARTITION
@@ -274,10 +286,17 @@ def load_run_data(config: Config) -> RunData:
     return RunData(config, source, encoder, partition, client_data, held)
 
 
+def make_network(config: Config, form: Form, model: str | None = None) -> nn.Module:
+    """The network of a run, or another one by its name, with new weights."""
+    given = config.objects.model
+    return network_of((model or config.model) if given is None else given, form)
+
+
 def make_task(config: Config, form: Form, model: str | None = None) -> Task:
     """The network of a run and its loss."""
     return classification(
-        lambda: build(model or config.model, form),
+        lambda: make_network(config, form, model),
+        loss=config.objects.loss or cross_entropy,
         grouping=config.blocks,
         augment=AUGMENTATIONS[config.augment],
         device=config.home,
@@ -293,7 +312,7 @@ def make_method(config: Config, task: Task, whole: Task | None = None) -> Method
       task: the clients' network.
       whole: the server's, where clients have several.
     """
-    factory = find(config.method)
+    factory = config.factory()
     if config.dp_clip:
         require_accountant()
         if task.batch_norm:

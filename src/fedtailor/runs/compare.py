@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from fedtailor.methods.find import find
 from fedtailor.results import folder as files
 from fedtailor.results.config import Config, make_config
 from fedtailor.results.numbers import mean_and_std
+from fedtailor.results.objects import Objects
 from fedtailor.results.storage import READABLE_VERSIONS
 from fedtailor.results.verdict import YARDSTICK, verdict
 from fedtailor.runs.build import RunData, load_run_data, make_method, make_task
@@ -30,14 +31,18 @@ PATHS = ("data", "data_dir", "partition_file")
 METRICS = ("mean", "weighted", "std", "median", "bottom5", "top5", "worst")
 # (method, seed, how many runs are done, how many there are) -> what is told of each round
 Announce = Callable[[str, int, int, int], Watcher | None]
+Histories = dict[tuple[str, int], list[Line]]  # by method and seed
 
 
-def spread_options(methods: Sequence[str], given: dict[str, Any]) -> dict[str, dict[str, Any]]:
+def spread_options(
+    methods: Sequence[str], given: dict[str, Any], objects: dict[str, Objects] | None = None
+) -> dict[str, dict[str, Any]]:
     """Which method gets which option.
 
     `name=value` goes to all that have it, `method.name=value` to one.
     """
-    known = {m: {o.name for o in page(find(m)).options} for m in methods}
+    made = {m: own.factory() for m, own in (objects or {}).items()}
+    known = {m: {o.name for o in page(made.get(m) or find(m)).options} for m in methods}
     out: dict[str, dict[str, Any]] = {m: {} for m in methods}
     # what is said for one method goes before what is said for all
     for name, value in sorted(given.items(), key=lambda item: "." in item[0]):
@@ -60,10 +65,16 @@ class ComparisonPlan:
       seeds: how many, from the configured one upwards.
       settings: shared by all.
       options: hyper-parameters.
+      objects: each method's, where methods or settings are Python objects.
     """
 
     def __init__(
-        self, methods: Sequence[str], seeds: int, settings: dict[str, Any], options: dict[str, Any]
+        self,
+        methods: Sequence[str],
+        seeds: int,
+        settings: dict[str, Any],
+        options: dict[str, Any],
+        objects: dict[str, Objects] | None = None,
     ) -> None:
         if not methods:
             raise BadInput("no methods to compare: name at least one")
@@ -77,12 +88,16 @@ class ComparisonPlan:
         self.asked = list(methods)
         self.methods = [YARDSTICK, *(m for m in methods if m != YARDSTICK)]
         self.seeds, self.settings, self.options = seeds, settings, options
-        spread = spread_options(self.methods, options)
-        first = make_config(self.methods[0], settings, spread[self.methods[0]]).seed
+        self.objects = objects or {}
+        spread = spread_options(self.methods, options, self.objects)
+
+        def configure(method: str, **more: int) -> Config:
+            own = self.objects.get(method, Objects())
+            return make_config(method, settings | more, spread[method], own)
+
+        first = configure(self.methods[0]).seed
         self.configs: dict[tuple[str, int], Config] = {
-            (m, s): make_config(m, settings | {"seed": s}, spread[m])
-            for s in range(first, first + seeds)
-            for m in self.methods
+            (m, s): configure(m, seed=s) for s in range(first, first + seeds) for m in self.methods
         }
 
         one = next(iter(self.configs.values()))
@@ -114,11 +129,25 @@ class ComparisonPlan:
         return json.dumps(kept, indent=1)
 
     @staticmethod
-    def from_json(path: Path) -> ComparisonPlan:
-        """The plan that a folder was made with."""
+    def from_json(
+        path: Path, objects: Callable[[Sequence[str]], dict[str, Objects]] | None = None
+    ) -> ComparisonPlan:
+        """The plan that a folder was made with.
+
+        Args:
+          path: of the plan.
+          objects: gives those that it was made with, by the methods' names.
+        """
         try:
             kept = json.loads(path.read_text(encoding="utf-8"))
-            plan = ComparisonPlan(kept["methods"], kept["seeds"], kept["settings"], kept["options"])
+            names = [YARDSTICK, *kept["methods"]]
+            plan = ComparisonPlan(
+                kept["methods"],
+                kept["seeds"],
+                kept["settings"],
+                kept["options"],
+                objects(names) if objects else None,
+            )
         except (json.JSONDecodeError, KeyError, TypeError) as error:
             raise BadInput(f"'{path}' is broken ({error}): start the comparison anew") from None
         if kept.get("version") not in READABLE_VERSIONS:
@@ -130,7 +159,7 @@ class ComparisonPlan:
 
 def _play(
     plan: ComparisonPlan, folder: Path | None, announce: Announce | None
-) -> tuple[RunData, dict[tuple[str, int], dict[str, Any]], dict[tuple[str, int], list[Line]]]:
+) -> tuple[RunData, dict[tuple[str, int], dict[str, Any]], Histories]:
     """All runs of the plan; those that are finished already are read, half ones resumed.
 
     Raises:
@@ -159,7 +188,7 @@ def _play(
                     "with it: put them back, or compare anew with another --out"
                 )
         elif place and files.has_checkpoint(place):
-            result = resume_run(place, watch=watch)
+            result = resume_run(place, watch=watch, objects=config.objects)
         else:
             if place:
                 files.open_folder(place, overwrite=True)
@@ -183,7 +212,7 @@ def summarise_runs(
     plan: ComparisonPlan,
     data: RunData,
     results: dict[tuple[str, int], dict[str, Any]],
-    histories: dict[tuple[str, int], list[Line]],
+    histories: Histories,
 ) -> dict[str, Any]:
     """What the runs come to, over seeds and against training alone."""
     seeds = sorted({seed for _, seed in results})
@@ -205,6 +234,11 @@ def summarise_runs(
                 if runs[0]["best"]
                 else None,
             },
+            "metrics": {
+                name: mean_and_std([run["metrics"][name]["mean"] for run in runs])
+                for name in runs[0].get("metrics", {})
+                if all(run["metrics"][name]["mean"] is not None for run in runs)
+            },
             "better_off": sum(g > 1e-9 for g in gains.values()),
             "worse_off": sum(g < -1e-9 for g in gains.values()),
             "gain": {name: round(g, 6) for name, g in gains.items()},
@@ -218,7 +252,7 @@ def summarise_runs(
     first = results[plan.methods[0], seeds[0]]
     shared = {
         k: v
-        for k, v in asdict(plan.configs[plan.methods[0], seeds[0]]).items()
+        for k, v in plan.configs[plan.methods[0], seeds[0]].values().items()
         if k not in ("method", "options", "seed")
     }
     facts = ("data", "model", "clients", "partition", "device", "rounds")
@@ -237,16 +271,20 @@ def summarise_runs(
 
 def play_comparison(
     plan: ComparisonPlan, folder: Path | None, announce: Announce | None = None
-) -> dict[str, Any]:
+) -> tuple[dict[str, Any], Histories]:
     """Plays what is left of a comparison and sums it up; whoever calls it holds the folder.
+
+    Returns:
+      The summary, and every run's history by method and seed.
 
     Raises:
       Interrupted: somebody pressed Ctrl-C.
     """
-    summary = summarise_runs(plan, *_play(plan, folder, announce))
+    world, results, histories = _play(plan, folder, announce)
+    summary = summarise_runs(plan, world, results, histories)
     if folder:
         files.write_json(folder / files.SUMMARY, summary)
-    return summary
+    return summary, histories
 
 
 def open_comparison(plan: ComparisonPlan, folder: Path, *, overwrite: bool = False) -> Path:

@@ -9,10 +9,13 @@ from typing import Any, NamedTuple
 
 import torch
 
+from fedtailor.core import tree
 from fedtailor.core.errors import BadInput, unknown
+from fedtailor.core.tree import Tree
 from fedtailor.datasets import Encoder, read_examples
-from fedtailor.results.config import config_of
+from fedtailor.results.config import Config, config_of
 from fedtailor.results.folder import PREPROCESSING, RESULT, model_file, read_note
+from fedtailor.results.objects import Objects
 from fedtailor.results.storage import load_tensors
 from fedtailor.runs.build import make_method, make_task
 
@@ -48,13 +51,40 @@ def _result(folder: Path) -> dict[str, Any]:
     return found
 
 
-def predict(folder: str | Path, client: str, files: Sequence[str | Path]) -> list[Prediction]:
+def open_model(
+    folder: Path, client: str, objects: Objects = Objects()
+) -> tuple[Config, Encoder, str, Tree]:
+    """(configuration, preprocessing, network's name, model) of a client of a finished run.
+
+    Raises:
+      BadInput: the run or the client cannot be used.
+    """
+    encoder = _encoder(folder)
+    config = config_of(folder, objects, using=("method", "model"), device="cpu")
+    result = _result(folder)
+    if client not in result["per_client"]:
+        raise unknown(f"client of '{folder}':", client, sorted(result["per_client"]))
+    network = result["networks"].get(client, config.model)
+    path = model_file(folder, client)
+    return config, encoder, network, tree.unflatten(load_tensors(path))
+
+
+def predict(
+    folder: str | Path,
+    client: str,
+    files: Sequence[str | Path],
+    *,
+    method: Any = None,
+    model: Any = None,
+) -> list[Prediction]:
     """Classifies new examples with a client's personal model.
 
     Args:
       folder: of a finished run.
       client: whose model to use.
       files: images, tables (csv, parquet, npz) or texts of the kind that the run learnt from.
+      method: again, if the run was given it as a Python object.
+      model: the same for its network.
 
     Raises:
       BadInput: the run, the client or a file cannot be used.
@@ -70,19 +100,12 @@ def predict(folder: str | Path, client: str, files: Sequence[str | Path]) -> lis
       >>> found.example
       'black.png'
     """
-    folder = Path(folder)
-    encoder = _encoder(folder)
-    config = config_of(folder, device="cpu")
-    result = _result(folder)
-    if client not in result["per_client"]:
-        raise unknown(f"client of '{folder}':", client, sorted(result["per_client"]))
-    network = result["networks"].get(client, config.model)
-    task = make_task(config, encoder.form, network)
-    method = make_method(config, task)
-    model = load_tensors(model_file(folder, client))
+    given = Objects(method=method, model=model)
+    config, encoder, network, weights = open_model(Path(folder), client, given)
+    predicts = make_method(config, make_task(config, encoder.form, network)).predict
     names, x = read_examples([Path(f) for f in files], encoder)
     with torch.no_grad():
-        logits = method.predict(model, torch.from_numpy(x))
+        logits = predicts(weights, torch.from_numpy(x))
     chances, classes = logits.softmax(-1).max(-1)
     return [
         Prediction(name, encoder.classes[int(c)], float(p))

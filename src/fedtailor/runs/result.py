@@ -16,7 +16,7 @@ from fedtailor.core.training import Score
 from fedtailor.core.version import __version__
 from fedtailor.engine.memory import peak_memory
 from fedtailor.methods.describe import page
-from fedtailor.methods.find import find
+from fedtailor.results.confusion import TestOutputs
 from fedtailor.results.metrics import accuracies, best_round, summarise
 from fedtailor.runs.build import hardware
 from fedtailor.runs.prepared import PreparedRun
@@ -58,7 +58,7 @@ def block_names(blocks: Sequence[Sequence[str]]) -> list[str]:
 def facts_of(run: PreparedRun) -> dict[str, Any]:
     """What is known of a run before its first round."""
     sim, fed, config = run.simulation, run.data.client_data, run.config
-    options = {o.name: o.default for o in page(find(config.method)).options}
+    options = {o.name: o.default for o in page(config.factory()).options}
     return {
         "method": config.method,
         "options": options | config.options,
@@ -127,12 +127,39 @@ def result_of(run: PreparedRun) -> dict[str, Any]:
         "best_per_client": dict(zip(fed.names, at_best["pre_per_client"], strict=True))
         if at_best
         else {},
+        "metrics": own_metrics(run),
         "skipped": {str(line["round"]): line["skipped"] for line in history if "skipped" in line},
         "way": sim.loop_mode,
         "preparing_seconds": round(sim.preparing_seconds, 3),
         "chunk": sim.chunk,
         "states": sim.place,
     }
+
+
+def own_metrics(run: PreparedRun) -> dict[str, Any]:
+    """The user's own metrics of each client's final model on its test rows.
+
+    A metric that cannot be had at a client (one class only, say) is None there, with the reason;
+    the mean is over the clients that have it.
+    """
+    metrics = run.config.objects.metrics or {}
+    found: dict[str, Any] = {name: {"per_client": {}, "undefined": {}} for name in metrics}
+    fed = run.data.client_data
+    models = run.simulation.models(run.finetune) if metrics else ()
+    outputs = TestOutputs(fed, run.simulation.groups)
+    for cid, model in models:
+        said, labels = outputs.of(cid, model)
+        for name, metric in metrics.items():
+            kept, client = found[name], fed.names[cid]
+            try:
+                kept["per_client"][client] = float(metric(said.cpu(), labels.cpu()))
+            except Exception as error:  # a stranger's function may raise anything
+                kept["per_client"][client] = None
+                kept["undefined"][client] = " ".join(f"{type(error).__name__}: {error}".split())
+    for kept in found.values():
+        there = [value for value in kept["per_client"].values() if value is not None]
+        kept["mean"] = float(np.mean(there)) if there else None
+    return found
 
 
 def final_epsilon(run: PreparedRun, noisy: Tensor) -> dict[str, Any] | None:

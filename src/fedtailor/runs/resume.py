@@ -12,6 +12,7 @@ from fedtailor.core.version import __version__
 from fedtailor.results import folder as files
 from fedtailor.results.config import config_of, read_config
 from fedtailor.results.lock import lock_folder
+from fedtailor.results.objects import Objects
 from fedtailor.results.storage import (
     READABLE_VERSIONS,
     OtherState,
@@ -22,8 +23,15 @@ from fedtailor.runs.prepared import Line, Progress
 from fedtailor.runs.run import Runner, Watcher
 
 
-def resume_run(folder: Path, *, watch: Watcher | None = None) -> dict[str, Any]:
+def resume_run(
+    folder: Path, *, watch: Watcher | None = None, objects: Objects = Objects()
+) -> dict[str, Any]:
     """Goes on with a run where its last checkpoint left it.
+
+    Args:
+      folder: of the run.
+      watch: called with each line of the history.
+      objects: those that the run was started with, if there were any.
 
     Raises:
       BadInput: there is nothing to resume, the run is not what it was, or another process is at it.
@@ -31,14 +39,14 @@ def resume_run(folder: Path, *, watch: Watcher | None = None) -> dict[str, Any]:
     if not (folder / files.CONFIG).exists():
         raise BadInput(f"'{folder}' is no run: it has no config.toml")
     with lock_folder(folder):
-        runner = restored(folder)
+        runner = restored(folder, objects)
         if files.is_finished(folder):  # nothing is left to play, and time not to be added
             runner.simulation.close()
             return files.read_result(folder)
         return runner.play(watch)
 
 
-def restored(folder: Path) -> Runner:
+def restored(folder: Path, objects: Objects = Objects()) -> Runner:
     """A run as its last checkpoint has it; what its history has of later rounds is removed.
 
     Raises:
@@ -51,7 +59,7 @@ def restored(folder: Path) -> Runner:
             f"'{folder}' was made by FedTailor {made_by}, this is {__version__}: "
             "install that version to resume it"
         )
-    config = config_of(folder)
+    config = config_of(folder, objects)
     # a setting that its version did not have yet has its default, which is no change
     named = {"method", "options", *read_config(folder / files.CONFIG)[1]}
     if meta.get("config") != config.fingerprint(named):

@@ -55,7 +55,7 @@ class Runner(PreparedRun):
             self._checkpoint()
         with ctrl_c() as interrupted:
             while self.simulation.round < self.config.rounds:
-                line = self._round()
+                line = self.play_round()
                 self.progress.seconds = time.monotonic() - begun
                 line["seconds"] = round(self.progress.seconds, 3)
                 self.progress.history.append(line)
@@ -87,7 +87,8 @@ class Runner(PreparedRun):
                 raise Interrupted(self.folder, self.config.rounds)
         return result
 
-    def _round(self) -> Line:
+    def play_round(self) -> Line:
+        """Plays and evaluates the next round; returns its line of the history."""
         sim, fed = self.simulation, self.data.client_data
         number = sim.round + 1
         evaluate = number % self.config.eval_every == 0 or number == self.config.rounds

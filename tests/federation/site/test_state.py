@@ -1,7 +1,6 @@
 """A site's state on its disk: kept, checked, never half."""
 
 import errno
-import os
 
 import pytest
 import torch
@@ -9,6 +8,7 @@ import torch
 from fedtailor.core.errors import BadInput
 from fedtailor.core.privacy import Spent
 from fedtailor.federation.protocol.packet import Packet
+from fedtailor.federation.site import state as module
 from fedtailor.federation.site.state import SavedState, SiteStore, StateError, checked_id
 
 
@@ -87,7 +87,7 @@ def test_a_full_disk_leaves_the_old_state(tmp_path, monkeypatch, writes):
     one = store(tmp_path)
     one.keep(kept(0, 1.0, [0]), -1, "a" * 64, reply(1.0))
     before = {p.name: p.read_bytes() for p in one.folder.iterdir()}
-    real, count = os.fsync, 0
+    real, count = module.os.fsync, 0
 
     def full(number):
         nonlocal count
@@ -96,7 +96,7 @@ def test_a_full_disk_leaves_the_old_state(tmp_path, monkeypatch, writes):
             raise OSError(errno.ENOSPC, "No space left on device")
         real(number)
 
-    monkeypatch.setattr("os.fsync", full)
+    monkeypatch.setattr(module.os, "fsync", full)
     with pytest.raises(StateError, match="No space left"):
         one.keep(kept(1, 2.0, [0, 1]), 0, "b" * 64, reply(2.0))
     monkeypatch.undo()

@@ -1,0 +1,171 @@
+"""What a run was given as Python objects: a method, rows, a network, functions of the user's own.
+
+A configuration names everything that a run depends on. An object has no name that a file could
+keep, so the configuration keeps a mark in its place (`object:Net`), and the object travels beside
+it. A run that is resumed asks for the same objects again.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from fedtailor.core.errors import BadInput
+
+if TYPE_CHECKING:  # they need torch, and the command line reads this module to show its help
+    from fedtailor.core.method import Method
+    from fedtailor.datasets import Source
+    from fedtailor.methods import Factory
+
+MARK = "object:"
+SETTINGS = ("method", "data", "model", "partition", "schedule", "loss", "metrics")  # may be objects
+
+
+class Objects(NamedTuple):
+    """The objects of a run; None where the configuration has a name.
+
+    Attributes:
+      method: a factory, or a method that was made already.
+      data: the rows.
+      model: a network, or what makes one.
+      partition: who has which rows, or what decides it.
+      schedule: (round, rounds) -> factor on the learning rate.
+      loss: (outputs, labels) -> a loss for each row.
+      metrics: (outputs, labels) -> number, by name.
+    """
+
+    method: Factory | Method | None = None
+    data: Source | None = None
+    model: Any = None
+    partition: Any = None
+    schedule: Callable[..., Any] | None = None
+    loss: Callable[..., Any] | None = None
+    metrics: Mapping[str, Callable[..., Any]] | None = None
+
+    def factory(self) -> Factory | None:
+        """What makes the method; None if that has a name."""
+        made = self.method
+        if made is None or callable(made):
+            return made
+        return lambda task, *, recipe=None: made
+
+
+def mark_of(thing: object) -> str:
+    """What a configuration says in an object's place.
+
+    Example:
+      >>> mark_of(print)
+      'object:print'
+    """
+    return MARK + str(getattr(thing, "__name__", type(thing).__name__))
+
+
+def name_of(factory: Factory) -> str:
+    """A factory's name where others can find it by that, else a mark.
+
+    Example:
+      >>> from fedtailor.methods import fedavg
+      >>> name_of(fedavg)
+      'fedavg'
+    """
+    from fedtailor.methods import METHODS
+
+    for name, known in METHODS.items():
+        if factory is known:
+            return name
+    module, name = getattr(factory, "__module__", ""), getattr(factory, "__qualname__", "")
+    if module and module != "__main__" and name.isidentifier():
+        try:
+            if getattr(importlib.import_module(module), name, None) is factory:
+                return f"{module}:{name}"
+        except ImportError:
+            pass
+    return mark_of(factory)
+
+
+def separate(
+    method: str | Factory | Method, given: Mapping[str, Any]
+) -> tuple[str, dict[str, Any], Objects]:
+    """Names and marks for the configuration, and the objects beside it.
+
+    Args:
+      method: a name, a factory or a method.
+      given: settings, some of which may be objects.
+
+    Raises:
+      BadInput: an object is not of a kind that can be used there.
+
+    Example:
+      >>> name, settings, objects = separate("fedavg", {"loss": max, "lr": 0.1})
+      >>> name, settings
+      ('fedavg', {'loss': 'object:max', 'lr': 0.1})
+    """
+    from fedtailor.core.method import Method
+    from fedtailor.datasets import Source
+
+    settings, found = dict(given), dict[str, Any]()
+    if not isinstance(method, str):
+        if not isinstance(method, Method) and not callable(method):
+            raise BadInput(
+                f"method is a {type(method).__name__}: give a name, a factory or a Method"
+            )
+        found["method"] = method
+        method = f"{MARK}method" if isinstance(method, Method) else name_of(method)
+    for name in SETTINGS[1:]:
+        value = settings.get(name)
+        if value is None or isinstance(value, str):
+            continue
+        if name == "data":
+            value = value if isinstance(value, Source) else _rows(value, settings)
+            settings[name] = MARK + value.name
+        elif name == "metrics":
+            value = _named(value)
+            settings[name] = MARK + ",".join(value)
+        else:
+            settings[name] = mark_of(value)
+        if name in ("schedule", "loss") and not callable(value):
+            raise BadInput(f"{name} is a {type(value).__name__}: give a name or a function")
+        found[name] = value
+    return method, settings, Objects(**found)
+
+
+def _rows(data: Any, settings: dict[str, Any]) -> Source:
+    from fedtailor.datasets import source_of
+
+    return source_of(
+        data,
+        label=settings.get("label") or None,
+        client_column=settings.get("client_column") or None,
+        text_column=settings.get("text_column") or None,
+        image_size=settings.get("image_size") or None,
+    )
+
+
+def _named(metrics: Any) -> dict[str, Callable[..., Any]]:
+    """Metrics by name; a function alone goes by its own."""
+    if callable(metrics):
+        metrics = {getattr(metrics, "__name__", "metric"): metrics}
+    if not isinstance(metrics, Mapping) or not all(map(callable, metrics.values())):
+        raise BadInput("metrics: give a function (outputs, labels) -> number, or several by name")
+    return {str(name): metric for name, metric in metrics.items()}
+
+
+def require(values: Mapping[str, Any], objects: Objects, using: Sequence[str] = SETTINGS) -> None:
+    """Checks that every mark of a configuration has its object.
+
+    Args:
+      values: of the configuration.
+      objects: that are there.
+      using: those that are needed.
+
+    Raises:
+      BadInput: one has not.
+    """
+    for name in using:
+        value = values.get(name)
+        if isinstance(value, str) and value.startswith(MARK) and getattr(objects, name) is None:
+            raise BadInput(
+                f"{name} is '{value}', a Python object that no file can keep: give it again from "
+                f"Python, e.g. fedtailor.resume(folder, {name}=...)"
+            )

@@ -1,0 +1,200 @@
+"""What `run`, `compare` and `simulate` return: entries of files, and what one can do with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from fedtailor.core.errors import BadInput, unknown
+from fedtailor.core.tree import Tree
+from fedtailor.results.folder import run_folder
+from fedtailor.results.objects import Objects
+from fedtailor.runs.compare import Histories
+from fedtailor.runs.personal import personal_model
+from fedtailor.runs.predict import open_model
+from fedtailor.runs.prepared import Line, PreparedRun
+
+if TYPE_CHECKING:
+    import pandas
+
+Page = Callable[[Path], Path]  # writes the page of a run's or comparison's folder
+
+
+def _no_page(folder: Path) -> Path:
+    raise BadInput(f"write the page with fedtailor.report('{folder}')")
+
+
+def _frame(rows: Sequence[Mapping[str, Any]], index: Sequence[str] | None = None) -> Any:
+    try:
+        import pandas
+    except ImportError:
+        raise BadInput("a table needs pandas: pip install 'fedtailor[frames]'") from None
+    return pandas.DataFrame(list(rows), index=index)
+
+
+def _place(folder: Path | None, what: str) -> Path:
+    if folder is None:
+        raise BadInput(f"{what} needs the folder of the run, and none was kept: give out=...")
+    return folder
+
+
+def _model_in(run: PreparedRun, client: str) -> nn.Module:
+    """A client's model out of a simulation that is still there."""
+    names = list(run.data.client_data.names)
+    if client not in names:
+        raise unknown("client", client, names)
+    if run.config.engine == "ray" or run.simulation.place == "disk":
+        raise BadInput("the clients' states went with the run: give out=... to keep its models")
+    ids = torch.tensor([names.index(client)])
+    ((_, model),) = run.simulation.models(run.finetune, ids=ids)
+    return personal_model(run.config, run.data.encoder.form, run.networks[client], model)
+
+
+class RunResult(dict[str, Any]):
+    """What a run came to: the entries of `result.json`, and what one can do with them.
+
+    Args:
+      found: the entries.
+      history: a line for each round.
+      folder: of the run; None if nothing was kept.
+      prepared: the run itself, where nothing was kept: its models are there as long as this is.
+      objects: that the run was given.
+      page: writes the page of a folder.
+    """
+
+    def __init__(
+        self,
+        found: Mapping[str, Any],
+        history: list[Line],
+        folder: Path | None = None,
+        prepared: PreparedRun | None = None,
+        objects: Objects = Objects(),
+        page: Page = _no_page,
+    ) -> None:
+        super().__init__(found)
+        self.history, self.folder = history, folder
+        self._prepared, self._objects, self._page = prepared, objects, page
+
+    def table(self) -> pandas.DataFrame:
+        """A row for each client: its accuracy at the end and in the best round, and metrics."""
+        best = self["best_per_client"]
+        own = {name: found["per_client"] for name, found in self.get("metrics", {}).items()}
+        return _frame(
+            [
+                {"client": client, "accuracy": value, "best": best.get(client)}
+                | {name: found.get(client) for name, found in own.items()}
+                for client, value in self["per_client"].items()
+            ]
+        )
+
+    def model(self, client: str) -> nn.Module:
+        """A client's personal model as an ordinary module, on the CPU and in evaluation mode.
+
+        It takes what the network takes: images from -1 to 1, tables as the run's preprocessing
+        left them. `fedtailor.predict` takes raw files.
+
+        Raises:
+          BadInput: there is no such client.
+        """
+        if self.folder is None and self._prepared is not None:
+            return _model_in(self._prepared, client)
+        folder = _place(self.folder, "a model")
+        config, encoder, network, model = open_model(folder, client, self._objects)
+        return personal_model(config, encoder.form, network, model)
+
+    def report(self) -> Path:
+        """Writes the page of this run and returns where it lies."""
+        return self._page(_place(self.folder, "a report"))
+
+
+class ComparisonResult(dict[str, Any]):
+    """What a comparison came to: the entries of `summary.json`, and what one can do with them.
+
+    Args:
+      found: the entries.
+      history: a line for each round of each run, by method and seed.
+      folder: of the comparison; None if nothing was kept.
+      objects: that each method's runs were given.
+      page: writes the page of a folder.
+    """
+
+    def __init__(
+        self,
+        found: Mapping[str, Any],
+        history: Histories,
+        folder: Path | None = None,
+        objects: dict[str, Objects] | None = None,
+        page: Page = _no_page,
+    ) -> None:
+        super().__init__(found)
+        self.history, self.folder = history, folder
+        self._objects, self._page = objects or {}, page
+
+    def table(self) -> pandas.DataFrame:
+        """A row for each method: accuracy over clients, who is better off, bytes and seconds."""
+        rows = []
+        for found in self["table"].values():
+            row = {name: value["mean"] for name, value in found["accuracy"].items()}
+            row |= {name: value["mean"] for name, value in found.get("metrics", {}).items()}
+            row |= {"better_off": found["better_off"], "worse_off": found["worse_off"]}
+            row |= {"bytes_up": found["bytes"]["up"], "bytes_down": found["bytes"]["down"]}
+            rows.append(row | {"seconds": found["seconds"]})
+        return _frame(rows, index=list(self["table"]))
+
+    def model(self, client: str, method: str, seed: int | None = None) -> nn.Module:
+        """A client's personal model by one of the methods; by default of the first seed."""
+        if method not in self["methods"]:
+            raise unknown("method of this comparison", method, self["methods"])
+        number = self["seeds"][0] if seed is None else seed
+        if number not in self["seeds"]:
+            raise unknown("seed of this comparison", str(number), map(str, self["seeds"]))
+        folder = run_folder(_place(self.folder, "a model"), method, number)
+        objects = self._objects.get(method, Objects())
+        config, encoder, network, model = open_model(folder, client, objects)
+        return personal_model(config, encoder.form, network, model)
+
+    def report(self) -> Path:
+        """Writes the page of this comparison and returns where it lies."""
+        return self._page(_place(self.folder, "a report"))
+
+
+@dataclass(frozen=True)
+class SimulatedRound:
+    """One round of a simulation, and a look at everything as it is after it.
+
+    Attributes:
+      round: its number, from 1.
+      cohort: names of the clients that took part.
+      line: what the history says of it.
+    """
+
+    round: int
+    cohort: list[str]
+    line: Line
+    _run: PreparedRun
+
+    @property
+    def accuracy(self) -> float | None:
+        """Mean over clients of their models' accuracy on test rows; None if not evaluated."""
+        return self.line["pre"].get("mean") if "pre" in self.line else None
+
+    @property
+    def server(self) -> Tree:
+        """What the server keeps, as the method named it."""
+        return self._run.simulation.server
+
+    def state(self, client: str) -> Tree:
+        """What a client keeps to itself; empty before it first took part."""
+        names = list(self._run.data.client_data.names)
+        if client not in names:
+            raise unknown("client", client, names)
+        return self._run.simulation.state(names.index(client))
+
+    def model(self, client: str) -> nn.Module:
+        """A client's personal model as it is now, as an ordinary module."""
+        return _model_in(self._run, client)

@@ -1,0 +1,333 @@
+"""The public face: names or objects, one signature, a result one can go on with."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import fedtailor
+from fedtailor.core.errors import BadInput
+from fedtailor.core.task import to_input
+from fedtailor.core.training import Recipe
+
+SMALL = {"clients": 4, "rounds": 2, "model": "mlp", "device": "cpu"}
+
+
+def pairs() -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Three clients with arrays of their own."""
+    made = {}
+    for seed, name in enumerate(("north", "south", "west")):
+        draw = np.random.default_rng(seed)
+        x = draw.normal(size=(80, 3)) + seed
+        made[name] = (x, (x[:, 0] > seed).astype(int))
+    return made
+
+
+class Net(nn.Module):
+    """Three numbers in, two out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(3, 8), nn.Linear(8, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.body(x).relu())
+
+
+def same(one: dict, other: dict) -> None:
+    """Two results of one run: only clocks differ."""
+    for key in ("per_client", "bytes", "best_round", "accuracy"):
+        assert one[key] == other[key], key
+
+
+# --- methods ---
+
+
+def test_a_factory_is_as_good_as_its_name() -> None:
+    named = fedtailor.run("ditto", **SMALL)
+    made = fedtailor.run(fedtailor.METHODS["ditto"], **SMALL)
+    assert made["method"] == "ditto"
+    same(named, made)
+
+
+def test_a_factory_that_no_name_leads_to(tmp_path: Path) -> None:
+    def mine(task, *, recipe=Recipe()):
+        """FedAvg under another name."""
+        return fedtailor.METHODS["fedavg"](task, recipe=recipe)
+
+    found = fedtailor.run(mine, out=tmp_path / "run", **SMALL)
+    assert found["method"] == "object:mine"
+    same(found, fedtailor.run("fedavg", **SMALL))
+
+
+def test_a_method_that_was_made_already() -> None:
+    data, recipe = pairs(), Recipe(lr=0.1)
+    task = fedtailor.classification(Net)
+    method = fedtailor.METHODS["fedavg"](task, recipe=recipe)
+    found = fedtailor.run(method, data=data, model=Net, rounds=2, device="cpu")
+    same(found, fedtailor.run("fedavg", data=data, model=Net, rounds=2, lr=0.1, device="cpu"))
+
+
+def test_options_of_a_method_that_was_made_already_are_refused() -> None:
+    method = fedtailor.METHODS["fedavg"](fedtailor.classification(Net))
+    with pytest.raises(BadInput, match="lam"):
+        fedtailor.run(method, data=pairs(), model=Net, options={"lam": 1})
+
+
+def test_what_is_no_method_is_refused() -> None:
+    with pytest.raises(BadInput, match="method is a int"):
+        fedtailor.run(3, **SMALL)
+
+
+# --- data, networks, functions ---
+
+
+def test_arrays_of_clients_and_a_module() -> None:
+    torch.manual_seed(0)
+    start = Net()
+    found = fedtailor.run("fedavg", data=pairs(), model=start, rounds=1, lr=0.0, device="cpu")
+    assert found["clients"] == 3
+    assert set(found["per_client"]) == {"north", "south", "west"}
+    # nothing was learnt, so everybody has the weights that were given
+    kept = found.model("south").state_dict()
+    assert all(torch.allclose(kept[k], v, atol=1e-6) for k, v in start.state_dict().items())
+
+
+def test_a_data_frame_with_a_client_column() -> None:
+    pandas = pytest.importorskip("pandas")
+    rows = [
+        {"a": x[0], "b": x[1], "c": x[2], "ill": y, "site": site}
+        for site, (xs, ys) in pairs().items()
+        for x, y in zip(xs, ys, strict=True)
+    ]
+    frame = pandas.DataFrame(rows)
+    found = fedtailor.run(
+        "local", data=frame, label="ill", client_column="site", rounds=1, device="cpu"
+    )
+    same(found, fedtailor.run("local", data=pairs(), rounds=1, device="cpu"))
+
+
+def test_a_torch_dataset_per_client() -> None:
+    data = {
+        name: torch.utils.data.TensorDataset(torch.tensor(x).float(), torch.tensor(y))
+        for name, (x, y) in pairs().items()
+    }
+    found = fedtailor.run("local", data=data, rounds=1, device="cpu")
+    assert set(found["per_client"]) == {"north", "south", "west"}
+
+
+def test_a_partition_of_ones_own() -> None:
+    def halves(source, clients, seed):
+        return {
+            "odd": np.flatnonzero(source.labels % 2),
+            "even": np.flatnonzero(source.labels % 2 == 0),
+        }
+
+    found = fedtailor.run("local", partition=halves, model="mlp", rounds=1, device="cpu")
+    assert list(found["per_client"]) == ["odd", "even"]
+    assert found["partition"] == "object:halves"
+
+
+def test_a_loss_of_ones_own_is_what_is_made_small() -> None:
+    def nothing(outputs, labels):
+        return outputs.sum(-1) * 0
+
+    asleep = fedtailor.run("fedavg", loss=nothing, **SMALL)
+    begun = fedtailor.run("fedavg", lr=0.0, **SMALL)
+    assert asleep["per_client"] == begun["per_client"]
+
+    def plain(outputs, labels):
+        return F.cross_entropy(outputs, labels, reduction="none")
+
+    same(fedtailor.run("fedavg", loss=plain, **SMALL), fedtailor.run("fedavg", **SMALL))
+
+
+def test_a_metric_of_ones_own_is_measured_at_every_client() -> None:
+    def accuracy(outputs, labels):
+        return (outputs.argmax(-1) == labels).float().mean()
+
+    found = fedtailor.run("ditto", metrics={"mine": accuracy}, **SMALL)
+    own, known = found["metrics"]["mine"], found["per_client"]
+    assert own["per_client"] == pytest.approx(known, abs=1e-6)
+    assert own["mean"] == pytest.approx(found["accuracy"]["mean"], abs=1e-6)
+
+
+def test_a_schedule_by_name_and_as_a_function() -> None:
+    named = fedtailor.run("fedavg", schedule="step:1:0.5", **SMALL)
+    made = fedtailor.run("fedavg", schedule=lambda now, end: 0.5**now, **SMALL)
+    same(named, made)
+    assert named["per_client"] != fedtailor.run("fedavg", **SMALL)["per_client"] or (
+        named["out_of_sample_gap"] != fedtailor.run("fedavg", **SMALL)["out_of_sample_gap"]
+    )
+
+
+@pytest.mark.parametrize("name", ["schedule", "loss"])
+def test_functions_must_be_functions(name: str) -> None:
+    with pytest.raises(BadInput, match=f"{name} is a"):
+        fedtailor.run("fedavg", **SMALL, **{name: 3})
+
+
+# --- the result ---
+
+
+def test_a_result_is_a_dictionary_and_more(tmp_path: Path) -> None:
+    pandas = pytest.importorskip("pandas")
+    found = fedtailor.run("fedala", out=tmp_path / "run", **SMALL)
+    assert isinstance(found, dict)
+    table = found.table()
+    assert isinstance(table, pandas.DataFrame)
+    assert list(table["client"]) == list(found["per_client"])
+    assert list(table["accuracy"]) == pytest.approx(list(found["per_client"].values()))
+    assert [line["round"] for line in found.history] == [1, 2]
+    assert found.report() == tmp_path / "run" / "report.html"
+
+
+@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("method", ["fedala", "apfl", "fedrep"])
+def test_a_model_of_a_client_scores_as_the_result_says(
+    method: str, kept: bool, tmp_path: Path
+) -> None:
+    data = pairs()
+    out = tmp_path / "run" if kept else None
+    found = fedtailor.run(method, data=data, rounds=2, out=out, normalise="none", device="cpu")
+    network = found.model("west")
+    assert isinstance(network, nn.Module) and not network.training
+    x, y = data["west"]
+    with torch.no_grad():
+        right = network(torch.tensor(x).float()).argmax(-1).numpy() == y
+    assert right.mean() > 0.5
+    with pytest.raises(BadInput, match="nort"):
+        found.model("nort")
+
+
+def test_what_needs_a_folder_says_so() -> None:
+    found = fedtailor.run("fedavg", **SMALL)
+    with pytest.raises(BadInput, match="out="):
+        found.report()
+
+
+def test_a_comparison_takes_objects_and_gives_a_table(tmp_path: Path) -> None:
+    pytest.importorskip("pandas")
+
+    def mine(task, *, recipe=Recipe()):
+        """FedAvg under another name."""
+        return fedtailor.METHODS["fedavg"](task, recipe=recipe)
+
+    out = tmp_path / "all"
+    found = fedtailor.compare("fedavg", mine, out=out, data=pairs(), rounds=2, device="cpu")
+    assert found["methods"] == ["local", "fedavg", "object:mine"]
+    rows = found["table"]
+    assert rows["fedavg"]["per_client"] == rows["object:mine"]["per_client"]
+    assert list(found.table().index) == ["local", "fedavg", "object:mine"]
+    assert isinstance(found.model("north", "object:mine"), nn.Module)
+    assert len(found.history["fedavg", 0]) == 2
+    assert found.report().name == "report.html"
+
+
+# --- resume ---
+
+
+def test_a_run_of_objects_resumes_with_the_same_objects(tmp_path: Path) -> None:
+    class Stop(Exception):
+        pass
+
+    def stop(line, rounds):
+        if line["round"] == 2:
+            raise Stop
+
+    given = {"data": pairs(), "model": Net, "rounds": 4, "device": "cpu", "checkpoint_every": 1}
+    with pytest.raises(Stop):
+        fedtailor.run("ditto", out=tmp_path / "cut", watch=stop, **given)
+    folder = str(tmp_path / "cut")  # a str will do
+    with pytest.raises(BadInput, match=r"data is 'object:objects'.*resume\(folder, data=\.\.\.\)"):
+        fedtailor.resume(folder)
+    other = pairs()
+    other["north"][0][0, 0] += 1
+    with pytest.raises(BadInput, match=r"data .* have changed"):
+        fedtailor.resume(folder, data=other, model=Net)
+    found = fedtailor.resume(folder, data=pairs(), model=Net)
+    same(found, fedtailor.run("ditto", **given))
+
+
+def test_the_command_line_says_that_objects_are_needed(tmp_path: Path) -> None:
+    fedtailor.run("local", out=tmp_path / "run", data=pairs(), rounds=1, device="cpu")
+    done = subprocess.run(
+        [sys.executable, "-m", "fedtailor", "resume", str(tmp_path / "run")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert "Python object" in done.stderr
+
+
+# --- round by round ---
+
+
+def test_rounds_one_at_a_time_are_the_run() -> None:
+    whole = fedtailor.run("fedala", **SMALL)
+    seen = []
+    for report in fedtailor.simulate("fedala", **SMALL):
+        seen.append(report.round)
+        assert set(report.cohort) == set(whole["per_client"])
+    assert seen == [1, 2]
+    assert report.accuracy == pytest.approx(whole["accuracy"]["mean"], abs=1e-6)
+    kept = report.model("client-1").state_dict()
+    again = whole.model("client-1").state_dict()
+    assert all(torch.equal(kept[k], again[k]) for k in again)
+    assert "params" in report.server
+    assert report.state("client-1")
+
+
+def test_bad_input_is_told_before_the_first_round() -> None:
+    with pytest.raises(BadInput, match="fedalaa"):
+        fedtailor.simulate("fedalaa")
+
+
+# --- types ---
+
+
+def test_editors_and_mypy_see_signatures(tmp_path: Path) -> None:
+    pytest.importorskip("mypy")
+    (tmp_path / "good.py").write_text(
+        "import fedtailor\n"
+        "found = fedtailor.run('fedavg', rounds=1)\n"
+        "found.history[0]\n"
+        "fedtailor.resume('folder')\n"
+        "reveal_type(fedtailor.run)\n"
+    )
+    (tmp_path / "bad.py").write_text("import fedtailor\nfedtailor.nonsense\n")
+    told = {}
+    for name in ("good", "bad"):
+        done = subprocess.run(
+            [
+                sys.executable,
+                "-m",
+                "mypy",
+                "--strict",
+                "--cache-dir",
+                str(tmp_path / "cache"),
+                str(tmp_path / f"{name}.py"),
+            ],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        told[name] = (done.returncode, done.stdout)
+    assert told["good"][0] == 0, told["good"][1]
+    assert "RunResult" in told["good"][1]
+    assert told["bad"][0] == 1 and "nonsense" in told["bad"][1]
+
+
+def test_stored_examples_and_networks_agree_on_scale() -> None:
+    """What a network is given: images from 0..255 become -1..1."""
+    x = torch.tensor([0, 255], dtype=torch.uint8)
+    assert to_input(x, torch.float32).tolist() == [-1.0, 1.0]
