@@ -135,7 +135,10 @@ def edited(path: Path, old: str, new: str) -> None:
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
-        (lambda f: edited(f / "checkpoint/latest.json", '"0.1.0"', '"0.0.9"'), "0.0.9"),
+        (
+            lambda f: edited(f / "checkpoint/latest.json", f'"{fedtailor.__version__}"', '"0.0.9"'),
+            "0.0.9",
+        ),
         (lambda f: edited(f / "config.toml", "lr = 0.1", "lr = 0.2"), "changed"),
         (lambda f: edited(f / "config.toml", "lr =", "lrr ="), "did you mean 'lr'"),
         (lambda f: edited(f / "config.toml", "method =", "# method ="), "names no method"),
