@@ -361,8 +361,8 @@ def test_unmatched_blocks_do_not_travel(engine):
     report = play(sim, 2)[1]
     assert report.down.tolist() == [4 * 74] * 3 + [4 * 26] * 3
     assert report.up.tolist() == [4 * 75] * 3 + [4 * 27] * 3
-    assert set(sim.groups[1].states.rows["own"]) == {"0.weight", "0.bias"}
-    assert set(sim.groups[1].states.rows["host"]["personal"]) == set(small.blocks[1])
+    assert set(sim.clients.stores[1].rows["own"]) == {"0.weight", "0.bias"}
+    assert set(sim.clients.stores[1].rows["host"]["personal"]) == set(small.blocks[1])
     # everyone has a model of the own kind
     assert [len(m) for m in models(sim).values()] == [6] * 3 + [4] * 3
     assert sim.score().test.loss.isfinite().all()
@@ -426,7 +426,7 @@ def test_ramps_use_the_clients_own_depth(engine):
             gap(tree.pick(found[client], small.blocks[0]), tree.pick(server, small.blocks[0]))
             < 1e-12
         )
-        own = tree.index(sim.groups[1].states.rows["host"]["personal"], int(client) - 3)
+        own = tree.index(sim.clients.stores[1].rows["host"]["personal"], int(client) - 3)
         assert same(tree.pick(found[client], small.blocks[1]), own)
     own = tree.index(sim.states.rows["own"], 1)
     for name in big.blocks[1]:
@@ -439,7 +439,7 @@ def test_engines_agree_on_several_depths():
     for options in ({"engine": "sequential"}, {"engine": "vectorised"}):
         sim, _, _ = _mixed(**options)
         play(sim, COHORTS)
-        banks = {str(i): group.states.rows for i, group in enumerate(sim.groups)}
+        banks = {str(i): store.rows for i, store in enumerate(sim.clients.stores)}
         results.append({"server": sim.server, "banks": banks, "models": models(sim)})
     assert gap(*results) < 1e-9
 
