@@ -88,7 +88,7 @@ class Live:
             nonlocal task
             note = f"accuracy {per_cent(line['pre']['mean'])} %" if "pre" in line else ""
             if "epsilon" in line:
-                from fedtailor.core.privacy import epsilon_in_words  # late: it needs torch
+                from fedtailor.core.steps.privacy import epsilon_in_words  # late: it needs torch
 
                 note += f" ε {epsilon_in_words(line['epsilon']['max'])}"
             self._time.played(name, line["round"])

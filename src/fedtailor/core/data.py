@@ -12,7 +12,7 @@ from torch.func import vmap
 
 from fedtailor.core import rng
 from fedtailor.core.rng import Key
-from fedtailor.core.scan import HostMask, Steps
+from fedtailor.core.steps.scan import HostMask, Steps
 from fedtailor.core.task import Batch
 
 

@@ -20,11 +20,11 @@ from fedtailor.core.data import Data
 from fedtailor.core.errors import BadInput
 from fedtailor.core.ledger import Entry, Ledger
 from fedtailor.core.objectives import Gradient, Loss, Objective, as_is, exact_gradient
-from fedtailor.core.optim import Optimizer, adam, adamw, clip_norm, sgd
-from fedtailor.core.privacy import private_gradient
 from fedtailor.core.rng import Key, Turn
-from fedtailor.core.scan import Notes, Step, StepRows, Steps, join_steps, scan
 from fedtailor.core.schedules import Schedule, factor, parse_schedule
+from fedtailor.core.steps.optim import Optimizer, adam, adamw, clip_norm, sgd
+from fedtailor.core.steps.privacy import private_gradient
+from fedtailor.core.steps.scan import Notes, Step, StepRows, Steps, join_steps, scan
 from fedtailor.core.task import Augment, Batch, Task, cross_entropy
 from fedtailor.core.tree import Params, Tree
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 
 from fedtailor.core.errors import BadInput, unknown
-from fedtailor.core.importing import import_named
+from fedtailor.core.inputs.importing import import_named
 from fedtailor.methods import METHODS
 from fedtailor.methods.combine import with_part
 from fedtailor.methods.describe import Factory, flat_options, raised

@@ -9,7 +9,7 @@ from torch import nn
 
 from fedtailor.core.errors import BadInput, unknown
 from fedtailor.core.form import Form
-from fedtailor.core.importing import import_named
+from fedtailor.core.inputs.importing import import_named
 from fedtailor.models.mobilenet import mobilenet
 from fedtailor.models.parts import batch_norm, batch_norm_without_statistics, group_norm
 from fedtailor.models.resnet import cifar_stem, resnet18, resnet50, wrn_28_10

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from fedtailor.core.errors import BadInput
 from fedtailor.core.form import Form
 from fedtailor.core.method import Method
-from fedtailor.core.privacy import require_accountant
+from fedtailor.core.steps.privacy import require_accountant
 from fedtailor.core.task import AUGMENTATIONS, Task, classification, cross_entropy
 from fedtailor.datasets import Encoder, Source, encode, load
 from fedtailor.datasets.wording import quoted

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from fedtailor.core.errors import BadInput
-from fedtailor.core.privacy import Spent, epsilons
+from fedtailor.core.steps.privacy import Spent, epsilons
 from fedtailor.core.training import Recipe
 from fedtailor.engine import Cluster, Scores, Simulation
 from fedtailor.engine.loops.runner import LoopMode, Workload, choose_loop_mode

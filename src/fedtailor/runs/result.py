@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from fedtailor.core.privacy import Spent
+from fedtailor.core.steps.privacy import Spent
 from fedtailor.core.training import Score
 from fedtailor.core.version import __version__
 from fedtailor.engine.memory import peak_memory

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedtailor.core.errors import BadInput
-from fedtailor.core.privacy import Spent
+from fedtailor.core.steps.privacy import Spent
 from fedtailor.core.version import __version__
 from fedtailor.results import folder as files
 from fedtailor.results.config import config_of, read_config

@@ -10,7 +10,7 @@ from typing import Any
 
 from fedtailor.core import tree
 from fedtailor.core.errors import Interrupted
-from fedtailor.core.privacy import Spent
+from fedtailor.core.steps.privacy import Spent
 from fedtailor.core.training import Score
 from fedtailor.core.version import __version__
 from fedtailor.engine import RoundReport, draw_cohort

@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedtailor.core.scan import Loop, plainly
+from fedtailor.core.steps.scan import Loop, plainly
 from fedtailor.core.task import Task, classification
 from fedtailor.core.training import Recipe
 from fedtailor.core.tree import flatten

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedtailor.core.errors import BadInput
-from fedtailor.core.privacy import Spent
+from fedtailor.core.steps.privacy import Spent
 from fedtailor.federation.protocol.packet import Packet
 from fedtailor.federation.site import state as module
 from fedtailor.federation.site.state import SavedState, SiteStore, StateError, checked_id

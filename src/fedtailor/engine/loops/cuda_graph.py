@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fedtailor.core.scan import Loop
+from fedtailor.core.steps.scan import Loop
 from fedtailor.engine.loops.operators import MatmulConvolutions
 from fedtailor.engine.loops.tracing import Program, trace
 

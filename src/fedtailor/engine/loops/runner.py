@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from fedtailor.core.scan import RUNNER, Loop, plainly
+from fedtailor.core.steps.scan import RUNNER, Loop, plainly
 from fedtailor.engine.loops.cuda_graph import CapturedLoop, CapturePool
 from fedtailor.engine.loops.identity import ClosesOverClient, identity
 from fedtailor.engine.loops.threads import ThreadedLoops

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedtailor.core.scan import Loop
+from fedtailor.core.steps.scan import Loop
 from fedtailor.engine.loops.operators import ChannelsLast, MatmulConvolutions, SeesConvolutions
 from fedtailor.engine.loops.tracing import Program, one_thread, trace
 from fedtailor.engine.memory import keep_freed_memory

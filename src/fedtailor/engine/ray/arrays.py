@@ -42,7 +42,7 @@ def to_arrays(values: Tree) -> Arrays:
     """A tree of tensors, ready to travel.
 
     Example:
-      >>> {k: v.tolist() for k, v in pack({"a": {"b": torch.tensor([1, 2])}}).items()}
+      >>> {k: v.tolist() for k, v in to_arrays({"a": {"b": torch.tensor([1, 2])}}).items()}
       {'a/b': [1, 2]}
     """
     return flat_to_arrays(tree.flatten(values))

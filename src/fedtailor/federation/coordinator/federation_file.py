@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedtailor.core.errors import BadInput
+from fedtailor.core.inputs.settings_file import check_table, read_toml, remaining, setting
 from fedtailor.core.options import Count
-from fedtailor.core.settings_file import check_table, read_toml, remaining, setting
 from fedtailor.datasets import Encoder, encode
 from fedtailor.federation.protocol.packet import checked_id
 from fedtailor.federation.protocol.plan import TrainingPlan, make_training_plan

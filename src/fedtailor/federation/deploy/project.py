@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Annotated
 
 from fedtailor.core.errors import BadInput
-from fedtailor.core.settings_file import check_table, read_toml, setting
+from fedtailor.core.inputs.settings_file import check_table, read_toml, setting
 from fedtailor.federation.deploy.keys import Certificates
 from fedtailor.federation.deploy.link import Link
 

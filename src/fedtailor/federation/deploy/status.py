@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedtailor.core.errors import BadInput
-from fedtailor.core.settings_file import read_toml
+from fedtailor.core.inputs.settings_file import read_toml
 from fedtailor.federation.coordinator.federation_file import read_federation
 from fedtailor.federation.coordinator.progress import (
     last_end,

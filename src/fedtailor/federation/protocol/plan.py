@@ -19,9 +19,9 @@ from fedtailor.core import rng
 from fedtailor.core.data import Counts, Data
 from fedtailor.core.errors import BadInput
 from fedtailor.core.form import Form
+from fedtailor.core.inputs.settings_file import check_table, setting
 from fedtailor.core.method import ClientCount, Method
 from fedtailor.core.rng import Turn
-from fedtailor.core.settings_file import check_table, setting
 from fedtailor.core.task import Task
 from fedtailor.core.tree import Params, Tree
 from fedtailor.core.turn import ClientTurn

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from math import inf
 from typing import Annotated, NamedTuple, Protocol
 
+from fedtailor.core.inputs.settings_file import setting
 from fedtailor.core.options import Count, Whole
-from fedtailor.core.settings_file import setting
 from fedtailor.federation.protocol.packet import Limits, Packet
 
 Seconds = Annotated[float, (1e-6, 1e9), "seconds, above 0"]

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from fedtailor.core import rng, tree
-from fedtailor.core.privacy import Spent, epsilons
+from fedtailor.core.steps.privacy import Spent, epsilons
 from fedtailor.core.training import Recipe, Score, fit, score
 from fedtailor.core.tree import Params, Tree
 from fedtailor.core.version import __version__

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from fedtailor.core.errors import BadInput
+from fedtailor.core.inputs.settings_file import check_table, read_toml, remaining, setting
 from fedtailor.core.options import Whole
-from fedtailor.core.settings_file import check_table, read_toml, remaining, setting
 from fedtailor.federation.protocol.transport import MessageBounds, Seconds
 from fedtailor.results.config import settings
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedtailor.core import rng, tree
 from fedtailor.core.errors import BadInput
 from fedtailor.core.method import Model
-from fedtailor.core.privacy import Spent
+from fedtailor.core.steps.privacy import Spent
 from fedtailor.core.training import score
 from fedtailor.core.tree import Tree
 from fedtailor.core.turn import ClientTurn

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fedtailor.core import tree
 from fedtailor.core.errors import BadInput
-from fedtailor.core.privacy import Spent
+from fedtailor.core.steps.privacy import Spent
 from fedtailor.core.tree import Tree
 from fedtailor.federation.protocol.messages import to_safetensors
 from fedtailor.federation.protocol.packet import Limits, Packet, checked_id, from_bytes, to_bytes

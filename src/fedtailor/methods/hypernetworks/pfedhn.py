@@ -12,9 +12,9 @@ from fedtailor.core import rng, tree
 from fedtailor.core.data import Data
 from fedtailor.core.method import ClientCount, Method, Outcome, Upload
 from fedtailor.core.objectives import Gradient, as_is
-from fedtailor.core.optim import clip_norm, sgd
 from fedtailor.core.options import Count, NonNegative, Share, Whole
 from fedtailor.core.rng import Key, Turn
+from fedtailor.core.steps.optim import clip_norm, sgd
 from fedtailor.core.task import Task
 from fedtailor.core.training import Recipe, fit
 from fedtailor.core.tree import Params, Tree

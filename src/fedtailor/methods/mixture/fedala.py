@@ -18,7 +18,7 @@ from fedtailor.core.data import Data
 from fedtailor.core.method import Method
 from fedtailor.core.options import Count, NonNegative, Percent, Weighting, Whole
 from fedtailor.core.rng import Turn
-from fedtailor.core.scan import repeat
+from fedtailor.core.steps.scan import repeat
 from fedtailor.core.task import Batch, Task
 from fedtailor.core.training import Recipe, descend
 from fedtailor.core.tree import Params, Tree

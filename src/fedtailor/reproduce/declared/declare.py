@@ -9,7 +9,7 @@ from importlib import resources
 from pathlib import Path
 
 from fedtailor.core.errors import BadInput, unknown
-from fedtailor.core.settings_file import check_table, read_toml
+from fedtailor.core.inputs.settings_file import check_table, read_toml
 from fedtailor.reproduce.declared.schema import Experiment, Paper, PaperFile, Values, check_once
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedtailor.core.errors import BadInput, unknown
+from fedtailor.core.inputs.settings_file import setting
 from fedtailor.core.options import Count
-from fedtailor.core.settings_file import setting
 from fedtailor.reproduce.declared.measures import MEASURES
 from fedtailor.reproduce.declared.published import Published, read_published
 from fedtailor.results.config import MERE_PLACE

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.func import grad, vmap
 
-from fedtailor.core import optim, rng, tree
+from fedtailor.core import rng, tree
+from fedtailor.core.steps import optim
 
 STEPS = 20
 

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 import pytest
 
 from fedtailor.core.errors import BadInput
+from fedtailor.core.inputs.settings_file import check_table, read_toml, remaining, setting
 from fedtailor.core.options import Count
-from fedtailor.core.settings_file import check_table, read_toml, remaining, setting
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,7 +22,13 @@ from fedtailor.core import rng, tree
 from fedtailor.core.form import Form
 from fedtailor.core.ledger import Entry, Ledger, charged
 from fedtailor.core.objectives import exact_gradient
-from fedtailor.core.privacy import Spent, epsilon, epsilons, private_gradient, require_accountant
+from fedtailor.core.steps.privacy import (
+    Spent,
+    epsilon,
+    epsilons,
+    private_gradient,
+    require_accountant,
+)
 from fedtailor.core.task import Batch, Task
 from fedtailor.core.training import Recipe, descend, fit
 from fedtailor.methods import METHODS, ditto, fedavg, fedrep, local

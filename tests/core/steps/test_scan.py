@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.func import vmap
 
-from fedtailor.core.scan import (
+from fedtailor.core.steps.scan import (
     RUNNER,
     HostMask,
     Loop,

@@ -1,0 +1,1 @@
+"""What comes from outside: settings files, and modules of the user's own."""
