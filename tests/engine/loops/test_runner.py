@@ -20,7 +20,7 @@ from fedtailor.core.task import Task, classification
 from fedtailor.core.training import Recipe
 from fedtailor.core.tree import flatten
 from fedtailor.engine import ClientData, Simulation
-from fedtailor.engine.loops import runner as paces
+from fedtailor.engine.loops import runner as runner_module
 from fedtailor.engine.loops.cuda_graph import CapturedLoop, sizes
 from fedtailor.engine.loops.runner import LoopRunner, Workload, choose_loop_mode
 from fedtailor.methods import METHODS
@@ -198,7 +198,7 @@ def test_a_step_that_closes_over_a_client_is_run_as_it_is(
 
 
 def test_the_way_depends_on_the_work_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(paces, "can_compile", lambda device: True)
+    monkeypatch.setattr(runner_module, "can_compile", lambda device: True)
     few, some, many = Workload(10, 1), Workload(5_000, 250), Workload(10**6, 10**4)
     assert [choose_loop_mode(w, CPU, "auto") for w in (few, some, many)] == [
         "plain",
@@ -223,7 +223,7 @@ def test_on_a_gpu_few_clients_are_traced_as_soon_as_many() -> None:
 def test_without_a_compiler_steps_are_traced(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(paces, "can_compile", lambda device: False)
+    monkeypatch.setattr(runner_module, "can_compile", lambda device: False)
     assert choose_loop_mode(Workload(10**6, 10**4), CPU, "always") == "traced"
     assert "compiles" in caplog.text
 
@@ -258,7 +258,9 @@ def test_what_was_captured_is_gone_after_a_run(monkeypatch: pytest.MonkeyPatch) 
     captured = [weakref.ref(k) for k in runner._programs.values()]
     assert len(captured) > 1
     asked: list[torch.device] = []
-    monkeypatch.setattr(paces, "give_back", lambda device: asked.append(device) or gc.collect())
+    monkeypatch.setattr(
+        runner_module, "release_gpu_memory", lambda device: asked.append(device) or gc.collect()
+    )
     sim.close()
     assert asked == [CPU] and not any(ref() for ref in captured)
 

@@ -8,8 +8,8 @@ import torch
 from fedtailor.core.errors import BadInput
 from fedtailor.core.steps.privacy import Spent
 from fedtailor.federation.protocol.packet import Packet
-from fedtailor.federation.site import state as module
 from fedtailor.federation.site.state import SavedState, SiteStore, StateError, checked_id
+from fedtailor.results import folder as module
 
 
 def store(folder, plan="p", client=1):
