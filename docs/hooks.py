@@ -29,6 +29,7 @@ OUTSIDE = {
 # The packages of the API reference: what someone who writes methods or reads results may call.
 PACKAGES = {
     "core": "what methods are written in",
+    "core.steps": "a client's steps: loops over batches, optimisers, DP-SGD",
     "methods.parts": "what several methods share",
     "methods": "find, describe, check and combine methods",
     "engine": "functions of one client meet many",
