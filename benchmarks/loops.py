@@ -18,7 +18,6 @@ the same keys as FedTailor, so both sides end with the same parameters
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterable, Sequence
 from types import SimpleNamespace
 from typing import Any, ClassVar, NamedTuple
@@ -35,6 +34,7 @@ from fedtailor.core.rng import Turn
 from fedtailor.core.task import classification, to_input
 from fedtailor.engine import ClientData
 from fedtailor.methods import METHODS
+from fedtailor.methods.describe import page
 from fedtailor.methods.parts.layerwise import init_weigher
 from fedtailor.models import build
 
@@ -116,8 +116,8 @@ class Loop:
         unknown = sorted(set(given) - set(self.takes))
         if unknown:
             raise ValueError(f"the loop of {self.method} does not take {', '.join(unknown)}")
-        known = inspect.signature(METHODS[self.method]).parameters
-        return SimpleNamespace(**{name: known[name].default for name in self.takes} | given)
+        known = {option.name: option.default for option in page(METHODS[self.method]).options}
+        return SimpleNamespace(**{name: known[name] for name in self.takes} | given)
 
     # --- what methods fill in ---
 

@@ -120,6 +120,20 @@ def speed(name: str) -> str:
     return rows(header, body) + made_by(report) + note
 
 
+def before_after(name: str) -> str:
+    report = read(name)
+    body = [
+        [
+            r["name"],
+            *(f"{1e3 * r[f'{k}_seconds']:.1f}" for k in ("before", "after")),
+            f"{r['ratio']:.2f}",
+        ]
+        for r in report["rows"]
+    ]
+    header = ["row", "before, ms a round", "after, ms", "after / before"]
+    return rows(header, body) + made_by(report) + f" Before: {report['before']}."
+
+
 def same_ten(name: str) -> str:
     report = read(name)
     body = [
@@ -305,6 +319,7 @@ def overshoot(name: str) -> str:
 TABLES: dict[str, Callable[[str], str]] = {
     "comparison": comparison,
     "speed": speed,
+    "before_after": before_after,
     "growth": growth,
     "profile": profile,
     "cifar": cifar,

@@ -17,6 +17,7 @@ import pytest
 pytest.importorskip("flwr", reason="needs flwr: pip install 'fedtailor[flower]'")
 
 from fedtailor.cli import main
+from fedtailor.core.version import __version__
 from fedtailor.federation.coordinator.federation_file import read_federation
 from fedtailor.federation.deploy import project_files
 from fedtailor.federation.deploy.project import read_project
@@ -254,7 +255,7 @@ def played(root: Path) -> None:
         | {"sites": {"site-0": {"post_accuracy": 0.75}}},
     ]  # fmt: skip
     (folder / "history.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    (folder / "latest.json").write_text('{"round": 2}')
+    (folder / "latest.json").write_text(json.dumps({"round": 2, "version": __version__}))
     event = {"time": 0, "round": 2, "site": "all", "event": "stopped", "detail": "why"}
     (folder / "events.jsonl").write_text(json.dumps(event) + "\n")
 

@@ -67,7 +67,7 @@ def test_every_setting_changes_the_fingerprint() -> None:
             others[name] = next(c for c in option.choices if c != option.default)
         else:
             others[name] = option.default + (1 if option.kind is not str else "x")
-    assert others.keys() == {f.name for f in fields(Config)}
+    assert others.keys() == config.values().keys()
     for name, value in others.items():
         seen.add(replace(config, **{name: value}).fingerprint())
     assert len(seen) == len(others) - len(WHO_WORKS) + 1
@@ -86,7 +86,7 @@ def test_who_does_the_work_does_not_change_the_fingerprint(other: dict[str, Any]
 
 def test_the_file_is_complete_and_plain_toml(tmp_path: Path) -> None:
     found = tomllib.loads(write_config(make_config("ditto", {}, {"lam": 2}), "0"))
-    assert found.keys() == {f.name for f in fields(Config)}
+    assert found.keys() == {f.name for f in fields(Config)} - {"objects"}
     assert found["options"] == {"lam": 2.0}
 
 

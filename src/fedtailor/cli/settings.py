@@ -60,7 +60,9 @@ def with_settings(
     chosen = {
         name: (option, field.metadata["panel"])
         for name, (option, field) in settings().items()
-        if (not panels or field.metadata["panel"] in panels) and name not in without
+        if (not panels or field.metadata["panel"] in panels)
+        and name not in without
+        and field.metadata["typed"]
     }
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import tomllib
 import typing
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from functools import cache
 from math import inf
@@ -32,8 +32,12 @@ MERE_PLACE = frozenset(
 )
 
 
-def _says(default: Any, panel: str, meaning: str) -> Any:
-    return field(default=default, metadata={"panel": panel, "meaning": meaning})
+SINCE_0_1 = {"schedule": "constant", "loss": "cross-entropy", "metrics": ""}  # with defaults
+
+
+def _says(default: Any, panel: str, meaning: str, typed: bool = True) -> Any:
+    """A setting; `typed` is False where only Python can give another value."""
+    return field(default=default, metadata={"panel": panel, "meaning": meaning, "typed": typed})
 
 
 @dataclass(frozen=True)
@@ -108,7 +112,7 @@ class Config:
         "step:ROUNDS:FACTOR, warmup:ROUNDS+OTHER",
     )
     loss: str = _says(
-        "cross-entropy", "Training", "what clients make small; from Python also your own function"
+        "cross-entropy", "Training", "what clients make small, or your own function", typed=False
     )
     clip: NonNegative = _says(0.0, "Training", "largest gradient norm; 0: no limit")
     last: Literal["pad", "wrap", "drop"] = _says(
@@ -123,7 +127,7 @@ class Config:
     dp_delta: Share = _says(1e-5, "Privacy", "DP-SGD: the δ that ε is reported for")
     finetune: Whole = _says(0, "Evaluation", "epochs of training each model before the final test")
     eval_every: Count = _says(1, "Evaluation", "evaluate after every so many rounds")
-    metrics: str = _says("", "Evaluation", "from Python: your own functions of outputs and labels")
+    metrics: str = _says("", "Evaluation", "your own functions of outputs and labels", typed=False)
     seed: Seed = _says(0, "Run", "random seed of initial model, batches and sampling")
     engine: Literal["auto", "sequential", "vectorised", "ray"] = _says(
         "auto",
@@ -184,17 +188,12 @@ class Config:
             given["schedule"] = self.objects.schedule or "constant"
         return Recipe(**given)
 
-    def fingerprint(self, named: Container[str] | None = None) -> str:
-        """Tells whether two runs are the same run.
-
-        Args:
-          named: the settings that count; by default all. An older version's file names fewer.
-        """
-        # who does the work makes no difference, and may be another one when a run is resumed
+    def fingerprint(self) -> str:
+        """Tells whether two runs are the same run."""
+        # who does the work makes no difference, and may be another one when a run is resumed;
+        # what 0.1 did not know yet counts where it is used, so that its runs are still known
         kept = {
-            k: v
-            for k, v in self.values().items()
-            if k not in WHO_WORKS and (named is None or k in named)
+            k: v for k, v in self.values().items() if k not in WHO_WORKS and SINCE_0_1.get(k) != v
         }
         text = json.dumps(kept, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()

@@ -88,7 +88,6 @@ class PreparedRun:
                 f"keep-path is {config.keep_path}, but only {len(self.data.trained)} clients "
                 "train: lower it"
             )
-        self.named: set[str] | None = None  # settings in its config.toml, if these are not all
         self.progress = Progress()
         self.latest: Scores | None = None  # of the last evaluated round
 

@@ -10,7 +10,7 @@ from fedtailor.core.errors import BadInput
 from fedtailor.core.steps.privacy import Spent
 from fedtailor.core.version import __version__
 from fedtailor.results import folder as files
-from fedtailor.results.config import config_of, read_config
+from fedtailor.results.config import config_of
 from fedtailor.results.lock import lock_folder
 from fedtailor.results.objects import Objects
 from fedtailor.results.storage import (
@@ -60,14 +60,11 @@ def restored(folder: Path, objects: Objects = Objects()) -> Runner:
             "install that version to resume it"
         )
     config = config_of(folder, objects)
-    # a setting that its version did not have yet has its default, which is no change
-    named = {"method", "options", *read_config(folder / files.CONFIG)[1]}
-    if meta.get("config") != config.fingerprint(named):
+    if meta.get("config") != config.fingerprint():
         raise BadInput(
             f"'{folder / files.CONFIG}' was changed since the run began: undo that, or start anew"
         )
     runner = Runner(config, None, folder)
-    runner.named = named
     try:
         if meta.get("data") != runner.digest:
             raise BadInput(f"the data of '{folder}' have changed since the run began: start anew")

@@ -179,7 +179,7 @@ class Runner(PreparedRun):
             return
         meta = {
             "version": __version__,
-            "config": self.config.fingerprint(self.named),
+            "config": self.config.fingerprint(),
             "data": self.digest,
             "seconds": self.progress.seconds,
             "up": self.progress.up,

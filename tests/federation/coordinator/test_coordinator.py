@@ -13,8 +13,8 @@ from fedtailor.core.errors import BadInput
 from fedtailor.engine import draw_cohort
 from fedtailor.federation.coordinator.coordinator import Stopped
 from fedtailor.federation.protocol.packet import Packet
-from fedtailor.federation.site import state as state_module
 from fedtailor.federation.site.site import PAUSE
+from fedtailor.results import folder as folder_module
 from tests.federation.fake import RULES, FakeTransport, coordinator, said
 from tests.federation.trial import Trial, distance
 
@@ -323,7 +323,7 @@ def test_disk_full_at_a_site(trial, monkeypatch):
             raise OSError(errno.ENOSPC, "No space left on device")
 
         with monkeypatch.context() as patch:
-            patch.setattr(state_module.os, "fsync", fail)
+            patch.setattr(folder_module.os, "fsync", fail)
             return [site(packet)]
 
     transport.on(1, "train", 1, full)

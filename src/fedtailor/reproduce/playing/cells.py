@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -97,7 +97,7 @@ def world_key(config: Config) -> str:
         for name, (_, field) in known_settings().items()
         if field.metadata["panel"] in ("Data", "Clients")
     } | {"model", "batch", "device", "engine"}
-    kept = {k: v for k, v in asdict(config).items() if k in concerned}
+    kept = {k: v for k, v in config.values().items() if k in concerned}
     return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:20]
 
 

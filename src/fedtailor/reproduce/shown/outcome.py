@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from math import isfinite, isnan
 from typing import Any
 
@@ -108,10 +107,9 @@ def _status(
 def _settings(task: PlannedRun) -> dict[str, Any]:
     """What of a run's settings is not as usual."""
     usual = {name: option.default for name, (option, _) in known_settings().items()}
-    given = asdict(task.config)
     return {
         k: v
-        for k, v in given.items()
+        for k, v in task.config.values().items()
         if k in usual and k not in ELSEWHERE | {"seed"} and v != usual[k]
     }
 
