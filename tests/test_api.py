@@ -292,41 +292,6 @@ def test_bad_input_is_told_before_the_first_round() -> None:
         fedtailor.simulate("fedalaa")
 
 
-# --- types ---
-
-
-def test_editors_and_mypy_see_signatures(tmp_path: Path) -> None:
-    pytest.importorskip("mypy")
-    (tmp_path / "good.py").write_text(
-        "import fedtailor\n"
-        "found = fedtailor.run('fedavg', rounds=1)\n"
-        "found.history[0]\n"
-        "fedtailor.resume('folder')\n"
-        "reveal_type(fedtailor.run)\n"
-    )
-    (tmp_path / "bad.py").write_text("import fedtailor\nfedtailor.nonsense\n")
-    told = {}
-    for name in ("good", "bad"):
-        done = subprocess.run(
-            [
-                sys.executable,
-                "-m",
-                "mypy",
-                "--strict",
-                "--cache-dir",
-                str(tmp_path / "cache"),
-                str(tmp_path / f"{name}.py"),
-            ],
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        told[name] = (done.returncode, done.stdout)
-    assert told["good"][0] == 0, told["good"][1]
-    assert "RunResult" in told["good"][1]
-    assert told["bad"][0] == 1 and "nonsense" in told["bad"][1]
-
-
 def test_stored_examples_and_networks_agree_on_scale() -> None:
     """What a network is given: images from 0..255 become -1..1."""
     x = torch.tensor([0, 255], dtype=torch.uint8)

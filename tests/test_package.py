@@ -105,8 +105,9 @@ def test_the_help_of_run_names_every_setting(capsys: pytest.CaptureFixture[str])
     with pytest.raises(SystemExit):
         main(["run", "--help"])
     said = capsys.readouterr().out
-    for name in settings():
-        assert f"--{name.replace('_', '-')}"[:12] in said  # a narrow terminal cuts long names
+    for name, (_, field) in settings().items():
+        flag = f"--{name.replace('_', '-')}"[:12]  # a narrow terminal cuts long names
+        assert (flag in said) == field.metadata["typed"], flag
 
 
 def test_without_arguments_the_help_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
