@@ -98,7 +98,7 @@ def run(
     if runner.folder:
         report(runner.folder)
     kept = None if runner.folder else runner
-    return RunResult(result, runner.progress.history, runner.folder, kept, objects, report)
+    return RunResult(result, runner.progress.history, report, runner.folder, kept, objects)
 
 
 def compare(
@@ -166,7 +166,7 @@ def _finish_comparison(
         if folder:
             comparison_figures(summary, folder)
             report(folder)
-    return ComparisonResult(summary, histories, folder, plan.objects, report)
+    return ComparisonResult(summary, histories, report, folder, plan.objects)
 
 
 def resume(
@@ -217,7 +217,7 @@ def resume(
         shared = shared._replace(method=separate(method, {})[2].method)
     found = resume_run(folder, watch=watch, objects=shared)
     report(folder)
-    return RunResult(found, read_history(folder), folder, objects=shared, page=report)
+    return RunResult(found, read_history(folder), report, folder, objects=shared)
 
 
 def simulate(

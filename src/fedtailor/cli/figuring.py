@@ -67,7 +67,7 @@ def figure(
         str, typer.Option("--title", metavar="TEXT", help="A title (captions usually say it).")
     ] = "",
 ) -> None:
-    """DrawFigure a figure for a paper from runs: small, fonts embedded, readable in grey.
+    """Draw a figure for a paper from runs: small, fonts embedded, readable in grey.
 
     Example: fedtailor figure accuracy runs/compare-digits --format pdf
     """

@@ -25,10 +25,6 @@ if TYPE_CHECKING:
 Page = Callable[[Path], Path]  # writes the page of a run's or comparison's folder
 
 
-def _no_page(folder: Path) -> Path:
-    raise BadInput(f"write the page with fedtailor.report('{folder}')")
-
-
 def _frame(rows: Sequence[Mapping[str, Any]], index: Sequence[str] | None = None) -> Any:
     try:
         import pandas
@@ -43,14 +39,24 @@ def _place(folder: Path | None, what: str) -> Path:
     return folder
 
 
-def _model_in(run: PreparedRun, client: str) -> nn.Module:
-    """A client's model out of a simulation that is still there."""
+def _number(run: PreparedRun, client: str) -> int:
     names = list(run.data.client_data.names)
     if client not in names:
         raise unknown("client", client, names)
+    return names.index(client)
+
+
+def _model_from(folder: Path, client: str, objects: Objects) -> nn.Module:
+    """A client's model as a finished run kept it."""
+    config, encoder, network, model = open_model(folder, client, objects)
+    return personal_model(config, encoder.form, network, model)
+
+
+def _model_in(run: PreparedRun, client: str) -> nn.Module:
+    """A client's model out of a simulation that is still there."""
+    ids = torch.tensor([_number(run, client)])
     if run.config.engine == "ray" or run.simulation.place == "disk":
         raise BadInput("the clients' states went with the run: give out=... to keep its models")
-    ids = torch.tensor([names.index(client)])
     ((_, model),) = run.simulation.models(run.finetune, ids=ids)
     return personal_model(run.config, run.data.encoder.form, run.networks[client], model)
 
@@ -61,20 +67,20 @@ class RunResult(dict[str, Any]):
     Args:
       found: the entries.
       history: a line for each round.
+      page: writes the page of a folder.
       folder: of the run; None if nothing was kept.
       prepared: the run itself, where nothing was kept: its models are there as long as this is.
       objects: that the run was given.
-      page: writes the page of a folder.
     """
 
     def __init__(
         self,
         found: Mapping[str, Any],
         history: list[Line],
+        page: Page,
         folder: Path | None = None,
         prepared: PreparedRun | None = None,
         objects: Objects = Objects(),
-        page: Page = _no_page,
     ) -> None:
         super().__init__(found)
         self.history, self.folder = history, folder
@@ -103,9 +109,7 @@ class RunResult(dict[str, Any]):
         """
         if self.folder is None and self._prepared is not None:
             return _model_in(self._prepared, client)
-        folder = _place(self.folder, "a model")
-        config, encoder, network, model = open_model(folder, client, self._objects)
-        return personal_model(config, encoder.form, network, model)
+        return _model_from(_place(self.folder, "a model"), client, self._objects)
 
     def report(self) -> Path:
         """Writes the page of this run and returns where it lies."""
@@ -118,18 +122,18 @@ class ComparisonResult(dict[str, Any]):
     Args:
       found: the entries.
       history: a line for each round of each run, by method and seed.
+      page: writes the page of a folder.
       folder: of the comparison; None if nothing was kept.
       objects: that each method's runs were given.
-      page: writes the page of a folder.
     """
 
     def __init__(
         self,
         found: Mapping[str, Any],
         history: Histories,
+        page: Page,
         folder: Path | None = None,
         objects: dict[str, Objects] | None = None,
-        page: Page = _no_page,
     ) -> None:
         super().__init__(found)
         self.history, self.folder = history, folder
@@ -154,9 +158,7 @@ class ComparisonResult(dict[str, Any]):
         if number not in self["seeds"]:
             raise unknown("seed of this comparison", str(number), map(str, self["seeds"]))
         folder = run_folder(_place(self.folder, "a model"), method, number)
-        objects = self._objects.get(method, Objects())
-        config, encoder, network, model = open_model(folder, client, objects)
-        return personal_model(config, encoder.form, network, model)
+        return _model_from(folder, client, self._objects.get(method, Objects()))
 
     def report(self) -> Path:
         """Writes the page of this comparison and returns where it lies."""
@@ -190,10 +192,7 @@ class SimulatedRound:
 
     def state(self, client: str) -> Tree:
         """What a client keeps to itself; empty before it first took part."""
-        names = list(self._run.data.client_data.names)
-        if client not in names:
-            raise unknown("client", client, names)
-        return self._run.simulation.state(names.index(client))
+        return self._run.simulation.state(_number(self._run, client))
 
     def model(self, client: str) -> nn.Module:
         """A client's personal model as it is now, as an ordinary module."""
