@@ -256,6 +256,11 @@ def test_a_run_of_objects_resumes_with_the_same_objects(tmp_path: Path) -> None:
     same(found, fedtailor.run("ditto", **given))
 
 
+def test_resume_takes_no_other_settings(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="unknown object of a run 'lr'"):
+        fedtailor.resume(tmp_path, lr=0.1)
+
+
 def test_the_command_line_says_that_objects_are_needed(tmp_path: Path) -> None:
     fedtailor.run("local", out=tmp_path / "run", data=pairs(), rounds=1, device="cpu")
     done = subprocess.run(

@@ -12,6 +12,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from fedtailor.core.errors import unknown
 from fedtailor.core.method import Method
 from fedtailor.figures import comparison_figures
 from fedtailor.figures.partition import draw_partition
@@ -26,7 +27,7 @@ from fedtailor.results.folder import (
     read_history,
 )
 from fedtailor.results.lock import lock_folder
-from fedtailor.results.objects import Objects, separate
+from fedtailor.results.objects import SETTINGS, Objects, separate
 from fedtailor.runs.compare import Announce, ComparisonPlan, open_comparison, play_comparison
 from fedtailor.runs.predict import Prediction, predict
 from fedtailor.runs.resume import resume_run
@@ -48,6 +49,8 @@ __all__ = [
 
 MethodLike: TypeAlias = str | Factory | Method
 Begun = Callable[[], None]
+# what `resume` may be given again; columns and size say how data are read
+AGAIN = (*SETTINGS[1:], "label", "client_column", "text_column", "image_size")
 
 
 def run(
@@ -204,6 +207,9 @@ def resume(
       True
     """
     folder = Path(folder)
+    for name in objects:
+        if name not in AGAIN:
+            raise unknown("object of a run", name, AGAIN)
     _, _, again = _separate_all(methods, objects)
     if is_comparison(folder):
 
