@@ -45,4 +45,4 @@ def mobilenet(form: Form, norm: Norm) -> nn.Module:
             relu2=nn.ReLU(),
         )
         inputs = outputs
-    return chain(**parts, pool=SpatialMean(), fc=nn.Linear(inputs, form.classes))
+    return chain(**parts, pool=SpatialMean(), fc=nn.Linear(inputs, form.outputs))

@@ -106,5 +106,5 @@ def _check(form: Form) -> None:
             f"{form.kind} examples of shape {form.shape}: "
             f"give {dimensions} number{'s' * (dimensions > 1)} above 0"
         )
-    if form.classes < 1:
+    if form.outputs < 1:
         raise BadInput(f"{form.classes} classes: give at least 1")

@@ -33,7 +33,7 @@ def network_of(model: Model, form: Form) -> nn.Module:
 
     Example:
       >>> form = Form("table", (4,), 3)
-      >>> network_of(lambda form: nn.Linear(form.shape[0], form.classes), form)
+      >>> network_of(lambda form: nn.Linear(form.shape[0], form.outputs), form)
       Linear(in_features=4, out_features=3, bias=True)
       >>> network_of(nn.Linear(4, 2), form)  # doctest: +ELLIPSIS
       Traceback (most recent call last):
@@ -103,6 +103,12 @@ def _check(network: nn.Module, form: Form) -> None:
     finally:
         network.train(was_training)
     shape = tuple(getattr(logits, "shape", ()))
-    if shape != (2, form.classes):
+    if shape != (2, form.outputs):
         found = f"{shape[1:]} for an example" if shape[:1] == (2,) else f"{type(logits).__name__}"
-        raise BadInput(f"model {name} gives {found}: return {form.classes} logits, one per class")
+        raise BadInput(f"model {name} gives {found}: return {_wanted(form)}")
+
+
+def _wanted(form: Form) -> str:
+    if form.task == "classification":
+        return f"{form.classes} logits, one per class"
+    return f"1 number, for {form.task}"

@@ -58,7 +58,7 @@ def wrn_28_10(form: Form, norm: Norm) -> nn.Module:
         if number == 3:
             stage |= {"norm": norm(outputs), "relu": nn.ReLU()}
         parts[f"layer{number}"] = chain(**stage)
-    return start_for_relu(chain(**parts, pool=SpatialMean(), fc=nn.Linear(inputs, form.classes)))
+    return start_for_relu(chain(**parts, pool=SpatialMean(), fc=nn.Linear(inputs, form.outputs)))
 
 
 def _resnet(
@@ -75,7 +75,7 @@ def _resnet(
             stage[f"block{place}"] = _Residual(branch, inputs, outputs, stride, norm)
             inputs = outputs
         parts[f"layer{number}"] = chain(**stage)
-    return start_for_relu(chain(**parts, pool=SpatialMean(), fc=nn.Linear(inputs, form.classes)))
+    return start_for_relu(chain(**parts, pool=SpatialMean(), fc=nn.Linear(inputs, form.outputs)))
 
 
 def _conv(inputs: int, outputs: int, size: int, stride: int = 1) -> nn.Conv2d:

@@ -25,7 +25,7 @@ def mlp(form: Form, hidden: int = 1) -> nn.Module:
     for i in range(1, hidden + 1):
         layers[f"fc{i}"] = nn.Linear(prod(form.shape) if i == 1 else 200, 200)
         layers[f"relu{i}"] = nn.ReLU()
-    return chain(**layers, fc=nn.Linear(200, form.classes))
+    return chain(**layers, fc=nn.Linear(200, form.outputs))
 
 
 def lenet(form: Form) -> nn.Module:
@@ -75,7 +75,7 @@ def _convolutions(
         layers[f"fc{i}"] = nn.Linear(inputs, width)
         layers[f"relu{len(widths) + i}"] = nn.ReLU()
         inputs = width
-    return chain(**layers, fc=nn.Linear(inputs, form.classes))
+    return chain(**layers, fc=nn.Linear(inputs, form.outputs))
 
 
 def fedbabu_cnn(form: Form) -> nn.Module:
@@ -101,7 +101,7 @@ def fedbabu_cnn(form: Form) -> nn.Module:
         block3=block(64),
         block4=block(64),
         flatten=nn.Flatten(),
-        fc=nn.Linear(64 * (height // 16) * (width // 16), form.classes),
+        fc=nn.Linear(64 * (height // 16) * (width // 16), form.outputs),
     )
 
 
@@ -133,5 +133,5 @@ def fedbn_cnn(form: Form, after: Literal["all", "convolutions", "none"] = "all")
         flatten=nn.Flatten(),
         fc1=linear(128 * (height // 4) * (width // 4), 2048),
         fc2=linear(2048, 512),
-        fc=nn.Linear(512, form.classes),
+        fc=nn.Linear(512, form.outputs),
     )

@@ -42,4 +42,4 @@ def fasttext(form: Form) -> nn.Module:
             f"takes text with a vocabulary, not of {form.vocabulary} tokens: "
             "count the padding (0) and every token"
         )
-    return FastText(form.vocabulary, _WIDTH, form.classes)
+    return FastText(form.vocabulary, _WIDTH, form.outputs)

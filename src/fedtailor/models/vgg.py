@@ -30,7 +30,7 @@ def vgg11(form: Form, norm: Norm | None = None) -> nn.Module:
             dropout2=nn.Dropout(0.5),
             fc2=nn.Linear(512, 512),
             relu2=nn.ReLU(),
-            fc=nn.Linear(512, form.classes),
+            fc=nn.Linear(512, form.outputs),
         )
     else:
         classifier = chain(
@@ -42,7 +42,7 @@ def vgg11(form: Form, norm: Norm | None = None) -> nn.Module:
             fc2=nn.Linear(4096, 4096),
             relu2=nn.ReLU(),
             dropout2=nn.Dropout(0.5),
-            fc=nn.Linear(4096, form.classes),
+            fc=nn.Linear(4096, form.outputs),
         )
     return start_for_relu(chain(**parts, **dict(classifier.named_children())))
 
