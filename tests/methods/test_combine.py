@@ -40,9 +40,19 @@ HOSTS = (
 )  # fmt: skip
 
 
+# Their server keeps one point that all clients move.
+MOVED = (
+    "fedavg", "fedprox", "fedsam", "scaffold", "fedavg-data", "fedavg-c", "fedprox-c", "ditto",
+    "pfedme", "fedphp", "plgu-lf", "fedper", "fedrep", "fedbabu", "lg-fedavg", "fedalt", "fedsim",
+    "fedbn", "plgu-grep", "partialfed", "fedala", "pmixfed", "apfl", "perfedavg-fo", "perfedavg-hf",
+)  # fmt: skip
+OPTIMISERS = ("avgm", "adam", "yogi", "adagrad")
+
+
 def test_who_takes_what() -> None:
     """A method that is built on another's does not inherit what it does not do."""
     expected = {f"{name}+ala" for name in HOSTS} | {"fedalt+mix", "fedsim+mix"}
+    expected |= {f"{name}+{rule}" for name in MOVED for rule in OPTIMISERS}
     assert set(COMBINATIONS) == expected
 
 
@@ -77,10 +87,15 @@ def test_page_is_complete(name: str) -> None:
         assert option.parse(option.default) == option.default
 
 
-@pytest.mark.parametrize("name", ["ditto+ala", "fedalt+mix"])
+@pytest.mark.parametrize("name", ["ditto+ala", "fedalt+mix", "fedprox+adam", "scaffold+avgm"])
 def test_options_are_checked(name: str) -> None:
     factory = find(name)
-    own, theirs = {"ditto+ala": ("p", "lam"), "fedalt+mix": ("mu0", "server_lr")}[name]
+    own, theirs = {
+        "ditto+ala": ("p", "lam"),
+        "fedalt+mix": ("mu0", "server_lr"),
+        "fedprox+adam": ("server_lr", "mu"),
+        "scaffold+avgm": ("avgm_server_lr", "server_lr"),
+    }[name]
     assert parse_options(factory, {own: "1", theirs: "0.5"}) == {own: 1, theirs: 0.5}
     with pytest.raises(BadInput, match=own):
         parse_options(factory, {own: "-1"})
@@ -159,7 +174,7 @@ def test_an_unknown_option_is_not_swallowed() -> None:
     ("name", "words"),
     [
         ("ditto+ela", ["ditto+ela", "did you mean 'ala'?", "mix"]),
-        ("ditto+", ["known: ala, mix"]),
+        ("ditto+", ["known: ala, mix, avgm, adam, yogi, adagrad"]),
         ("dito+ala", ["unknown method 'dito'", "did you mean 'ditto'?"]),
         ("+ala", ["unknown method"]),
         ("local+ala", ["'local' cannot take '+ala'", "download one model"]),
@@ -168,6 +183,8 @@ def test_an_unknown_option_is_not_swallowed() -> None:
         ("ditto+ala+ala", ["'ditto+ala' cannot take '+ala'"]),
         ("fedavg+mix", ["'fedavg' cannot take '+mix'", "fedalt and fedsim"]),
         ("pmixfed+mix", ["'pmixfed' cannot take '+mix'"]),
+        ("local+adam", ["'local' cannot take '+adam'", "one point that all clients move"]),
+        ("fedavg+adm", ["did you mean 'adam'?"]),
     ],
 )
 def test_bad_names_are_one_line(name: str, words: list[str]) -> None:
@@ -200,7 +217,7 @@ def test_a_host_of_ones_own() -> None:
 # ---------------------------------------------------------------------------------- command line
 
 
-@pytest.mark.parametrize("name", ["ditto+ala", "fedalt+mix"])
+@pytest.mark.parametrize("name", ["ditto+ala", "fedalt+mix", "fedala+yogi"])
 def test_show(name: str) -> None:
     result = CliRunner().invoke(app, ["show", name])
     assert result.exit_code == 0, result.output
@@ -232,6 +249,6 @@ def test_footprint_of_mixing() -> None:
 
 
 def test_parts_are_what_they_are_called() -> None:
-    assert set(WRAPPERS) == {"ala", "mix"}
+    assert set(WRAPPERS) == {"ala", "mix", *OPTIMISERS}
     assert WRAPPERS["ala"].options == Ala()
     assert WRAPPERS["mix"].options == Mixer()

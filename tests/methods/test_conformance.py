@@ -667,6 +667,12 @@ VARIANTS = [
     _slow("fedprox+ala", {}),
     _slow("ditto+ala", {}),
     _slow("fedrep+ala", {}),
+    _slow("fedavg+adam", {}),
+    _slow("fedavg+adam", {"variant": "google"}),
+    _slow("fedala+yogi", {}),
+    _slow("fedrep+avgm", {}),
+    _slow("scaffold+avgm", {"avgm_server_lr": 0.3}),
+    _slow("pmixfed+adagrad", {}),
 ]
 
 

@@ -104,6 +104,8 @@ class Method(NamedTuple):
       general: (message, state) -> the global model, where there is one beside personal models.
       donate: share of each client's training rows that goes into a pool which all train on.
       download: the model that local training begins with, where wrappers may change it.
+      common: the entry of the server's state that all clients move, where there is one: parameters
+        that a server optimiser may move another way.
       validates: whether clients look at their validation rows.
       leaks: whether those are to be test rows, as in a paper that leaks: a result is marked so.
       not_private: why DP-SGD gives no guarantee with this method; empty if it does.
@@ -138,6 +140,7 @@ class Method(NamedTuple):
     general: Callable[[Tree, Tree], Model] | None = None
     donate: float = 0.0
     download: Download | None = None
+    common: str = ""
     validates: bool = False
     leaks: bool = False
     not_private: str = ""

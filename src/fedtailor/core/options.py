@@ -14,6 +14,7 @@ from fedtailor.core.errors import BadInput
 NonNegative = Annotated[float, (0.0, inf)]
 Above = Annotated[float, (1e-12, inf)]
 AboveOne = Annotated[float, (1.000001, inf)]
+BelowOne = Annotated[float, (0.0, 0.999999)]
 Share = Annotated[float, (0.0, 1.0)]
 Percent = Annotated[float, (0.0, 100.0)]
 Count = Annotated[int, (1, inf)]

@@ -1,4 +1,4 @@
-"""Methods with a part added, by name: `ditto+ala`, `fedalt+mix`."""
+"""Methods with a part added, by name: `ditto+ala`, `fedalt+mix`, `fedavg+adam`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,20 @@ from fedtailor.methods.describe import (
     Factory,
     flat_options,
     options_of,
+    page,
     raised,
     records_of,
 )
 from fedtailor.methods.mixture.fedala import Ala, with_ala
 from fedtailor.methods.mixture.pmixfed import Mixer, with_mixup
+from fedtailor.methods.parts.server_optimiser import (
+    ServerAdagrad,
+    ServerAdam,
+    ServerMomentum,
+    ServerOptimiser,
+    ServerYogi,
+    with_server_optimiser,
+)
 
 
 class Wrapper(NamedTuple):
@@ -44,9 +53,25 @@ class Wrapper(NamedTuple):
     reference: str
 
 
+def _small(factory: Factory) -> Method:
+    return factory(classification(lambda: nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))))
+
+
 def _downloads_one_model(factory: Factory) -> bool:
-    small = classification(lambda: nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)))
-    return download_of(factory(small)) is not None
+    return download_of(_small(factory)) is not None
+
+
+def _at_the_server(optimiser: ServerOptimiser) -> Wrapper:
+    about = page(type(optimiser))
+    name, _, what = about.title.rstrip(".").partition(": ")
+    return Wrapper(
+        optimiser,
+        lambda factory: bool(_small(factory).common),
+        "methods whose server keeps one point that all clients move, and no optimiser yet",
+        lambda host, task, rule, recipe: with_server_optimiser(host, task, rule),
+        f"{what} ({name})",
+        about.reference,
+    )
 
 
 WRAPPERS: dict[str, Wrapper] = {
@@ -66,6 +91,10 @@ WRAPPERS: dict[str, Wrapper] = {
         "shared blocks are mixed with the client's own copy at download, and at aggregation",
         'Saadati et al., "pMixFed", https://arxiv.org/abs/2501.11002',
     ),
+    "avgm": _at_the_server(ServerMomentum()),
+    "adam": _at_the_server(ServerAdam()),
+    "yogi": _at_the_server(ServerYogi()),
+    "adagrad": _at_the_server(ServerAdagrad()),
 }
 
 
@@ -103,10 +132,11 @@ def with_part(host: Factory, host_name: str, part_name: str) -> Factory:
     factory.__annotations__ = {n: hints[n] for n in shown} | {part_name: type(part.options)}
     factory.__name__ = f"{host_name}_{part_name}"
     arguments = "\n".join(f"  {o.name}: {o.meaning}" for o in theirs)
-    about = inspect.getdoc(host) or ""
-    deviations = f"those of {host_name} and of the part (fedtailor show fedala, pmixfed)."
+    about, added = inspect.getdoc(host) or "", page(type(part.options))
+    deviations = added.deviations or "those of the part (fedtailor show fedala, pmixfed)."
     factory.__doc__ = (
         f"{host_name} with +{part_name}: {part.title}.\n\n{about.split('Args:')[0].strip()}\n\n"
-        f"Args:\n{arguments}\n\nDeviations: {deviations}\n\nReference: {part.reference}\n"
+        f"{added.text}\n\nArgs:\n{arguments}\n\n"
+        f"Deviations: those of {host_name}, and: {deviations}\n\nReference: {part.reference}\n"
     )
     return flat_options(factory)

@@ -59,4 +59,5 @@ def fedavg(
         personal=lambda msg, state, data, turn: beginning(msg, msg["params"]),
         predict=task.predict,
         download=Download("params", client),
+        common="params",
     )

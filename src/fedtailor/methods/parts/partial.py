@@ -133,7 +133,14 @@ def partial(
     def personal_model(msg: Tree, state: Tree, data: Data, turn: Turn) -> Params:
         return beginning(msg, msg["shared"]) | trained_with(state, False)
 
-    download = Download("shared", client, trained_with)
     return Method(
-        init, send, start, client, receive, personal_model, task.predict, download=download
+        init,
+        send,
+        start,
+        client,
+        receive,
+        personal_model,
+        task.predict,
+        download=Download("shared", client, trained_with),
+        common="shared",
     )
