@@ -138,8 +138,8 @@ def options_of(maker: Callable[..., Any]) -> tuple[Option, ...]:
     return tuple(o for o in options if o is not None)
 
 
-def page(factory: Factory) -> Page:
-    """A method's page, from its docstring and signature."""
+def page(factory: Callable[..., Any]) -> Page:
+    """A method's page, or that of a record of options, from docstring and signature."""
     parts = _sections(inspect.cleandoc(factory.__doc__ or ""))
     title, _, text = parts[""].partition("\n")
     return Page(
