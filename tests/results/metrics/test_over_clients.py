@@ -1,4 +1,4 @@
-"""Accuracy over clients, by hand."""
+"""Metrics over clients, by hand."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fedtailor.results.metrics import accuracies, best_round, summarise
+from fedtailor.results.metrics.over_clients import over_clients
 
 
 def test_accuracies_and_clients_without_rows() -> None:
@@ -78,3 +79,32 @@ def test_rounds_without_validation_do_not_count() -> None:
 def test_rounds_and_values_must_match() -> None:
     with pytest.raises(ValueError):
         best_round([1, 2], [0.5])
+
+
+def test_the_worst_off_have_the_highest_errors() -> None:
+    # of 40 clients with errors 1 to 40, 5 % are 2
+    found = over_clients(np.arange(1.0, 41), 20.5, higher_is_better=False)
+    assert found["worst"] == 40
+    assert found["bottom5"] == 39.5
+    assert found["top5"] == 1.5
+    assert found["clients"] == 40
+    assert over_clients(np.arange(1.0, 41), 20.5)["bottom5"] == 1.5
+
+
+def test_clients_without_a_value_are_left_out_and_counted() -> None:
+    found = over_clients([0.5, float("nan"), 1.0], 0.7)
+    assert found == over_clients([0.5, 1.0], 0.7)
+    assert (found["mean"], found["weighted"], found["clients"]) == (0.75, 0.7, 2)
+
+
+def test_no_client_with_a_value_leaves_nothing() -> None:
+    assert over_clients([float("nan")] * 3, float("nan")) == {}
+    assert over_clients([], float("nan")) == {}
+
+
+def test_what_all_rows_together_do_not_have_is_left_out() -> None:
+    assert "weighted" not in over_clients([0.5], float("nan"))
+
+
+def test_the_best_round_by_an_error_is_the_lowest() -> None:
+    assert best_round([1, 5, 10], [0.7, 0.2, 0.2], higher_is_better=False) == 5

@@ -1,0 +1,126 @@
+"""All metrics of all clients, from the outputs that a run has kept."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from fedtailor.core.errors import BadInput
+from fedtailor.core.form import TaskKind
+from fedtailor.results.metrics.named import Metric, metric_named, metrics_of
+from fedtailor.results.metrics.over_clients import over_clients
+from fedtailor.results.metrics.real_rows import BLOCK
+
+
+def table_of_metrics(
+    outputs: Tensor | np.ndarray,
+    labels: Tensor | np.ndarray,
+    n: Mapping[str, int],
+    task: TaskKind,
+    names: Sequence[str | Metric] | None = None,
+    part: str = "test",
+) -> dict[str, dict[str, Any]]:
+    """Metrics of every client, over clients, and over all rows.
+
+    Args:
+      outputs: [rows, K], all clients' rows one after the other.
+      labels: [rows], or [rows, 2] for survival, in the same order.
+      n: how many of the rows each client has, in the same order.
+      task: what was learnt.
+      names: of metrics, or metrics of one's own; all that the task can have if None.
+      part: of the data, for the reasons' wording.
+
+    Returns:
+      For each metric its summary (see `over_clients`), `per_client` (None where undefined) and
+      `undefined`, the reason for each client without a value.
+
+    Example:
+      >>> outputs, labels = torch.tensor([[0.0, 1], [1, 0], [0, 1]]), torch.tensor([1, 0, 1])
+      >>> found = table_of_metrics(outputs, labels, {"north": 2, "south": 1}, "classification")
+      >>> found["roc-auc"]["per_client"], found["roc-auc"]["undefined"]
+      ({'north': 1.0, 'south': None}, {'south': 'only one class in its one test row'})
+    """
+    outputs, labels = torch.as_tensor(outputs), torch.as_tensor(labels)
+    _check(outputs, labels, n, task)
+    classes = outputs.shape[1] if task == "classification" else 0
+    if names is None:
+        names = metrics_of(task, classes)
+    metrics = [m if isinstance(m, Metric) else metric_named(m, task, classes) for m in names]
+    sizes = list(n.values())
+    said, truth = torch.split(outputs, sizes), torch.split(labels, sizes)
+    values = {metric.name: np.full(len(n), math.nan) for metric in metrics}
+    for some in _batches(sizes, outputs.shape[1]):
+        rows = pad_sequence([said[c] for c in some], batch_first=True)
+        held = pad_sequence([truth[c] for c in some], batch_first=True)
+        weight = pad_sequence([torch.ones(len(said[c])) for c in some], batch_first=True)
+        for metric in metrics:
+            found = metric.function(rows, held, weight.to(rows.device))
+            values[metric.name][some] = found.cpu()
+    everything = torch.ones(len(labels), device=outputs.device)
+    table = {}
+    for metric in metrics:
+        # an error beyond all bounds is no number either, and JSON has no word for it
+        each = np.where(np.isfinite(values[metric.name]), values[metric.name], math.nan)
+        weighted = float(metric.function(outputs, labels, everything))
+        if math.isinf(weighted):
+            weighted = math.nan
+        table[metric.name] = over_clients(each, weighted, metric.higher_is_better) | {
+            "per_client": {
+                c: None if math.isnan(v) else float(v) for c, v in zip(n, each, strict=True)
+            },
+            "undefined": {
+                c: _why(metric, said[at], truth[at], part)
+                for at, c in enumerate(n)
+                if math.isnan(each[at])
+            },
+        }
+    return table
+
+
+def _why(metric: Metric, said: Tensor, truth: Tensor, part: str) -> str:
+    """Why one client has no value."""
+    reason = metric.why_undefined(truth, torch.ones(len(truth), device=truth.device), part)
+    if reason is None and not said.isfinite().all():
+        return "its model's outputs are not finite numbers"
+    return reason or f"{metric.name} gives no finite number here"
+
+
+def _check(outputs: Tensor, labels: Tensor, n: Mapping[str, int], task: TaskKind) -> None:
+    rows = sum(n.values())
+    if any(count < 0 for count in n.values()):
+        raise BadInput(f"a client with fewer than no rows: {min(n.values())}")
+    if outputs.ndim != 2 or len(outputs) != rows:
+        raise BadInput(
+            f"the outputs have the shape {list(outputs.shape)}, but the clients have {rows} rows: "
+            f"[{rows}, outputs of the model] is needed"
+        )
+    needed = [rows, 2] if task == "survival" else [rows]
+    if list(labels.shape) != needed:
+        raise BadInput(f"the labels have the shape {list(labels.shape)}: {needed} is needed")
+    if task == "classification":
+        classes = outputs.shape[1]
+        if labels.is_floating_point() or ((labels < 0) | (labels >= classes)).any():
+            raise BadInput(f"some labels are not class numbers from 0 to {classes - 1}")
+        return
+    if outputs.shape[1] != 1:
+        raise BadInput(f"{outputs.shape[1]} outputs per row: {task} needs one")
+    if not labels.isfinite().all():
+        raise BadInput("some labels are not finite numbers")
+    if task == "survival" and not ((labels[:, 1] == 0) | (labels[:, 1] == 1)).all():
+        raise BadInput("some events are neither 0 nor 1")
+
+
+def _batches(n: Sequence[int], width: int) -> Iterator[list[int]]:
+    """Clients of like size together, so that a padded batch is at most a block, or one client."""
+    order = np.argsort(n, kind="stable").tolist()
+    while order:
+        some = [order.pop()]
+        while order and (len(some) + 1) * n[some[0]] * width <= BLOCK:
+            some.append(order.pop())
+        yield some
