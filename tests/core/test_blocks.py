@@ -31,6 +31,8 @@ def sizes(model: nn.Module, grouping: str) -> list[int]:
 
 
 NUMBERS = {  # of blocks: leaf, coarse
+    "linear": (1, 1),
+    "logistic": (1, 1),
     "mlp": (2, 2),
     "mlp-2": (3, 3),
     "mlp-3": (4, 4),

@@ -5,11 +5,13 @@ from __future__ import annotations
 import copy
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
+from torch.nn import functional
 
 from fedtailor.core.errors import BadInput
 from fedtailor.core.form import Form
@@ -35,6 +37,11 @@ def count(model: nn.Module) -> int:
 @pytest.mark.parametrize(
     ("name", "form", "parameters"),
     [
+        ("linear", MNIST, 784 * 10 + 10),
+        ("linear", TABLE, 7 * 3 + 3),
+        ("linear", Form("table", (39,), 0, task="survival"), 40),
+        ("logistic", Form("table", (13,), 2), 14),
+        ("logistic", TABLE, 7 * 2 + 2),
         ("mlp", MNIST, 784 * 200 + 200 + 200 * 10 + 10),
         ("mlp", TABLE, 7 * 200 + 200 + 200 * 3 + 3),
         ("mlp-2", MNIST, 784 * 200 + 200 + 200 * 200 + 200 + 200 * 10 + 10),
@@ -151,6 +158,61 @@ def test_vgg_drops_out_half_of_the_hidden_units() -> None:
     assert [m.p for m in model.modules() if isinstance(m, nn.Dropout)] == [0.5, 0.5]
 
 
+def log_odds(model: nn.Module, x: Tensor) -> Tensor:
+    logits = model(x)
+    return logits[:, 1] - logits[:, 0]
+
+
+def test_logistic_is_one_unit_with_a_sigmoid() -> None:
+    """The same numbers and gradients as binary cross-entropy of one linear unit."""
+    torch.manual_seed(0)
+    x, y = torch.randn(20, 5, dtype=torch.float64), torch.randint(2, (20,))
+    model = build("logistic", Form("table", (5,), 2)).double()
+    unit = nn.Linear(5, 1).double()
+    unit.load_state_dict(model.fc.state_dict())
+    ours = functional.cross_entropy(model(x), y)
+    theirs = functional.binary_cross_entropy(unit(x).sigmoid()[:, 0], y.double())
+    assert float(ours) == pytest.approx(float(theirs), rel=1e-12)
+    ours.backward()
+    theirs.backward()
+    assert torch.allclose(model.fc.weight.grad, unit.weight.grad, rtol=1e-10)
+    assert torch.allclose(model.fc.bias.grad, unit.bias.grad, rtol=1e-10)
+
+
+@pytest.mark.parametrize("optimiser", [torch.optim.SGD, torch.optim.Adam])
+def test_linear_learns_log_odds_twice_as_fast_as_logistic(optimiser: Any) -> None:
+    """With half the learning rate and the same beginning its path is the same."""
+    torch.manual_seed(1)
+    form = Form("table", (5,), 2)
+    one, two = build("logistic", form).double(), build("linear", form).double()
+    with torch.no_grad():
+        one.fc.weight.copy_(two.fc.weight[1:] - two.fc.weight[:1])
+        one.fc.bias.copy_(two.fc.bias[1:] - two.fc.bias[:1])
+    steps = [optimiser(one.parameters(), lr=0.1), optimiser(two.parameters(), lr=0.05)]
+    for _ in range(30):
+        x, y = torch.randn(4, 5, dtype=torch.float64), torch.randint(2, (4,))
+        for model, step in zip((one, two), steps, strict=True):
+            step.zero_grad()
+            functional.cross_entropy(model(x), y).backward()
+            step.step()
+        assert torch.allclose(log_odds(one, x), log_odds(two, x), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["linear", "logistic"])
+def test_linear_models_take_images_and_tables_and_no_text(name: str) -> None:
+    for form in (MNIST, TABLE):
+        assert build(name, form)(torch.rand(2, *form.shape)).shape == (2, form.classes)
+    assert "choose fasttext" in refusal(name, AG_NEWS)
+
+
+def test_logistic_is_of_classes() -> None:
+    for task in ("regression", "survival"):
+        form = Form("table", (7,), 0, task=task)
+        assert f"takes classes, not {task}: choose linear" in refusal("logistic", form)
+        assert build("linear", form)(torch.rand(3, 7)).shape == (3, 1)
+    assert "at least 2" in refusal("logistic", Form("table", (7,), 1))
+
+
 def test_fasttext_ignores_padding() -> None:
     torch.manual_seed(0)
     model = build("fasttext", Form("text", (4,), 3, vocabulary=9))
@@ -232,7 +294,7 @@ def test_an_unknown_name_is_answered_with_the_nearest() -> None:
 @pytest.mark.parametrize("form", [TABLE, AG_NEWS], ids=lambda f: f.kind)
 @pytest.mark.parametrize("name", IMAGE_MODELS)
 def test_image_models_refuse_other_data(name: str, form: Form) -> None:
-    if name.startswith("mlp") and form.kind == "table":
+    if name.startswith(("mlp", "linear", "logistic")) and form.kind == "table":
         return
     message = refusal(name, form)
     assert f"'{name}'" in message

@@ -13,7 +13,16 @@ from fedtailor.core.inputs.importing import import_named
 from fedtailor.models.mobilenet import mobilenet
 from fedtailor.models.parts import batch_norm, batch_norm_without_statistics, group_norm
 from fedtailor.models.resnet import cifar_stem, resnet18, resnet50, wrn_28_10
-from fedtailor.models.small import cnn, fedbabu_cnn, fedbn_cnn, lenet, mlp, tf_cnn
+from fedtailor.models.small import (
+    cnn,
+    fedbabu_cnn,
+    fedbn_cnn,
+    lenet,
+    linear_model,
+    logistic,
+    mlp,
+    tf_cnn,
+)
 from fedtailor.models.text import fasttext
 from fedtailor.models.vgg import vgg11
 
@@ -21,6 +30,8 @@ Factory = Callable[[Form], nn.Module]
 
 # `-bn`: BatchNorm with running statistics
 MODELS: dict[str, Factory] = {
+    "linear": linear_model,
+    "logistic": logistic,
     "mlp": mlp,
     "mlp-2": partial(mlp, hidden=2),
     "mlp-3": partial(mlp, hidden=3),

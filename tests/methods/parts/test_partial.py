@@ -6,10 +6,13 @@ import pytest
 import torch
 from torch import nn
 
-from fedtailor.core import tree
+from fedtailor.core import rng, tree
+from fedtailor.core.errors import BadInput
+from fedtailor.core.method import ClientCount
 from fedtailor.core.objectives import sam
 from fedtailor.core.task import classification
 from fedtailor.core.training import Recipe
+from fedtailor.methods import fedalt, fedbabu, fedper, fedrep
 from fedtailor.methods.parts.partial import Phase, all_names, lower_blocks, partial
 from tests.methods.worlds import ragged, rows_of, same, simulate, task_of, two_numbers
 
@@ -86,3 +89,13 @@ def test_nobody_but_the_client_sees_the_personal_part(engine: str) -> None:
     assert set(sim.server["shared"]) | set(task.head) == set(all_names(task))
     heads = tree.index(sim.states.rows["personal"], 0), tree.index(sim.states.rows["personal"], 1)
     assert not same(*heads)
+
+
+def test_a_network_of_one_block_has_nothing_to_share() -> None:
+    """Else FedRep on a linear model would be training alone under another name."""
+    task = classification(lambda: nn.Linear(4, 3))
+    for factory in (fedrep, fedper, fedbabu):
+        with pytest.raises(BadInput, match="nothing is left to share: the network is one block"):
+            factory(task)
+    all_shared = fedalt(task).init(ClientCount(1), task.init(rng.key(0)), rng.key(0))
+    assert set(all_shared["shared"]) == {"weight", "bias"}

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedtailor.core import tree
 from fedtailor.core.data import Data
+from fedtailor.core.errors import BadInput
 from fedtailor.core.method import ClientCount, Download, Method, Outcome, Upload, beginning, by_size
 from fedtailor.core.objectives import Gradient, as_is
 from fedtailor.core.rng import Key, Turn
@@ -84,10 +85,18 @@ def partial(
       server_lr: η_s.
       stateless: every round the personal part starts again from its first value.
       on_server: what the server calls a shared parameter, where that is another name.
+
+    Raises:
+      BadInput: the network is one block, and it would be personal.
     """
     mine = set(personal)
     shared = [name for name in all_names(task) if name not in mine]
     there = on_server or {name: name for name in shared}
+    if not shared and len(task.blocks) == 1:
+        raise BadInput(
+            "nothing is left to share: the network is one block, and that is personal: choose a "
+            "network of several, or another method"
+        )
 
     def init(clients: ClientCount, initial: Params, key: Key) -> Tree:
         return {"shared": tree.pick(initial, shared)}
