@@ -1,0 +1,114 @@
+"""Decisions in words."""
+
+from dataclasses import replace
+
+from fedtailor.results.statistics import Decision, TrainingEnd, Wording, sentences
+from fedtailor.results.statistics.needed import Needed
+
+POINTS = Wording("accuracy")
+FOUND = Decision(
+    answer="helps",
+    method="fedavg",
+    metric="accuracy",
+    gain=0.032,
+    interval=(0.011, 0.0534),
+    p=0.0004,
+    level=0.05,
+    margin=0.01,
+    speaks_for="sites like these",
+    reason="",
+    needed=None,
+    clients=10,
+)
+
+
+def test_an_answer_names_method_size_interval_and_p() -> None:
+    assert sentences(FOUND, POINTS, repeats=5) == [
+        "Federation helps here: with fedavg, accuracy is 3.2 points better than alone "
+        "(95 % interval 1.1 to 5.3, p < 0.001).",
+        "This speaks for sites like these, not for these alone.",
+    ]
+
+
+def test_one_repeat_is_said() -> None:
+    assert any("--repeats" in line for line in sentences(FOUND, POINTS, repeats=1))
+
+
+def test_harm_and_no_difference() -> None:
+    harm = replace(FOUND, answer="harms", gain=-0.032, interval=(-0.05, -0.01))
+    assert (
+        "is 3.2 points worse than alone (95 % interval −5.0 to −1.0" in sentences(harm, POINTS)[0]
+    )
+    same = replace(FOUND, answer="no difference", gain=-0.001, interval=(-0.006, 0.004), p=0.6)
+    assert sentences(same, POINTS)[0].startswith(
+        "Federation makes no difference above 1.0 points: with fedavg, accuracy is 0.1 points worse"
+    )
+
+
+def test_what_cannot_be_told_says_what_it_would_take() -> None:
+    needed = Needed(0.032, rows=160, sites=24, repeats=5)
+    found = replace(FOUND, answer="cannot tell", p=0.21, needed=needed, interval=(-0.02, 0.08))
+    told = sentences(found, POINTS, repeats=3)
+    assert told[0].startswith("Whether federation helps cannot be told: with fedavg")
+    assert (
+        "To tell a difference of 3.2 points takes about 5 repeats, 160 test rows of each site or "
+        "24 sites." in told
+    )
+    nothing = replace(found, needed=Needed(0.032, None, None, None))
+    assert not any("To tell" in line for line in sentences(nothing, POINTS))
+
+
+def test_a_unit_of_ones_own() -> None:
+    wording = Wording("the error", "mmHg", scale=1, digits=2)
+    found = replace(FOUND, gain=1.25, interval=(0.5, 2.0))
+    assert (
+        "the error is 1.25 mmHg better than alone (95 % interval 0.50 to 2.00"
+        in sentences(found, wording)[0]
+    )
+
+
+def test_the_other_reading_stands_beside() -> None:
+    beside = replace(FOUND, answer="cannot tell", speaks_for="sites like these", p=0.09)
+    found = replace(FOUND, speaks_for="these sites", clients=6, beside=beside)
+    assert (
+        "This speaks for these 6 sites. For others like them: it cannot be told (p = 0.09)."
+        in sentences(found, POINTS)
+    )
+    like = replace(FOUND, answer="cannot tell", beside=replace(FOUND, speaks_for="these sites"))
+    assert any("For these 10 sites alone: it helps" in line for line in sentences(like, POINTS))
+
+
+def test_clients_are_named_only_where_it_is_established() -> None:
+    clients = {
+        "north": replace(FOUND, speaks_for="this site"),
+        "west": replace(FOUND, speaks_for="this site", answer="harms", gain=-0.1),
+        "east": replace(FOUND, speaks_for="this site", answer="cannot tell", gain=-0.3),
+    }
+    told = sentences(FOUND, POINTS, clients=clients, repeats=5)[2:]
+    assert told == [
+        "Better off with it, beyond chance: north (by 3.2 points).",
+        "Better off alone, beyond chance: west (by 10.0 points).",
+        "Of 1 of 3 clients it cannot be told.",
+    ]
+
+
+def test_clients_that_do_not_count_are_named() -> None:
+    found = replace(FOUND, left_out={"lone": "the metric is undefined on its test rows"})
+    assert (
+        "lone not counted (the metric is undefined on its test rows): means are over 10."
+        in sentences(found, POINTS)
+    )
+
+
+def test_nothing_known_says_why() -> None:
+    found = replace(FOUND, gain=float("nan"), answer="cannot tell", clients=0, reason="no rows")
+    assert sentences(found, POINTS, repeats=2) == [
+        "Whether federation helps cannot be told: no rows."
+    ]
+
+
+def test_a_curve_that_still_rises_is_said() -> None:
+    told = sentences(FOUND, POINTS, end=TrainingEnd(True, 0.021, 20))
+    assert any("still got better by 2.1 points" in line and "20 more" in line for line in told)
+    ended = sentences(FOUND, POINTS, end=TrainingEnd(False, 0.0, 0))
+    assert not any("Training had not ended" in line for line in ended)
