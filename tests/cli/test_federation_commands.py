@@ -177,6 +177,7 @@ def test_images_need_their_size_and_classes_alone(here: Path) -> None:
         (["init", "p", "--site", "coordinator"], "another name"),
         (["init", "p", "--method", "fedalla"], "did you mean 'fedala'"),
         (["init", "p", "--method", "fedavg-data"], "gives training rows away"),
+        (["init", "p", "--method", "centralised"], "gathers all training rows in one place"),
         (["init", "p", "--rounds", "0"], "at least 1"),
         (["init", "p", "--set", "mu=1"], "unknown option 'mu'"),
         (["init", "p", "--host", "a b"], "host 'a b'"),

@@ -244,7 +244,7 @@ NUMBERS = {
 # Those of the others are in their own tests: they depend on options.
 ELSEWHERE = {
     "fedalt", "fedsim", "pmixfed", "fedfomo-ma", "pfedla", "heurpfedla",
-    "plgu-lf", "plgu-grep", "plgu-ghn",
+    "plgu-lf", "plgu-grep", "plgu-ghn", "centralised",
 }  # fmt: skip
 TABLE = [name for name in METHODS if name not in ELSEWHERE]
 

@@ -68,6 +68,7 @@ def test_resume_ends_as_if_never_interrupted(ending: str, whole: Path, tmp_path:
         ("fedfomo", {"participation": 0.5}),
         ("pfedhn", {}),
         ("fedavg+adam", {"options": {"variant": "google"}}),
+        ("centralised", {"participation": 0.5, "held_out": 1, "optimizer": "adam"}),
         ("ditto", {"states": "disk", "chunk": 2}),
         ("fedrep", {"held_out": 1, "finetune": 1}),
         ("local", {"checkpoint_every": 2}),

@@ -103,6 +103,8 @@ class Method(NamedTuple):
       record: server -> small arrays for the run's records, by name.
       general: (message, state) -> the global model, where there is one beside personal models.
       donate: share of each client's training rows that goes into a pool which all train on.
+      gathered: whether all training rows go to one place, where one client trains for all: a bound,
+        not a federation.
       download: the model that local training begins with, where wrappers may change it.
       common: the entry of the server's state that all clients move, where there is one: parameters
         that a server optimiser may move another way.
@@ -139,6 +141,7 @@ class Method(NamedTuple):
     record: Callable[[Tree], Tree] = lambda server: {}
     general: Callable[[Tree, Tree], Model] | None = None
     donate: float = 0.0
+    gathered: bool = False
     download: Download | None = None
     common: str = ""
     validates: bool = False

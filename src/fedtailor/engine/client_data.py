@@ -33,6 +33,11 @@ class Rows(NamedTuple):
         flat = torch.from_numpy(np.concatenate([np.asarray(r, dtype=np.int64) for r in rows]))
         return cls(flat.to(device), torch.cat([n.new_zeros(1), n.cumsum(0)[:-1]]), n)
 
+    def each(self) -> list[Tensor]:
+        """Every client's row numbers, on the host."""
+        begins, counts = self.offset.tolist(), self.n.tolist()
+        return [self.flat[o : o + n].cpu() for o, n in zip(begins, counts, strict=True)]
+
     def at(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         """(padded row numbers, counts) of some clients.
 
@@ -95,7 +100,7 @@ class ClientData(NamedTuple):
         Everyone trains on its own rows and those of the others in the pool; nothing else changes.
         Clients `outside` neither give nor get any.
         """
-        own = [self.train.flat[o : o + n].cpu() for o, n in zip(self.train.offset, self.train.n)]  # noqa: B905
+        own = self.train.each()
         given = []
         for i, rows in enumerate(own):
             order = rng.permutation(rng.key(seed, rng.POOL, i), len(rows))
@@ -106,11 +111,30 @@ class ClientData(NamedTuple):
             mine.numpy() if i in outside else np.union1d(mine.numpy(), pool.numpy())
             for i, mine in enumerate(own)
         ]
-        each = self.x[0].numel() * self.x.element_size() + self.y.element_size()
+        each = self.row_bytes
         gave = torch.tensor([len(g) for g in given])
         got = torch.tensor([0 if i in outside else len(pool) for i in range(len(own))])
         with_pool = self._replace(train=Rows.of(all_rows, self.x.device))
         return PooledData(with_pool, (got - gave) * each, gave * each)
+
+    def gathered(self, outside: Collection[int] = ()) -> ClientData:
+        """One client that has the training rows of all but those `outside`, and no others.
+
+        Example:
+          >>> rows = [np.array([0, 1]), np.array([2]), np.array([3])]
+          >>> data = ClientData.of(torch.zeros(4, 2), torch.zeros(4).long(), rows, rows, rows)
+          >>> data.gathered(outside={1}).train.flat.tolist()
+          [0, 1, 3]
+        """
+        own = self.train.each()
+        rows = torch.cat([mine for i, mine in enumerate(own) if i not in outside]).numpy()
+        none = rows[:0]
+        return ClientData.of(self.x, self.y, [rows], [none], [none], ["all clients"])
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row with its label."""
+        return sum(part[0].numel() * part.element_size() for part in (self.x, self.y))
 
     @property
     def clients(self) -> int:

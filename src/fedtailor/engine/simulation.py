@@ -147,6 +147,13 @@ class Simulation:
             self.clients = RayClients(
                 cluster, members_of, client_data, self.server, turn, settings, seed
             )
+        self.givers = self._everyone()[~torch.isin(self._everyone(), torch.tensor([*outside]))]
+        self.centre: LocalClients | None = None
+        if method.gathered:  # one client, who trains for all; the others only use what it learns
+            alone = ClientGroup.of(method, task, torch.tensor([0]), seed)
+            rows = client_data.gathered(outside)
+            here = "sequential" if engine == "sequential" else "vectorised"
+            self.centre = LocalClients([alone], rows, self.server, turn, settings, here)
 
     @property
     def states(self) -> StateStore:
@@ -171,7 +178,8 @@ class Simulation:
     @property
     def preparing_seconds(self) -> float:
         """What tracing and compiling steps took so far."""
-        return self.clients.preparing_seconds
+        extra = self.centre.preparing_seconds if self.centre else 0.0
+        return self.clients.preparing_seconds + extra
 
     def _everyone(self) -> Tensor:
         return torch.arange(self.client_data.clients)
@@ -192,17 +200,23 @@ class Simulation:
             states and the server are as if they had not been drawn.
         """
         turn = self._turn(rng.TURN)
-        played = self.clients.play(self.server, cohort, turn, post=post)
+        if self.centre is not None:
+            played = self.centre.play(self.server, torch.tensor([0]), turn)
+        else:
+            played = self.clients.play(self.server, cohort, turn, post=post)
         drawn, taken, measured = played.drawn, played.taken, played.measured
         skipped = drawn[~torch.isin(drawn, taken)]
         if len(skipped) and (on_nan != "skip" or not len(taken)):
-            raise Diverged([self.client_data.names[i] for i in skipped.tolist()], self.round + 1)
+            names = (self.centre or self).client_data.names
+            raise Diverged([names[i] for i in skipped.tolist()], self.round + 1)
         upload = Upload(played.fold.mean(), played.fold.share(), played.each())
         with torch.no_grad():
             server = self.method.receive(self.server, taken.to(self.device), upload, turn)
         played.keep()
         self.server = server
         self.round += 1
+        if self.centre is not None:
+            return self._report_of_the_centre(measured.noisy)
         # what goes into a common pool is sent once, in a client's first round
         once = measured.fresh.long()
         down, up = (self.pool.down[drawn], self.pool.up[drawn]) if self.pool else (0, 0)
@@ -216,6 +230,14 @@ class Simulation:
             taken,
             played.notes,
         )
+
+    def _report_of_the_centre(self, noisy: Tensor) -> RoundReport:
+        """Everyone takes part by its rows, which are sent once; no model travels."""
+        ids = self.givers
+        sent = self.client_data.train.n[ids] * self.client_data.row_bytes
+        none, up = torch.zeros_like(ids), sent if self.round == 1 else torch.zeros_like(ids)
+        noisy = noisy.new_zeros(len(ids), *noisy.shape[1:])
+        return RoundReport(ids, ids[:0], none, up, None, noisy, ids, {})
 
     def records(self) -> Tree:
         """The server's small arrays for the run's records."""
@@ -289,3 +311,5 @@ class Simulation:
     def close(self) -> None:
         """Gives back what was taken for the run: workers, and files of states kept on disk."""
         self.clients.close()
+        if self.centre is not None:
+            self.centre.close()

@@ -19,6 +19,7 @@ from fedtailor.methods.meta_learning.perfedavg_hf import perfedavg_hf
 from fedtailor.methods.mixture.apfl import apfl
 from fedtailor.methods.mixture.fedala import fedala
 from fedtailor.methods.mixture.pmixfed import pmixfed
+from fedtailor.methods.one_model.centralised import centralised
 from fedtailor.methods.one_model.fedavg import fedavg
 from fedtailor.methods.one_model.fedavg_c import fedavg_c
 from fedtailor.methods.one_model.fedavg_data import fedavg_data
@@ -52,6 +53,7 @@ KINDS: dict[str, dict[str, Factory]] = {
         "fedsam": fedsam,
         "scaffold": scaffold,
         "fedavg-data": fedavg_data,
+        "centralised": centralised,
     },
     "fine-tuning": {"fedavg-c": fedavg_c, "fedprox-c": fedprox_c},
     "regularised": {

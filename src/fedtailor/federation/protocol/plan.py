@@ -157,6 +157,11 @@ def _refuse_what_sites_cannot(config: Config, method: Method) -> None:
             f"method '{config.method}' gives training rows away, and a site's data stay there: "
             "choose another (fedavg-data with beta=0 is FedAvg)"
         )
+    if method.gathered:
+        raise BadInput(
+            f"method '{config.method}' gathers all training rows in one place, and a site's data "
+            "stay there: it is for simulations; choose another"
+        )
     for name in ("depths", "join", "held_out"):
         if value := getattr(config, name):
             raise BadInput(f"{name} is '{value}': it is for simulations; leave it out")
