@@ -18,19 +18,12 @@ Array = npt.NDArray[np.float64]
 
 
 class Plane(NamedTuple):
-    """A plane through many points.
+    """A plane through many points."""
 
-    Attributes:
-      origin: their mean.
-      axes: two orthonormal directions, one row each.
-      shares: how much of the points' variance lies along each.
-      places: each point's two coordinates.
-    """
-
-    origin: Array
-    axes: Array
-    shares: Array
-    places: Array
+    origin: Array  # their mean
+    axes: Array  # two orthonormal directions, one row each
+    shares: Array  # how much of the points' variance lies along each
+    places: Array  # each point's two coordinates
 
 
 def principal_plane(points: Array) -> Plane:
@@ -56,19 +49,12 @@ def principal_plane(points: Array) -> Plane:
 
 
 class ModelPlane(NamedTuple):
-    """The same for models.
+    """The same for models."""
 
-    Attributes:
-      plane: of their parameters.
-      origin: the model in the middle.
-      first: the direction of the first component, as a model.
-      second: that of the second.
-    """
-
-    plane: Plane
-    origin: Tree
-    first: Tree
-    second: Tree
+    plane: Plane  # of their parameters
+    origin: Tree  # the model in the middle
+    first: Tree  # the direction of the first component, as a model
+    second: Tree  # that of the second
 
 
 def model_plane(models: Sequence[Tree], statistics: Collection[str] = ()) -> ModelPlane:

@@ -194,17 +194,11 @@ def measure_points(
 
 
 class Sharpness(NamedTuple):
-    """How fast the loss rises around a model.
+    """How fast the loss rises around a model."""
 
-    Attributes:
-      centre: the loss of the model itself.
-      highest: the largest loss within the radius, less the centre's.
-      mean: the mean loss within the radius, less the centre's.
-    """
-
-    centre: float
-    highest: float
-    mean: float
+    centre: float  # the loss of the model itself
+    highest: float  # the largest loss within the radius, less the centre's
+    mean: float  # the mean loss within the radius, less the centre's
 
 
 def sharpness(axis: Tensor, losses: Tensor, radius: float) -> Sharpness:

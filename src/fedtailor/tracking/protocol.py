@@ -12,29 +12,18 @@ PARTS = {"pre": "accuracy", "post": "accuracy_after_training", "global": "accura
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """The run that is tracked.
+    """The run that is tracked."""
 
-    Attributes:
-      name: method and seed.
-      folder: of the run.
-      home: of the run, or of the comparison that it belongs to: files of tools go there.
-      settings: all that it depends on.
-    """
-
-    name: str
-    folder: Path
-    home: Path
-    settings: dict[str, Any]
+    name: str  # method and seed
+    folder: Path  # of the run
+    home: Path  # of the run, or of the comparison that it belongs to: files of tools go there
+    settings: dict[str, Any]  # all that it depends on
 
 
 class Tracker(Protocol):
-    """One run in one tool.
+    """One run in one tool."""
 
-    Attributes:
-      id: by which the tool knows the run, so that a resumed one is continued.
-    """
-
-    id: str
+    id: str  # by which the tool knows the run, so that a resumed one is continued
 
     def log(self, number: int, values: dict[str, float]) -> None:
         """Notes numbers of a round."""

@@ -30,19 +30,12 @@ _log = logging.getLogger("fedtailor")
 
 @dataclass
 class TrackingRecord:
-    """What a folder keeps about tracking.
+    """What a folder keeps about tracking."""
 
-    Attributes:
-      tools: those that the run was started with.
-      ids: of the run, by tool.
-      logged: the last round that was noted.
-      ended: whether the result was noted.
-    """
-
-    tools: list[str] = field(default_factory=list)
-    ids: dict[str, str] = field(default_factory=dict)
-    logged: int = 0
-    ended: bool = False
+    tools: list[str] = field(default_factory=list)  # those that the run was started with
+    ids: dict[str, str] = field(default_factory=dict)  # of the run, by tool
+    logged: int = 0  # the last round that was noted
+    ended: bool = False  # whether the result was noted
 
 
 def _read(folder: Path) -> TrackingRecord:

@@ -18,21 +18,13 @@ from torch import Tensor
 
 
 class ConvolutionWindow(NamedTuple):
-    """How a kernel slides over an image; pairs are vertical, horizontal.
+    """How a kernel slides over an image; pairs are vertical, horizontal."""
 
-    Attributes:
-      kernel: its size.
-      stride: from one place to the next.
-      dilation: between its points.
-      padding: around the image.
-      places: how many there are.
-    """
-
-    kernel: tuple[int, int]
-    stride: tuple[int, int]
-    dilation: tuple[int, int]
-    padding: tuple[int, int]
-    places: tuple[int, int]
+    kernel: tuple[int, int]  # its size
+    stride: tuple[int, int]  # from one place to the next
+    dilation: tuple[int, int]  # between its points
+    padding: tuple[int, int]  # around the image
+    places: tuple[int, int]  # how many there are
 
     def slices(self) -> Iterator[tuple[slice, slice]]:
         """For each point of the kernel, what it sees of the padded image."""

@@ -39,29 +39,19 @@ class Update:
     """An update `leaf += left @ right` that is left to one matrix product in place.
 
     The gradient itself never exists.
-
-    Attributes:
-      leaf: which tensor.
-      name: of the operator.
     """
 
-    leaf: int
-    name: str
+    leaf: int  # which tensor
+    name: str  # of the operator
 
 
 @dataclass
 class Program:
-    """A traced step. Called with all its tensors, it changes the carried ones in place.
+    """A traced step. Called with all its tensors, it changes the carried ones in place."""
 
-    Attributes:
-      body: does everything but the updates, and returns their factors.
-      updates: what is left to do.
-      seconds: what tracing and compiling took.
-    """
-
-    body: Callable[..., Any]
-    updates: tuple[Update, ...]
-    seconds: float
+    body: Callable[..., Any]  # does everything but the updates, and returns their factors
+    updates: tuple[Update, ...]  # what is left to do
+    seconds: float  # what tracing and compiling took
 
     def __call__(self, *tensors: Tensor) -> None:
         """One step."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, TypeVar
@@ -44,26 +45,18 @@ PATIENCE = 30.0  # seconds before somebody is told what is waited for
 log = logging.getLogger("fedtailor")
 
 
+@dataclass(eq=False)
 class _Slot:
-    """Some clients, and the worker that has them now.
+    """Some clients, and the worker that has them now."""
 
-    Attributes:
-      number: from 0.
-      ids: the clients, ascending.
-      spec: reference of what is played.
-      data: reference of their rows.
-      actor: the worker.
-      loaded: reference of what the worker said when it had its clients.
-      chunk: how many of them share its device at a time.
-      replicas: where copies of their states lie.
-    """
-
-    def __init__(self, number: int, ids: Tensor, spec: Any, data: Any) -> None:
-        self.number, self.ids, self.spec, self.data = number, ids, spec, data
-        self.actor: Any = None
-        self.loaded: Any = None
-        self.chunk = 0
-        self.replicas = StateReplicas()
+    number: int  # from 0
+    ids: Tensor  # the clients, ascending
+    spec: Any  # reference of what is played
+    data: Any  # reference of their rows
+    actor: Any = None  # the worker
+    loaded: Any = None  # reference of what the worker said when it had its clients
+    chunk: int = 0  # how many of them share its device at a time
+    replicas: StateReplicas = field(default_factory=StateReplicas)  # copies of their states
 
 
 class _Pending(NamedTuple):

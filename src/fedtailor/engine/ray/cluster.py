@@ -15,19 +15,12 @@ BuildGroups = Callable[[str], list[tuple[Method, Task, Tensor]]]
 
 
 class Cluster(NamedTuple):
-    """Workers on a Ray cluster, for `Simulation`.
+    """Workers on a Ray cluster, for `Simulation`."""
 
-    Attributes:
-      build: makes the methods anew in each worker, on its own device: what they close over may not
-        be fit to travel.
-      workers: how many; 0 chooses one per GPU, or one per core.
-      address: of a running Ray cluster; empty starts one on this machine.
-      device: what workers compute on: `cpu` or `cuda`.
-      gpus: GPUs that each worker takes; below 1, workers share one.
-    """
-
+    # makes the methods anew in each worker, on its own device: what they close over may not be fit
+    # to travel
     build: BuildGroups
-    workers: int = 0
-    address: str = ""
-    device: str = "cpu"
-    gpus: float = 1.0
+    workers: int = 0  # how many; 0 chooses one per GPU, or one per core
+    address: str = ""  # of a running Ray cluster; empty starts one on this machine
+    device: str = "cpu"  # what workers compute on: `cpu` or `cuda`
+    gpus: float = 1.0  # GPUs that each worker takes; below 1, workers share one

@@ -39,25 +39,15 @@ from fedtailor.engine.ray.shard import Shard
 
 
 class WorkerSpec(NamedTuple):
-    """What a worker plays, but for its data.
+    """What a worker plays, but for its data."""
 
-    Attributes:
-      build: makes the methods.
-      members: for each network the worker's clients, ascending.
-      seed: of the run.
-      settings: how clients are played.
-      device: to compute on.
-      dtype: of numbers.
-      threads: for a CPU.
-    """
-
-    build: BuildGroups
-    members: list[Tensor]
-    seed: int
-    settings: ClientSettings
-    device: str
-    dtype: torch.dtype
-    threads: int
+    build: BuildGroups  # makes the methods
+    members: list[Tensor]  # for each network the worker's clients, ascending
+    seed: int  # of the run
+    settings: ClientSettings  # how clients are played
+    device: str  # to compute on
+    dtype: torch.dtype  # of numbers
+    threads: int  # for a CPU
 
 
 class LoadReport(NamedTuple):

@@ -53,19 +53,12 @@ class _File:
 
 
 class FederationFile(NamedTuple):
-    """What a coordinator's file says.
+    """What a coordinator's file says."""
 
-    Attributes:
-      id: of the federation.
-      folder: where the coordinator keeps everything.
-      plan: what all agree on.
-      rules: how long to wait for whom.
-    """
-
-    id: str
-    folder: Path
-    plan: TrainingPlan
-    rules: Rules
+    id: str  # of the federation
+    folder: Path  # where the coordinator keeps everything
+    plan: TrainingPlan  # what all agree on
+    rules: Rules  # how long to wait for whom
 
     @property
     def state_folder(self) -> Path:

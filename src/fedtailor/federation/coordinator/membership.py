@@ -18,17 +18,11 @@ log = logging.getLogger("fedtailor.coordinator")
 
 
 class Responses(NamedTuple):
-    """A round's answers.
+    """A round's answers."""
 
-    Attributes:
-      packets: by client.
-      failed: why the others of the cohort are missing.
-      envelope: bytes around messages and answers.
-    """
-
-    packets: dict[int, Packet]
-    failed: dict[int, str]
-    envelope: dict[str, int]
+    packets: dict[int, Packet]  # by client
+    failed: dict[int, str]  # why the others of the cohort are missing
+    envelope: dict[str, int]  # bytes around messages and answers
 
 
 class LateAnswer(BadInput):

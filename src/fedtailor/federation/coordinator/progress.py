@@ -26,15 +26,10 @@ ASK_FLOWER = 10.0  # seconds between two questions to Flower, each of which cost
 
 
 class Ending(NamedTuple):
-    """How a run of a federation ended.
+    """How a run of a federation ended."""
 
-    Attributes:
-      kind: `finished`, `stopped` or `failed`.
-      detail: why, unless it finished.
-    """
-
-    kind: str
-    detail: str
+    kind: str  # `finished`, `stopped` or `failed`
+    detail: str  # why, unless it finished
 
 
 def rounds_of(folder: Path) -> list[Line]:
@@ -121,23 +116,14 @@ def forget_stop(folder: Path) -> None:
 
 
 class SiteStatus(NamedTuple):
-    """What the coordinator knows of a site.
+    """What the coordinator knows of a site."""
 
-    Attributes:
-      name: of the site.
-      connected: whether its node is; None if that is not known.
-      last: the latest round in which its upload was taken; 0 for none.
-      accuracy: what it last told of its test rows.
-      failures: how often it failed.
-      why: the latest failure, with its round.
-    """
-
-    name: str
-    connected: bool | None
-    last: int
-    accuracy: float | None
-    failures: int
-    why: str
+    name: str  # of the site
+    connected: bool | None  # whether its node is; None if that is not known
+    last: int  # the latest round in which its upload was taken; 0 for none
+    accuracy: float | None  # what it last told of its test rows
+    failures: int  # how often it failed
+    why: str  # the latest failure, with its round
 
 
 def sites_of(folder: Path, names: dict[str, bool | None]) -> list[SiteStatus]:

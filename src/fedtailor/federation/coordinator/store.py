@@ -32,19 +32,12 @@ Line = dict[str, Any]
 
 
 class ServerCheckpoint(NamedTuple):
-    """Where a federation stands.
+    """Where a federation stands."""
 
-    Attributes:
-      round: how many rounds are done.
-      server: the server's state.
-      last: for each client, the latest round in which its upload was taken; -1 for none.
-      sizes: training rows of each client, as told when the federation began.
-    """
-
-    round: int
-    server: Tree
-    last: list[int]
-    sizes: list[int]
+    round: int  # how many rounds are done
+    server: Tree  # the server's state
+    last: list[int]  # for each client, the latest round in which its upload was taken; -1 for none
+    sizes: list[int]  # training rows of each client, as told when the federation began
 
 
 class CoordinatorStore:

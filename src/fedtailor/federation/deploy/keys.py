@@ -13,17 +13,11 @@ DAYS = 365
 
 
 class Certificates(NamedTuple):
-    """Files for TLS.
+    """Files for TLS."""
 
-    Attributes:
-      authority: certificate that sites trust.
-      certificate: of the coordinator.
-      key: of the coordinator; nobody else may read it.
-    """
-
-    authority: Path
-    certificate: Path
-    key: Path
+    authority: Path  # certificate that sites trust
+    certificate: Path  # of the coordinator
+    key: Path  # of the coordinator; nobody else may read it
 
 
 def write_private(path: Path, raw: bytes) -> None:

@@ -32,32 +32,21 @@ _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 
 @dataclass(frozen=True)
 class ProjectSpec:
-    """A project to be written.
+    """A project to be written."""
 
-    Attributes:
-      id: of the federation.
-      method: that is played.
-      sites: their names; a site's number is its place here.
-      settings: of a run, those that were given.
-      options: the method's hyper-parameters that were given.
-      rules: entries of `[federation]`, e.g. `deadline`.
-      host: name or address at which sites find the coordinator.
-      port: of the same.
-      node_ports: of the sites' nodes, for their own use on their machines.
-      insecure: without TLS and node authentication.
-      preprocessing: what all sites apply to their own rows; None: trial data that everybody has.
-    """
-
-    id: str
-    method: str
-    sites: Sequence[str]
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    id: str  # of the federation
+    method: str  # that is played
+    sites: Sequence[str]  # their names; a site's number is its place here
+    settings: Mapping[str, Any] = field(default_factory=dict)  # of a run, those that were given
+    # the method's hyper-parameters that were given
     options: Mapping[str, Any] = field(default_factory=dict)
+    # entries of `[federation]`, e.g. `deadline`
     rules: Mapping[str, Any] = field(default_factory=dict)
-    host: str = "127.0.0.1"
-    port: int = PORT
-    node_ports: Sequence[int] = ()
-    insecure: bool = False
+    host: str = "127.0.0.1"  # name or address at which sites find the coordinator
+    port: int = PORT  # of the same
+    node_ports: Sequence[int] = ()  # of the sites' nodes, for their own use on their machines
+    insecure: bool = False  # without TLS and node authentication
+    # what all sites apply to their own rows; None: trial data that everybody has
     preprocessing: Mapping[str, Any] | None = None
 
 

@@ -50,35 +50,21 @@ PROTECTED = (
 
 
 class SentArray(NamedTuple):
-    """An array that leaves a site.
+    """An array that leaves a site."""
 
-    Attributes:
-      name: in the message.
-      shape: of the array.
-      type: of its numbers.
-      bytes: that it takes.
-      needed: `mean` where the mean over sites would do, `each` where the server needs it whole.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    type: str
-    bytes: int
-    needed: str
+    name: str  # in the message
+    shape: tuple[int, ...]  # of the array
+    type: str  # of its numbers
+    bytes: int  # that it takes
+    needed: str  # `mean` where the mean over sites would do, `each` where the server needs it whole
 
 
 class Disclosure(NamedTuple):
-    """What a site uploads in a round.
+    """What a site uploads in a round."""
 
-    Attributes:
-      arrays: of one upload.
-      parameters: of the reference network.
-      each: arrays that the server needs one by one; empty if a mean would do.
-    """
-
-    arrays: tuple[SentArray, ...]
-    parameters: int
-    each: tuple[str, ...]
+    arrays: tuple[SentArray, ...]  # of one upload
+    parameters: int  # of the reference network
+    each: tuple[str, ...]  # arrays that the server needs one by one; empty if a mean would do
 
 
 def what_leaves(method: str, options: dict[str, Any] | None = None) -> Disclosure:

@@ -40,29 +40,18 @@ _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 class Limits(NamedTuple):
-    """The most that a packet may hold; more is refused before it is decoded.
+    """The most that a packet may hold; more is refused before it is decoded."""
 
-    Attributes:
-      bytes: of all arrays together.
-      arrays: how many.
-      header: bytes of the header as JSON.
-    """
-
-    bytes: int = 2 << 30
-    arrays: int = 20_000
-    header: int = 64 << 20
+    bytes: int = 2 << 30  # of all arrays together
+    arrays: int = 20_000  # how many
+    header: int = 64 << 20  # bytes of the header as JSON
 
 
 class Packet(NamedTuple):
-    """A message or an answer.
+    """A message or an answer."""
 
-    Attributes:
-      header: who asks or answers, for which round, and small numbers.
-      arrays: by flat name.
-    """
-
-    header: Header
-    arrays: Arrays
+    header: Header  # who asks or answers, for which round, and small numbers
+    arrays: Arrays  # by flat name
 
     def _value(self, name: str, kinds: tuple[type, ...], what: str) -> Any:
         found = self.header.get(name)

@@ -111,23 +111,14 @@ def require_version(protocol: Any, version: Any) -> None:
 
 
 class Setup(NamedTuple):
-    """A plan brought to life.
+    """A plan brought to life."""
 
-    Attributes:
-      plan: of the federation.
-      config: the same as a run's configuration.
-      encoder: preprocessing.
-      task: the network.
-      method: what is played.
-      initial: the common initial parameters.
-    """
-
-    plan: TrainingPlan
-    config: Config
-    encoder: Encoder
-    task: Task
-    method: Method
-    initial: Params
+    plan: TrainingPlan  # of the federation
+    config: Config  # the same as a run's configuration
+    encoder: Encoder  # preprocessing
+    task: Task  # the network
+    method: Method  # what is played
+    initial: Params  # the common initial parameters
 
     def turn(self, purpose: int, round: int) -> Turn:
         """A round's turn, with the numbers that the simulation draws; a client's is `.of(id)`."""

@@ -15,21 +15,13 @@ Seconds = Annotated[float, (1e-6, 1e9), "seconds, above 0"]
 
 
 class Answer(NamedTuple):
-    """What came back from a place, or what became of the message.
+    """What came back from a place, or what became of the message."""
 
-    Attributes:
-      place: where it was sent.
-      packet: the answer; None if there is none.
-      failure: why not.
-      down: bytes that the carrier added to the message.
-      up: bytes that it added to the answer.
-    """
-
-    place: int
-    packet: Packet | None
-    failure: str = ""
-    down: int = 0
-    up: int = 0
+    place: int  # where it was sent
+    packet: Packet | None  # the answer; None if there is none
+    failure: str = ""  # why not
+    down: int = 0  # bytes that the carrier added to the message
+    up: int = 0  # bytes that it added to the answer
 
 
 class Transport(Protocol):

@@ -19,17 +19,11 @@ from fedtailor.runs.build import lay_out
 
 
 class LocalData(NamedTuple):
-    """A site's rows, encoded as the federation agreed.
+    """A site's rows, encoded as the federation agreed."""
 
-    Attributes:
-      data: training and validation rows, as methods see them.
-      test: rows that only evaluation sees.
-      mix: how many training rows there are of each class.
-    """
-
-    data: Data
-    test: Data
-    mix: dict[str, int]
+    data: Data  # training and validation rows, as methods see them
+    test: Data  # rows that only evaluation sees
+    mix: dict[str, int]  # how many training rows there are of each class
 
 
 class _Cut(NamedTuple):

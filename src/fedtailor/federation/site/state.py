@@ -34,19 +34,12 @@ class StateError(BadInput):
 
 
 class SavedState(NamedTuple):
-    """A state and what goes with it.
+    """A state and what goes with it."""
 
-    Attributes:
-      round: after which it was kept, from 0.
-      state: the method's.
-      played: all rounds that it is the result of.
-      noisy: what noisy gradients (DP-SGD) were taken so far.
-    """
-
-    round: int
-    state: Tree
-    played: tuple[int, ...]
-    noisy: Spent
+    round: int  # after which it was kept, from 0
+    state: Tree  # the method's
+    played: tuple[int, ...]  # all rounds that it is the result of
+    noisy: Spent  # what noisy gradients (DP-SGD) were taken so far
 
 
 def _sum(raw: bytes) -> str:

@@ -23,17 +23,12 @@ class Value(NamedTuple):
 
 
 class Measure(NamedTuple):
-    """A way to read a run.
+    """A way to read a run."""
 
-    Attributes:
-      read: from result and history; None where the run has no such number.
-      meaning: in words.
-      unit: of the number.
-    """
-
+    # from result and history; None where the run has no such number
     read: Callable[[Result, History], Value | None]
-    meaning: str
-    unit: str = "%"
+    meaning: str  # in words
+    unit: str = "%"  # of the number
 
 
 def _mean(scores: dict[str, Any], key: str = "mean") -> Value | None:

@@ -19,21 +19,13 @@ _FORM = re.compile(
 
 
 class Published(NamedTuple):
-    """What a paper prints in a cell.
+    """What a paper prints in a cell."""
 
-    Attributes:
-      text: as printed.
-      mean: the main number; it may be infinite.
-      std: over the paper's repetitions, if it says so.
-      low: mean of the lowest clients (5 %), if it says so.
-      high: mean of the highest clients (5 %), if it says so.
-    """
-
-    text: str
-    mean: float
-    std: float | None = None
-    low: float | None = None
-    high: float | None = None
+    text: str  # as printed
+    mean: float  # the main number; it may be infinite
+    std: float | None = None  # over the paper's repetitions, if it says so
+    low: float | None = None  # mean of the lowest clients (5 %), if it says so
+    high: float | None = None  # mean of the highest clients (5 %), if it says so
 
 
 def read_published(text: str) -> Published | None:

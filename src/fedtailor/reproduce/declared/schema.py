@@ -23,12 +23,7 @@ NOT_SETTINGS = MERE_PLACE | {"rounds", "seed", "hub"}
 
 @dataclass(frozen=True, kw_only=True)
 class Level:
-    """A place where settings and options may be declared; the more special one goes first.
-
-    Attributes:
-      settings: of its runs.
-      options: hyper-parameters, `name` or `method.name`.
-    """
+    """A place where settings and options may be declared; the more special one goes first."""
 
     settings: Values = setting("settings of its runs", {})
     options: Values = setting("hyper-parameters, `name` or `method.name`", {})
@@ -59,21 +54,12 @@ class Choice(Level):
 
 @dataclass(frozen=True)
 class Column(Level):
-    """A setting in which all rows are tried.
-
-    Attributes:
-      name: as shown.
-      x: place on the axis of a sweep.
-      method: replaces the row's method.
-      suffix: is added to the row's method, e.g. `+ala`.
-      metric: what its cells show, if not what the experiment says.
-      rounds: its own number of rounds.
-    """
+    """A setting in which all rows are tried."""
 
     name: str = setting("its name")
-    x: float | None = setting("a number: its place on the axis", None)
+    x: float | None = setting("a number: its place on the axis of a sweep", None)
     method: str | None = setting("what replaces the row's method", None)
-    suffix: str = setting("what is added to the row's method", "")
+    suffix: str = setting("what is added to the row's method, e.g. `+ala`", "")
     metric: str | None = setting("what its cells show", None)
     rounds: Count | None = setting("its own number of rounds", None)
 
@@ -142,41 +128,29 @@ class Paper(PaperNames):
 
 @dataclass(frozen=True, kw_only=True)
 class Experiment(Level):
-    """One table or figure of a paper.
+    """One table or figure of a paper."""
 
-    Attributes:
-      paper: without its experiments.
-      shows: what is drawn; a table is always written.
-      choices: names of the paper's choices that it rests on.
-      small: what `--scale small` has instead.
-      x, y: names of the axes.
-      note: what a reader must know.
-      at: rounds that a `matrix` is shown at; by default first, middle and last.
-      record: the record that a `matrix` shows; by default every one that is client × client.
-      skip_missing: a cell that the paper leaves out is not run.
-      ranks: whose order is compared with the paper's: `rows` within a column (methods), or
-        `columns` within a row (values of a setting).
-    """
-
-    paper: Paper
+    paper: Paper  # without its experiments
     name: str = setting("its name")
     title: str = setting("its title")
     shows: Literal["table", "curves", "sweep", "spread", "matrix", "bytes", "landscape", "join"] = (
-        setting("the kind of picture", "table")
+        setting("the kind of picture; a table is always written", "table")
     )
     metric: str = setting("what a cell shows")
     rounds: Count = setting("a whole number")
     seeds: Count = setting("runs per cell", 1)
-    choices: tuple[str, ...] = setting("names of the paper's choices", ())
+    choices: tuple[str, ...] = setting("names of the paper's choices that it rests on", ())
     columns: tuple[Column, ...] = setting("at least one")
     rows: tuple[Row, ...] = setting("at least one")
-    small: Small | None = setting("an honest smaller version", None)
+    small: Small | None = setting("what `--scale small` has instead", None)
     x: str = setting("name of the axis", "")
     y: str = setting("name of the axis", "")
     note: str = setting("what a reader must know", "")
+    # of a `matrix`: by default the first, middle and last round, and all client × client records
     at: tuple[Count, ...] = setting("rounds that are shown", ())
     record: str = setting("the record that is shown", "")
     skip_missing: bool = setting("whether a cell that the paper leaves out is not run", True)
+    # rows within a column (methods), or columns within a row (values of a setting)
     ranks: Literal["rows", "columns"] = setting("whose order is compared", "rows")
 
     def __post_init__(self) -> None:

@@ -19,18 +19,12 @@ from fedtailor.reproduce.playing.play import PlannedRun, plan_run
 
 @dataclass
 class ExperimentRuns:
-    """An experiment as it is run this time.
+    """An experiment as it is run this time."""
 
-    Attributes:
-      experiment: as declared.
-      mark: what differs from the paper; empty where nothing does.
-      cells: those that were asked for, with their runs.
-      missing: why the runs of a cell are left out, by its row and column.
-    """
-
-    experiment: Experiment
-    mark: str
-    cells: list[tuple[Cell, list[PlannedRun]]]
+    experiment: Experiment  # as declared
+    mark: str  # what differs from the paper; empty where nothing does
+    cells: list[tuple[Cell, list[PlannedRun]]]  # those that were asked for, with their runs
+    # why the runs of a cell are left out, by its row and column
     missing: dict[tuple[str, str], str]
 
 

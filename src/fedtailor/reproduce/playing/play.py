@@ -34,23 +34,14 @@ WORLDS = 2  # in memory at a time
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A run and where it lies.
+    """A run and where it lies."""
 
-    Attributes:
-      key: names the run.
-      config: what is run.
-      folder: of its own.
-      label: what people are told.
-      keep: whether models and checkpoint stay when it is finished.
-      needs_models: a picture looks at them: without them it is not finished.
-    """
-
-    key: str
-    config: Config
-    folder: Path
-    label: str
-    keep: bool = False
-    needs_models: bool = False
+    key: str  # names the run
+    config: Config  # what is run
+    folder: Path  # of its own
+    label: str  # what people are told
+    keep: bool = False  # whether models and checkpoint stay when it is finished
+    needs_models: bool = False  # a picture looks at them: without them it is not finished
 
     @property
     def finished(self) -> bool:

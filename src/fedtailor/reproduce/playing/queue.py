@@ -14,22 +14,15 @@ LATER = 5.0  # seconds until a run that another process plays is looked at again
 
 
 class RunEvent(NamedTuple):
-    """What a worker has to tell.
+    """What a worker has to tell."""
 
-    Attributes:
-      kind: `begins`, `round`, `done`, `failed`, `again` (its process died or found no memory: it is
-        tried again) or `elsewhere` (another process plays it).
-      job: number of the worker.
-      task: the run.
-      line: of its history (round).
-      reason: in one line (failed, again, elsewhere).
-    """
-
+    # `begins`, `round`, `done`, `failed`, `again` (its process died or found no memory: it is tried
+    # again) or `elsewhere` (another process plays it)
     kind: str
-    job: int
-    task: PlannedRun
-    line: dict[str, Any] | None = None
-    reason: str = ""
+    job: int  # number of the worker
+    task: PlannedRun  # the run
+    line: dict[str, Any] | None = None  # of its history (round)
+    reason: str = ""  # in one line (failed, again, elsewhere)
 
 
 OnEvent = Callable[[RunEvent], None]

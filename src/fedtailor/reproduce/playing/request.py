@@ -19,21 +19,13 @@ REQUEST = "asked.json"
 
 @dataclass
 class ReproductionRequest:
-    """As on the command line.
+    """As on the command line."""
 
-    Attributes:
-      scale: what is not as in the paper.
-      only: names or globs of rows and columns.
-      given: settings of whoever runs it.
-      papers: folder of other declarations than FedTailor's.
-      command: as it would be typed again.
-    """
-
-    scale: Scale
-    only: Sequence[str] = ()
-    given: dict[str, Any] = field(default_factory=dict)
-    papers: Path | None = None
-    command: str = ""
+    scale: Scale  # what is not as in the paper
+    only: Sequence[str] = ()  # names or globs of rows and columns
+    given: dict[str, Any] = field(default_factory=dict)  # settings of whoever runs it
+    papers: Path | None = None  # folder of other declarations than FedTailor's
+    command: str = ""  # as it would be typed again
 
     def plan(self, names: Sequence[str], out: Path, **how: Any) -> ReproductionPlan:
         """What is to be run for some experiments; `how` is for `plan_runs`."""
