@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from fedtailor.federation.coordinator.coordinator import Coordinator
 from fedtailor.federation.coordinator.federation_file import read_federation
-from fedtailor.federation.coordinator.store import CoordinatorStore
+from fedtailor.federation.coordinator.store import EVENTS, CoordinatorStore, read_lines
 from fedtailor.federation.protocol.packet import Packet, from_bytes, to_bytes
 from fedtailor.federation.protocol.plan import set_up
 from fedtailor.federation.protocol.transport import Answer, Rules
@@ -67,5 +67,6 @@ def coordinator(trial: Trial, transport: FakeTransport, rules: Rules = RULES) ->
 
 def said(coordinator):
     return " | ".join(
-        f"{e['site']} {e['event']} {e.get('detail', '')}" for e in coordinator.store.events()
+        f"{e['site']} {e['event']} {e.get('detail', '')}"
+        for e in read_lines(coordinator.store.folder / EVENTS)
     )

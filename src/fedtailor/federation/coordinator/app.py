@@ -44,16 +44,9 @@ def _say(line: Line) -> None:
 def run_coordinator(
     grid: Grid, path: Path, run: str, min_sites: int = 0, deadline: float = 0.0
 ) -> None:
-    """Plays the federation of a coordinator's file.
+    """Plays the federation of a coordinator's file, in Flower's run of the id `run`.
 
-    A new Flower run goes on where the last one ended.
-
-    Args:
-      grid: Flower's, to all sites.
-      path: of the file.
-      run: Flower's id of this run.
-      min_sites: for this run; 0: as the file says.
-      deadline: seconds for a round in this run; 0: as the file says.
+    A new run goes on where the last one ended. 0 for sites or seconds: as the file says.
     """
     found = read_federation(path)
     least, longest = min_sites or found.rules.min_sites, deadline or found.rules.deadline

@@ -11,8 +11,9 @@ import logging
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from queue import Empty, SimpleQueue
-from typing import Any, NamedTuple
+from typing import Any
 
 from flwr.app import Message
 from flwr.serverapp import Grid
@@ -42,31 +43,23 @@ OTHER_VERSION = (
 _TYPES = {"join": "query", "train": "train", "score": "evaluate", "finish": "evaluate"}
 
 
-class _Done(NamedTuple):
-    """A call that came back: the message's id, or an answer, or nothing yet, or an error."""
-
-    place: int
-    result: Any
+# calls that came back: place, and the message's id, or an answer, or nothing yet, or an error
+_Calls = SimpleQueue[tuple[int, Any]]
 
 
+@dataclass
 class _Flight:
     """A message under way."""
 
-    def __init__(self, message: Message, down: int) -> None:
-        self.message: Message | None = message
-        self.down = down
-        self.id = ""
-        self.since: float | None = None  # when the call that is running now was begun
-        self.due = 0.0
+    message: Message | None
+    down: int
+    id: str = ""
+    since: float | None = None  # when the call that is running now was begun
+    due: float = 0.0
 
 
 class FlowerTransport:
-    """Sends packets to Flower's nodes.
-
-    Args:
-      grid: of the ServerApp.
-      limits: of an answer.
-    """
+    """Sends packets to Flower's nodes, and takes answers within limits."""
 
     def __init__(self, grid: Grid, limits: Limits = Limits()) -> None:
         self.grid, self.limits = grid, limits
@@ -89,29 +82,26 @@ class FlowerTransport:
                 ttl=max(seconds, 1.0),
             )
             flights[place] = _Flight(message, envelope_bytes(records, packet))
-        done: SimpleQueue[_Done] = SimpleQueue()
+        done: _Calls = SimpleQueue()
         while flights and (now := time.monotonic()) < until:
             self._start_calls(flights, done, now)
             try:
-                found = done.get(timeout=max(min(0.1, until - now), 0.001))
+                place, found = done.get(timeout=max(min(0.1, until - now), 0.001))
             except Empty:
                 continue
-            flight = flights[found.place]
+            flight = flights[place]
             flight.since = None
             flight.due = time.monotonic() + POLL + PER_MESSAGE * len(flights)
-            if isinstance(found.result, str) and found.result:
-                flight.id, flight.message = found.result, None
-            elif isinstance(found.result, Exception):
-                del flights[found.place]
-                reason = f"Flower: {type(found.result).__name__}: {found.result}"
-                yield _no_answer(found.place, reason, flight)
-            elif isinstance(found.result, Message):
-                del flights[found.place]
-                yield self._read(found.place, found.result, flight)
+            if isinstance(found, str) and found:
+                flight.id, flight.message = found, None
+            elif isinstance(found, Exception):
+                del flights[place]
+                yield _no_answer(place, f"Flower: {type(found).__name__}: {found}", flight)
+            elif isinstance(found, Message):
+                del flights[place]
+                yield self._read(place, found, flight)
 
-    def _start_calls(
-        self, flights: dict[int, _Flight], done: SimpleQueue[_Done], now: float
-    ) -> None:
+    def _start_calls(self, flights: dict[int, _Flight], done: _Calls, now: float) -> None:
         running = sum(f.since is not None and now - f.since < STUCK for f in flights.values())
         for place, flight in sorted(flights.items(), key=lambda item: item[1].due):
             if running >= AT_ONCE:
@@ -123,22 +113,22 @@ class FlowerTransport:
                     target=self._call, args=(place, flight.message, flight.id, done), daemon=True
                 ).start()
 
-    def _call(self, place: int, message: Message | None, id: str, done: SimpleQueue[_Done]) -> None:
+    def _call(self, place: int, message: Message | None, id: str, done: _Calls) -> None:
         """Sends the message, or looks for its answer."""
         try:
             if message is not None:
                 ids = list(self.grid.push_messages([message]))
                 failed = RuntimeError("the message could not be sent: the node may be gone")
-                done.put(_Done(place, ids[0] if ids and ids[0] else failed))
+                done.put((place, ids[0] if ids and ids[0] else failed))
                 return
             # an error comes from the SuperLink, not from the node: told by what it replies to
             for reply in self.grid.pull_messages([id]):
                 if reply.metadata.reply_to_message_id == id:
-                    done.put(_Done(place, reply))
+                    done.put((place, reply))
                     return
-            done.put(_Done(place, None))
+            done.put((place, None))
         except Exception as error:  # whatever the carrier raises concerns this message alone
-            done.put(_Done(place, error))
+            done.put((place, error))
 
     def _read(self, place: int, reply: Message, flight: _Flight) -> Answer:
         try:

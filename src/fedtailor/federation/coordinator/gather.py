@@ -16,9 +16,6 @@ class Gathered:
     """Uploads of a round, folded in the order of ids whatever the order they come in.
 
     A result must not depend on who was faster. What comes early waits; all but that is one model.
-
-    Args:
-      cohort: ids that may come.
     """
 
     def __init__(self, cohort: list[int]) -> None:

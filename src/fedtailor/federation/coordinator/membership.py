@@ -30,15 +30,7 @@ class LateAnswer(BadInput):
 
 
 class Membership:
-    """The sites of a federation, as the coordinator knows them.
-
-    Args:
-      plan: what was agreed on.
-      federation: its id.
-      store: where events are written.
-      transport: carries messages.
-      rules: how long to wait for whom.
-    """
+    """The sites of a federation, as the coordinator knows them."""
 
     def __init__(
         self,

@@ -127,12 +127,7 @@ class SiteStatus(NamedTuple):
 
 
 def sites_of(folder: Path, names: dict[str, bool | None]) -> list[SiteStatus]:
-    """What the coordinator knows of each site.
-
-    Args:
-      folder: of the federation.
-      names: sites that are known from elsewhere, and whether they are connected.
-    """
+    """What the coordinator knows of each site; `names` say who is connected, as far as known."""
     last: dict[str, int] = {}
     accuracy: dict[str, float] = {}
     failures: dict[str, list[str]] = {}

@@ -41,13 +41,7 @@ class ServerCheckpoint(NamedTuple):
 
 
 class CoordinatorStore:
-    """The coordinator's folder for one federation.
-
-    Args:
-      folder: of the coordinator.
-      federation: its id.
-      plan: fingerprint of what was agreed on.
-    """
+    """The coordinator's folder for one federation; `plan` is the fingerprint of what was agreed."""
 
     def __init__(self, folder: Path, federation: str, plan: str) -> None:
         self.folder = folder / checked_id(federation)
@@ -154,19 +148,8 @@ class CoordinatorStore:
         self._append(EVENTS, _happened(round, site, what, detail))
 
     def ended(self, run: str, round: int, how: str, detail: str = "") -> None:
-        """Says how a run ended, one of `ENDS`.
-
-        Args:
-          run: Flower's id of it: whoever follows another run of this federation is not meant.
-          round: how many rounds are done.
-          how: it ended.
-          detail: why.
-        """
+        """Says how a run ended, one of `ENDS`; who follows another one (`run`) is not meant."""
         self._append(EVENTS, _happened(round, "all", how, detail) | {"run": run})
-
-    def events(self) -> list[Line]:
-        """Everything that happened so far."""
-        return read_lines(self.folder / EVENTS)
 
     def _append(self, name: str, line: Line) -> None:
         row = json.dumps(line) + "\n"

@@ -38,11 +38,7 @@ def play_demo(
 ) -> Ending:
     """Starts everything with the project's own scripts, plays, and stops all that it started.
 
-    Args:
-      project: of the demo.
-      sites: how many there are.
-      tell: called with each round and event.
-      say: called with what is being done.
+    `tell` is called with each round and event, `say` with what is being done.
 
     Raises:
       BadInput: something did not start.

@@ -14,6 +14,7 @@ from fedtailor.core.version import __version__
 from fedtailor.federation.site.node import environment
 
 NAME = "fedtailor"  # of the connection in Flower's configuration
+SECONDS = 120.0  # that a command of Flower's may take
 APP = f"""\
 [build-system]
 requires = ["hatchling"]
@@ -88,17 +89,16 @@ class Link:
         except OSError:
             return False
 
-    def flwr(self, *arguments: str, seconds: float = 120.0) -> dict[str, Any]:
+    def flwr(self, *arguments: str) -> dict[str, Any]:
         """Calls Flower's command; returns what it says as JSON.
 
         Raises:
           BadInput: it failed.
         """
-        command = ["flwr", *arguments, "--format", "json"]
-        env = environment(self.home)
+        command, env = ["flwr", *arguments, "--format", "json"], environment(self.home)
         try:
             done = subprocess.run(
-                command, env=env, capture_output=True, timeout=seconds, cwd=self.home, check=False
+                command, env=env, capture_output=True, timeout=SECONDS, cwd=self.home, check=False
             )
         except FileNotFoundError:
             raise BadInput("Flower is not installed: pip install 'fedtailor[flower]'") from None
@@ -106,14 +106,13 @@ class Link:
             raise BadInput(f"flwr {' '.join(arguments[:2])}: {error}") from None
         text = done.stdout.decode(errors="replace")
         try:
-            found = json.loads(text[text.index("{") :])
+            found: dict[str, Any] = json.loads(text[text.index("{") :])
         except ValueError:
             found = {"success": False}
         if done.returncode or not found.get("success", True):
             shown = " ".join((text + done.stderr.decode(errors="replace")).split())[-400:]
             raise BadInput(f"flwr {' '.join(arguments[:2])} failed: {shown}")
-        said: dict[str, Any] = found
-        return said
+        return found
 
     def register(self, public: Path, name: str) -> bool:
         """Lets the SuperLink know a site's public key; False where it knew it already.
@@ -136,13 +135,7 @@ class Link:
         return True
 
     def submit(self, federation_file: Path, *, min_sites: int = 0, deadline: float = 0.0) -> str:
-        """Starts a run of the federation; returns its id.
-
-        Args:
-          federation_file: of the coordinator.
-          min_sites: for this run; 0: as the file says.
-          deadline: seconds for a round in this run; 0: as the file says.
-        """
+        """Starts a run of the federation; returns its id. 0: as the federation's file says."""
         path = federation_file.resolve()
         if '"' in str(path) or "\\" in str(path):
             raise BadInput(f"federation file '{path}': Flower takes no quotes in a path: move it")

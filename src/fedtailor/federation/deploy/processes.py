@@ -14,14 +14,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 from fedtailor.core.errors import BadInput
 from fedtailor.federation.deploy.keys import Certificates
 from fedtailor.federation.protocol.ipc import stop_site
 
-READY_SECONDS = 90.0
+READY_SECONDS, END_SECONDS = 90.0, 10.0  # that a process has to start, and to end
 
 
 def free_port() -> int:
@@ -32,11 +31,7 @@ def free_port() -> int:
 
 
 class ProcessGroup:
-    """Processes with names, each with a group of its own; a `with` ends all of them.
-
-    Args:
-      logs: folder for what they say.
-    """
+    """Processes with names, each with a group of its own; a `with` ends all of them."""
 
     def __init__(self, logs: Path) -> None:
         self.logs = logs
@@ -47,12 +42,7 @@ class ProcessGroup:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: Any) -> None:
         self.stop()
 
     def start(
@@ -90,7 +80,7 @@ class ProcessGroup:
                 raise BadInput(f"the {name} did not {what}: see '{log}' (keep it with --keep)")
             time.sleep(0.1)
 
-    def end(self, name: str, *, kill: bool = False, seconds: float = 10.0) -> None:
+    def end(self, name: str, *, kill: bool = False) -> None:
         """Ends a process with all that it started."""
         process = self.started.pop(name, None)
         if process is None:
@@ -98,7 +88,7 @@ class ProcessGroup:
         below = descendants(process.pid)  # Flower gives some of them groups of their own
         _signal(process, signal.SIGKILL if kill else signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
-            process.wait(seconds)
+            process.wait(END_SECONDS)
         _signal(process, signal.SIGKILL)  # whoever of the group is left
         process.wait()
         for pid, begun in below.items():

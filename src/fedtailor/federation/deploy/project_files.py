@@ -73,16 +73,8 @@ def check_names(sites: Sequence[str], host: str) -> None:
             ) from None
 
 
-def _is_ipv6(host: str) -> bool:
-    return ":" in host
-
-
 def _toml(values: Mapping[str, Any]) -> str:
     return "".join(f"{name} = {as_toml(value)}\n" for name, value in values.items())
-
-
-def _filled(text: str, **values: Any) -> str:
-    return Template(text).substitute({k: str(v) for k, v in values.items()})
 
 
 def _federation_toml(spec: ProjectSpec) -> str:
@@ -93,7 +85,7 @@ def _federation_toml(spec: ProjectSpec) -> str:
         table |= {"preprocessing": "preprocessing.json"}
     loopback = spec.host in (*_LOOPBACKS, "localhost")
     # who listens at IPv6 addresses is not found at 127.0.0.1
-    everywhere, contact = ("::", "::1") if _is_ipv6(spec.host) else ("0.0.0.0", "127.0.0.1")
+    everywhere, contact = ("::", "::1") if ":" in spec.host else ("0.0.0.0", "127.0.0.1")
     where: dict[str, Any] = {
         "host": spec.host,
         "port": spec.port,
@@ -138,22 +130,16 @@ def _site_toml(spec: ProjectSpec, number: int) -> str:
     )
 
 
-def _script(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
-    path.chmod(0o755)
+def _write(path: Path, template: str, **values: Any) -> None:
+    """Writes a template, filled in; a script can be run."""
+    path.write_text(Template(template).substitute(values), encoding="utf-8")
+    if path.suffix == ".sh":
+        path.chmod(0o755)
 
 
 def _unit(path: Path, spec: ProjectSpec, what: str, folder: str, seconds: int) -> None:
-    text = _filled(
-        templates.UNIT,
-        what=what,
-        federation=spec.id,
-        unit=path.name,
-        user="fedtailor",
-        folder=folder,
-        seconds=seconds,
-    )
-    path.write_text(text, encoding="utf-8")
+    named = {"unit": path.name, "what": what, "federation": spec.id}
+    _write(path, templates.UNIT, **named, folder=folder, seconds=seconds)
 
 
 def _write_coordinator(root: Path, spec: ProjectSpec) -> None:
@@ -165,10 +151,7 @@ def _write_coordinator(root: Path, spec: ProjectSpec) -> None:
         make_certificates(here / "certificates", list(dict.fromkeys(hosts)))
         (here / "keys").mkdir()
     insecure = " --insecure" if spec.insecure else ""
-    _script(
-        here / "start.sh",
-        _filled(templates.COORDINATOR_SH, federation=spec.id, insecure=insecure),
-    )
+    _write(here / "start.sh", templates.COORDINATOR_SH, federation=spec.id, insecure=insecure)
     unit = here / "fedtailor-coordinator.service"
     _unit(unit, spec, "coordinator", f"/srv/{spec.id}/coordinator", 10)
 
@@ -183,7 +166,8 @@ def _write_site(root: Path, spec: ProjectSpec, number: int) -> None:
         shutil.copyfile(public, root / "coordinator" / "keys" / f"{name}.pub")
         shutil.copyfile(root / "coordinator" / "certificates" / "ca.crt", here / "ca.crt")
     ports = spec.node_ports or [NODE_PORT + i for i in range(len(spec.sites))]
-    script = _filled(
+    _write(
+        here / "start.sh",
         templates.SITE_SH,
         site=name,
         federation=spec.id,
@@ -191,7 +175,6 @@ def _write_site(root: Path, spec: ProjectSpec, number: int) -> None:
         trust=templates.SITE_INSECURE if spec.insecure else templates.SITE_TRUST,
         port=ports[number],
     )
-    _script(here / "start.sh", script)
     _unit(here / f"fedtailor-{name}.service", spec, f"site {name}", f"/srv/{name}", 70)
 
 
@@ -205,39 +188,29 @@ def _write_all(root: Path, spec: ProjectSpec) -> None:
     _write_coordinator(root, spec)
     for number in range(len(spec.sites)):
         _write_site(root, spec, number)
-    services = "".join(
-        _filled(templates.COMPOSE_SITE, site=name, port=spec.port) for name in spec.sites
-    )
-    compose = _filled(
+    service = Template(templates.COMPOSE_SITE)
+    _write(
+        root / "compose.yaml",
         templates.COMPOSE,
         federation=spec.id,
         version=__version__,
         preprocessing=mounted,
-        contact=', "--contact", "127.0.0.1"' if _is_ipv6(spec.host) else "",
+        contact=', "--contact", "127.0.0.1"' if ":" in spec.host else "",
         port=spec.port,
-        sites=services,
+        sites="".join(service.substitute(site=name, port=spec.port) for name in spec.sites),
     )
-    (root / "compose.yaml").write_text(compose, encoding="utf-8")
-    dockerfile = _filled(templates.DOCKERFILE, version=__version__)
-    (root / "Dockerfile").write_text(dockerfile, encoding="utf-8")
+    _write(root / "Dockerfile", templates.DOCKERFILE, version=__version__)
     (root / "wheels").mkdir()
     (root / "wheels" / "README").write_text("Wheels for `docker compose build`, if any.\n")
     mode = "**Without TLS and node keys: for trials on one machine only.** "
-    readme = _filled(
+    _write(
+        root / "README.md",
         templates.README,
         federation=spec.id,
         version=__version__,
         what=(mode if spec.insecure else "") + "Guide: docs/federation.md of FedTailor.",
         insecure=" --insecure" if spec.insecure else "",
     )
-    (root / "README.md").write_text(readme, encoding="utf-8")
-
-
-def _check(root: Path, spec: ProjectSpec) -> None:
-    """What was written is read as it will be, so that mistakes show now and not at the sites."""
-    read_federation(root / FILE)
-    for name in spec.sites:
-        read_settings(root / "sites" / name / "site.toml")
 
 
 def _is_project(folder: Path) -> bool:
@@ -250,10 +223,7 @@ def _is_project(folder: Path) -> bool:
 def write_project(folder: Path, spec: ProjectSpec, *, overwrite: bool = False) -> Path:
     """Writes a project, wholly or not at all.
 
-    Args:
-      folder: that is not there, is empty, or holds an earlier project.
-      spec: the project.
-      overwrite: remove an earlier project, with its keys and all that was learnt in it.
+    With `overwrite` an earlier one is removed, with its keys and all that was learnt in it.
 
     Raises:
       BadInput: something in it cannot be had, or the folder holds something else.
@@ -279,7 +249,10 @@ def write_project(folder: Path, spec: ProjectSpec, *, overwrite: bool = False) -
     try:
         try:
             _write_all(made, spec)
-            _check(made, spec)
+            # read as it will be, so that mistakes show now and not at the sites
+            read_federation(made / FILE)
+            for name in spec.sites:
+                read_settings(made / "sites" / name / "site.toml")
         except BadInput as error:  # the person knows nothing of the folder in between
             raise BadInput(str(error).replace(str(made.resolve()), str(folder))) from None
         made.chmod(0o755)

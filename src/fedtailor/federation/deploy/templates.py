@@ -43,7 +43,7 @@ Wants=network-online.target
 
 [Service]
 Type=exec
-User=$user
+User=fedtailor
 Environment=PYTHON=/opt/fedtailor/bin/python
 ExecStart=/bin/sh $folder/start.sh
 Restart=always

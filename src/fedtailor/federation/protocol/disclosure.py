@@ -6,7 +6,7 @@ federation sends: the same functions make the messages there.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 
@@ -64,15 +64,15 @@ class Disclosure(NamedTuple):
 
     arrays: tuple[SentArray, ...]  # of one upload
     parameters: int  # of the reference network
-    each: tuple[str, ...]  # arrays that the server needs one by one; empty if a mean would do
+
+    @property
+    def each(self) -> tuple[str, ...]:
+        """Arrays that the server needs one by one; empty if a mean would do."""
+        return tuple(array.name for array in self.arrays if array.needed == "each")
 
 
-def what_leaves(method: str, options: dict[str, Any] | None = None) -> Disclosure:
+def what_leaves(method: str) -> Disclosure:
     """What a site uploads in a round of a method.
-
-    Args:
-      method: its name.
-      options: hyper-parameters, if not the defaults.
 
     Raises:
       BadInput: the method is unknown, or not for sites.
@@ -82,7 +82,7 @@ def what_leaves(method: str, options: dict[str, Any] | None = None) -> Disclosur
       ['mean/shared/fc1.weight', 'mean/shared/fc1.bias']
     """
     encoder = Encoder(FORM, tuple(str(i) for i in range(FORM.classes)))
-    config = make_config(method, {"model": REFERENCE, "device": "cpu"}, options or {})
+    config = make_config(method, {"model": REFERENCE, "device": "cpu"}, {})
     setup = set_up(make_training_plan(config, encoder, CLIENTS))
     server = first_server(setup, torch.full((CLIENTS,), 100))
     like = upload_like(setup, server)
@@ -92,4 +92,4 @@ def what_leaves(method: str, options: dict[str, Any] | None = None) -> Disclosur
         for name, array in to_arrays(like[part]).items()
     ]
     parameters = sum(p.numel() for p in tree.leaves(setup.initial))
-    return Disclosure(tuple(found), parameters, tuple(s.name for s in found if s.needed == "each"))
+    return Disclosure(tuple(found), parameters)

@@ -34,14 +34,7 @@ def ordered_like(values: Tree, like: Tree) -> Tree:
     """
     if sorted(spec_of(values)) != sorted(spec_of(like)):
         raise BadInput("other names, shapes or types than expected")
-    return _sorted_as(values, like)
-
-
-def _sorted_as(values: Tree, like: Tree) -> Tree:
-    return {
-        k: _sorted_as(values[k], part) if isinstance(part, dict) else values[k]
-        for k, part in like.items()
-    }
+    return tree.map(lambda _, value: value, like, values)
 
 
 def like_of(spec: Spec) -> Tree:
@@ -80,9 +73,9 @@ def to_safetensors(values: Tree) -> bytes:
     return save({name: leaf.detach().cpu().contiguous().clone() for name, leaf in flat})
 
 
-def to_arrays(message: Tree, prefix: str = "") -> Arrays:
+def to_arrays(message: Tree) -> Arrays:
     """What is sent of a message: flat named arrays, without the rows that are not there."""
-    flat = tree.flatten(wire.as_sent(message), prefix)
+    flat = tree.flatten(wire.as_sent(message))
     return dict(_to_numpy(name, leaf) for name, leaf in flat.items())
 
 
@@ -116,10 +109,7 @@ def from_arrays(arrays: Arrays, like: Tree) -> Tree:
 def unknown_parts(message: Tree) -> Tree:
     """The message with NaN in place of what was not sent: shows what depends on it."""
     if "here?" not in message:
-        return {
-            k: unknown_parts(v) if isinstance(v, dict) else v  # leaves are there
-            for k, v in message.items()
-        }
+        return {k: unknown_parts(v) if isinstance(v, dict) else v for k, v in message.items()}
     flag = wire.here(message)
 
     def hide(leaf: Tensor) -> Tensor:
@@ -138,11 +128,6 @@ def upload_arrays(upload: Upload) -> Arrays:
 
 def read_upload(packet: Packet, like: Tree, largest: float) -> Upload:
     """The upload in an answer, checked against `like` (a tree of `mean` and `each`).
-
-    Args:
-      packet: the answer.
-      like: an upload of the same kind.
-      largest: no number may be larger than this.
 
     Raises:
       BadInput: it is not what this method's clients send.

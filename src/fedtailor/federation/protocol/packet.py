@@ -136,7 +136,9 @@ def from_bytes(raw: bytes, limits: Limits = Limits()) -> Packet:
         arrays = load(raw[8 + size :])
     except (ValueError, SafetensorError, KeyError) as error:
         raise BadInput(f"packet: cannot be read ({error})") from None
-    return Packet(_checked_header(header), _counted(arrays, limits))
+    packet = Packet(_checked_header(header), arrays)
+    _check_size(len(arrays), packet.nbytes, limits)
+    return packet
 
 
 def _checked_header(header: Any) -> Header:
@@ -147,13 +149,12 @@ def _checked_header(header: Any) -> Header:
     return header
 
 
-def _counted(arrays: Arrays, limits: Limits) -> Arrays:
-    if len(arrays) > limits.arrays:
-        raise BadInput(f"message: {len(arrays):,} arrays, at most {limits.arrays:,} are allowed")
-    total = sum(a.nbytes for a in arrays.values())
-    if total > limits.bytes:
+def _check_size(count: int, total: int, limits: Limits, around: int = 0) -> None:
+    """Refuses too many arrays, or too many bytes; `around` are the bytes of each one's header."""
+    if count > limits.arrays:
+        raise BadInput(f"message: {count:,} arrays, at most {limits.arrays:,} are allowed")
+    if total > limits.bytes + around * count:
         raise BadInput(f"message: {total:,} bytes, at most {limits.bytes:,} are allowed")
-    return arrays
 
 
 # --- as Flower's records ---
@@ -191,11 +192,7 @@ def from_records(records: RecordDict, limits: Limits = Limits()) -> Packet:
     arrays, header = records[_ARRAYS], records[_HEADER]
     if not isinstance(arrays, ArrayRecord) or not isinstance(header, ConfigRecord):
         raise BadInput("message: records of other kinds than arrays and settings")
-    if len(arrays) > limits.arrays:
-        raise BadInput(f"message: {len(arrays):,} arrays, at most {limits.arrays:,} are allowed")
-    total = sum(len(a.data) for a in arrays.values())
-    if total > limits.bytes + 1024 * len(arrays):
-        raise BadInput(f"message: {total:,} bytes, at most {limits.bytes:,} are allowed")
+    _check_size(len(arrays), sum(len(a.data) for a in arrays.values()), limits, 1024)
     if sum(len(v) for v in header.values() if isinstance(v, str)) > limits.header:
         raise BadInput(f"header: more than {limits.header:,} bytes")
     found = {}
@@ -203,7 +200,9 @@ def from_records(records: RecordDict, limits: Limits = Limits()) -> Packet:
         if not name or len(name) > _LONGEST_NAME or array.stype != _STYPE:
             raise BadInput(f"message: '{name[:80]}' is no array of numbers")
         found[name] = _read_array(array.data, name)
-    return Packet(_checked_header(dict(header)), _counted(found, limits))
+    packet = Packet(_checked_header(dict(header)), found)
+    _check_size(len(found), packet.nbytes, limits)
+    return packet
 
 
 def _read_array(data: bytes, name: str) -> np.ndarray[Any, Any]:

@@ -27,7 +27,7 @@ from fedtailor.core.tree import Params, Tree
 from fedtailor.core.turn import ClientTurn
 from fedtailor.core.version import __version__
 from fedtailor.datasets import Encoder
-from fedtailor.federation.protocol.messages import Spec, like_of, spec_of
+from fedtailor.federation.protocol.messages import Spec, spec_of
 from fedtailor.federation.protocol.packet import PROTOCOL
 from fedtailor.results.config import Config, make_config
 from fedtailor.runs.build import make_method, make_task
@@ -125,11 +125,6 @@ class Setup(NamedTuple):
         key = rng.key(self.plan.seed, purpose, round)
         return Turn(key, torch.tensor(round), torch.tensor(self.plan.rounds))
 
-    @property
-    def message_like(self) -> Tree:
-        """A message of zeros."""
-        return like_of(self.plan.message)
-
 
 @contextmanager
 def in_dtype(name: str) -> Iterator[None]:
@@ -177,12 +172,7 @@ def set_up(plan: TrainingPlan) -> Setup:
 
 
 def make_training_plan(config: Config, encoder: Encoder, clients: int) -> TrainingPlan:
-    """The plan of a federation.
-
-    Args:
-      config: method, options and training; `auto` for the network is not allowed.
-      encoder: preprocessing that every site applies.
-      clients: how many sites there are.
+    """The plan of a federation; its network must be named, not `auto`.
 
     Raises:
       BadInput: the method is not for sites.

@@ -30,11 +30,7 @@ Answerer = Callable[[Path, Packet], Packet]  # (the site's file, its message) ->
 
 
 def make_client_app(answer: Answerer = ask_site) -> ClientApp:
-    """A ClientApp whose node's config names the site's file.
-
-    Args:
-      answer: does the work; by default the site's own warm process.
-    """
+    """A ClientApp whose node's config names the site's file; its own warm process does the work."""
     app = ClientApp()
 
     def handle(message: Message, context: Context) -> Message:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -10,12 +11,12 @@ from torch import Tensor
 
 from fedtailor.core.data import Counts, Data
 from fedtailor.core.errors import BadInput
-from fedtailor.datasets import Encoder, Source, load
+from fedtailor.datasets import Encoder, Source
 from fedtailor.datasets.source import take
 from fedtailor.federation.site.settings import SiteSettings
 from fedtailor.partition import split_rows
 from fedtailor.results.config import make_config
-from fedtailor.runs.build import lay_out
+from fedtailor.runs.build import find_source, lay_out
 
 
 class LocalData(NamedTuple):
@@ -48,14 +49,7 @@ def _of_trial(site: SiteSettings) -> _Cut:
 def _of_own(site: SiteSettings) -> _Cut:
     """All rows of the site's own data, cut as the simulation cuts those of this client."""
     config = make_config("local", site.data, {})
-    source = load(
-        config.data,
-        data_dir=None,
-        label=config.label or None,
-        client=config.client_column or None,
-        text=config.text_column or None,
-        image_size=config.image_size or None,
-    )
+    source = find_source(replace(config, data_dir=""))
     if config.official_test and not source.official_test.any():
         raise BadInput(f"data '{source.name}' has no test rows of its own: drop official_test")
     # a cut depends on the client's number and its rows alone: the others' places stay as they are

@@ -22,11 +22,7 @@ from fedtailor.runs.build import DEFAULT_MODELS, find_source
 
 
 def preprocessing_like(like: str, settings: Mapping[str, Any]) -> Encoder:
-    """The preprocessing of an example.
-
-    Args:
-      like: a known data set, data of any form that `--data` takes, or a `preprocessing.json`.
-      settings: of a run, those that were given, e.g. `label`.
+    """The preprocessing of an example: data of any form that `--data` takes, or a JSON file of it.
 
     Raises:
       BadInput: it cannot be read, or says nothing that sites could agree on.

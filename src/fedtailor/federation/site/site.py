@@ -20,6 +20,7 @@ from fedtailor.core.turn import ClientTurn
 from fedtailor.core.version import __version__
 from fedtailor.federation.protocol.messages import (
     from_arrays,
+    like_of,
     ordered_like,
     unknown_parts,
     upload_arrays,
@@ -76,11 +77,7 @@ class _Joined(NamedTuple):
 
 
 class Site:
-    """One site, with its data.
-
-    Args:
-      settings: from its file.
-    """
+    """One site, with its data."""
 
     def __init__(self, settings: SiteSettings) -> None:
         self.settings = settings
@@ -229,7 +226,7 @@ class Site:
         if not -1 <= last < round <= setup.plan.rounds:
             raise BadInput(f"header: round {round} after {last} of {setup.plan.rounds}")
         kept = joined.store.at(last, begin_again=self.settings.begin_again)
-        message = from_arrays(packet.arrays, setup.message_like)
+        message = from_arrays(packet.arrays, like_of(setup.plan.message))
         turn = setup.turn(purpose, round).of(torch.tensor(self.settings.client))
         secret = joined.store.secret() if setup.config.dp_clip else None
         own = ClientTurn(setup.method, setup.initial, message, data, turn, secret=secret)

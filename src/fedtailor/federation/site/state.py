@@ -47,14 +47,7 @@ def _sum(raw: bytes) -> str:
 
 
 class SiteStore:
-    """The state of one site in one federation.
-
-    Args:
-      folder: of the site; each federation gets a folder of its own in it.
-      federation: its id.
-      plan: fingerprint of what was agreed on.
-      client: the site's number.
-    """
+    """The state of one site in one federation, which has a folder of its own in the site's."""
 
     def __init__(self, folder: Path, federation: str, plan: str, client: int) -> None:
         self.folder = folder / "federations" / checked_id(federation)
@@ -73,7 +66,7 @@ class SiteStore:
             raise StateError(f"state '{path}' cannot be read: {error.strerror}") from None
         try:
             text, _, told = raw.decode().rpartition("\n")
-            found = json.loads(text)
+            found: dict[str, Any] = json.loads(text)
             sound = told == _sum(text.encode()) and {"committed", "pending"} <= found.keys()
         except (ValueError, AttributeError):
             sound = False
@@ -85,8 +78,7 @@ class SiteStore:
                     f"state '{path}' is of another {name} ({str(found.get(name))[:16]}, not "
                     f"{str(value)[:16]}): give the federation a new id"
                 )
-        index: dict[str, Any] = found
-        return index
+        return found
 
     def _read(self, name: str, told: str) -> bytes:
         path = self.folder / Path(name).name  # a name, never a path that leads elsewhere
@@ -117,9 +109,7 @@ class SiteStore:
     def at(self, last: int, *, begin_again: bool = False) -> SavedState | None:
         """The state after round `last`, which the coordinator took; None before the first (-1).
 
-        Args:
-          last: that round.
-          begin_again: None too where nothing at all is left here.
+        With `begin_again` None too where nothing at all is left here.
 
         Raises:
           StateError: there is none such here.

@@ -22,13 +22,6 @@ log = logging.getLogger("fedtailor.site")
 LOG = "site.log"
 
 
-def _keep_log(folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
-    logging.basicConfig(
-        filename=folder / LOG, level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
-    )
-
-
 def _answer_all(listener: socket.socket, settings: SiteSettings) -> None:
     """Answers one message after another until nobody asks any more."""
     import torch
@@ -65,7 +58,9 @@ def _answer_all(listener: socket.socket, settings: SiteSettings) -> None:
 def run_worker(path: Path) -> int:
     """Serves a site's file; ends at once where another process does so already."""
     settings = read_settings(path)
-    _keep_log(settings.folder)
+    settings.folder.mkdir(parents=True, exist_ok=True)
+    form = "%(asctime)s %(levelname)s %(message)s"
+    logging.basicConfig(filename=settings.folder / LOG, level=logging.INFO, format=form)
     where = socket_of(settings.path)
     lock = where.with_suffix(".lock")
     with lock.open("a") as held:
