@@ -136,17 +136,17 @@ class SimulatedClients(Protocol):
     def play(
         self, server: Tree, cohort: Tensor, turn: Turn, *, post: bool = False
     ) -> CohortOutcome:
-        """The turns of the clients `cohort`."""
+        """The turns of the clients `cohort`, at least one; `post` also scores trained models."""
 
     def score(
         self, server: Tree, ids: Tensor, turn: Turn, choice: ModelChoice, part: str = "test"
     ) -> Scores:
-        """Scores of a model of each client, by ascending id."""
+        """Scores of a model of each client, by ascending id; `part` counts as its test rows."""
 
     def models(
         self, server: Tree, ids: Tensor, turn: Turn, choice: ModelChoice
     ) -> Iterator[tuple[Tensor, Tree]]:
-        """(ids, models stacked), some clients at a time."""
+        """(ids, models stacked), some clients at a time; the turn of `post` models is a round's."""
 
     def client_states(self) -> list[ClientStates]:
         """For each group the states of those clients that were met."""

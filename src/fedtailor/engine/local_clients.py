@@ -232,14 +232,7 @@ class LocalClients:
     def play(
         self, server: Tree, cohort: Tensor, turn: Turn, *, post: bool = False
     ) -> CohortOutcome:
-        """The turns of the clients `cohort`, all of them here; see `CohortOutcome`.
-
-        Args:
-          server: the server's state.
-          cohort: ids of those who take part, at least one.
-          turn: of the round.
-          post: also score the models right after local training.
-        """
+        """The turns of the clients `cohort`, all of them here; see `SimulatedClients`."""
         fold = Fold()
         drawn: list[Tensor] = []
         turned: list[_ChunkResult] = []
@@ -309,15 +302,7 @@ class LocalClients:
     def score(
         self, server: Tree, ids: Tensor, turn: Turn, choice: ModelChoice, part: str = "test"
     ) -> Scores:
-        """Scores of a model of each client, by ascending id; nothing changes.
-
-        Args:
-          server: the server's state.
-          ids: which clients.
-          turn: of the evaluation.
-          choice: which model.
-          part: the rows that count as test rows.
-        """
+        """Scores of a model of each client, by ascending id; nothing changes."""
 
         def assess(chunk: _Chunk) -> Scores:
             def one(client: ClientContext) -> Scores:
@@ -337,14 +322,7 @@ class LocalClients:
     def models(
         self, server: Tree, ids: Tensor, turn: Turn, choice: ModelChoice
     ) -> Iterator[tuple[Tensor, Tree]]:
-        """Models of clients: (ids, models stacked), chunk by chunk; nothing changes.
-
-        Args:
-          server: the server's state.
-          ids: which clients.
-          turn: of the evaluation; for `post`, of the round.
-          choice: which model.
-        """
+        """(ids, models stacked), chunk by chunk; nothing changes."""
 
         def own(chunk: _Chunk) -> Tree:
             model = lambda client: chunk.group.model(client, choice)[0]

@@ -267,11 +267,7 @@ class Simulation:
         return self.clients.score(self.server, who, self._turn(rng.SCORE), choice, part)
 
     def models(
-        self,
-        finetune: Recipe | None = None,
-        *,
-        ids: Tensor | None = None,
-        point: Point = "pre",
+        self, finetune: Recipe | None = None, *, ids: Tensor | None = None, point: Point = "pre"
     ) -> Iterator[tuple[int, Tree]]:
         """Each client's id and a model of it; nothing changes.
 

@@ -36,14 +36,7 @@ def _upload(kept: Tensor, ids: Tensor, device: torch.device) -> Tensor:
 
 
 class Prefetch:
-    """Rows that are being copied from the host to a GPU, on a stream of their own.
-
-    Args:
-      kept: all rows, on the host.
-      ids: which of them, on the host.
-      device: where they are needed.
-      stream: the stream that copies.
-    """
+    """Those rows `ids` of `kept` that are being copied from the host to a GPU, on a stream."""
 
     def __init__(
         self, kept: Tree, ids: Tensor, device: torch.device, stream: torch.cuda.Stream
@@ -63,12 +56,7 @@ class Prefetch:
 
 
 class Writeback:
-    """Rows that are being copied from a GPU to the host, on a stream of their own.
-
-    Args:
-      rows: what is copied.
-      stream: the stream that copies.
-    """
+    """Rows that are being copied from a GPU to the host, on a stream."""
 
     def __init__(self, rows: Tree, stream: torch.cuda.Stream) -> None:
         stream.wait_stream(torch.cuda.current_stream(stream.device))

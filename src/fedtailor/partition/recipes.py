@@ -169,13 +169,7 @@ def noniid1(
 
 
 def noniid2(
-    labels: Array,
-    clients: int,
-    dominant: int = 2,
-    ratio: float = 0.8,
-    rows: int = 0,
-    *,
-    seed: int,
+    labels: Array, clients: int, dominant: int = 2, ratio: float = 0.8, rows: int = 0, *, seed: int
 ) -> list[Rows]:
     """All classes for every client, but `ratio` of its rows are of its `dominant` random classes.
 

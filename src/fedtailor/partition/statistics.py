@@ -54,11 +54,7 @@ def statistics(partition: Partition, labels: Array, classes: int) -> dict[str, A
 def _spread(values: Array) -> dict[str, float]:
     if values.size == 0:
         return {"min": 0, "median": 0.0, "max": 0}
-    return {
-        "min": int(values.min()),
-        "median": float(np.median(values)),
-        "max": int(values.max()),
-    }
+    return {"min": int(values.min()), "median": float(np.median(values)), "max": int(values.max())}
 
 
 def _label_distances(counts: Array) -> tuple[float, float]:

@@ -14,14 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fedtailor.results.config import read_config
-from fedtailor.results.folder import (
-    CLIENTS,
-    CONFIG,
-    RESULT,
-    TRACKING,
-    read_note,
-    write_json,
-)
+from fedtailor.results.folder import CLIENTS, CONFIG, RESULT, TRACKING, read_note, write_json
 from fedtailor.tracking.protocol import Line, TrackedRun, Tracker, final_values, round_values
 from fedtailor.tracking.tools import TOOLS, Open, opener
 

@@ -103,12 +103,13 @@ def test_only_what_is_needed_travels(name: str, one_by_one: bool) -> None:
     simulation.step(torch.arange(CLIENTS))
     kinds = sorted(type(value).__name__ for value in spy.got)
     # of each worker a word, a mean, and that states are kept; `each` only where it is used
-    assert kinds == sorted(["Told", "FoldParcel", "bool"] * 2 + ["dict"] * (2 * one_by_one))
+    assert kinds == sorted(["RoundAnswer", "dict", "bool"] * 2 + ["dict"] * (2 * one_by_one))
     assert spy.puts == 1  # the server's state
-    means = [value for value in spy.got if type(value).__name__ == "FoldParcel"]
+    folds = [value for value in spy.got if isinstance(value, dict) and "total" in value]
+    assert len(folds) == 2
     model = tree.flatten(simulation.initial)
-    for mean in means if name == "ditto" else []:
-        shapes = sorted(array.shape for array in mean.mean.values())
+    for fold in folds if name == "ditto" else []:
+        shapes = sorted(array.shape for k, array in fold.items() if k.startswith("mean/"))
         assert shapes == sorted(p.shape for p in model.values()), "one model, whatever the cohort"
     simulation.close()
 

@@ -122,12 +122,7 @@ def as_matmul(
     """`torch.conv2d` without groups, as a matrix product.
 
     Args:
-      x: images.
-      weight: of the convolution, as are the following.
-      bias: one number per output channel.
-      stride: of the kernel.
-      padding: of the images, with zeros.
-      dilation: of the kernel.
+      x, weight, bias, stride, padding, dilation: of the convolution.
       sliced: write operators that a compiler fuses, instead of those that are fast as they are.
       last: lay the result out with its channels last, as CPUs like it.
     """

@@ -54,12 +54,9 @@ class CapturePool(NamedTuple):
 class CapturedLoop:
     """The buffers of one kind of loop, and its captured steps.
 
-    Args:
-      loop: the first such loop; later ones have the same structure and sizes.
-      tensors: its tensors.
-      compiled: compile the steps for large numbers of clients.
-      capture_pool: where steps are captured; None runs them as they are: where there is no GPU, for
-        tests.
+    Made from the first such loop; later ones have the same structure and sizes. `compiled` compiles
+    the steps for large numbers of clients; without a `capture_pool` they run as they are: where
+    there is no GPU, for tests.
     """
 
     def __init__(

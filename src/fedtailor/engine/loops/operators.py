@@ -31,10 +31,7 @@ _CONVOLUTION = ("input", "weight", "bias", "stride", "padding", "dilation", "gro
 class MatmulConvolutions(TorchFunctionMode):
     """While this is active, two-dimensional convolutions without groups are matrix products.
 
-    That pays where clients are mapped.
-
-    Args:
-      sliced: write what a compiler fuses best, see `as_matmul`.
+    That pays where clients are mapped. `sliced` writes what a compiler fuses best: `as_matmul`.
     """
 
     def __init__(self, sliced: bool) -> None:
@@ -67,11 +64,9 @@ def _product(named: dict[str, Any], sliced: bool, last: bool = False) -> Tensor:
 class ChannelsLast(TorchFunctionMode):
     """While this is active, two-dimensional convolutions get their images with channels last.
 
-    So does what follows them: pooling alone is ten times faster so on a CPU.
-
-    Args:
-      compiled: write what TorchInductor makes good code of. Its own pooling is ten times slower
-        than PyTorch's, see `pooled`; convolutions of very few numbers become matrix products.
+    So does what follows them: pooling alone is ten times faster so on a CPU. `compiled` writes what
+    TorchInductor makes good code of. Its own pooling is ten times slower than PyTorch's, see
+    `pooled`; convolutions of very few numbers become matrix products.
     """
 
     def __init__(self, compiled: bool) -> None:

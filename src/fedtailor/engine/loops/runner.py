@@ -53,13 +53,7 @@ def use_precision(precision: str) -> None:
 
 
 def choose_loop_mode(work: Workload, device: torch.device, compile: Compile) -> LoopMode:
-    """The way for a run.
-
-    Args:
-      work: how much there is to do.
-      device: where it runs.
-      compile: what the user wants.
-    """
+    """The way for a run, from how much there is to do, where, and what the user wants."""
     if compile == "always" and not can_compile(device):
         log.warning("nothing here compiles code for %s: steps are traced only", device)
     compiles = compile != "never" and can_compile(device)
@@ -85,19 +79,16 @@ class LoopRunner:
     Args:
       loop_mode: `plain`, `traced` (replayed by threads on a CPU, captured on a GPU) or `compiled`.
       device: where loops run.
-      threads: workers on a CPU.
     """
 
-    def __init__(
-        self, loop_mode: LoopMode, device: torch.device, threads: int | None = None
-    ) -> None:
+    def __init__(self, loop_mode: LoopMode, device: torch.device) -> None:
         self.loop_mode, self.device = possible(loop_mode), device
         self._programs: dict[Hashable, Any] = {}
         self._held: dict[Hashable, list[Any]] = {}  # what programs are known by must stay alive
         self._warned = False
         self._capture_pool: CapturePool | None = None
         self._workers: ThreadedLoops | None = None
-        self._threads = threads or torch.get_num_threads()
+        self._threads = torch.get_num_threads()
         self.seconds = 0.0
         if self.loop_mode == "compiled":
             keep_compiled_code()

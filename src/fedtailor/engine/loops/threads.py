@@ -29,10 +29,7 @@ BLOCKS = 8  # at least, where there are so many clients
 class ThreadedLoops:
     """Runs loops on a pool of threads.
 
-    Args:
-      compiled: compile the steps.
-      program: (loop, what else tells programs apart, tensors, maker) -> program; remembers them.
-      threads: how many workers.
+    `program`: (loop, what else tells programs apart, tensors, maker) -> program; remembers them.
     """
 
     def __init__(self, compiled: bool, program: Callable[..., Program], threads: int) -> None:

@@ -24,12 +24,7 @@ from fedtailor.engine.loops.torch_internals import compile_graph, make_graph
 log = logging.getLogger("fedtailor")
 aten = torch.ops.aten
 
-_VIEWS = (
-    aten.view.default,
-    aten._unsafe_view.default,
-    aten.expand.default,
-    aten.reshape.default,
-)
+_VIEWS = (aten.view.default, aten._unsafe_view.default, aten.expand.default, aten.reshape.default)
 _FLIPS = (aten.transpose.int, aten.t.default)
 _PRODUCTS = {aten.bmm.default: "baddbmm_", aten.mm.default: "addmm_"}
 
@@ -77,13 +72,9 @@ def trace(
     *,
     compiled: bool = False,
 ) -> Program:
-    """A program for a step.
+    """A program for a step, which gives new values of the first `carried` of its tensors.
 
-    Args:
-      step: tensors -> new values of the first `carried` of them. Run once, on copies.
-      tensors: examples.
-      carried: how many are changed.
-      compiled: let TorchInductor make code of it.
+    The step is run once, on copies of `tensors`; if `compiled`, TorchInductor makes code of it.
     """
     began = time.perf_counter()
     copies = [t.clone() for t in tensors]  # no two the same: tracing knows tensors by identity

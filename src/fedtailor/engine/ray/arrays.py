@@ -45,28 +45,14 @@ def to_arrays(values: Tree) -> Arrays:
       >>> {k: v.tolist() for k, v in to_arrays({"a": {"b": torch.tensor([1, 2])}}).items()}
       {'a/b': [1, 2]}
     """
-    return flat_to_arrays(tree.flatten(values))
-
-
-def flat_to_arrays(values: dict[str, Tensor]) -> Arrays:
-    """Tensors by name, ready to travel."""
-    return {name: _array(leaf) for name, leaf in values.items()}
+    return {name: _array(leaf) for name, leaf in tree.flatten(values).items()}
 
 
 def from_arrays(arrays: Arrays, device: torch.device | str = "cpu", *, own: bool = False) -> Tree:
-    """The tree of a parcel.
+    """The tree that `to_arrays` was given, on a device.
 
-    Args:
-      parcel: what was packed.
-      device: where its tensors are wanted.
-      own: copy them; else they may lie in memory that is shared, and must not be written to.
+    Its tensors may lie in memory that is shared, and must not be written to, unless it gets its
+    `own` copy.
     """
-    return tree.unflatten(flat_from_arrays(arrays, device, own=own))
-
-
-def flat_from_arrays(
-    arrays: Arrays, device: torch.device | str = "cpu", *, own: bool = False
-) -> dict[str, Tensor]:
-    """The tensors of a parcel by name; arguments as those of `from_arrays`."""
-    flat = {name: _tensor(array).to(device) for name, array in arrays.items()}
-    return {k: v.clone() for k, v in flat.items()} if own else flat
+    found = tree.unflatten({name: _tensor(array).to(device) for name, array in arrays.items()})
+    return tree.map(torch.clone, found) if own else found

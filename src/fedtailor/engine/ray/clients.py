@@ -37,7 +37,7 @@ from fedtailor.engine.ray.cluster import Cluster
 from fedtailor.engine.ray.replicas import StateReplicas
 from fedtailor.engine.ray.session import Session
 from fedtailor.engine.ray.shard import assign_clients, shard
-from fedtailor.engine.ray.worker import LoadReport, States, WorkerSpec
+from fedtailor.engine.ray.worker import LoadReport, States, WorkerSpec, fold_from_arrays
 
 Found = TypeVar("Found")
 ATTEMPTS = 3  # times that a worker is started again for one call
@@ -164,12 +164,10 @@ class RayClients:
         again: Callable[[_Slot], Any],
         fetch: Callable[[Any], Found],
     ) -> dict[_Slot, Found]:
-        """Answers of several workers. One that was lost is replaced, and asked `again`.
+        """Answers of several workers, `fetch`ed from their references.
 
-        Args:
-          asked: of whom answers are due; those of replaced workers are replaced too.
-          again: asks a worker that has the states of the last round.
-          fetch: gets from references what is needed here.
+        A worker that was lost is replaced by one that has the states of the last round, and asked
+        `again`; `asked` gets its new answer.
         """
         found = {}
         for slot in asked:
@@ -225,7 +223,7 @@ class RayClients:
         answered = self._resolve(pending, ask, lambda refs: self._ray.get(refs[:2]))
         fold = Fold()
         for slot, (answer, folded) in answered.items():
-            fold.merge(folded.open())
+            fold.merge(fold_from_arrays(folded))
             slot.chunk = answer.chunk
             for warning in answer.warnings:
                 log.warning("worker %d: %s", slot.number, warning)

@@ -52,12 +52,7 @@ def _connect(cluster: Cluster) -> Any:
 
 
 class Session:
-    """A cluster as far as a run needs it.
-
-    Args:
-      cluster: what is asked for.
-      clients: how many clients there are; more workers than that are not hired.
-    """
+    """A cluster as far as a run needs it: no more workers are hired than there are clients."""
 
     def __init__(self, cluster: Cluster, clients: int) -> None:
         self.ray = _connect(cluster)

@@ -18,12 +18,8 @@ PARTS = ("train", "val", "test")
 def assign_clients(groups: Sequence[Tensor], sizes: Tensor, workers: int) -> list[Tensor]:
     """Ids for each worker, ascending.
 
-    Each has about equally many of each group, with about equally many rows.
-
-    Args:
-      groups: ids of the clients, by network.
-      sizes: training rows of every client.
-      workers: how many; at most as many as there are clients.
+    Each has about equally many of each group (`groups`: ids by network), with about equally many
+    training rows (`sizes`: of every client). There are no more workers than clients.
     """
     order = torch.cat([ids[sizes[ids].argsort(stable=True, descending=True)] for ids in groups])
     turns = torch.arange(len(order))

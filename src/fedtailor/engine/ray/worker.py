@@ -13,6 +13,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from fedtailor.core import tree
 from fedtailor.core.errors import BadInput
 from fedtailor.core.rng import Turn
 from fedtailor.core.tree import Tree
@@ -27,13 +28,7 @@ from fedtailor.engine.clients import (
 from fedtailor.engine.fold import Folded
 from fedtailor.engine.group import ClientGroup
 from fedtailor.engine.local_clients import LocalClients
-from fedtailor.engine.ray.arrays import (
-    Arrays,
-    flat_from_arrays,
-    flat_to_arrays,
-    from_arrays,
-    to_arrays,
-)
+from fedtailor.engine.ray.arrays import Arrays, from_arrays, to_arrays
 from fedtailor.engine.ray.cluster import BuildGroups
 from fedtailor.engine.ray.shard import Shard
 
@@ -73,23 +68,16 @@ class RoundAnswer(NamedTuple):
 States = dict[int, tuple[Tensor, Arrays]]  # by number of the network: ids, their states
 
 
-class FoldArrays(NamedTuple):
-    """A fold on its way."""
+def fold_to_arrays(folded: Folded) -> Arrays:
+    """A fold, ready to travel."""
+    mean, weight = tree.unflatten(folded.mean), tree.unflatten(folded.weight)
+    return to_arrays({"mean": mean, "weight": weight, "total": folded.total})
 
-    mean: Arrays
-    weight: Arrays
-    total: Arrays
 
-    @classmethod
-    def of(cls, folded: Folded) -> FoldArrays:
-        """Ready to travel."""
-        mean, weight, total = folded
-        return cls(flat_to_arrays(mean), flat_to_arrays(weight), flat_to_arrays({"": total}))
-
-    def open(self) -> Folded:
-        """The fold, in memory of its own."""
-        mean, weight, total = (flat_from_arrays(part, own=True) for part in self)
-        return Folded(mean, weight, total[""])
+def fold_from_arrays(arrays: Arrays) -> Folded:
+    """The fold again, in memory of its own."""
+    found = from_arrays(arrays, own=True)
+    return Folded(tree.flatten(found["mean"]), tree.flatten(found["weight"]), found["total"])
 
 
 class _WarningCollector(logging.Handler):
@@ -159,7 +147,7 @@ class RayWorker:
 
     def play(
         self, server: Arrays, ids: Tensor, turn: Turn, post: bool
-    ) -> tuple[RoundAnswer, FoldArrays, Arrays]:
+    ) -> tuple[RoundAnswer, Arrays, Arrays]:
         """The turns of some clients: a report on them, their mean, and what is needed one by one.
 
         New states wait here until `keep`.
@@ -176,7 +164,7 @@ class RayWorker:
             self.clients.chunk,
             self._warnings.take(),
         )
-        return answer, FoldArrays.of(played.fold.folded()), each
+        return answer, fold_to_arrays(played.fold.folded()), each
 
     def keep(self) -> tuple[bool, States]:
         """Makes the states of the last round count; a copy of them outlives the worker."""

@@ -88,9 +88,7 @@ def make_certificates(folder: Path, hosts: Sequence[str]) -> Certificates:
     made.authority.write_bytes(root.public_bytes(serialization.Encoding.PEM))
     made.certificate.write_bytes(leaf.public_bytes(serialization.Encoding.PEM))
     plain = own.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
     write_private(made.key, plain)
     return made

@@ -38,13 +38,7 @@ from fedtailor.federation.protocol.packet import (
     digest,
     refusal,
 )
-from fedtailor.federation.protocol.plan import (
-    Setup,
-    in_dtype,
-    read_plan,
-    require_version,
-    set_up,
-)
+from fedtailor.federation.protocol.plan import Setup, in_dtype, read_plan, require_version, set_up
 from fedtailor.federation.site.local_data import LocalData, load_local_data
 from fedtailor.federation.site.model_card import accuracy, finetuned_model, write_model
 from fedtailor.federation.site.settings import BASELINE, SCORES, SiteSettings
