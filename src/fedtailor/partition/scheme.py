@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -73,6 +74,16 @@ class _Recipe(NamedTuple):
     divide: Callable[[_Request], list[Rows]]
 
 
+def _divided_by(recipe: Callable[..., list[Rows]]) -> Callable[[_Request], list[Rows]]:
+    """By a recipe that needs labels, clients, its parameters and a seed."""
+    return lambda t: recipe(t.labels, t.clients, *t.parameters, seed=t.seed)
+
+
+def _divide_dirichlet(request: _Request) -> list[Rows]:
+    recipe = partial(dirichlet, min_samples=request.min_samples)
+    return _divided_by(recipe)(request)
+
+
 def _divide_natural(request: _Request) -> list[Rows]:
     if request.owner is None:
         raise BadInput(
@@ -94,29 +105,14 @@ def _divide_latent(request: _Request) -> list[Rows]:
 
 
 _CLASSES = _Parameter("classes per client", int, 1)
+_FOUR_CLASSES = _CLASSES._replace(default=4)
 _ROWS = _Parameter("rows per client at most", int, 1, optional=True)
 _RECIPES: dict[str, _Recipe] = {
-    "iid": _Recipe("iid", (), lambda t: iid(t.labels, t.clients, seed=t.seed)),
-    "pathological": _Recipe(
-        "pathological:2",
-        (_CLASSES,),
-        lambda t: pathological(t.labels, t.clients, *t.parameters, seed=t.seed),
-    ),
-    "shards": _Recipe(
-        "shards:5", (_CLASSES,), lambda t: shards(t.labels, t.clients, *t.parameters, seed=t.seed)
-    ),
-    "dirichlet": _Recipe(
-        "dirichlet:0.1",
-        (_Parameter("alpha", float, 0),),
-        lambda t: dirichlet(
-            t.labels, t.clients, *t.parameters, seed=t.seed, min_samples=t.min_samples
-        ),
-    ),
-    "noniid1": _Recipe(
-        "noniid1:4",
-        (_CLASSES._replace(default=4), _ROWS),
-        lambda t: noniid1(t.labels, t.clients, *t.parameters, seed=t.seed),
-    ),
+    "iid": _Recipe("iid", (), _divided_by(iid)),
+    "pathological": _Recipe("pathological:2", (_CLASSES,), _divided_by(pathological)),
+    "shards": _Recipe("shards:5", (_CLASSES,), _divided_by(shards)),
+    "dirichlet": _Recipe("dirichlet:0.1", (_Parameter("alpha", float, 0),), _divide_dirichlet),
+    "noniid1": _Recipe("noniid1:4", (_FOUR_CLASSES, _ROWS), _divided_by(noniid1)),
     "noniid2": _Recipe(
         "noniid2:2,0.8",
         (
@@ -124,18 +120,10 @@ _RECIPES: dict[str, _Recipe] = {
             _Parameter("ratio", float, 0, 1, default=0.8),
             _ROWS,
         ),
-        lambda t: noniid2(t.labels, t.clients, *t.parameters, seed=t.seed),
+        _divided_by(noniid2),
     ),
-    "ring": _Recipe(
-        "ring:4",
-        (_CLASSES._replace(default=4), _ROWS),
-        lambda t: ring(t.labels, t.clients, *t.parameters, seed=t.seed),
-    ),
-    "relatives": _Recipe(
-        "relatives:4",
-        (_CLASSES._replace(default=4), _ROWS),
-        lambda t: relatives(t.labels, t.clients, *t.parameters, seed=t.seed),
-    ),
+    "ring": _Recipe("ring:4", (_FOUR_CLASSES, _ROWS), _divided_by(ring)),
+    "relatives": _Recipe("relatives:4", (_FOUR_CLASSES, _ROWS), _divided_by(relatives)),
     "latent": _Recipe("latent:5", (_Parameter("distributions", int, 1),), _divide_latent),
     "natural": _Recipe("natural", (), _divide_natural),
 }

@@ -38,13 +38,7 @@ def run_request(
     """Plays what a request asks for and writes its tables: (what `table.json` hold, what failed).
 
     Args:
-      request: what is asked for.
-      experiments: their names.
-      out: folder of runs and results.
-      jobs: processes that share the device.
-      run: False writes what is finished, from wherever it came, and runs nothing.
-      skip_missing: leave out cells whose data are not there.
-      keep_models: keep models and checkpoints of finished runs, too.
+      experiments, out, jobs, run, skip_missing, keep_models: as of `reproduce`.
       playing: entered with the plan while it is played; what it gives is called with events.
       measuring: entered while results are written; what it gives is called with (method, points
         done, points in all) while losses are measured.

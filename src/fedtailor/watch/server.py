@@ -133,11 +133,7 @@ class _Server(ThreadingTCPServer):
 
 
 class Watching:
-    """Serves a folder's page for as long as it is entered.
-
-    Args:
-      folder: of a run or comparison, finished or not.
-      port: on this machine; 0 takes any free one.
+    """Serves a folder's page for as long as it is entered; port 0 takes any free one.
 
     Raises:
       BadInput: the folder holds no run, or the port cannot be had.

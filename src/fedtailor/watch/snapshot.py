@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -121,28 +121,18 @@ def _trace(places: Sequence[Path]) -> str:
     return ".".join(found)
 
 
-@dataclass(frozen=True)
-class RenderedPage:
-    """A page, and what it was made of."""
-
-    trace: str
-    page: str
-
-
 class PageCache:
     """The page about a folder, made anew when something has changed, and not too often.
 
-    Args:
-      folder: of a run, a comparison or a paper's experiment.
-
     Raises:
-      BadInput: it holds none of them.
+      BadInput: it holds no run, no comparison and no paper's experiment.
     """
 
     def __init__(self, folder: Path) -> None:
         self._source = _source(folder)
         self._lock = threading.Lock()
-        self._shown: RenderedPage | None = None
+        self._page: str | None = None
+        self._trace = ""  # what the page was made of
         self._number = 0  # of the page: a browser asks for it again when it is another one
         self._failed = ""
         self._rest_until = 0.0
@@ -162,11 +152,11 @@ class PageCache:
 
     def page(self) -> str | None:
         """The page; None before any run has evaluated a round."""
-        return self._shown.page if self._shown else None
+        return self._page
 
     def _stale(self) -> bool:
         trace = _trace(self._source.places())
-        return not self._failed and (self._shown is None or self._shown.trace != trace)
+        return not self._failed and (self._page is None or self._trace != trace)
 
     def refresh(self) -> None:
         """Makes the page anew if something has changed since.
@@ -175,14 +165,14 @@ class PageCache:
         """
         with self._lock:
             trace = _trace(self._source.places())
-            fresh = self._shown is not None and self._shown.trace == trace
+            fresh = self._page is not None and self._trace == trace
             if fresh or time.monotonic() < self._rest_until:
                 return
             begun = time.monotonic()
             try:
                 page = self._source.page()
                 if page is not None:
-                    self._shown = RenderedPage(trace, page)
+                    self._page, self._trace = page, trace
                     self._number += 1
                 self._failed = ""
             except BadInput as error:

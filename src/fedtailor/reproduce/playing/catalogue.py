@@ -39,12 +39,6 @@ def describe(experiment: Experiment, given: dict[str, Any]) -> dict[str, Any]:
 def catalogue(
     names: Sequence[str], given: dict[str, Any], folder: Path | None = None
 ) -> list[dict[str, Any]]:
-    """All experiments, or those of some papers.
-
-    Args:
-      names: papers or experiments; empty for all.
-      given: data_dir, device and the like.
-      folder: of declarations; None takes FedTailor's.
-    """
+    """All experiments, or those (or those of papers) that are named."""
     papers = read_papers(folder)
     return [describe(e, given) for e in find_experiments(names or list(papers), papers)]

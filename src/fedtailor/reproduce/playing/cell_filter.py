@@ -40,10 +40,7 @@ def filter_cells(
 ) -> CellFilter:
     """What `--only` means: of rows those that are named, of columns those that are named.
 
-    Args:
-      only: names or globs, several with commas.
-      cells: all there are.
-      only_here: False where some of `only` may be names of other experiments.
+    Names or globs, several with commas; some may be of other experiments, unless `only_here`.
 
     Raises:
       BadInput: one of them matches nothing, or, if they may be of others, all of them do.

@@ -214,11 +214,6 @@ def make_cells(
 ) -> list[Cell]:
     """All cells that are run, column by column.
 
-    Args:
-      experiment: as declared.
-      scale: what is not as in the paper.
-      given: settings of whoever runs it, such as device and data_dir.
-
     Raises:
       BadInput: a cell cannot be run as declared, and the message says which; or a setting is
         given that is the paper's.

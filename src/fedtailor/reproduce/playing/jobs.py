@@ -86,12 +86,9 @@ def _play_here(tasks: Sequence[PlannedRun], tell: OnEvent) -> PlayedRuns:
 
 
 def run_job_worker(line: Connection, threads: int, share: float) -> None:
-    """A worker's life: takes runs from the line until there is none.
+    """A worker's life: takes runs from the line to the parent until there is none.
 
-    Args:
-      line: to the parent.
-      threads: of the processor.
-      share: of a GPU's memory; without it the first would leave nothing for the others.
+    It has a share of a GPU's memory, else the first would leave nothing for the others.
     """
     with suppress(OSError):
         os.setpgid(0, 0)  # Ctrl-C in the terminal is for the parent, which passes it on, once
@@ -165,13 +162,7 @@ def _await_end(process: BaseProcess) -> None:
 
 
 class WorkerPool:
-    """Worker processes; the parent hands out runs and listens.
-
-    Args:
-      tasks: to be played.
-      jobs: how many workers.
-      tell: called with what happens.
-    """
+    """Worker processes (`jobs`); the parent hands out runs, listens and tells what happens."""
 
     def __init__(self, tasks: Sequence[PlannedRun], jobs: int, tell: OnEvent) -> None:
         self._waiting, self._jobs, self._tell = RunQueue(tasks), jobs, tell

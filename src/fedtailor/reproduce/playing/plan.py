@@ -90,13 +90,7 @@ def plan_runs(
     """Everything that is to be run.
 
     Args:
-      experiments: as declared.
-      scale: what is not as in the paper.
-      out: folder of runs and results.
-      only: names or globs of rows and columns.
-      given: settings of whoever runs it.
-      skip_missing: leave out cells whose data are not there.
-      keep_models: keep models of finished runs, too.
+      experiments, scale, out, only, given, skip_missing, keep_models: as of `reproduce`.
       look_for_data: False for runs that are finished, and need none.
       only_here: False where some of `only` may be names of other experiments.
 

@@ -42,12 +42,7 @@ def _code(task: PlannedRun) -> tuple[str, str]:
 
 
 class RunQueue:
-    """Runs that wait, those of the same world together.
-
-    Args:
-      tasks: in the order of the tables.
-      clock: seconds.
-    """
+    """Runs that wait, those of the same world together; they come in the order of the tables."""
 
     def __init__(self, tasks: Sequence[PlannedRun], clock: Callable[[], float] = monotonic) -> None:
         self._of: dict[str, list[PlannedRun]] = {}
@@ -77,10 +72,6 @@ class RunQueue:
 
         And best of a method that no other worker is at: two that compile the same code at the same
         time do it twice; one after the other finds it done.
-
-        Args:
-          world: what the worker played last.
-          others: runs that other workers are at.
         """
         if world not in self._of:
             busy = {world_key(task.config) for task in others}

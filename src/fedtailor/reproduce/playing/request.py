@@ -12,7 +12,7 @@ from fedtailor.core.errors import BadInput
 from fedtailor.reproduce.declared.declare import find_experiments, read_papers
 from fedtailor.reproduce.playing.cells import Scale
 from fedtailor.reproduce.playing.plan import ExperimentRuns, ReproductionPlan, plan_runs
-from fedtailor.results.folder import write_atomically, written_to
+from fedtailor.results.folder import write_json, written_to
 
 REQUEST = "asked.json"
 
@@ -37,7 +37,7 @@ class ReproductionRequest:
         kept = asdict(self) | {"papers": str(self.papers.resolve()) if self.papers else None}
         for part in plan.parts:
             with written_to(folder := plan.folder(part)):
-                write_atomically(folder / REQUEST, json.dumps(kept, indent=1) + "\n")
+                write_json(folder / REQUEST, kept)
 
 
 def read_request(folder: Path) -> ReproductionRequest:
@@ -50,14 +50,11 @@ def read_request(folder: Path) -> ReproductionRequest:
         kept = json.loads((folder / REQUEST).read_text(encoding="utf-8"))
         scale = {f.name: kept["scale"][f.name] for f in fields(Scale)}
         only, papers = [str(name) for name in kept["only"]], kept["papers"]
-        found = ReproductionRequest(
-            Scale(**scale), only, dict(kept["given"]), None, str(kept["command"])
-        )
-        if papers is not None:
-            found.papers = Path(str(papers))
+        folder_of = None if papers is None else Path(str(papers))
+        given, command = dict(kept["given"]), str(kept["command"])
+        return ReproductionRequest(Scale(**scale), only, given, folder_of, command)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BadInput(f"'{folder / REQUEST}' is broken ({error}): reproduce it anew") from None
-    return found
 
 
 def part_of(folder: Path) -> tuple[ExperimentRuns, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from fedtailor.reproduce.shown.matrices import draw_matrices
 from fedtailor.reproduce.shown.outcome import outcome
 from fedtailor.reproduce.shown.page import experiment_page
 from fedtailor.reproduce.shown.writing import as_csv
-from fedtailor.results.folder import file_name, write_atomically, written_to
+from fedtailor.results.folder import file_name, write_atomically, write_json, written_to
 
 DRAW: dict[str, Callable[[ExperimentRuns, Path], list[str]]] = {
     "table": lambda part, folder: [],
@@ -80,10 +79,9 @@ def write_experiment(
         found = outcome(part, failed, command)
         drawn, why = _draw(part, folder, tell)
         found |= {"pictures": drawn, "undrawn": why, "folder": str(folder)}
-        write_atomically(folder / "table.json", json.dumps(found, indent=1) + "\n")
+        write_json(folder / "table.json", found)
         write_atomically(folder / "table.csv", as_csv(found))
         write_atomically(folder / "table.tex", as_latex(found))
-        write_atomically(
-            folder / "index.html", experiment_page(found, folder, _reports(part, folder))
-        )
+        page = experiment_page(found, folder, _reports(part, folder))
+        write_atomically(folder / "index.html", page)
     return found

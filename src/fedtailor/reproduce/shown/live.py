@@ -14,11 +14,8 @@ from fedtailor.results.status import RunStatus, run_status
 class LiveExperiment:
     """What `fedtailor watch` shows of an experiment's folder.
 
-    Args:
-      folder: with what was asked for.
-
     Raises:
-      BadInput: that is broken.
+      BadInput: what was asked for is broken.
     """
 
     def __init__(self, folder: Path) -> None:

@@ -60,13 +60,7 @@ def tau(pairs: Sequence[tuple[float, float]], ranks: str = "rows") -> dict[str, 
 
 
 def taus(cells: Sequence[dict[str, Any]], names: Sequence[str], ranks: str) -> dict[str, Any]:
-    """Kendall's τ of each column's rows, or of each row's columns.
-
-    Args:
-      cells: of an experiment.
-      names: of its columns, or rows.
-      ranks: whose order it is: `rows` or `columns`.
-    """
+    """Kendall's τ of each column's rows, or of each row's columns; `ranks`: whose order it is."""
     return {
         name: tau(
             [(c["mean"], c["paper"]["mean"]) for c in comparable_cells(cells, name, ranks)], ranks
@@ -186,11 +180,7 @@ def outcome(
 ) -> dict[str, Any]:
     """All that there is to say about an experiment, ready for JSON.
 
-    Args:
-      part: the experiment and its runs.
-      failed: reasons of runs that failed, by their keys.
-      command: as shown in the results.
-      going: its runs may still go on; say how far they are.
+    `failed` has the reasons of runs by their keys; with `going` it says how far the others are.
     """
     experiment, paper = part.experiment, part.experiment.paper
     cells = [_cell(part, cell, tasks, failed, going) for cell, tasks in part.cells]

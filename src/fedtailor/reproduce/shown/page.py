@@ -29,11 +29,7 @@ def experiment_page(
 ) -> str:
     """The page as HTML that needs nothing else but the links.
 
-    Args:
-      outcome: of the experiment.
-      folder: where its pictures lie.
-      reports: pages about the runs, by column.
-      going: its runs go on, and the other files are still to be written.
+    `reports` are pages about the runs by column; with `going` the other files are yet to come.
     """
     from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup

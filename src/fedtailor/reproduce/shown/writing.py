@@ -58,12 +58,7 @@ def is_partial(cell: Cell) -> bool:
 
 
 def ours(cell: Cell, wanted: int) -> str:
-    """What a cell shows of ours: the mean, over how many seeds if not over all, or why not.
-
-    Args:
-      cell: of an outcome.
-      wanted: the number of seeds that it should have.
-    """
+    """What a cell shows of ours: the mean, over how many seeds if not all `wanted`, or why not."""
     if cell["status"] == "done":
         return cell_text(cell)
     if not has_number(cell):
