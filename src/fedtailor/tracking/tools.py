@@ -34,11 +34,7 @@ def parse_tools(text: str) -> tuple[str, ...]:
 
 
 def opener(name: str) -> Open:
-    """What opens a run in a tool.
-
-    Raises:
-      BadInput: its package is not installed, or nobody is logged in.
-    """
+    """What opens a run in a tool, which must be installed and, for some, logged in to."""
     try:
         importlib.import_module(name)
     except ImportError:

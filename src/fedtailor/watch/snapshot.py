@@ -23,11 +23,7 @@ SHARE = 20  # the page may take a twentieth of the time from a run in the same p
 
 
 def planned(folder: Path) -> list[Path]:
-    """The folders of all runs that a folder stands for, also of those that are not there yet.
-
-    Raises:
-      BadInput: it holds no run and no comparison.
-    """
+    """The folders of all runs that a folder stands for, also of those that are not there yet."""
     if not folder.is_dir():
         raise BadInput(f"'{folder}' is no folder: name a run or comparison")
     if not files.is_comparison(folder):

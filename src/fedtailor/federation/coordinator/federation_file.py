@@ -85,11 +85,7 @@ def _preprocessing(config: Config, name: str, base: Path) -> tuple[Config, Encod
 
 
 def read_federation(path: Path) -> FederationFile:
-    """The federation that a coordinator's file describes.
-
-    Raises:
-      BadInput: something in it is unknown, missing or out of range.
-    """
+    """The federation that a coordinator's file describes, checked."""
     path = path.expanduser().resolve()
     where = f"federation file '{path}'"
     found = check_table(read_toml(path, "federation file"), _File, where, base=path.parent)

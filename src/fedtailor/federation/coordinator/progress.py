@@ -99,11 +99,7 @@ def wait_for_end(folder: Path, seconds: float) -> bool:
 
 
 def ask_to_stop(folder: Path) -> None:
-    """Asks the coordinator to stop after the round that it plays.
-
-    Raises:
-      BadInput: the folder cannot be written to.
-    """
+    """Asks the coordinator to stop after the round that it plays."""
     try:
         (folder / STOP).touch()
     except OSError as error:
@@ -167,11 +163,7 @@ def traffic_of(folder: Path) -> dict[str, int]:
 
 
 def round_now(folder: Path) -> int:
-    """How many rounds are done, as the checkpoint says.
-
-    Raises:
-      BadInput: it is broken.
-    """
+    """How many rounds are done, as the checkpoint says; a broken one is bad input."""
     found = read_latest(folder)
     return int(found["round"]) if found else 0
 

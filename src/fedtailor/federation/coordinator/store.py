@@ -97,11 +97,7 @@ class CoordinatorStore:
                 old.unlink(missing_ok=True)
 
     def load(self, like: Tree) -> ServerCheckpoint | None:
-        """The latest checkpoint; None if the federation has not begun.
-
-        Raises:
-          BadInput: it is broken, or of another federation.
-        """
+        """The latest checkpoint, if it is whole and ours; None if there is none yet."""
         found = read_latest(self.folder)
         if found is None:
             return None
@@ -168,11 +164,7 @@ def _happened(round: int, site: str, what: str, detail: str) -> Line:
 
 
 def read_latest(folder: Path) -> Line | None:
-    """What the latest checkpoint says of itself; None if the federation has not begun.
-
-    Raises:
-      BadInput: it is broken.
-    """
+    """What the latest checkpoint says of itself; None if the federation has not begun."""
     path = folder / LATEST
     if not path.exists():
         return None
@@ -184,11 +176,7 @@ def read_latest(folder: Path) -> Line | None:
 
 
 def check_version(folder: Path) -> None:
-    """Whether this version may go on with a federation: what all agreed on names the version.
-
-    Raises:
-      BadInput: another version began it.
-    """
+    """Refuses a federation that another version began: what all agreed on names the version."""
     found = read_latest(folder) or {"version": __version__}
     version = found.get("version", WITHOUT_VERSION)
     if version != __version__:

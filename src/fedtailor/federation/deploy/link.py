@@ -90,11 +90,7 @@ class Link:
             return False
 
     def flwr(self, *arguments: str) -> dict[str, Any]:
-        """Calls Flower's command; returns what it says as JSON.
-
-        Raises:
-          BadInput: it failed.
-        """
+        """Calls Flower's command; returns what it says as JSON, unless it says that it failed."""
         command, env = ["flwr", *arguments, "--format", "json"], environment(self.home)
         try:
             done = subprocess.run(

@@ -68,11 +68,7 @@ class ProcessGroup:
     def wait_until(
         self, condition: Callable[[], bool], name: str, what: str, seconds: float = READY_SECONDS
     ) -> None:
-        """Waits for something that a process is to do.
-
-        Raises:
-          BadInput: it ended, or took too long.
-        """
+        """Waits for something that a process is to do, unless it ends or takes too long."""
         until = time.monotonic() + seconds
         while not condition():
             log = self.logs / f"{name}.log"

@@ -104,11 +104,7 @@ def read_project(folder: Path, *, insecure: bool) -> Project:
 
 
 def check_scripts(folder: Path) -> None:
-    """Whether a project's scripts start what this version has.
-
-    Raises:
-      BadInput: an earlier version wrote them; the message says what to change.
-    """
+    """Refuses scripts that an earlier version wrote; the message says what to change."""
     for path in [folder / "coordinator" / "start.sh", *sorted(folder.glob("sites/*/start.sh"))]:
         text = path.read_text(encoding="utf-8", errors="replace") if path.is_file() else ""
         for old, new in RENAMED.items():

@@ -51,11 +51,7 @@ class ProjectSpec:
 
 
 def check_names(sites: Sequence[str], host: str) -> None:
-    """Refuses names that could not be a folder, a service and a part of a certificate.
-
-    Raises:
-      BadInput: one is not.
-    """
+    """Refuses names that could not be a folder, a service and a part of a certificate."""
     for name in sites:
         if not _SITE.fullmatch(name) or name == "coordinator":
             raise BadInput(

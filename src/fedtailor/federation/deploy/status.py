@@ -41,11 +41,7 @@ def named_sites(project_folder: Path) -> list[str]:
 
 
 def project_status(folder: Path, *, insecure: bool) -> dict[str, Any]:
-    """Everything that `fedtailor federation status` shows.
-
-    Raises:
-      BadInput: there is no project in the folder.
-    """
+    """Everything that `fedtailor federation status` shows."""
     project = read_project(folder, insecure=insecure)
     found, link = read_federation(project.file), project.link()
     kept, listens = found.state_folder, link.listens()

@@ -31,11 +31,7 @@ _LENGTH = 8
 
 
 def require_unix() -> None:
-    """Whether this system has what a site's processes need.
-
-    Raises:
-      BadInput: it has no sockets with the rights of files.
-    """
+    """Refuses systems without sockets that have the rights of files: sites need them."""
     if os.name != "posix":
         raise BadInput(
             "a site's processes talk over Unix sockets, which this system does not have: run it on "
@@ -44,11 +40,7 @@ def require_unix() -> None:
 
 
 def private_folder() -> Path:
-    """A folder for sockets that nobody else can enter.
-
-    Raises:
-      BadInput: somebody else's lies in its place, or this system has no such sockets.
-    """
+    """A folder for sockets that nobody else can enter; somebody else's in its place is refused."""
     require_unix()
     name = f"fedtailor-{os.getuid()}"
     base = Path(os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir())
@@ -67,11 +59,7 @@ def private_folder() -> Path:
 
 
 def socket_of(path: Path) -> Path:
-    """The socket of the process that serves a site's file as it is now.
-
-    Raises:
-      BadInput: there is no such file, or no place for a socket.
-    """
+    """The socket of the process that serves a site's file, which must be there, as it is now."""
     path = path.expanduser().resolve()
     try:
         content = path.read_bytes()

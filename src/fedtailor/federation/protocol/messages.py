@@ -38,11 +38,7 @@ def ordered_like(values: Tree, like: Tree) -> Tree:
 
 
 def like_of(spec: Spec) -> Tree:
-    """A message of zeros as `spec` says.
-
-    Raises:
-      BadInput: it is no specification.
-    """
+    """A message of zeros as `spec` says, if it is one."""
     flat = {}
     try:
         for name, kind, shape in spec:

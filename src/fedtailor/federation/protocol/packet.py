@@ -81,11 +81,7 @@ class Packet(NamedTuple):
 
 
 def checked_id(name: str) -> str:
-    """A federation's name that is safe as a folder's.
-
-    Raises:
-      BadInput: it is not.
-    """
+    """A federation's name, if it is safe as a folder's."""
     if not _ID.fullmatch(name):
         raise BadInput(
             f"federation id '{name[:80]}': use letters, digits, '.', '_' and '-', at most 64"
@@ -121,11 +117,7 @@ def to_bytes(packet: Packet) -> bytes:
 
 
 def from_bytes(raw: bytes, limits: Limits = Limits()) -> Packet:
-    """The packet that `to_bytes` was given, checked.
-
-    Raises:
-      BadInput: it is none, or larger than allowed.
-    """
+    """The packet that `to_bytes` was given, checked: it may be none, or larger than allowed."""
     size = int.from_bytes(raw[:8], "big")
     if len(raw) < 8 or size > len(raw) - 8:
         raise BadInput("packet: cut off")
@@ -161,11 +153,7 @@ def _check_size(count: int, total: int, limits: Limits, around: int = 0) -> None
 
 
 def named_file(config: object, key: str) -> Path:
-    """The TOML file that an entry of Flower's configuration names.
-
-    Raises:
-      BadInput: it names none.
-    """
+    """The TOML file that an entry of Flower's configuration must name."""
     if not isinstance(config, str) or not config:
         raise BadInput(f"{key} is {config!r}: give the path of its TOML file")
     return Path(config)
@@ -180,11 +168,7 @@ def to_records(packet: Packet) -> RecordDict:
 
 
 def from_records(records: RecordDict, limits: Limits = Limits()) -> Packet:
-    """The packet that Flower brought, checked.
-
-    Raises:
-      BadInput: it is none of ours, or larger than allowed.
-    """
+    """The packet that Flower brought, checked: it may be none of ours, or larger than allowed."""
     from flwr.app import ArrayRecord, ConfigRecord
 
     if set(records) != {_HEADER, _ARRAYS}:

@@ -78,11 +78,7 @@ class TrainingPlan:
 
 
 def read_plan(text: str) -> TrainingPlan:
-    """The plan that `TrainingPlan.text` wrote, checked in form.
-
-    Raises:
-      BadInput: it is none, or of another version.
-    """
+    """The plan that `TrainingPlan.text` wrote, checked in form and version."""
     try:
         found = json.loads(text)
     except ValueError as error:
@@ -93,11 +89,7 @@ def read_plan(text: str) -> TrainingPlan:
 
 
 def require_version(protocol: Any, version: Any) -> None:
-    """Refuses whoever speaks another protocol or runs another version: numbers would differ.
-
-    Raises:
-      BadInput: it does.
-    """
+    """Refuses whoever speaks another protocol or runs another version: numbers would differ."""
     if protocol != PROTOCOL:
         raise BadInput(
             f"the other side speaks protocol {protocol!r}, this one {PROTOCOL}: "
@@ -156,11 +148,7 @@ def _refuse_what_sites_cannot(config: Config, method: Method) -> None:
 
 
 def set_up(plan: TrainingPlan) -> Setup:
-    """Network and method of a plan.
-
-    Raises:
-      BadInput: an unknown name, a value out of range, or something that sites do not do.
-    """
+    """Network and method of a plan, if its names and values are known and sites can play it."""
     config = make_config(plan.method, plan.settings | {"device": "cpu"}, plan.options)
     encoder = Encoder.from_json(plan.encoder)
     with in_dtype(plan.dtype):

@@ -87,11 +87,7 @@ def _range(begin: int, count: int) -> Tensor:
 
 
 def load_local_data(site: SiteSettings, encoder: Encoder) -> LocalData:
-    """A site's rows, encoded with what the federation agreed on.
-
-    Raises:
-      BadInput: the data cannot be had, or do not fit.
-    """
+    """A site's rows, which must fit, encoded with what the federation agreed on."""
     trial = bool(site.data.get("clients")) or bool(site.data.get("partition"))
     cut = _of_trial(site) if trial else _of_own(site)
     labels = _labels(cut.source, encoder)

@@ -22,11 +22,7 @@ from fedtailor.runs.build import DEFAULT_MODELS, find_source
 
 
 def preprocessing_like(like: str, settings: Mapping[str, Any]) -> Encoder:
-    """The preprocessing of an example: data of any form that `--data` takes, or a JSON file of it.
-
-    Raises:
-      BadInput: it cannot be read, or says nothing that sites could agree on.
-    """
+    """The preprocessing of an example: data of any form that `--data` takes, or a JSON file."""
     path = Path(like).expanduser()
     if path.suffix == ".json" and path.is_file():
         try:

@@ -72,11 +72,7 @@ def _of_data(found: dict[str, Any], base: Path) -> dict[str, Any]:
 
 
 def read_settings(path: Path) -> SiteSettings:
-    """The settings in a site's file.
-
-    Raises:
-      BadInput: something in it is unknown, missing or out of range.
-    """
+    """The settings in a site's file, checked."""
     path = path.expanduser().resolve()
     where, base = f"site file '{path}'", path.parent
     found = check_table(read_toml(path, "site file"), SiteSettings, where, base=base, path=path)

@@ -13,11 +13,7 @@ ALLOWED_SETTINGS = (
 
 
 def check_allowed(given: dict[str, Any]) -> None:
-    """Looks whether settings may be given.
-
-    Raises:
-      BadInput: one is the paper's: results would look as if they were made as in the paper.
-    """
+    """Refuses the paper's settings: results would look as if they were made as in the paper."""
     for name, value in given.items():
         if name in ALLOWED_SETTINGS:
             continue

@@ -19,11 +19,7 @@ def _experiment(found: Values, paper: Paper, where: str) -> Experiment:
 
 
 def read_paper(path: Path) -> Paper:
-    """A paper's experiments from its TOML file.
-
-    Raises:
-      BadInput: the file is not what it should be; the message says where.
-    """
+    """A paper's experiments from its TOML file; what is wrong there is said with its place."""
     where = path.name
     found = check_table(read_toml(path, "declaration"), PaperFile, where)
     paper = Paper(

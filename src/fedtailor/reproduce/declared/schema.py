@@ -197,11 +197,7 @@ def _plain(name: str) -> bool:
 
 
 def check_once(names: Sequence[str], kind: str) -> None:
-    """Looks whether a name is there twice.
-
-    Raises:
-      BadInput: it is.
-    """
+    """Refuses a name that is there twice."""
     for name in names:
         if names.count(name) > 1:
             raise BadInput(f"{kind} '{name}' is there twice: name it once")

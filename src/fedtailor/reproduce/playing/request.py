@@ -41,11 +41,7 @@ class ReproductionRequest:
 
 
 def read_request(folder: Path) -> ReproductionRequest:
-    """What was asked for last in an experiment's folder.
-
-    Raises:
-      BadInput: the file is broken.
-    """
+    """What was asked for last in an experiment's folder; a broken file is bad input."""
     try:
         kept = json.loads((folder / REQUEST).read_text(encoding="utf-8"))
         scale = {f.name: kept["scale"][f.name] for f in fields(Scale)}
@@ -58,11 +54,7 @@ def read_request(folder: Path) -> ReproductionRequest:
 
 
 def part_of(folder: Path) -> tuple[ExperimentRuns, str]:
-    """The experiment that a folder is for, as it was last asked for, and the command.
-
-    Raises:
-      BadInput: something of it is broken, or declared no longer.
-    """
+    """The experiment that a folder is for, as it was last asked for, and the command."""
     request = read_request(folder)
     whole = folder.resolve()
     name = f"{whole.parent.name}/{whole.name}"

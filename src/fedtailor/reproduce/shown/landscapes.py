@@ -24,11 +24,7 @@ def _columns(part: ExperimentRuns) -> Iterator[tuple[str, list[PlannedRun]]]:
 
 
 def measure_landscapes(part: ExperimentRuns, tell: Tell) -> None:
-    """Measures the runs that have not been measured: with large networks it takes a while.
-
-    Raises:
-      BadInput: a run has not kept its models.
-    """
+    """Measures the runs that have not been measured: they must have kept their models."""
     from fedtailor.analysis.landscape import write_landscapes
     from fedtailor.results.measurements import read_landscape
 

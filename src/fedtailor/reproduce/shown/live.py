@@ -12,11 +12,7 @@ from fedtailor.results.status import RunStatus, run_status
 
 
 class LiveExperiment:
-    """What `fedtailor watch` shows of an experiment's folder.
-
-    Raises:
-      BadInput: what was asked for is broken.
-    """
+    """What `fedtailor watch` shows of an experiment's folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
