@@ -173,9 +173,6 @@ def write_landscapes(
       seed: of the directions; the same for all runs.
       device: where to compute.
       tell: called with (method, points done, points in all).
-
-    Raises:
-      BadInput: a setting or a folder cannot be used.
     """
     if points < 3 or points % 2 == 0 or points > 201:
         raise BadInput(f"points is {points}: give an odd number from 3 to 201")

@@ -27,10 +27,7 @@ class Plane(NamedTuple):
 
 
 def principal_plane(points: Array) -> Plane:
-    """The plane that is nearest to some points (principal component analysis).
-
-    Args:
-      points: one row each; at least three.
+    """The plane that is nearest to at least three points (principal component analysis).
 
     Example:
       >>> line = np.array([[0.0, 0.0], [1.0, 1.0], [2.0, 2.0]])
@@ -58,11 +55,9 @@ class ModelPlane(NamedTuple):
 
 
 def model_plane(models: Sequence[Tree], statistics: Collection[str] = ()) -> ModelPlane:
-    """The plane that is nearest to some models.
+    """The plane that is nearest to at least three models with the same names and shapes.
 
-    Args:
-      models: at least three, with the same names and shapes.
-      statistics: names that are no parameters: they do not move, and are the mean of all models'.
+    What `statistics` names is no parameter: it does not move, and is the mean of all models'.
     """
     flat = [tree.flatten(model) for model in models]
     like = flat[0]

@@ -50,11 +50,8 @@ def _filter_norms(weight: Tensor) -> Tensor:
 def direction(model: Tree, key: Key) -> Tree:
     """A random direction whose filters are as long as the model's.
 
-    Biases, normalisation's scales and its statistics (all that has one axis) do not move.
-
-    Args:
-      model: a tree of parameters.
-      key: of the draws; the same ones for every model with the same names and shapes.
+    Biases, normalisation's scales and its statistics (all that has one axis) do not move. Draws are
+    the same for every model with the same names and shapes.
     """
     flat, found = tree.flatten(model), {}
     for number, name in enumerate(sorted(flat)):
@@ -83,10 +80,7 @@ def plane(model: Tree, first: Tree, second: Tree) -> Place:
 def segment(start: Tree, end: Tree, statistics: Collection[str] = ()) -> Place:
     """t -> start + t · (end − start), straight on beyond both.
 
-    Args:
-      start: the model at t = 0.
-      end: the model at t = 1.
-      statistics: names that do not go beyond: a variance could become negative.
+    What `statistics` names does not go beyond: a variance could become negative.
     """
     fixed = set(statistics)
 
@@ -154,10 +148,8 @@ def measure_points(
 
     Args:
       predict: (model, examples) -> logits.
-      at: the model at a point.
-      points: one row each.
-      x: examples.
-      y: their labels.
+      at: the model at a point, which is a row of `points`.
+      x, y: examples and their labels.
       chunk: points at a time; 0 takes as many as fit.
       loss: (logits, labels) -> each row's loss.
       tell: called with the number of points that were done since the last time.

@@ -160,9 +160,6 @@ def write_trajectory(
       window: first and last round that count.
       device: where to compute.
       tell: called with (client, points done, points in all).
-
-    Raises:
-      BadInput: a folder cannot be used.
     """
     if not folders:
         raise BadInput("no folders: name at least one run that was made with --keep-path")

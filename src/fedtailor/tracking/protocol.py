@@ -29,13 +29,7 @@ class Tracker(Protocol):
         """Notes numbers of a round."""
 
     def end(self, number: int, values: dict[str, float], clients: Path) -> None:
-        """Notes what the run came to, and closes it.
-
-        Args:
-          number: the last round.
-          values: at the end.
-          clients: a table with a row per client, as csv.
-        """
+        """Notes what the run came to in its last round, and closes it; `clients` is a csv file."""
 
     def leave(self) -> None:
         """Closes the tool without an end: the run may be resumed."""

@@ -59,15 +59,9 @@ def _tracked_run(folder: Path, home: Path) -> TrackedRun:
 
 
 class Tracking:
-    """Tells tools about the runs of one folder.
+    """Tells tools about the runs of one folder: of a run or comparison.
 
-    Args:
-      tools: their names.
-      home: folder of the run or comparison.
-      openers: what opens a run in each tool; by default the real ones.
-
-    Raises:
-      BadInput: a tool is not installed.
+    `openers`, what opens a run in each tool, are by default the real ones, which must be installed.
     """
 
     def __init__(
@@ -94,11 +88,7 @@ class Tracking:
         _write(self._home, kept)
 
     def run(self, folder: Path) -> Callable[[Line, int], None]:
-        """What is to be called with each line of a run's history.
-
-        Args:
-          folder: of the run; the run before it is closed.
-        """
+        """What is to be called with each line of a run's history; the run before it is closed."""
         self._close()
         self._folder, self._opened, self._kept = folder, False, TrackingRecord()
         return lambda line, rounds: self._note(folder, line)

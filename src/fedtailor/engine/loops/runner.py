@@ -76,9 +76,7 @@ def possible(loop_mode: LoopMode) -> LoopMode:
 class LoopRunner:
     """Runs loops in one way, and remembers their programs.
 
-    Args:
-      loop_mode: `plain`, `traced` (replayed by threads on a CPU, captured on a GPU) or `compiled`.
-      device: where loops run.
+    `plain`, `traced` (replayed by threads on a CPU, captured on a GPU) or `compiled`.
     """
 
     def __init__(self, loop_mode: LoopMode, device: torch.device) -> None:

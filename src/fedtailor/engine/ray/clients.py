@@ -69,14 +69,8 @@ class _Pending(NamedTuple):
 class RayClients:
     """All clients of a federation, on the workers of a Ray cluster; see `SimulatedClients`.
 
-    Args:
-      cluster: where workers are found.
-      groups: ids of the clients by network, as `cluster.build` has them.
-      client_data: everybody's data.
-      server: the server's state.
-      turn: of the first round.
-      settings: how they are played; what is left open, each worker chooses.
-      seed: of the run.
+    `groups` has the ids of the clients by network, as `cluster.build` has them; what `settings`
+    leave open, each worker chooses.
     """
 
     def __init__(

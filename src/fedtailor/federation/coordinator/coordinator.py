@@ -33,16 +33,7 @@ class Stopped(Exception):
 
 
 class Coordinator:
-    """Plays a federation.
-
-    Args:
-      setup: what was agreed on.
-      federation: its id.
-      store: where everything is kept.
-      transport: carries messages.
-      rules: how long to wait for whom.
-      watch: called with each line of the history.
-    """
+    """Plays a federation; `watch` is called with each line of its history."""
 
     def __init__(
         self,

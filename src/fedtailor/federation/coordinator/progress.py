@@ -55,14 +55,9 @@ def follow(
     since: int,
     tell: Callable[[Line], None],
 ) -> Ending:
-    """Waits for the end of a run and tells what happens until then.
+    """Waits for the end of a run and tells each line of the history and each event until then.
 
-    Args:
-      folder: of the federation.
-      ask_flower: what Flower says of a run.
-      run: Flower's id of the run.
-      since: events of earlier runs, which are not told.
-      tell: called with each line of the history and each event.
+    `since` counts the events of earlier runs, which are not told.
     """
     told_rounds, told_events = len(rounds_of(folder)), since
     begun = asked = time.monotonic()

@@ -60,12 +60,8 @@ class CoordinatorStore:
     def played(self, patience: float = 0.0) -> Iterator[None]:
         """Within, nobody else plays this federation; ends with this process, however that ends.
 
-        Args:
-          patience: seconds that somebody else has to leave off, as the app of a coordinator that
-            was killed does when it notices.
-
-        Raises:
-          BadInput: somebody else does so already.
+        Whoever does so already has `patience` seconds to leave off, as the app of a coordinator
+        that was killed does when it notices.
         """
         with (self.folder / LOCK).open("a") as held:
             until = time.monotonic() + patience

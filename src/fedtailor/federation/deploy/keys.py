@@ -30,9 +30,7 @@ def write_private(path: Path, raw: bytes) -> None:
 def make_certificates(folder: Path, hosts: Sequence[str]) -> Certificates:
     """A new authority and a certificate for the coordinator; the authority's key is not kept.
 
-    Args:
-      folder: where to put them.
-      hosts: names and addresses under which sites reach the coordinator.
+    `hosts` are the names and addresses under which sites reach the coordinator.
     """
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization

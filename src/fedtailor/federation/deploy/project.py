@@ -71,15 +71,7 @@ class Project:
 
 
 def read_project(folder: Path, *, insecure: bool) -> Project:
-    """The project in a folder.
-
-    Args:
-      folder: that `fedtailor federation init` made.
-      insecure: whether it was said that a project without TLS is meant.
-
-    Raises:
-      BadInput: there is none, or something in its table is unknown or missing.
-    """
+    """The project in a folder, checked; that one without TLS is meant must be said (`insecure`)."""
     folder = folder.expanduser().resolve()
     path = folder / FILE
     if not path.exists():

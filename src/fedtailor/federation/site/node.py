@@ -47,12 +47,7 @@ def environment(home: Path) -> dict[str, str]:
 
 
 class Node:
-    """A SuperNode with what makes it quick.
-
-    Args:
-      site_file: of the site.
-      arguments: of `flower-supernode`, without the node's configuration.
-    """
+    """A SuperNode with what makes it quick; `arguments` are those of `flower-supernode`."""
 
     def __init__(self, site_file: Path, arguments: Sequence[str]) -> None:
         self.site_file, self.arguments = site_file.resolve(), list(arguments)
