@@ -13,7 +13,8 @@ import dataclasses
 import tomllib
 import types
 import typing
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import MISSING, field
 from math import isfinite
 from pathlib import Path
@@ -43,6 +44,22 @@ def setting(meaning: str = "", default: Any = MISSING) -> Any:
 def remaining(known: Callable[[], Collection[str]]) -> Any:
     """Declares a field that takes all other entries of the table, if their names are `known`."""
     return field(default_factory=dict, metadata={_REST: known})
+
+
+@contextmanager
+def naming(where: str) -> Iterator[None]:
+    """Within, a message about bad input begins with where it was found.
+
+    Example:
+      >>> with naming("w.toml"):
+      ...     raise BadInput("beds is 0: give at least one")
+      Traceback (most recent call last):
+      fedtailor.core.errors.BadInput: w.toml: beds is 0: give at least one
+    """
+    try:
+        yield
+    except BadInput as error:
+        raise BadInput(f"{where}: {error}") from None
 
 
 def read_toml(path: Path, what: str) -> dict[str, Any]:
@@ -120,10 +137,8 @@ def check_table(
         if isinstance(value, str) and not value.strip() and entry.default != "":
             raise BadInput(f"{where}: {name} is {value!r}: give {_words(hint)}")
         values[name] = _Entry(name, where, _words(hint), base).read(value, hint)
-    try:
+    with naming(where):  # what the dataclass itself finds
         return kind(**values)
-    except BadInput as error:  # what the dataclass itself finds
-        raise BadInput(f"{where}: {error}") from None
 
 
 class _Entry(typing.NamedTuple):

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedtailor.core.errors import BadInput
-from fedtailor.core.inputs.settings_file import check_table, read_toml, remaining, setting
+from fedtailor.core.inputs.settings_file import check_table, naming, read_toml, remaining, setting
 from fedtailor.core.options import Count
 from fedtailor.datasets import Encoder, encode
 from fedtailor.federation.protocol.packet import checked_id
@@ -93,12 +93,10 @@ def read_federation(path: Path) -> FederationFile:
     config = make_config(
         found.method, {"clients": sites, **found.run, "device": "cpu"}, found.options
     )
-    try:
+    with naming(where):
         config, encoder = _preprocessing(config, table.preprocessing, path.parent)
         if config.clients != sites:
             raise BadInput(f"sites is {sites}, but the data are divided among {config.clients}")
-    except BadInput as error:
-        raise BadInput(f"{where}: {error}") from None
     plan = make_training_plan(replace(config, clients=sites), encoder, sites)
     folder = (path.parent / table.folder).resolve()
     return FederationFile(checked_id(table.id), folder, plan, table)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from fedtailor.core.errors import BadInput
-from fedtailor.core.inputs.settings_file import check_table, read_toml, remaining, setting
+from fedtailor.core.inputs.settings_file import check_table, naming, read_toml, remaining, setting
 from fedtailor.core.options import Whole
 from fedtailor.federation.protocol.transport import MessageBounds, Seconds
 from fedtailor.results.config import settings
@@ -76,11 +76,9 @@ def read_settings(path: Path) -> SiteSettings:
     path = path.expanduser().resolve()
     where, base = f"site file '{path}'", path.parent
     found = check_table(read_toml(path, "site file"), SiteSettings, where, base=base, path=path)
-    if "\n" in found.name:
-        raise BadInput(f"{where}: name is {found.name!r}: give one line")
-    try:
+    with naming(where):
+        if "\n" in found.name:
+            raise BadInput(f"name is {found.name!r}: give one line")
         data = _of_data(found.data, base)
-    except BadInput as error:
-        raise BadInput(f"{where}: {error}") from None
     name, folder = found.name or f"site-{found.client}", (base / found.folder).resolve()
     return replace(found, name=name, folder=folder, data=data)

@@ -9,7 +9,7 @@ from importlib import resources
 from pathlib import Path
 
 from fedtailor.core.errors import BadInput, unknown
-from fedtailor.core.inputs.settings_file import check_table, read_toml
+from fedtailor.core.inputs.settings_file import check_table, naming, read_toml
 from fedtailor.reproduce.declared.schema import Experiment, Paper, PaperFile, Values, check_once
 
 
@@ -31,10 +31,8 @@ def read_paper(path: Path) -> Paper:
         not_run=found.not_run,
     )
     experiments = tuple(_experiment(e, paper, where) for e in found.experiments)
-    try:
+    with naming(where):
         check_once([e.name for e in experiments], "experiment")
-    except BadInput as error:
-        raise BadInput(f"{where}: {error}") from None
     return replace(paper, experiments=experiments)
 
 

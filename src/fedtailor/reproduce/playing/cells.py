@@ -10,6 +10,7 @@ from functools import cache
 from typing import Any
 
 from fedtailor.core.errors import BadInput, unknown
+from fedtailor.core.inputs.settings_file import naming
 from fedtailor.methods.describe import page
 from fedtailor.methods.find import find
 from fedtailor.reproduce.declared.allowed_settings import check_allowed
@@ -197,13 +198,10 @@ def _cell(
     if row.published is not None and published is None and experiment.skip_missing:
         return None
     method = method_of(row, column)
-    try:
+    with naming(f"{experiment.key}, row '{row.name}', column '{column.name}'"):
         settings = _settings(experiment, column, row, scale) | given
         options = _options(experiment, column, row, method, scale.small)
         first = make_config(method, settings, options)
-    except BadInput as error:
-        where = f"{experiment.key}, row '{row.name}', column '{column.name}'"
-        raise BadInput(f"{where}: {error}") from None
     configs = tuple(replace(first, seed=seed) for seed in range(scale.seeds_of(experiment)))
     metric = row.metric or column.metric or experiment.metric
     return Cell(row.name, column.name, column.x, metric, published, configs)

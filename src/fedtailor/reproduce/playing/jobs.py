@@ -57,29 +57,47 @@ def _play_here(tasks: Sequence[PlannedRun], tell: OnEvent) -> PlayedRuns:
     played, worlds, waiting = PlayedRuns(), DataCache(), RunQueue(tasks)
     world = ""
     try:
-        while waiting:
+        while waiting and not played.stopped:
             if not waiting.ready:
                 time.sleep(0.2)
                 continue
             world, task = waiting.take(world)
             tell(RunEvent("begins", 0, task))
-            try:
-                play(task, worlds, _teller(tell, task))
-            except FolderLocked as error:
-                tell(RunEvent("elsewhere", 0, task, reason=str(error.who)))
-                waiting.put_off(task)
-            except Interrupted:
-                if task.finished:  # Ctrl-C came in its last round
-                    tell(RunEvent("done", 0, task))
-                raise
-            except Exception as error:
-                played.failed[task.key] = reason_of(error)
-                tell(RunEvent("failed", 0, task, reason=played.failed[task.key]))
-            else:
-                tell(RunEvent("done", 0, task))
+            word, what, _ = _try(task, worlds, _teller(tell, task))
+            _settle(RunEvent(word, 0, task, reason=what), waiting, played, tell)
     except (Interrupted, KeyboardInterrupt):
         played.stopped = True
     return played
+
+
+def _try(task: PlannedRun, worlds: DataCache, watch: Watcher) -> tuple[str, str, bool]:
+    """(done, failed, memory, elsewhere or stopped; the reason; whether its process ends)."""
+    try:
+        play(task, worlds, watch)
+    except FolderLocked as error:
+        return "elsewhere", error.who, False
+    except (BadInput, Diverged) as error:
+        return "failed", reason_of(error), False
+    except (Interrupted, KeyboardInterrupt):
+        return "stopped", "", True
+    except Exception as error:  # after an error on the device nothing works there any more
+        return "memory" if is_out_of_memory(error) else "failed", reason_of(error), True
+    return "done", "", False
+
+
+def _settle(news: RunEvent, waiting: RunQueue, played: PlayedRuns, tell: OnEvent) -> None:
+    """Keeps and tells what `_try` says that a run came to."""
+    if news.kind == "elsewhere":
+        waiting.put_off(news.task)
+    elif news.kind in ("failed", "memory"):
+        played.failed[news.task.key] = news.reason
+        news = news._replace(kind="failed")
+    elif news.kind == "stopped":
+        played.stopped = True
+        if not news.task.finished:
+            return
+        news = news._replace(kind="done")  # Ctrl-C came in its last round
+    tell(news)
 
 
 # --- in the worker's process ---
@@ -99,28 +117,13 @@ def run_job_worker(line: Connection, threads: int, share: float) -> None:
     line.send(("ready", None, False))
     with suppress(EOFError, BrokenPipeError, KeyboardInterrupt):
         while (task := line.recv()) is not None:
-            word, what, ends = _try(task, worlds, line)
+            word, what, ends = _try(task, worlds, _speaker(line))
             line.send((word, what, ends))  # the parent hands nothing to a process that ends
             if ends:
                 return
 
 
-def _try(task: PlannedRun, worlds: DataCache, line: Connection) -> tuple[str, str, bool]:
-    """(done, failed, memory, elsewhere or stopped; the reason; whether this process ends)."""
-    try:
-        play(task, worlds, _speaker(line))
-    except FolderLocked as error:
-        return "elsewhere", error.who, False
-    except (BadInput, Diverged) as error:
-        return "failed", reason_of(error), False
-    except (Interrupted, KeyboardInterrupt):
-        return "stopped", "", True
-    except Exception as error:  # after an error on the device nothing works there any more
-        return "memory" if is_out_of_memory(error) else "failed", reason_of(error), True
-    return "done", "", False
-
-
-def _speaker(line: Connection) -> Any:
+def _speaker(line: Connection) -> Watcher:
     spoken = 0.0
 
     def speak(row: dict[str, Any], rounds: int) -> None:
@@ -244,22 +247,13 @@ class WorkerPool:
             self._tell(RunEvent("round", worker.number, task, what))
             return
         worker.task = None
-        if word == "elsewhere":
-            self._tell(RunEvent("elsewhere", worker.number, task, reason=what))
-            self._waiting.put_off(task)
-        elif word == "memory" and self._jobs > 1:
+        if word == "memory" and self._jobs > 1:
             reason = "no memory beside the other runs: tried again alone, at the end"
             self._tell(RunEvent("again", worker.number, task, reason=reason))
             self._alone.append(task)
-        elif word in ("failed", "memory"):
-            self._played.failed[task.key] = what
-            self._tell(RunEvent("failed", worker.number, task, reason=what))
-        elif word == "done":
-            self._tell(RunEvent("done", worker.number, task))
-        elif word == "stopped":
-            self._played.stopped = True
-            if task.finished:  # Ctrl-C came in its last round
-                self._tell(RunEvent("done", worker.number, task))
+            return
+        news = RunEvent(word, worker.number, task, reason=what)
+        _settle(news, self._waiting, self._played, self._tell)
 
     def _lost(self, worker: _Worker) -> None:
         """A worker's process has ended: its run, if it had one, is tried once more."""
