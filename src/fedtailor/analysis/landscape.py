@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 from fedtailor.analysis.surface import (
-    Sharpness,
     SurfaceValues,
     direction,
     grid,
@@ -74,10 +73,6 @@ def _told(found: SurfaceValues, shape: tuple[int, ...]) -> Json:
     }
 
 
-def _in_words(found: Sharpness) -> Json:
-    return {k: as_lists(torch.tensor(v, dtype=torch.float64)) for k, v in found._asdict().items()}
-
-
 class _Surfaces:
     """Measures the surfaces of one run; what several clients share is measured once."""
 
@@ -100,8 +95,9 @@ class _Surfaces:
             ways = [direction(model, key) for key in self.keys]
             size = len(self.axis)
             found = self._measure(client, plane(model, *ways), grid(self.axis), rows)
-            sharp = sharpness(self.axis, found.loss.reshape(size, size), self.radius)
-            self._known[name] = _told(found, (size, size)) | {"sharpness": _in_words(sharp)}
+            sharp = sharpness(self.axis, found.loss.reshape(size, size), self.radius)._asdict()
+            told = {k: as_lists(torch.tensor(v, dtype=torch.float64)) for k, v in sharp.items()}
+            self._known[name] = _told(found, (size, size)) | {"sharpness": told}
         else:
             self.tell(len(self.axis) ** 2)
         return self._known[name]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json as as_text
 import shutil
+import signal
 import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -35,11 +36,6 @@ app = typer.Typer(
 )
 
 app.command()(init)
-
-
-def _end(number: int, frame: Any) -> None:
-    """Being told to end is like Ctrl-C: what was started is stopped first."""
-    raise KeyboardInterrupt
 
 
 @app.command()
@@ -79,7 +75,8 @@ def demo(
     scratch = None if keep else Path(tempfile.mkdtemp(prefix="fedtailor-demo-"))
     begun = time.monotonic()
     try:
-        with signals_to(_end, "SIGTERM", "SIGHUP"):
+        # being told to end is like Ctrl-C: what was started is stopped first
+        with signals_to(signal.default_int_handler, "SIGTERM", "SIGHUP"):
             project = demo_project(keep or scratch / "demo", method, total, count, insecure)  # type: ignore[operator]
             with FederationView(method, total) as view:
                 ending = play_demo(project, count, view.tell, view.say)

@@ -51,14 +51,6 @@ def points_shown() -> Iterator[Callable[[str, int, int], None]]:
             bar.stop()
 
 
-def _names(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
-
-
-def _shown(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3f}"
-
-
 def _sharpness_table(found: dict[Path, dict[str, Any]]) -> Any:
     """How sharp the surfaces are: one row per run, client and model."""
     from rich import box
@@ -77,7 +69,8 @@ def _sharpness_table(found: dict[Path, dict[str, Any]]) -> Any:
         for client, told in one["clients"].items():
             for which in models_of(told):
                 sharp = [told[which][rows]["sharpness"] for rows in (OWN, ALL)]
-                cells = [_shown(s[k]) for s in sharp for k in ("centre", "highest", "mean")]
+                values = [s[k] for s in sharp for k in ("centre", "highest", "mean")]
+                cells = ["–" if value is None else f"{value:.3f}" for value in values]
                 table.add_row(escape(folder.name), escape(client), which, *cells)
     return table
 
@@ -121,7 +114,7 @@ def landscape(
     with points_shown() as tell:
         found = write_landscapes(
             folders,
-            clients=_names(clients),
+            clients=[name.strip() for name in clients.split(",") if name.strip()],
             points=points,
             reach=reach,
             seed=seed,

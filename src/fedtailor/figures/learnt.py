@@ -38,11 +38,6 @@ def _chosen(recorded: list[int], wanted: tuple[int, ...], label: str) -> list[in
     return list(wanted) or recorded[-1:]
 
 
-def _order(collection: CollectedRuns) -> Any:
-    counts = mixes.client_class_counts(collection)
-    return mixes.likeness_order(counts, len(collection.clients))
-
-
 def _matrices(contender: Contender, clients: int, options: FigureOptions) -> list[WeightMatrix]:
     """A method's client × client records, by round and block."""
     records = Records(contender.first.folder)
@@ -89,7 +84,8 @@ def weights_figure(collection: CollectedRuns, options: FigureOptions) -> Any:
             "no method among these runs recorded weights between clients: fedfomo, pfedla and "
             "others do (fedtailor show METHOD)"
         )
-    order, width = _order(collection), min(clients, MAP_WIDTH)
+    order = mixes.likeness_order(mixes.client_class_counts(collection), clients)
+    width = min(clients, MAP_WIDTH)
     columns = columns_for(len(panels), options.width)
     size = lambda down: (options.width, 0.3 + 0.78 * down * options.width / columns)
     picture, grid = panel_grid(len(panels), columns, size)

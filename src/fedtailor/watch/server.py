@@ -41,10 +41,6 @@ ASSETS = {
 }
 
 
-def _asset(name: str) -> bytes:
-    return resources.files(__package__).joinpath("assets", name).read_bytes()
-
-
 def host_names(port: int) -> set[str]:
     """What a browser on this machine may call the server."""
     names = {HOME, "localhost"}
@@ -67,7 +63,8 @@ class _Handler(BaseHTTPRequestHandler):
         snapshots = self.server.snapshots
         if path in ASSETS:
             name, kind = ASSETS[path]
-            self._answer(HTTPStatus.OK, _asset(name), kind)
+            body = resources.files(__package__).joinpath("assets", name).read_bytes()
+            self._answer(HTTPStatus.OK, body, kind)
         elif path == "/state.json":
             self._state()
         elif path == "/page" and (page := snapshots.page()) is not None:

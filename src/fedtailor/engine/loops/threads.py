@@ -35,7 +35,7 @@ class ThreadedLoops:
     def __init__(self, compiled: bool, program: Callable[..., Program], threads: int) -> None:
         keep_freed_memory()
         self._compiled, self._program = compiled, program
-        self._pool = ThreadPoolExecutor(threads, "fedtailor", initializer=_quiet)
+        self._pool = ThreadPoolExecutor(threads, "fedtailor", torch.set_num_threads, (1,))
         self._alone: dict[Any, bool] = {}  # whether a step is best run for single clients
 
     def run(self, loop: Loop, tensors: Sequence[Tensor], key: Any) -> Sequence[Tensor]:
@@ -117,10 +117,6 @@ class ThreadedLoops:
     def close(self) -> None:
         """Ends the threads."""
         self._pool.shutdown()
-
-
-def _quiet() -> None:
-    torch.set_num_threads(1)
 
 
 def _depth(loop: Loop, i: int, together: int) -> int:

@@ -132,10 +132,6 @@ def _write(old: fx.Node, value: fx.Node) -> tuple[Any, tuple[Any, ...], dict[str
     return aten.copy_.default, (old, value), {}
 
 
-def _times(scale: Any) -> Any:
-    return aten.mul.Tensor if isinstance(scale, fx.Node) else aten.mul.Scalar
-
-
 def _root(node: Any) -> Any:
     """What a node is a view of."""
     while isinstance(node, fx.Node) and node.target in (*_VIEWS, *_FLIPS):
@@ -163,7 +159,8 @@ def _factors(graph: fx.Graph, product: _Product) -> list[fx.Node]:
 
     Where nothing is to change both are zero: zero times a number that is not finite would not be.
     """
-    scaled = graph.call_function(_times(product.scale), (product.left, product.scale))
+    times = aten.mul.Tensor if isinstance(product.scale, fx.Node) else aten.mul.Scalar
+    scaled = graph.call_function(times, (product.left, product.scale))
     if product.active is None:
         return [scaled, product.right]
     return [

@@ -27,11 +27,8 @@ class LocalData(NamedTuple):
     mix: dict[str, int]  # how many training rows there are of each class
 
 
-class _Cut(NamedTuple):
-    source: Source
-    train: np.ndarray
-    val: np.ndarray
-    test: np.ndarray
+# (source, its rows for training, for validation, for testing)
+_Cut = tuple[Source, np.ndarray, np.ndarray, np.ndarray]
 
 
 def _of_trial(site: SiteSettings) -> _Cut:
@@ -43,7 +40,7 @@ def _of_trial(site: SiteSettings) -> _Cut:
             f"{len(partition)}: give a number from 0 to {len(partition) - 1}"
         )
     i = site.client
-    return _Cut(source, partition.train[i], partition.val[i], partition.test[i])
+    return source, partition.train[i], partition.val[i], partition.test[i]
 
 
 def _of_own(site: SiteSettings) -> _Cut:
@@ -64,7 +61,7 @@ def _of_own(site: SiteSettings) -> _Cut:
         scheme="own",
         official_test=source.official_test if config.official_test else None,
     )
-    return _Cut(source, partition.train[-1], partition.val[-1], partition.test[-1])
+    return source, partition.train[-1], partition.val[-1], partition.test[-1]
 
 
 def _labels(source: Source, encoder: Encoder) -> np.ndarray:
@@ -89,22 +86,22 @@ def _range(begin: int, count: int) -> Tensor:
 def load_local_data(site: SiteSettings, encoder: Encoder) -> LocalData:
     """A site's rows, which must fit, encoded with what the federation agreed on."""
     trial = bool(site.data.get("clients")) or bool(site.data.get("partition"))
-    cut = _of_trial(site) if trial else _of_own(site)
-    labels = _labels(cut.source, encoder)
-    if cut.source.kind != encoder.form.kind:
+    source, *cut = _of_trial(site) if trial else _of_own(site)
+    labels = _labels(source, encoder)
+    if source.kind != encoder.form.kind:
         raise BadInput(
-            f"data '{cut.source.name}' are {cut.source.kind}, but the federation learns from "
+            f"data '{source.name}' are {source.kind}, but the federation learns from "
             f"{encoder.form.kind}: name other data"
         )
-    rows = np.concatenate([cut.train, cut.val, cut.test])
-    x = torch.from_numpy(np.ascontiguousarray(encoder.apply(take(cut.source.raw, rows))))
+    rows = np.concatenate(cut)
+    x = torch.from_numpy(np.ascontiguousarray(encoder.apply(take(source.raw, rows))))
     y = torch.from_numpy(labels[rows])
-    n, val_n, test_n = (torch.tensor(len(part)) for part in (cut.train, cut.val, cut.test))
-    train, val = _range(0, len(cut.train)), _range(len(cut.train), len(cut.val))
-    test = _range(len(cut.train) + len(cut.val), len(cut.test))
+    sizes = [len(part) for part in cut]
+    train, val, test = (_range(sum(sizes[:i]), size) for i, size in enumerate(sizes))
+    n, val_n, test_n = torch.tensor(sizes)
     data = Data(x, y, train, n, val, val_n, Counts(n[None], val_n[None]))
     none = torch.tensor(0)
     tested = Data(x, y, test, test_n, test[:1], none, Counts(test_n[None], none[None]))
-    counts = torch.bincount(y[: len(cut.train)], minlength=len(encoder.classes)).tolist()
+    counts = torch.bincount(y[: sizes[0]], minlength=len(encoder.classes)).tolist()
     mix = {name: c for name, c in zip(encoder.classes, counts, strict=True) if c}
     return LocalData(data, tested, mix)

@@ -18,7 +18,6 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from types import FrameType
 
 from fedtailor.core.errors import BadInput
 from fedtailor.federation.protocol.ipc import private_folder, start_worker, stop_site
@@ -121,12 +120,8 @@ def main(arguments: Sequence[str]) -> int:
     except BadInput as error:
         sys.stderr.write(f"fedtailor: {error}\n")
         return 2
-
-    def end(number: int, frame: FrameType | None) -> None:
-        node.end()
-
-    signal.signal(signal.SIGTERM, end)
-    signal.signal(signal.SIGINT, end)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: node.end())
     node.run()
     return 0
 

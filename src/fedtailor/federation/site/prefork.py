@@ -19,7 +19,6 @@ import stat
 import sys
 import threading
 from pathlib import Path
-from types import FrameType
 
 COMMAND = "flwr-clientapp"
 SOCKET_VARIABLE = "FEDTAILOR_PREFORK"
@@ -138,10 +137,6 @@ def run_prefork(where: Path) -> None:
                     os.close(stream)
 
 
-def _end(number: int, frame: FrameType | None) -> None:
-    raise SystemExit(0)
-
-
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, _end)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     run_prefork(Path(sys.argv[1]))

@@ -54,16 +54,14 @@ def _epsilon(result: Result, history: History) -> Value | None:
     return Value(inf if spent["max"] is None else spent["max"])
 
 
-def _gap(result: Result, history: History) -> Value | None:
-    gap = result.get("participation_gap")
-    return None if gap is None else Value(100 * gap)
+def _sent(result: Result) -> int:
+    return int(result["bytes"]["up"] + result["bytes"]["down"])
 
 
 def _models(result: Result, history: History) -> Value | None:
     turns = sum(len(line["cohort"]) for line in history)
     model = 4 * result["parameters"]  # bytes
-    sent = result["bytes"]["up"] + result["bytes"]["down"]
-    return Value(sent / model / turns) if turns else None
+    return Value(_sent(result) / model / turns) if turns else None
 
 
 MEASURES: dict[str, Measure] = {
@@ -95,16 +93,18 @@ MEASURES: dict[str, Measure] = {
     "post": Measure(
         lambda r, h: _mean(r["points"]["post"]), "mean accuracy just after local training"
     ),
-    "gap": Measure(_gap, "accuracy of clients that train minus that of those held out", "points"),
+    "gap": Measure(
+        lambda r, h: _mean(r, "participation_gap"),
+        "accuracy of clients that train minus that of those held out",
+        "points",
+    ),
     "epsilon": Measure(_epsilon, "largest ε of a client", ""),
     "megabytes": Measure(
-        lambda r, h: Value((r["bytes"]["up"] + r["bytes"]["down"]) / 1e6),
-        "bytes up and down, all clients and rounds",
-        "MB",
+        lambda r, h: Value(_sent(r) / 1e6), "bytes up and down, all clients and rounds", "MB"
     ),
     "seconds": Measure(lambda r, h: Value(r["seconds"]), "time of the run", "s"),
     "megabytes-per-round": Measure(
-        lambda r, h: Value((r["bytes"]["up"] + r["bytes"]["down"]) / 1e6 / r["rounds"]),
+        lambda r, h: Value(_sent(r) / 1e6 / r["rounds"]),
         "bytes up and down, all clients, per round",
         "MB",
     ),

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Literal
 
 from fedtailor.core.errors import BadInput, unknown
@@ -155,7 +154,7 @@ class Experiment(Level):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if Path(self.name).name != self.name or not _plain(self.name):
+        if not self.name.replace("-", "").replace("_", "").isalnum():
             raise BadInput("the name is part of a path: use letters, digits, - and _")
         columns, rows = [c.name for c in self.columns], [r.name for r in self.rows]
         check_once(columns, "column")
@@ -190,10 +189,6 @@ class Experiment(Level):
     def chosen(self) -> tuple[Choice, ...]:
         """What was chosen where the paper says nothing."""
         return tuple(self.paper.choices[name] for name in self.choices)
-
-
-def _plain(name: str) -> bool:
-    return name.replace("-", "").replace("_", "").isalnum()
 
 
 def check_once(names: Sequence[str], kind: str) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from fedtailor.core.errors import BadInput, unknown
 from fedtailor.core.inputs.settings_file import naming
+from fedtailor.methods import METHODS
 from fedtailor.methods.describe import page
 from fedtailor.methods.find import find
 from fedtailor.reproduce.declared.allowed_settings import check_allowed
@@ -127,28 +128,22 @@ def _own(options: Values, method: str) -> Values:
 
 def _check_options(experiment: Experiment, methods: Sequence[str]) -> None:
     """Every option must be somebody's: a slip of the pen would go unseen."""
-    rows = experiment.rows
     for level in _shared(experiment, *experiment.columns, small=True):
         for name in level:
             owner, dot, short = name.rpartition(".")
             # a choice may speak of methods that are in another table of the paper
             having = [owner] if dot else methods
             known = sorted({name for m in having for name in option_names(m)})
-            if short not in known and (dot or not _somewhere(name)):
+            elsewhere = not dot and any(name in option_names(m) for m in METHODS)
+            if short not in known and not elsewhere:
                 raise BadInput(f"{experiment.key}: {unknown('option', name, known)}")
-    for row in rows:
+    for row in experiment.rows:
         for name in row.options:
             if "." in name:
                 raise BadInput(
                     f"{experiment.key}, row '{row.name}': option '{name}': it is the row's own "
                     "method: leave the dot out"
                 )
-
-
-def _somewhere(name: str) -> bool:
-    from fedtailor.methods import METHODS
-
-    return any(name in option_names(m) for m in METHODS)
 
 
 def _shared(experiment: Experiment, *columns: Column, small: bool) -> list[Values]:
