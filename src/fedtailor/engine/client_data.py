@@ -14,17 +14,11 @@ from fedtailor.core.data import Counts, Data
 
 
 class Rows(NamedTuple):
-    """Row numbers of every client, one after the other.
+    """Row numbers of every client, one after the other."""
 
-    Attributes:
-      flat: all row numbers, on the compute device.
-      offset: where each client's begin.
-      n: how many each client has.
-    """
-
-    flat: Tensor
-    offset: Tensor
-    n: Tensor
+    flat: Tensor  # all row numbers, on the compute device
+    offset: Tensor  # where each client's begin
+    n: Tensor  # how many each client has
 
     @classmethod
     def of(cls, rows: Sequence[np.ndarray], device: torch.device | str) -> Rows:
@@ -157,14 +151,8 @@ class ClientData(NamedTuple):
 
 
 class PooledData(NamedTuple):
-    """Clients' rows after everyone gave some of them to a common pool.
+    """Clients' rows after everyone gave some of them to a common pool."""
 
-    Attributes:
-      client_data: with everyone's training rows after pooling.
-      down: bytes of the pool that each client downloads, once.
-      up: bytes that each client gave, once.
-    """
-
-    client_data: ClientData
-    down: Tensor
-    up: Tensor
+    client_data: ClientData  # with everyone's training rows after pooling
+    down: Tensor  # bytes of the pool that each client downloads, once
+    up: Tensor  # bytes that each client gave, once

@@ -19,100 +19,59 @@ Point = Literal["pre", "post", "general"]
 
 
 class ModelChoice(NamedTuple):
-    """Which model of a client is looked at.
+    """Which model of a client is looked at."""
 
-    Attributes:
-      point: what it would use now (`pre`), what it would have after training in this round
-        (`post`), or the global one as it has it (`general`, only where the method has one).
-      finetune: train a `pre` model so first.
-    """
-
+    # what it would use now (`pre`), what it would have after training in this round (`post`), or
+    # the global one as it has it (`general`, only where the method has one)
     point: Point = "pre"
-    finetune: Recipe | None = None
+    finetune: Recipe | None = None  # train a `pre` model so first
 
 
 class ClientSettings(NamedTuple):
-    """How clients are played, wherever they are.
+    """How clients are played, wherever they are."""
 
-    Attributes:
-      recipe: how they train, to estimate memory by.
-      loop_mode: how loops over batches are run, see `LoopRunner`.
-      place: where states are kept; None chooses.
-      chunk: how many clients share a device at a time; 0 chooses what fits.
-    """
-
-    recipe: Recipe
-    loop_mode: LoopMode = "plain"
-    place: StatePlace | None = None
-    chunk: int = 0
+    recipe: Recipe  # how they train, to estimate memory by
+    loop_mode: LoopMode = "plain"  # how loops over batches are run, see `LoopRunner`
+    place: StatePlace | None = None  # where states are kept; None chooses
+    chunk: int = 0  # how many clients share a device at a time; 0 chooses what fits
 
 
 class Scores(NamedTuple):
-    """One row per client: right answers and summed losses on its test and validation rows.
+    """One row per client: right answers and summed losses on its test and validation rows."""
 
-    Attributes:
-      test: on test rows.
-      val: on validation rows.
-      noisy: what noisy gradients (DP-SGD) making the model took: rows of `privacy.Spent`.
-    """
-
-    test: Score
-    val: Score
-    noisy: Tensor
+    test: Score  # on test rows
+    val: Score  # on validation rows
+    noisy: Tensor  # what noisy gradients (DP-SGD) making the model took: rows of `privacy.Spent`
 
 
 class TurnReport(NamedTuple):
-    """What a round notes of each client that was drawn, one row each.
+    """What a round notes of each client that was drawn, one row each."""
 
-    Attributes:
-      down: bytes sent to it.
-      up: bytes received from it.
-      finite: whether all numbers that it kept and sent are finite.
-      post: scores after local training; zeros if not asked for.
-      noisy: what noisy gradients (DP-SGD) it took: rows of `privacy.Spent`.
-      fresh: whether this was its first round.
-    """
-
-    down: Tensor
-    up: Tensor
-    finite: Tensor
-    post: Scores
-    noisy: Tensor
-    fresh: Tensor
+    down: Tensor  # bytes sent to it
+    up: Tensor  # bytes received from it
+    finite: Tensor  # whether all numbers that it kept and sent are finite
+    post: Scores  # scores after local training; zeros if not asked for
+    noisy: Tensor  # what noisy gradients (DP-SGD) it took: rows of `privacy.Spent`
+    fresh: Tensor  # whether this was its first round
 
 
 class CohortOutcome(NamedTuple):
-    """What the turns of some clients came to. Nothing has changed yet.
+    """What the turns of some clients came to. Nothing has changed yet."""
 
-    Attributes:
-      drawn: the ids of all, ascending.
-      measured: one row for each of them.
-      taken: those that did not diverge and count, ascending.
-      notes: what the method noted of those, one row each.
-      fold: the weighted mean of their uploads.
-      each: gives what the server needs of them one by one, one row each.
-      keep: makes their new states count.
-    """
-
-    drawn: Tensor
-    measured: TurnReport
-    taken: Tensor
-    notes: Tree
-    fold: Fold
-    each: Callable[[], Tree]
-    keep: Callable[[], None]
+    drawn: Tensor  # the ids of all, ascending
+    measured: TurnReport  # one row for each of them
+    taken: Tensor  # those that did not diverge and count, ascending
+    notes: Tree  # what the method noted of those, one row each
+    fold: Fold  # the weighted mean of their uploads
+    each: Callable[[], Tree]  # gives what the server needs of them one by one, one row each
+    keep: Callable[[], None]  # makes their new states count
 
 
 class ClientStates(NamedTuple):
-    """States of some clients.
+    """States of some clients."""
 
-    Attributes:
-      ids: the clients, ascending.
-      rows: their states, one row each.
-    """
-
-    ids: Tensor
-    rows: Tree
+    ids: Tensor  # the clients, ascending
+    rows: Tree  # their states, one row each
 
 
 class SimulatedClients(Protocol):

@@ -12,17 +12,11 @@ from fedtailor.core.tree import Tree
 
 
 class Folded(NamedTuple):
-    """A fold as plain values, to travel between machines.
+    """A fold as plain values, to travel between machines."""
 
-    Attributes:
-      mean: the mean so far, by flat name.
-      weight: for each of these names, the weight of those who sent it.
-      total: the weight of all.
-    """
-
-    mean: dict[str, Tensor]
-    weight: dict[str, Tensor]
-    total: Tensor
+    mean: dict[str, Tensor]  # the mean so far, by flat name
+    weight: dict[str, Tensor]  # for each of these names, the weight of those who sent it
+    total: Tensor  # the weight of all
 
 
 class Fold:

@@ -19,19 +19,12 @@ from fedtailor.engine.mapper import ClientContext
 
 @dataclass(frozen=True, eq=False)
 class ClientGroup:
-    """Clients that have the same network, and the method built for it.
+    """Clients that have the same network, and the method built for it."""
 
-    Attributes:
-      method: what these clients play.
-      task: their network.
-      members: their ids, ascending.
-      initial: the parameters that the network begins with.
-    """
-
-    method: Method
-    task: Task
-    members: Tensor
-    initial: Params
+    method: Method  # what these clients play
+    task: Task  # their network
+    members: Tensor  # their ids, ascending
+    initial: Params  # the parameters that the network begins with
 
     @classmethod
     def of(cls, method: Method, task: Task, members: Tensor, seed: int) -> ClientGroup:

@@ -20,25 +20,15 @@ from fedtailor.core.tree import Tree
 
 
 class ClientContext(NamedTuple):
-    """All that is at hand when something is done for a client.
+    """All that is at hand when something is done for a client."""
 
-    Attributes:
-      server: the server's state.
-      cid: the client's id.
-      state: what it kept from its last turn; zeros if it was never met.
-      data: its training and validation rows.
-      test: the rows that only evaluation sees.
-      turn: round and the client's random key.
-      fresh: whether it is met for the first time.
-    """
-
-    server: Tree
-    cid: Tensor
-    state: Tree
-    data: Data
-    test: Data
-    turn: Turn
-    fresh: Tensor
+    server: Tree  # the server's state
+    cid: Tensor  # the client's id
+    state: Tree  # what it kept from its last turn; zeros if it was never met
+    data: Data  # its training and validation rows
+    test: Data  # the rows that only evaluation sees
+    turn: Turn  # round and the client's random key
+    fresh: Tensor  # whether it is met for the first time
 
 
 Mapper = Callable[[Callable[[ClientContext], Any]], Callable[[ClientContext], Any]]
