@@ -22,7 +22,7 @@ def _saved_bytes(task: Task, params: Params, client_data: ClientData, batch: int
 
     def pack(saved: Tensor) -> Tensor:
         nonlocal kept
-        kept += saved.numel() * saved.element_size()
+        kept += saved.nbytes
         return saved
 
     data = client_data.data(client_data.train.n.argmax()[None])  # the client with most rows
@@ -46,14 +46,8 @@ def estimate_chunk(
 ) -> int:
     """As many clients as fit, from the sizes of model, message, state and one training step.
 
-    Args:
-      task: the clients' network.
-      params: its parameters.
-      client_data: the clients.
-      message: what one of them receives.
-      state: what one of them keeps.
-      recipe: how they train.
-      mapped: whether their steps are mapped as they come; workers have caches of their own.
+    Message and state are those of one client. `mapped` says whether steps are mapped as they come;
+    workers have caches of their own.
     """
     models = MODEL_COPIES * nbytes(params) + 2 * nbytes(message) + 2 * nbytes(state)
     each = models + 2 * _saved_bytes(task, params, client_data, recipe.batch)

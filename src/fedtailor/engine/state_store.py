@@ -91,10 +91,6 @@ class StateStore:
             self._rows = self._make_files()
         return self._rows
 
-    @rows.setter
-    def rows(self, rows: Tree) -> None:
-        self._rows = rows
-
     def get(self, ids: Tensor) -> Tree:
         """The rows of some clients, on the compute device; a client not yet met has zeros."""
         if self._copying is None:
@@ -114,11 +110,7 @@ class StateStore:
                 self._ahead = None  # they come when they are asked for
 
     def land(self, rows: Tree) -> Callable[[], Tree]:
-        """Begins to bring new rows from the device to where they are kept.
-
-        Returns:
-          What gives the rows there, once they have arrived. They are not kept yet.
-        """
+        """Begins to bring new rows to where they are kept; gives them when they have arrived."""
         if self._copying is None:
             return lambda: rows
         return Writeback(rows, self._copying).rows

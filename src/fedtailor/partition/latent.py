@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from fedtailor.core.errors import BadInput
-from fedtailor.partition import draws
+from fedtailor.partition.draws import Array, draws
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
-
-Array = npt.NDArray[Any]
 
 _WIDTH = 128  # of the embedding that our own network makes
 _EPOCHS = 5

@@ -65,15 +65,12 @@ class Watchable(Protocol):
 
     def places(self) -> list[Path]:
         """The folders of its runs, also of those that are not there yet."""
-        ...
 
     def standings(self) -> list[RunStatus]:
         """How far each of them is."""
-        ...
 
     def page(self) -> str | None:
         """The page as it is now; None before there is anything to show."""
-        ...
 
 
 def _source(folder: Path) -> Watchable:

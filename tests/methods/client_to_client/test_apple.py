@@ -107,7 +107,7 @@ def test_gradients_are_those_of_the_combination(schedule, engine):
     sim.server = sim.server | {"cores": cores}
     maker = torch.Generator().manual_seed(0)
     p = torch.rand(6, 6, generator=maker)
-    sim.states.rows = sim.states.rows | {"core": tree.map(torch.clone, cores), "weights": p.clone()}
+    sim.states.rows.update({"core": tree.map(torch.clone, cores), "weights": p.clone()})
     prior = world.train.n / world.train.n.sum()
     torch.testing.assert_close(sim.states.rows["prior"][0], prior)
     fade = (1 + 2**-0.5) / 2 if schedule == "cosine" else 0.001**0.25  # round 1 of the first 4

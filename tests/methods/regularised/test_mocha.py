@@ -79,7 +79,7 @@ def test_the_penalty_is_that_of_all_models_together(omega, engine):
     play(sim)
     apart = tree.stack([random_like(sim.initial, 20 + i) for i in range(6)])
     sim.server = sim.server | {"models": apart}
-    sim.states.rows = sim.states.rows | {"own": tree.map(torch.clone, apart)}
+    sim.states.rows.update({"own": tree.map(torch.clone, apart)})
     ones = torch.ones(6, 6)
     relation = torch.eye(6) - ones / 6 if omega == "mean" else (1 - 1 / 6) ** 2 * ones
     c = 20 * 10.0**-3  # 51 parameters: 10^-(1 + 2)
