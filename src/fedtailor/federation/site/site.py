@@ -81,10 +81,8 @@ class Site:
         """The answer to a message; a fault is an answer too, and changes nothing here."""
         try:
             return self._answer(packet)
-        except Refused as error:
+        except (Refused, StateError) as error:
             code, detail = error.code, str(error)
-        except StateError as error:
-            code, detail = "state", str(error)
         except BadInput as error:
             code, detail = "message", str(error)
         except MemoryError:
@@ -138,7 +136,7 @@ class Site:
 
     def _join(self, packet: Packet, federation: str, fingerprint: str) -> Packet:
         text = packet.text("text")
-        joined = self._make(federation, fingerprint, text)
+        joined = self._find(federation, fingerprint, text)
         path = joined.store.folder / _PLAN
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             try:
@@ -156,20 +154,17 @@ class Site:
         }
         return Packet(self._signature(packet) | said, {})
 
-    def _find(self, federation: str, fingerprint: str) -> _Joined:
-        """What was agreed on when the site joined, now or before it was restarted."""
+    def _find(self, federation: str, fingerprint: str, text: str | None = None) -> _Joined:
+        """What is agreed on by the plan `text`, or was when the site joined, maybe long ago."""
         if found := self._joined.get((federation, fingerprint)):
             return found
-        path = self.settings.folder / "federations" / federation / _PLAN
-        try:
-            text = path.read_text(encoding="utf-8")
-        except OSError:
-            raise Refused("plan", "the site has not joined this federation: send join") from None
-        return self._make(federation, fingerprint, text)
-
-    def _make(self, federation: str, fingerprint: str, text: str) -> _Joined:
-        if found := self._joined.get((federation, fingerprint)):
-            return found
+        if text is None:
+            path = self.settings.folder / "federations" / federation / _PLAN
+            try:
+                text = path.read_text(encoding="utf-8")
+            except OSError:
+                reason = "the site has not joined this federation: send join"
+                raise Refused("plan", reason) from None
         plan = read_plan(text)
         if plan.fingerprint() != fingerprint:
             raise Refused("plan", "the site joined with another plan: send join")

@@ -32,6 +32,8 @@ INDEX = "state.json"
 class StateError(BadInput):
     """The site's state cannot be used or kept."""
 
+    code = "state"  # why a message is refused, in a word
+
 
 class SavedState(NamedTuple):
     """A state and what goes with it."""
