@@ -10,6 +10,8 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
+from importlib import resources
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -17,7 +19,6 @@ from typing import Any
 from fedtailor.core.errors import BadInput
 from fedtailor.core.version import __version__
 from fedtailor.federation.coordinator.federation_file import read_federation
-from fedtailor.federation.deploy import templates
 from fedtailor.federation.deploy.keys import make_certificates, make_node_key
 from fedtailor.federation.deploy.project import FILE, LAST_PORT, NODE_PORT, PORT, STATE, address_of
 from fedtailor.federation.protocol.packet import checked_id
@@ -27,6 +28,7 @@ from fedtailor.results.config import as_toml
 MARK = "FedTailor"  # in the first line of federation.toml: what may be overwritten
 _SITE = re.compile(r"[a-z0-9]([a-z0-9_-]{0,46}[a-z0-9])?")
 _LOOPBACKS = ("127.0.0.1", "::1")
+_TRUST = "--root-certificates ca.crt --auth-supernode-private-key node.key"
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 
 
@@ -126,16 +128,22 @@ def _site_toml(spec: ProjectSpec, number: int) -> str:
     )
 
 
-def _write(path: Path, template: str, **values: Any) -> None:
-    """Writes a template, filled in; a script can be run."""
-    path.write_text(Template(template).substitute(values), encoding="utf-8")
+def _filled(asset: str, **values: Any) -> str:
+    """One of the project's files: `$NAME` is filled in, `$$` is a dollar sign of its own."""
+    text = resources.files(__package__).joinpath("assets", asset).read_text(encoding="utf-8")
+    return Template(text).substitute(values)
+
+
+def _write(path: Path, asset: str, **values: Any) -> None:
+    """Writes a file, filled in; a script can be run."""
+    path.write_text(_filled(asset, **values), encoding="utf-8")
     if path.suffix == ".sh":
         path.chmod(0o755)
 
 
 def _unit(path: Path, spec: ProjectSpec, what: str, folder: str, seconds: int) -> None:
     named = {"unit": path.name, "what": what, "federation": spec.id}
-    _write(path, templates.UNIT, **named, folder=folder, seconds=seconds)
+    _write(path, "unit.service", **named, folder=folder, seconds=seconds)
 
 
 def _write_coordinator(root: Path, spec: ProjectSpec) -> None:
@@ -147,7 +155,7 @@ def _write_coordinator(root: Path, spec: ProjectSpec) -> None:
         make_certificates(here / "certificates", list(dict.fromkeys(hosts)))
         (here / "keys").mkdir()
     insecure = " --insecure" if spec.insecure else ""
-    _write(here / "start.sh", templates.COORDINATOR_SH, federation=spec.id, insecure=insecure)
+    _write(here / "start.sh", "coordinator.sh", federation=spec.id, insecure=insecure)
     unit = here / "fedtailor-coordinator.service"
     _unit(unit, spec, "coordinator", f"/srv/{spec.id}/coordinator", 10)
 
@@ -164,13 +172,15 @@ def _write_site(root: Path, spec: ProjectSpec, number: int) -> None:
     ports = spec.node_ports or [NODE_PORT + i for i in range(len(spec.sites))]
     _write(
         here / "start.sh",
-        templates.SITE_SH,
+        "site.sh",
         site=name,
         federation=spec.id,
         address=address_of(spec.host, spec.port),
-        trust=templates.SITE_INSECURE if spec.insecure else templates.SITE_TRUST,
+        trust="--insecure" if spec.insecure else _TRUST,
         port=ports[number],
     )
+    # A node that comes back within a minute is turned away, since the coordinator still believes in
+    # the old one; `federation/site/node.py` waits that out by itself: the unit restarts the rest.
     _unit(here / f"fedtailor-{name}.service", spec, f"site {name}", f"/srv/{name}", 70)
 
 
@@ -184,24 +194,24 @@ def _write_all(root: Path, spec: ProjectSpec) -> None:
     _write_coordinator(root, spec)
     for number in range(len(spec.sites)):
         _write_site(root, spec, number)
-    service = Template(templates.COMPOSE_SITE)
+    service = partial(_filled, "compose-site.yaml", port=spec.port)
     _write(
         root / "compose.yaml",
-        templates.COMPOSE,
+        "compose.yaml",
         federation=spec.id,
         version=__version__,
         preprocessing=mounted,
         contact=', "--contact", "127.0.0.1"' if ":" in spec.host else "",
         port=spec.port,
-        sites="".join(service.substitute(site=name, port=spec.port) for name in spec.sites),
+        sites="".join(service(site=name) for name in spec.sites).rstrip(),
     )
-    _write(root / "Dockerfile", templates.DOCKERFILE, version=__version__)
+    _write(root / "Dockerfile", "Dockerfile", version=__version__)
     (root / "wheels").mkdir()
     (root / "wheels" / "README").write_text("Wheels for `docker compose build`, if any.\n")
     mode = "**Without TLS and node keys: for trials on one machine only.** "
     _write(
         root / "README.md",
-        templates.README,
+        "readme.md",
         federation=spec.id,
         version=__version__,
         what=(mode if spec.insecure else "") + "Guide: docs/federation.md of FedTailor.",
