@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -204,12 +204,12 @@ class LocalClients:
 
     def _map(
         self,
-        fn: Callable[[ClientContext], Any],
+        fn: Callable[[ClientContext], Found],
         server: Tree,
         chunk: _Chunk,
         turn: Turn,
         part: str = "test",
-    ) -> Any:
+    ) -> Found:
         """`fn` of every client of a chunk, with its state, data and turn."""
         group, store, ids, following = chunk
         here, rows = ids.to(self.device), group.rows(ids)
@@ -223,7 +223,7 @@ class LocalClients:
             ~store.met[rows].to(self.device),
         )
         with torch.no_grad(), self.runner.running():
-            found = MAPPERS[self.engine](fn)(stacked)
+            found: Found = MAPPERS[self.engine](fn)(stacked)
         store.expect(group.rows(following))  # while the device is still at work
         return found
 
@@ -309,8 +309,7 @@ class LocalClients:
                 model, noisy = chunk.group.model(client, choice)
                 return _scores(chunk.group.method, model, client)._replace(noisy=noisy)
 
-            scores: Scores = self._map(one, server, chunk, turn, part)
-            return scores
+            return self._map(one, server, chunk, turn, part)
 
         seen, found = [], []
         for chunk, scores in self._chunks(ids, assess, scoring=True):
@@ -325,9 +324,7 @@ class LocalClients:
         """(ids, models stacked), chunk by chunk; nothing changes."""
 
         def own(chunk: _Chunk) -> Tree:
-            model = lambda client: chunk.group.model(client, choice)[0]
-            found: Tree = self._map(model, server, chunk, turn)
-            return found
+            return self._map(lambda c: chunk.group.model(c, choice)[0], server, chunk, turn)
 
         for chunk, models in self._chunks(ids, own):
             yield chunk.ids, models

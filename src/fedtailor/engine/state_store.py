@@ -81,8 +81,7 @@ class StateStore:
             flat = torch.from_file(str(path), shared=True, size=max(size, 1), dtype=like.dtype)
             return flat[:size].view(shape)
 
-        made: Tree = tree.map(make, self.like)
-        return made
+        return tree.map(make, self.like)
 
     @property
     def rows(self) -> Tree:
