@@ -40,10 +40,8 @@ class ProjectSpec:
     method: str  # that is played
     sites: Sequence[str]  # their names; a site's number is its place here
     settings: Mapping[str, Any] = field(default_factory=dict)  # of a run, those that were given
-    # the method's hyper-parameters that were given
-    options: Mapping[str, Any] = field(default_factory=dict)
-    # entries of `[federation]`, e.g. `deadline`
-    rules: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)  # of the method, likewise
+    rules: Mapping[str, Any] = field(default_factory=dict)  # of `[federation]`, e.g. `deadline`
     host: str = "127.0.0.1"  # name or address at which sites find the coordinator
     port: int = PORT  # of the same
     node_ports: Sequence[int] = ()  # of the sites' nodes, for their own use on their machines

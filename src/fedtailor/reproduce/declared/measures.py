@@ -25,8 +25,7 @@ class Value(NamedTuple):
 class Measure(NamedTuple):
     """A way to read a run."""
 
-    # from result and history; None where the run has no such number
-    read: Callable[[Result, History], Value | None]
+    read: Callable[[Result, History], Value | None]  # None where the run has no such number
     meaning: str  # in words
     unit: str = "%"  # of the number
 

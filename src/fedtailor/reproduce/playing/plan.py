@@ -24,8 +24,7 @@ class ExperimentRuns:
     experiment: Experiment  # as declared
     mark: str  # what differs from the paper; empty where nothing does
     cells: list[tuple[Cell, list[PlannedRun]]]  # those that were asked for, with their runs
-    # why the runs of a cell are left out, by its row and column
-    missing: dict[tuple[str, str], str]
+    missing: dict[tuple[str, str], str]  # why runs are left out, by the cell's row and column
 
 
 @dataclass

@@ -82,10 +82,6 @@ class DataCache:
         self._kept.move_to_end(key)
         return self._kept[key]
 
-    def forget(self) -> None:
-        """Frees them all."""
-        self._kept.clear()
-
 
 def remove_heavy_files(task: PlannedRun) -> None:
     """Removes what no table or report needs."""
