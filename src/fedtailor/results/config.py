@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import tomllib
 import typing
 from collections.abc import Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fedtailor.core.errors import BadInput, unknown
+from fedtailor.core.inputs.settings_file import read_toml
 from fedtailor.core.options import Count, Limit, NonNegative, Option, Share, Whole, option_of
 from fedtailor.results.folder import CONFIG
 from fedtailor.results.objects import MARK, Objects, require
@@ -290,14 +290,7 @@ def make_config(
 
 def read_config(path: Path) -> tuple[str | None, dict[str, Any], dict[str, Any]]:
     """(method, settings, options) from a TOML file, not yet checked."""
-    try:
-        found = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise BadInput(f"config '{path}' does not exist: check the path") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"config '{path}' cannot be read: {error}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise BadInput(f"config '{path}' is not valid TOML: {error}") from None
+    found = read_toml(path, "config")
     known = [*settings(), "method", "options"]
     for name, value in found.items():
         if name not in known:
