@@ -111,7 +111,7 @@ def _groups(seed: int, permuted: bool) -> tuple[np.ndarray, np.ndarray]:
     """Each client's own latent group, and the group of the rows that it is validated on."""
     from fedtailor.partition.latent import latent_clusters
     from fedtailor.results.config import make_config
-    from fedtailor.runs.build import find_source, make_partition
+    from fedtailor.runs.data import find_source, make_partition
 
     config = make_config("local", _latent(seed, permute_targets=permuted), {})
     source = find_source(config)

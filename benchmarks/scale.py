@@ -34,7 +34,7 @@ from fedtailor.engine import ClientData, Cluster, Simulation, draw_cohort
 from fedtailor.engine.memory import peak_memory
 from fedtailor.methods import METHODS
 from fedtailor.models import build
-from fedtailor.runs.build import hardware
+from fedtailor.runs.device import hardware
 
 ROWS, TEST, BATCH = 100, 20, 10
 FORM = Form("image", (1, 8, 8), 10)

@@ -50,7 +50,8 @@ from fedtailor.federation.deploy.project_files import ProjectSpec, write_project
 from fedtailor.federation.protocol.ipc import socket_of, worker_pid
 from fedtailor.results.config import make_config
 from fedtailor.results.storage import load_tensors
-from fedtailor.runs.build import load_run_data, make_method, make_task
+from fedtailor.runs.build import make_method, make_task
+from fedtailor.runs.data import load_run_data
 
 ROUNDS = 100_000  # never reached
 KINDS = ("kill site", "kill worker", "freeze worker")

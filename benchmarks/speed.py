@@ -37,7 +37,7 @@ from fedtailor.engine import ClientData, Simulation
 from fedtailor.engine.loops.runner import use_precision
 from fedtailor.methods import METHODS
 from fedtailor.models import build
-from fedtailor.runs.build import hardware
+from fedtailor.runs.device import hardware
 
 ROWS, VAL, BATCH, LR = 300, 60, 10, 0.005
 GREY, COLOUR = Form("image", (1, 28, 28), 10), Form("image", (3, 32, 32), 10)

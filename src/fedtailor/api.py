@@ -50,7 +50,10 @@ __all__ = [
 MethodLike: TypeAlias = str | Factory | Method
 Begun = Callable[[], None]
 # what `resume` may be given again; columns and size say how data are read
-AGAIN = (*SETTINGS[1:], "label", "client_column", "text_column", "image_size")
+AGAIN = (
+    *SETTINGS[1:], "label", "client_column", "text_column", "image_size", "task", "time_column",
+    "event_column",
+)  # fmt: skip
 
 
 def run(
@@ -163,7 +166,7 @@ def _finish_comparison(
         if folder:
             data = plan.load_data()
             draw_partition(
-                data.partition, data.source.labels, data.source.classes, folder / PARTITION
+                data.partition, data.source.strata, data.source.strata_names, folder / PARTITION
             )
         summary, histories = play_comparison(plan, folder, announce)
         if folder:

@@ -19,6 +19,10 @@ def table_source(age=(1.0, 3.0, np.nan, 100.0), sex=("f", "m", "", "x")):
     return make_source(Table({"age": np.array(age), "sex": np.array(sex)}), "table")
 
 
+def one_row(age, sex):
+    return Table({"age": np.array([age]), "sex": np.array([sex])})
+
+
 TRAIN = np.array([0, 1, 2])
 SOURCES = {
     "table": table_source(),

@@ -11,7 +11,8 @@ import torch
 from fedtailor.core import tree
 from fedtailor.engine import Simulation, draw_cohort
 from fedtailor.results.config import make_config
-from fedtailor.runs.build import RunData, load_run_data, make_method, make_task
+from fedtailor.runs.build import make_method, make_task
+from fedtailor.runs.data import RunData, load_run_data
 
 FEATURES, CLASSES, SIZES = 5, 3, (40, 64, 52)
 SETTINGS = {"model": "mlp", "rounds": 2, "batch": 8, "lr": 0.1, "seed": 3}

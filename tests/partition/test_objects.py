@@ -10,11 +10,11 @@ import pytest
 from fedtailor.core.errors import BadInput
 from fedtailor.partition import Partition, partition_of
 
-DATA = SimpleNamespace(labels=np.arange(40) % 4)
+DATA = SimpleNamespace(strata=np.arange(40) % 4)
 
 
 def halves(source, clients, seed):
-    return np.split(np.arange(len(source.labels)), 2)
+    return np.split(np.arange(len(source.strata)), 2)
 
 
 def test_a_function_says_who_has_which_rows():

@@ -47,6 +47,23 @@ def test_each_client_has_its_own_answer(run: Path) -> None:
     assert all(0.5 < p.probability <= 1 for p in [*north, *south])
 
 
+def test_a_clients_rows_are_scaled_by_its_own_numbers(tmp_path: Path) -> None:
+    """The same disease at two hospitals, of which one measures in other units."""
+    draw = np.random.default_rng(0)
+    rows = ["client,a,label"]
+    for client, unit in (("north", 1.0), ("south", 1000.0)):
+        for i in range(40):
+            a = unit * (10 + draw.normal() / 10 + i % 2)
+            rows.append(f"{client},{a:.4f},{('no', 'yes')[i % 2]}")
+    (tmp_path / "own.csv").write_text("\n".join(rows) + "\n")
+    given = {"rounds": 10, "model": "mlp", "out": tmp_path / "run"}
+    fedtailor.run("fedavg", data=str(tmp_path / "own.csv"), **given)
+    for client, unit in (("north", 1), ("south", 1000)):
+        (tmp_path / "new.csv").write_text(f"a\n{10 * unit}\n{11 * unit}\n")
+        found = fedtailor.predict(tmp_path / "run", client, [tmp_path / "new.csv"])
+        assert [p.label for p in found] == ["no", "yes"], client
+
+
 def test_column_order_and_extra_columns_do_not_matter(run: Path, tmp_path: Path) -> None:
     plain = fedtailor.predict(run, "north", [run.parent / "new.csv"])
     (tmp_path / "new.csv").write_text("note,b,label,a\nx,0,yes,-4\ny,0,yes,4\n")
@@ -65,7 +82,7 @@ def test_predictions_agree_with_the_reported_accuracy(method: str, tmp_path: Pat
     data = table(tmp_path / "own.csv", clients="north south east")
     found = fedtailor.run(method, data=str(data), rounds=2, out=tmp_path / "run", test=0.5)
     from fedtailor.results.config import make_config, read_config
-    from fedtailor.runs.build import lay_out
+    from fedtailor.runs.data import lay_out
 
     name, given, options = read_config(tmp_path / "run" / "config.toml")
     _, _, partition = lay_out(make_config(str(name), given, options))

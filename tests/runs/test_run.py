@@ -24,7 +24,8 @@ from fedtailor.methods import METHODS
 from fedtailor.results.config import make_config, read_config
 from fedtailor.results.folder import file_name, open_folder, sync
 from fedtailor.results.metrics import summarise
-from fedtailor.runs.build import load_run_data, make_method, make_task
+from fedtailor.runs.build import make_method, make_task
+from fedtailor.runs.data import load_run_data
 from tests.runs.runlab import SMALL, history, models, result, table, timeless
 
 

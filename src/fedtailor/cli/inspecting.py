@@ -151,26 +151,29 @@ def partition(
 
     Example: fedtailor partition --data digits --partition pathological:2 --out parts
     """
+    from fedtailor.cli.showing import library_aloud
     from fedtailor.cli.showing import out as console
     from fedtailor.figures.partition import draw_partition
     from fedtailor.partition import save_partition, statistics
     from fedtailor.results.config import make_config
     from fedtailor.results.folder import open_folder, write_atomically
-    from fedtailor.runs.build import lay_out
+    from fedtailor.runs.data import lay_out, say_what_is_learnt
 
     config, source, made = lay_out(make_config("local", given, {}))
-    numbers = statistics(made, source.labels, len(source.classes))
+    with library_aloud():
+        say_what_is_learnt(source)
+    numbers = statistics(made, source.strata, len(source.strata_names))
     if out is not None:
         open_folder(out, overwrite=overwrite, marks=("statistics.json",), what="partition")
         save_partition(made, out / "partition.npz")
         kept = {"made_by": "FedTailor"} | numbers
         write_atomically(out / "statistics.json", as_text.dumps(kept, indent=1) + "\n")
         for kind in ("png", "svg"):
-            draw_partition(made, source.labels, source.classes, out / f"partition.{kind}")
+            draw_partition(made, source.strata, source.strata_names, out / f"partition.{kind}")
     if json:
         _print_json(numbers)
         return
-    console.print(_partition_table(made.names, numbers, source.classes))
+    console.print(_partition_table(made.names, numbers, source.strata_names))
     spread = numbers["samples"]
     console.print(
         f"{config.data}, {made.scheme}: {len(made)} clients, {spread['min']:g} to "

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from rich import box
@@ -46,6 +47,18 @@ class _Aloud(logging.Handler):
             sys.stderr.write(f"fedtailor: {record.getMessage()}\n")
 
 
+@contextmanager
+def library_aloud() -> Iterator[None]:
+    """Within, what the library has to say is shown."""
+    log, handler = logging.getLogger("fedtailor"), _Aloud()
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+
+
 class Live:
     """Progress on stderr: a live bar in a terminal, elsewhere a line now and then."""
 
@@ -61,17 +74,13 @@ class Live:
         )
         self._spoken = 0.0
         self._time = TimeLeft()
-        self._aloud = _Aloud()
 
     def __enter__(self) -> Live:
-        logging.getLogger("fedtailor").addHandler(self._aloud)
-        logging.getLogger("fedtailor").setLevel(logging.INFO)
         if err.is_terminal:
             self._bar.start()
         return self
 
     def __exit__(self, *_: Any) -> None:
-        logging.getLogger("fedtailor").removeHandler(self._aloud)
         if err.is_terminal:
             self._bar.stop()
 

@@ -28,9 +28,10 @@ from fedtailor.datasets.formats.tables import (
     read_raw_table,
     texts,
 )
+from fedtailor.datasets.join import join_parts
 from fedtailor.datasets.known import EMNIST, NEWS, KnownDataset, guessed_emnist
 from fedtailor.datasets.own_files import TEST_FOLDERS, encoded_images
-from fedtailor.datasets.parts import SourcePart, join_parts
+from fedtailor.datasets.parts import SourcePart
 from fedtailor.datasets.source import Raw, Source, kind_of
 from fedtailor.datasets.wording import listed, quoted, reason
 
@@ -73,7 +74,7 @@ def as_source(known: KnownDataset, parts: Sequence[SourcePart], classes: tuple[s
     if not classes and parts[0].labels.dtype.kind != "U":
         # Numbers only: all that can be said is how many classes there are.
         classes = tuple(str(i) for i in range(max(int(p.labels.max()) for p in parts) + 1))
-    return join_parts(known.name, parts, classes)
+    return join_parts(known.name, parts, classes, task="classification")
 
 
 Found = tuple[list[SourcePart], tuple[str, ...]]

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from fedtailor.core.errors import BadInput
-from fedtailor.datasets.encode import Encoder, Numeric
+from fedtailor.datasets.encoding.columns import Numeric
+from fedtailor.datasets.encoding.encoder import Encoder
 from fedtailor.datasets.formats.arrays import raw_of, read_npz
 from fedtailor.datasets.formats.images import EncodedImage, is_image, stacked
 from fedtailor.datasets.formats.tables import RawTable, categories, numbers, read_raw_table, texts

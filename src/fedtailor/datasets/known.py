@@ -94,8 +94,6 @@ SETS: Mapping[str, KnownDataset] = {
     )
 }
 
-KNOWN: tuple[str, ...] = ("digits", *SETS)
-
 
 def guessed_emnist(parts: Sequence[SourcePart]) -> tuple[list[SourcePart], tuple[str, ...]]:
     """EMNIST parts whose file does not say the variant: it is told from the labels' range."""

@@ -13,13 +13,17 @@ from fedtailor.datasets import hub as hugging_face
 from fedtailor.datasets.disk import ENDINGS, find_on_disk
 from fedtailor.datasets.formats.images import check_size, resized
 from fedtailor.datasets.formats.tables import NamedColumns
-from fedtailor.datasets.known import DIGITS, KNOWN, SETS, KnownDataset
+from fedtailor.datasets.hospitals import HOSPITALS
+from fedtailor.datasets.join import join_parts
+from fedtailor.datasets.known import DIGITS, SETS, KnownDataset
+from fedtailor.datasets.labels import checked_task
 from fedtailor.datasets.own_files import load_own
-from fedtailor.datasets.parts import SourcePart, join_parts
+from fedtailor.datasets.parts import SourcePart
 from fedtailor.datasets.source import Source
-from fedtailor.datasets.wording import one_line, quoted
+from fedtailor.datasets.wording import listed, one_line, quoted
 
 FOLDER_VARIABLE = "FEDTAILOR_DATA"
+KNOWN: tuple[str, ...] = ("digits", *SETS, *HOSPITALS)
 
 
 def load(
@@ -31,6 +35,9 @@ def load(
     text: str | None = None,
     image_size: int | None = None,
     hub: bool = False,
+    task: str = "auto",
+    time: str | None = None,
+    event: str | None = None,
 ) -> Source:
     """A known data set, or the user's own data.
 
@@ -42,7 +49,10 @@ def load(
       text: the column whose text is to be classified; other feature columns are then left out.
       image_size: side in pixels that images are resized to; else files of unequal size are
         brought to the size of the first one.
-      hub: fetch a known data set that is not on disk from the Hugging Face hub.
+      hub: fetch a known data set that is not on disk: from the Hugging Face hub, or from its owner.
+      task: `classification`, `regression` or `survival`; `auto` tells it from the labels.
+      time: for survival, the column with the time until the event, or until the row was seen last.
+      event: the column that has 1 where the event came, and 0 where it was not seen.
 
     Example:
       >>> digits = load("digits")
@@ -50,15 +60,18 @@ def load(
       ('image', (1797, 1, 8, 8), 10)
     """
     check_size(image_size)
-    named = NamedColumns(label, client, text)
+    named = NamedColumns(label, client, text, time, event)
+    chosen = checked_task(task)
     # A known name wins over a folder of the same name: `mnist` is never by accident one's own.
     if name in KNOWN:
         named.refuse(f"is for tables of your own, not for '{name}'")
         source = _digits() if name == "digits" else _load_known(name, data_dir, image_size, hub)
+        if chosen not in ("auto", source.task):
+            raise BadInput(f"task is {chosen}, but {name} is for {source.task}: leave it out")
     elif _is_path(name):
         if hub:
             raise BadInput(f"--hub fetches known data sets, not {quoted(name)}: leave it out")
-        source = load_own(Path(name), named, image_size)
+        source = load_own(Path(name), named, image_size, chosen)
     else:
         raise unknown("data set", one_line(name), (*KNOWN, "or a path to your own data"))
     return with_image_size(source, image_size)
@@ -87,14 +100,28 @@ def data_folder(data_dir: Path | None) -> Path:
 
 
 def _load_known(name: str, data_dir: Path | None, image_size: int | None, hub: bool) -> Source:
-    known = SETS[name]
     root = data_folder(data_dir)
+    if name in HOSPITALS:
+        found = HOSPITALS[name].load(root, hub)
+        if found is None:
+            raise _no_hospitals(name, root)
+        return found
+    known = SETS[name]
     source = find_on_disk(known, root, image_size)
     if source is not None:
         return source
     if hub:
         return hugging_face.fetch(known, root)
     raise _not_found(known, root)
+
+
+def _no_hospitals(name: str, root: Path) -> BadInput:
+    wanted = HOSPITALS[name]
+    return BadInput(
+        f"data set '{name}' was not found in {quoted(root)} (looked for "
+        f"{listed(f.name for f in wanted.files)} there and in {wanted.folder}/): set --data-dir or "
+        f"${FOLDER_VARIABLE}, or fetch it from its owner with --hub"
+    )
 
 
 def _not_found(known: KnownDataset, root: Path) -> BadInput:

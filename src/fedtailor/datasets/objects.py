@@ -17,9 +17,11 @@ from fedtailor.datasets.formats.tables import (
     check_header,
     numbered_rows,
 )
+from fedtailor.datasets.join import join_parts
+from fedtailor.datasets.labels import checked_task
 from fedtailor.datasets.load import with_image_size
-from fedtailor.datasets.own_files import table_parts
-from fedtailor.datasets.parts import SourcePart, join_parts
+from fedtailor.datasets.own_files import table_parts, task_of_columns
+from fedtailor.datasets.parts import SourcePart
 from fedtailor.datasets.source import Array, Source
 from fedtailor.datasets.wording import listed, quoted, reason
 
@@ -34,13 +36,17 @@ def source_of(
     client_column: str | None = None,
     text_column: str | None = None,
     image_size: int | None = None,
+    task: str = "auto",
+    time_column: str | None = None,
+    event_column: str | None = None,
 ) -> Source:
     """The same `Source` that files become, from objects in memory.
 
     A mapping's keys are the names of the natural clients. Its values are
 
     - pairs (x, y) of numpy arrays, torch tensors or lists: a table [n, features], images
-      [n, h, w], [n, h, w, c] or [n, c, h, w], or n texts; with n class numbers or class names;
+      [n, h, w], [n, h, w, c] or [n, c, h, w], or n texts; with n class numbers, class names or
+      numbers to learn, or with n pairs of time and event (0 or 1);
     - map-style torch Datasets of (x, y), which are read once, so that random transforms are drawn
       once and for all;
     - or DataFrames with the same columns.
@@ -54,6 +60,10 @@ def source_of(
       client_column: the column of a DataFrame that names the client of each row.
       text_column: the column whose text is to be classified.
       image_size: side in pixels that images are resized to.
+      task: `classification`, `regression` or `survival`; `auto` tells it from the labels.
+      time_column: for survival, the column of DataFrames with the time until the event, or until
+        the row was seen last.
+      event_column: the column that has 1 where the event came, and 0 where it was not seen.
 
     Raises:
       BadInput: the objects are of no such kind, or do not fit together.
@@ -64,10 +74,12 @@ def source_of(
       >>> source.owners, source.classes, source.labels.tolist()
       (('north', 'south'), ('ill', 'well'), [1, 0, 0])
     """
-    columns = NamedColumns(label, client_column, text_column)
+    columns = NamedColumns(label, client_column, text_column, time_column, event_column)
+    chosen = task_of_columns(columns, checked_task(task))
     if _is_frame(data):
-        parts = table_parts([_raw_table(data, "the DataFrame")], columns, [None], image_size)
-        return with_image_size(join_parts(name, parts), image_size)
+        frame = _raw_table(data, "the DataFrame")
+        parts = table_parts([frame], columns, [None], image_size, chosen)
+        return with_image_size(join_parts(name, parts, task=chosen), image_size)
     if not isinstance(data, Mapping):
         raise BadInput(f"data is {_a(data)}: give {FORMS}")
     clients = _named(data)
@@ -78,11 +90,11 @@ def source_of(
                 "are the clients: leave it out"
             )
         tables = [_raw_table(frame, _at(client)) for client, frame in clients.items()]
-        parts = table_parts(tables, columns, list(clients), image_size)
+        parts = table_parts(tables, columns, list(clients), image_size, chosen)
     else:
         columns.refuse("names a column but a mapping to (x, y) has none")
         parts = _array_parts({c: _pair(value, _at(c)) for c, value in clients.items()})
-    return with_image_size(join_parts(name, parts), image_size)
+    return with_image_size(join_parts(name, parts, task=chosen), image_size)
 
 
 def _a(value: object) -> str:

@@ -40,8 +40,11 @@ from fedtailor.datasets.formats.tables import (
     label_names,
     read_raw_table,
     texts,
+    times_and_events,
 )
-from fedtailor.datasets.parts import SourcePart, join_parts, same_columns
+from fedtailor.datasets.join import join_parts
+from fedtailor.datasets.labels import TaskChoice
+from fedtailor.datasets.parts import SourcePart, same_columns
 from fedtailor.datasets.source import Raw, Source
 from fedtailor.datasets.wording import listed, quoted
 
@@ -50,32 +53,61 @@ TABLE_FILES = (*TABLES, ".npz")
 TEST_FOLDERS = ("test", "val", "valid", "validation")
 
 
-def load_own(path: Path, named: NamedColumns, image_size: int | None) -> Source:
+def load_own(
+    path: Path, named: NamedColumns, image_size: int | None, task: TaskChoice = "auto"
+) -> Source:
     """The data at `path`, a file or a folder."""
+    task = task_of_columns(named, task)
     name = path.name or str(path)
     if path.is_dir():
-        return _load_folder(path, name, named, image_size)
+        return _load_folder(path, name, named, image_size, task)
     if not path.exists():
         raise BadInput(f"data {quoted(path)} does not exist: give a file or a folder")
     if path.suffix.lower() == ".npz":
         named.refuse(f"names a column but {quoted(path)} has none")
-        return join_parts(name, npz_parts(path))
+        return join_parts(name, npz_parts(path), task=task)
     if path.suffix.lower() in TABLES:
-        return join_parts(name, table_parts([read_raw_table(path)], named, [None], image_size))
+        parts = table_parts([read_raw_table(path)], named, [None], image_size, task)
+        return join_parts(name, parts, task=task)
     raise BadInput(f"data {quoted(path)} is of no known kind: give {listed(TABLE_FILES)}")
 
 
-def _load_folder(root: Path, name: str, named: NamedColumns, image_size: int | None) -> Source:
+def task_of_columns(named: NamedColumns, task: TaskChoice) -> TaskChoice:
+    """The task that was asked for; who names a time and an event means survival."""
+    if not named.survival or task == "survival":
+        return task
+    if task != "auto":
+        raise BadInput(
+            f"task is {task}, but a time or event column is named: leave those out, or use "
+            "--task survival"
+        )
+    return "survival"
+
+
+def _of_folders(root: Path, task: TaskChoice) -> TaskChoice:
+    """The names of folders are classes, even where they are numbers."""
+    if task not in ("auto", "classification"):
+        raise BadInput(
+            f"task is {task}, but the folders in {quoted(root)} name classes: give a table or an "
+            "npz file with numbers"
+        )
+    return "classification"
+
+
+def _load_folder(
+    root: Path, name: str, named: NamedColumns, image_size: int | None, task: TaskChoice
+) -> Source:
     folders = _folders_only(root)
     if any(is_image(p) for f in folders for p in visible(f)):
         named.refuse(f"names a column but {quoted(root)} has none")
-        return join_parts(name, image_parts([image_folder(root)], image_size))
+        parts = image_parts([image_folder(root)], image_size)
+        return join_parts(name, parts, task=_of_folders(root, task))
     names = {f.name for f in folders}
     if "train" in names and names <= {"train", *TEST_FOLDERS}:
         named.refuse(f"names a column but {quoted(root)} has none")
         ordered = sorted(folders, key=lambda f: f.name != "train")
         split = [image_folder(f, test=f.name != "train") for f in ordered]
-        return join_parts(name, image_parts(split, image_size))
+        return join_parts(name, image_parts(split, image_size), task=_of_folders(root, task))
     if named.client is not None:
         raise BadInput(
             f"--client-column {quoted(named.client)} is not used with {quoted(root)}, "
@@ -84,8 +116,8 @@ def _load_folder(root: Path, name: str, named: NamedColumns, image_size: int | N
     if all(p.is_dir() for f in folders for p in visible(f)):
         named.refuse(f"names a column but {quoted(root)} has none")
         clients = [image_folder(f, owner=f.name) for f in folders]
-        return join_parts(name, image_parts(clients, image_size))
-    return join_parts(name, _client_tables(folders, named, image_size))
+        return join_parts(name, image_parts(clients, image_size), task=_of_folders(root, task))
+    return join_parts(name, _client_tables(folders, named, image_size, task), task=task)
 
 
 def _folders_only(root: Path) -> list[Path]:
@@ -106,7 +138,7 @@ def _folders_only(root: Path) -> list[Path]:
 
 
 def _client_tables(
-    folders: Sequence[Path], named: NamedColumns, image_size: int | None
+    folders: Sequence[Path], named: NamedColumns, image_size: int | None, task: TaskChoice
 ) -> list[SourcePart]:
     files = [_one_table(folder) for folder in folders]
     endings = sorted({f.suffix.lower() for f in files})
@@ -124,7 +156,7 @@ def _client_tables(
             for file, owner in zip(files, owners, strict=True)
             for p in npz_parts(file)
         ]
-    return table_parts([read_raw_table(f) for f in files], named, owners, image_size)
+    return table_parts([read_raw_table(f) for f in files], named, owners, image_size, task)
 
 
 def _one_table(folder: Path) -> Path:
@@ -144,12 +176,13 @@ def table_parts(
     named: NamedColumns,
     owners: Sequence[str | None],
     image_size: int | None,
+    task: TaskChoice = "auto",
 ) -> list[SourcePart]:
     """The rows of each table; an owner of None means that a column may name the clients.
 
     Where folders name the clients, a column with a client's usual name is left out.
     """
-    roles = column_roles(tables[0], named)
+    roles = column_roles(tables[0], named, task == "survival")
     for table in tables[1:]:
         first = tables[0]
         same_columns(tuple(first.columns), tuple(table.columns), first.where, table.where)
@@ -160,8 +193,13 @@ def table_parts(
             names = [owner] * len(table)
         else:
             names = client_names(table, roles.client) if roles.client else []
-        labels = label_names(table, roles.label)
-        parts.append(SourcePart(raw, labels, table.where, owners=names))
+        if len(roles.labels) == 2:
+            labels = times_and_events(table, *roles.labels)
+        else:
+            labels = label_names(table, roles.labels[0])
+        parts.append(
+            SourcePart(raw, labels, table.where, False, names, table.places, label=roles.labels[0])
+        )
     return parts
 
 

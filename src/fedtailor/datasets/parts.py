@@ -1,4 +1,4 @@
-"""Parts of a data set (a split, a client's file) and how they become one `Source`."""
+"""Parts of a data set: a split, a client's file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedtailor.core.errors import BadInput
-from fedtailor.datasets.source import Array, Labels, Raw, Source, Table, kind_of
+from fedtailor.datasets.source import Array, Labels, Raw, Table, kind_of
 from fedtailor.datasets.wording import listed, quoted
 
 
@@ -19,10 +19,13 @@ class SourcePart:
 
     Attributes:
       raw: the examples.
-      labels: one per example: class numbers (int64) or class names (unicode).
+      labels: one per example, as they were found: names or numbers as text (unicode), numbers
+        (int64, float64), or times and events (float64 [n, 2]).
       where: the file or folder that messages about these rows name.
       test: whether the data set's own test split holds these rows.
       owners: the client of each row; empty when unknown.
+      places: what messages call each row, e.g. "line 3"; empty: "row 2".
+      label: what the labels are called; empty where they have no name.
     """
 
     raw: Raw
@@ -30,6 +33,8 @@ class SourcePart:
     where: str
     test: bool = False
     owners: Sequence[str] = ()
+    places: Sequence[str] = ()
+    label: str = ""
 
     def __post_init__(self) -> None:
         if len(self.raw) != len(self.labels):
@@ -40,6 +45,14 @@ class SourcePart:
         if not len(self.raw):
             raise BadInput(f"{self.where} holds no examples: remove it or fill it")
 
+    def place(self, row: int) -> str:
+        """Where a row stands, for messages."""
+        return f"{self.where} {self.places[row] if self.places else f'row {row + 1}'}"
+
+    def with_labels(self, labels: Array) -> SourcePart:
+        """The part with other labels."""
+        return replace(self, labels=labels)
+
 
 def sorted_names(names: Iterable[str]) -> tuple[str, ...]:
     """Sorted, by number when all names are whole numbers (so that 10 follows 9)."""
@@ -47,37 +60,6 @@ def sorted_names(names: Iterable[str]) -> tuple[str, ...]:
     if all(re.fullmatch(r"-?\d{1,18}", n) for n in distinct):
         return tuple(sorted(distinct, key=lambda n: (int(n), n)))
     return tuple(sorted(distinct))
-
-
-def join_parts(name: str, parts: Sequence[SourcePart], classes: tuple[str, ...] = ()) -> Source:
-    """One source from all parts; the class set is the union of what the parts hold.
-
-    `classes` fixes the class names and their order where the data set is known.
-    """
-    if not classes:
-        parts = [_with_named_labels(p) for p in parts]
-        classes = sorted_names(str(c) for p in parts for c in np.unique(p.labels))
-    labels = [class_numbers(p, classes) for p in parts]
-    owners = sorted_names(o for p in parts for o in p.owners)
-    place = {owner: i for i, owner in enumerate(owners)}
-    owner = [i for p in parts for i in ([place[o] for o in p.owners] or [-1] * len(p.labels))]
-    return Source(
-        name=name,
-        kind=kind_of(parts[0].raw),
-        raw=_joined(parts),
-        labels=np.concatenate(labels),
-        classes=classes,
-        official_test=np.concatenate([np.full(len(p.labels), p.test) for p in parts]),
-        owners=owners,
-        owner=np.array(owner, dtype=np.int64),
-    )
-
-
-def _with_named_labels(part: SourcePart) -> SourcePart:
-    if part.labels.dtype.kind == "U":
-        return part
-    _refuse(part, part.labels < 0, "whole numbers from 0, one for every row")
-    return replace(part, labels=part.labels.astype(str))
 
 
 def class_numbers(part: SourcePart, classes: tuple[str, ...]) -> Labels:
@@ -88,23 +70,25 @@ def class_numbers(part: SourcePart, classes: tuple[str, ...]) -> Labels:
         numbers = np.array([place.get(str(n), -1) for n in names], dtype=np.int64)[inverse]
         if set(map(str, names)) <= {str(i) for i in range(len(classes))} - set(classes):
             numbers = part.labels.astype(np.int64)  # class numbers that were read from text
-        _refuse(part, numbers < 0, f"one of: {listed(classes)}")
+        refuse_rows(part, numbers < 0, f"one of: {listed(classes)}")
         return numbers.astype(np.int64)
-    outside = (part.labels < 0) | (part.labels >= len(classes))
-    _refuse(part, outside, f"a number in 0..{len(classes) - 1}")
+    outside = (part.labels < 0) | (part.labels >= len(classes)) | (np.mod(part.labels, 1) != 0)
+    refuse_rows(part, outside, f"a number in 0..{len(classes) - 1}")
     return part.labels.astype(np.int64)
 
 
-def _refuse(part: SourcePart, wrong: Array, cure: str) -> None:
+def refuse_rows(part: SourcePart, wrong: Array, cure: str) -> None:
+    """Raise `BadInput` if the label of any row is marked as wrong."""
     rows = np.flatnonzero(wrong)
     if len(rows):
+        label = part.labels[rows[0]]
         raise BadInput(
-            f"{part.where}: label {quoted(part.labels[rows[0]])} of row {rows[0] + 1} "
-            f"is out of range: use {cure}"
+            f"{part.place(int(rows[0]))}: label {quoted(label)} is out of range: use {cure}"
         )
 
 
-def _joined(parts: Sequence[SourcePart]) -> Raw:
+def joined_raws(parts: Sequence[SourcePart]) -> Raw:
+    """All parts' examples as one."""
     first = parts[0]
     for part in parts[1:]:
         if kind_of(part.raw) != kind_of(first.raw):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -11,11 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtailor.core.errors import BadInput
-from fedtailor.core.form import Kind
+from fedtailor.core.form import Kind, TaskKind
 from fedtailor.datasets.wording import one_line, quoted
 
 Array: TypeAlias = NDArray[Any]
 Labels: TypeAlias = NDArray[np.int64]
+BINS = 10  # at most, that rows are told apart by where the label is a number
+EVENTS = ("no event", "event")
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,21 +89,28 @@ class Source:
       name: what messages and reports call it.
       kind: `image`, `table` or `text`.
       raw: uint8 [n, c, h, w], a `Table`, or a tuple of str.
-      labels: int64 [n] in 0..len(classes)-1.
-      classes: the class names.
+      labels: classification: int64 [n] in 0..len(classes)-1; regression: float64 [n] in the
+        label's own unit; survival: float64 [n, 2], time and whether the event was seen (0 or 1).
+      classes: the class names; empty unless classes are learnt.
       official_test: True where the data set's own test split had the row.
       owners: names of the natural clients; empty when there are none.
       owner: int64 [n], the number of each row's natural client; all -1 when there are none.
+      task: what is learnt: `classification`, `regression` or `survival`.
+      label: what the label is called, where it has a name.
+      decided: one line that says what the labels were taken for, where nobody had said it.
     """
 
     name: str
     kind: Kind
     raw: Raw
-    labels: Labels
+    labels: Array
     classes: tuple[str, ...]
     official_test: NDArray[np.bool_]
     owners: tuple[str, ...]
     owner: Labels
+    task: TaskKind = "classification"
+    label: str = ""
+    decided: str = ""
 
     def __post_init__(self) -> None:
         self.check()
@@ -121,24 +132,61 @@ class Source:
         self._check_labels(name)
         self._check_owners(name)
 
+    @cached_property
+    def strata(self) -> Labels:
+        """What rows are dealt out by: class, tenth of the label's range by rank, or event."""
+        if self.task == "classification":
+            return self.labels
+        if self.task == "survival":
+            return self.labels[:, 1].astype(np.int64)
+        return np.searchsorted(self._edges, self.labels, side="right").astype(np.int64)
+
+    @property
+    def strata_names(self) -> tuple[str, ...]:
+        """A name for each number in `strata`."""
+        if self.task == "classification":
+            return self.classes
+        if self.task == "survival":
+            return EVENTS
+        edges = [f"{edge:.4g}" for edge in self._edges]
+        between = [f"{low} to {high}" for low, high in pairwise(edges)]
+        return (f"below {edges[0]}", *between, f"from {edges[-1]}")
+
+    @cached_property
+    def _edges(self) -> Array:
+        """Where one bin of a regression's labels ends and the next begins; no bin is empty."""
+        least = self.labels.min()
+        inner = np.quantile(self.labels, np.arange(1, BINS) / BINS, method="inverted_cdf")
+        inner = inner[inner > least]
+        # where nearly all rows have the least value, it is told apart from all others
+        return (
+            np.unique(inner) if len(inner) else self.labels[self.labels > least].min(keepdims=True)
+        )
+
     def _check_lengths(self, name: str) -> None:
         if not len(self.raw):
             raise BadInput(f"data '{name}' holds no examples: give at least one per class")
+        count = len(self.raw)
         columns = {
-            "labels": (self.labels, np.int64),
-            "official_test": (self.official_test, np.bool_),
-            "owner": (self.owner, np.int64),
+            "labels": (self.labels, *_LABELS[self.task]),
+            "official_test": (self.official_test, np.bool_, ()),
+            "owner": (self.owner, np.int64, ()),
         }
-        for what, (values, kind) in columns.items():
-            if values.shape != (len(self.raw),):
+        for what, (values, kind, each) in columns.items():
+            if values.shape != (count, *each):
                 raise BadInput(
-                    f"data '{name}' has {len(self.raw)} examples but {what} of shape "
+                    f"data '{name}' has {count} examples but {what} of shape "
                     f"{values.shape}: give one per example"
                 )
             if values.dtype != kind:
                 raise BadInput(f"data '{name}' has {what} of {values.dtype}: give {kind.__name__}")
 
     def _check_labels(self, name: str) -> None:
+        if self.task != "classification":
+            check_numbers(self.labels, self.task, f"data '{name}'")
+            if self.classes:
+                raise BadInput(f"data '{name}' has class names but no classes: leave them out")
+            return
         if len(set(self.classes)) != len(self.classes):
             raise BadInput(f"data '{name}' names a class twice: make the class names differ")
         outside = np.flatnonzero((self.labels < 0) | (self.labels >= len(self.classes)))
@@ -164,3 +212,36 @@ class Source:
                 f"data '{name}' has owner {self.owner[outside[0]]} at row {outside[0] + 1}: "
                 f"owners must lie in {low}..{high}"
             )
+
+
+# Of each task: the labels' type, and the shape of one.
+_LABELS: Mapping[TaskKind, tuple[type, tuple[int, ...]]] = {
+    "classification": (np.int64, ()),
+    "regression": (np.float64, ()),
+    "survival": (np.float64, (2,)),
+}
+
+
+def check_numbers(labels: Array, task: TaskKind, where: str) -> None:
+    """Raise `BadInput` unless a regression or a survival analysis can learn from the labels."""
+    if not np.isfinite(labels).all():
+        row = int(np.argwhere(~np.isfinite(labels))[0][0])
+        raise BadInput(f"{where} has a label that is no finite number (row {row + 1}): mend it")
+    if task == "regression":
+        if labels.min() == labels.max():
+            raise BadInput(f"{where} has only the label {labels[0]:g}: there must be at least 2")
+        return
+    time, event = labels[:, 0], labels[:, 1]
+    if (time < 0).any():
+        row = int(np.flatnonzero(time < 0)[0])
+        raise BadInput(
+            f"{where} has the time {time[row]:g} (row {row + 1}): times must not be negative"
+        )
+    odd = np.flatnonzero((event != 0) & (event != 1))
+    if len(odd):
+        raise BadInput(
+            f"{where} has the event {event[odd[0]]:g} (row {odd[0] + 1}): "
+            "use 1 where it was seen and 0 where it was not"
+        )
+    if not event.any():
+        raise BadInput(f"{where} has no event: survival cannot be learnt unless some were seen")

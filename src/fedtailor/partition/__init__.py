@@ -12,6 +12,7 @@ from fedtailor.partition.parts import (
     hold_out,
     numbered_clients,
     permute_targets,
+    split_again,
     split_rows,
 )
 from fedtailor.partition.recipes import (
@@ -52,6 +53,7 @@ __all__ = [
     "ring",
     "save_partition",
     "shards",
+    "split_again",
     "split_rows",
     "statistics",
 ]

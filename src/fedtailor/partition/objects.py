@@ -10,14 +10,14 @@ import numpy.typing as npt
 
 from fedtailor.core.errors import BadInput
 from fedtailor.partition.draws import Array, Rows
-from fedtailor.partition.parts import Partition, numbered_clients, split_rows
+from fedtailor.partition.parts import Partition, numbered_clients, split_again, split_rows
 
 
 class Labelled(Protocol):
-    """Data with a class number for every row, such as a `Source`."""
+    """Data with a number for every row that says what it is like, such as a `Source`."""
 
     @property
-    def labels(self) -> npt.NDArray[np.int64]: ...
+    def strata(self) -> npt.NDArray[np.int64]: ...
 
 
 Data = TypeVar("Data", bound=Labelled)
@@ -33,6 +33,7 @@ def partition_of(
     test: float = 0.25,
     val: float = 0.2,
     official_test: npt.NDArray[np.bool_] | None = None,
+    split_seed: int = 0,
 ) -> Partition:
     """Who has which rows, as an object says it.
 
@@ -46,6 +47,7 @@ def partition_of(
       test: share of a client's rows for testing.
       val: share of the other rows for validation; 0 for none.
       official_test: marks the rows of an official test split, which are then for testing.
+      split_seed: if not 0, another cut of each client's rows.
 
     Raises:
       BadInput: the partition does not fit the data.
@@ -53,17 +55,17 @@ def partition_of(
     Example:
       >>> from types import SimpleNamespace
       >>> def by_class(source, clients, seed):
-      ...     return [np.flatnonzero(source.labels % clients == i) for i in range(clients)]
-      >>> data = SimpleNamespace(labels=np.arange(40) % 4)
+      ...     return [np.flatnonzero(source.strata % clients == i) for i in range(clients)]
+      >>> data = SimpleNamespace(strata=np.arange(40) % 4)
       >>> parts = partition_of(by_class, data, clients=2)
       >>> parts.names, parts.scheme, [len(rows) for rows in parts.train]
       (('client-0', 'client-1'), 'by_class', [12, 12])
     """
-    rows = len(source.labels)
+    rows = len(source.strata)
     if isinstance(partition, Partition):
         _check_count(len(partition), clients, "partition")
         partition.check(rows, "partition")
-        return partition
+        return split_again(partition, split_seed=split_seed)
     if not callable(partition):
         raise BadInput(
             f"partition is of type {type(partition).__name__}: give a name, a Partition or a "
@@ -83,13 +85,14 @@ def partition_of(
     _refuse_two_owners(owned, names, where)
     return split_rows(
         owned,
-        source.labels,
+        source.strata,
         names,
         test=test,
         val=val,
         seed=seed,
         scheme=scheme,
         official_test=official_test,
+        split_seed=split_seed,
     )
 
 

@@ -82,6 +82,7 @@ def split_rows(
     seed: int,
     scheme: str,
     official_test: npt.NDArray[np.bool_] | None = None,
+    split_seed: int = 0,
 ) -> Partition:
     """Cuts every client's rows at random into train, val and test.
 
@@ -91,6 +92,7 @@ def split_rows(
       test: share of a client's rows for testing; without meaning if `official_test` is given.
       val: share of the other rows for validation; 0 for none.
       official_test: marks the rows of an official test split: exactly these are for testing.
+      split_seed: another one draws another cut of the same rows.
 
     Raises:
       BadInput: a client would have no row to train on, to test with or, unless `val` is 0, to
@@ -122,7 +124,7 @@ def split_rows(
         rows = np.sort(np.asarray(given, np.int64))
         if rows.size and not 0 <= rows[0] <= rows[-1] < len(labels):
             raise BadInput(f"client '{name}' has rows outside 0..{len(labels) - 1}: use data rows")
-        shuffled = draws(seed, "split", client).permutation(rows)
+        shuffled = _cut_draws(seed, split_seed, client).permutation(rows)
         if official_test is None:
             at = _part(test, rows.size, keep=2 if val else 1)
             tested, rest = shuffled[:at], shuffled[at:]
@@ -142,6 +144,34 @@ def split_rows(
         cuts.append(sorted_rows(parts))
     train, validation, testing = zip(*cuts, strict=True)
     return Partition(tuple(names), train, validation, testing, scheme, int(seed))
+
+
+def _cut_draws(seed: int, split_seed: int, client: int) -> np.random.Generator:
+    again = ("again", split_seed) if split_seed else ()
+    return draws(seed, "split", client, *again)
+
+
+def split_again(partition: Partition, *, split_seed: int) -> Partition:
+    """The same clients with the same rows; which of them train, validate and test is drawn anew.
+
+    Every part of every client stays as large as it was. A `split_seed` of 0 changes nothing.
+
+    Example:
+      >>> rows = (np.arange(4),), (np.array([4]),), (np.array([5, 6]),)
+      >>> again = split_again(Partition(("ann",), *rows, scheme="own", seed=0), split_seed=1)
+      >>> again.rows(0).tolist(), [len(p[0]) for p in (again.train, again.val, again.test)]
+      ([0, 1, 2, 3, 4, 5, 6], [4, 1, 2])
+    """
+    if not split_seed:
+        return partition
+    cuts = []
+    for client in range(len(partition)):
+        sizes = [getattr(partition, part)[client].size for part in PARTS]
+        rng = _cut_draws(partition.seed, split_seed, client)
+        shuffled = rng.permutation(partition.rows(client))
+        cuts.append(sorted_rows(np.split(shuffled, np.cumsum(sizes)[:-1])))
+    train, val, test = zip(*cuts, strict=True)
+    return replace(partition, train=train, val=val, test=test)
 
 
 def _cure(scheme: str, spared: bool) -> str:

@@ -32,7 +32,15 @@ MERE_PLACE = frozenset(
 )
 
 
-SINCE_0_1 = {"schedule": "constant", "loss": "cross-entropy", "metrics": ""}  # with defaults
+SINCE_0_1 = {  # with defaults
+    "schedule": "constant",
+    "loss": "cross-entropy",
+    "metrics": "",
+    "task": "auto",
+    "time_column": "",
+    "event_column": "",
+    "split_seed": 0,
+}
 
 
 def _says(default: Any, panel: str, meaning: str, typed: bool = True) -> Any:
@@ -49,13 +57,25 @@ class Config:
     data_dir: str = _says(
         "", "Data", "where known data sets lie (else $FEDTAILOR_DATA, else ./data)"
     )
-    hub: bool = _says(False, "Data", "fetch a missing data set from the Hugging Face hub")
+    hub: bool = _says(
+        False, "Data", "fetch a missing data set from the Hugging Face hub or its owner"
+    )
+    task: Literal["auto", "classification", "regression", "survival"] = _says(
+        "auto", "Data", "what is learnt: a class, a number, or a time until an event"
+    )
     label: str = _says("", "Data", "your table's label column")
+    time_column: str = _says("", "Data", "your table's column of times, for survival")
+    event_column: str = _says(
+        "", "Data", "your table's column that has 1 where the event came, 0 where it was not seen"
+    )
     client_column: str = _says("", "Data", "your table's column that names the client of a row")
     text_column: str = _says("", "Data", "your table's text column")
     image_size: Whole = _says(0, "Data", "resize images to this side; 0 keeps their size")
-    normalise: Literal["auto", "pooled", "none"] = _says(
-        "auto", "Data", "scale a table's numeric columns by their training rows"
+    normalise: Literal["auto", "own", "pooled", "federated", "none"] = _says(
+        "auto",
+        "Data",
+        "whose training rows scale numbers: the client's own (auto), all clients' rows pooled, "
+        "all clients' sums, or nobody's",
     )
     augment: Literal["none", "crop-flip"] = _says(
         "none", "Data", "change training images at random while training"
@@ -70,6 +90,9 @@ class Config:
     )
     partition_file: str = _says("", "Clients", "take a partition saved earlier instead")
     partition_seed: Seed = _says(0, "Clients", "random seed of the partition, apart from --seed")
+    split_seed: Seed = _says(
+        0, "Clients", "if not 0: draws train, val and test anew; who has which rows stays"
+    )
     min_samples: Count = _says(20, "Clients", "least rows of a client (dirichlet)")
     test: Share = _says(0.25, "Clients", "share of a client's rows for testing")
     val: Share = _says(0.2, "Clients", "share of the other rows for validation")

@@ -139,6 +139,9 @@ def _rows(data: Any, settings: dict[str, Any]) -> Source:
         client_column=settings.get("client_column") or None,
         text_column=settings.get("text_column") or None,
         image_size=settings.get("image_size") or None,
+        task=settings.get("task") or "auto",
+        time_column=settings.get("time_column") or None,
+        event_column=settings.get("event_column") or None,
     )
 
 

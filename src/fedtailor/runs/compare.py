@@ -21,7 +21,8 @@ from fedtailor.results.numbers import mean_and_std
 from fedtailor.results.objects import Objects
 from fedtailor.results.storage import READABLE_VERSIONS
 from fedtailor.results.verdict import YARDSTICK, verdict
-from fedtailor.runs.build import RunData, load_run_data, make_method, make_task
+from fedtailor.runs.build import make_method, make_task
+from fedtailor.runs.data import RunData, load_run_data
 from fedtailor.runs.prepared import Line
 from fedtailor.runs.resume import resume_run
 from fedtailor.runs.run import Watcher, run_config

@@ -16,7 +16,8 @@ from fedtailor.results import folder as files
 from fedtailor.results.collect import read_finished_run
 from fedtailor.results.config import config_of
 from fedtailor.results.storage import load_tensors, read_checkpoint
-from fedtailor.runs.build import RunData, load_run_data, make_players
+from fedtailor.runs.build import make_players
+from fedtailor.runs.data import RunData, load_run_data
 from fedtailor.runs.saved_models import read_general
 
 

@@ -66,7 +66,7 @@ def open_model(
         raise unknown(f"client of '{folder}':", client, sorted(result["per_client"]))
     network = result["networks"].get(client, config.model)
     path = model_file(folder, client)
-    return config, encoder, network, tree.unflatten(load_tensors(path))
+    return config, encoder.of_client(client), network, tree.unflatten(load_tensors(path))
 
 
 def predict(

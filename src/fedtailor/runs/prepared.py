@@ -17,7 +17,8 @@ from fedtailor.core.training import Recipe
 from fedtailor.engine import Cluster, Scores, Simulation
 from fedtailor.engine.loops.runner import LoopMode, Workload, choose_loop_mode
 from fedtailor.results.config import Config
-from fedtailor.runs.build import RunData, load_run_data, make_players, players_on
+from fedtailor.runs.build import make_players, players_on
+from fedtailor.runs.data import RunData, load_run_data
 from fedtailor.runs.schedule import arrivals, networks
 
 Line = dict[str, Any]  # of a run's history

@@ -18,7 +18,7 @@ from fedtailor.engine.memory import peak_memory
 from fedtailor.methods.describe import page
 from fedtailor.results.confusion import TestOutputs
 from fedtailor.results.metrics import accuracies, best_round, summarise
-from fedtailor.runs.build import hardware
+from fedtailor.runs.device import hardware
 from fedtailor.runs.prepared import PreparedRun
 
 

@@ -20,7 +20,7 @@ from fedtailor.results.confusion import Confusion
 from fedtailor.results.lock import lock_folder
 from fedtailor.results.status import noted
 from fedtailor.results.storage import save_checkpoint, save_tensors
-from fedtailor.runs.build import RunData
+from fedtailor.runs.data import RunData
 from fedtailor.runs.interruption import ctrl_c
 from fedtailor.runs.prepared import Line, PreparedRun
 from fedtailor.runs.result import client_table, facts_of, per_client, result_of, summary

@@ -14,7 +14,7 @@ from fedtailor.federation.site.local_data import load_local_data
 from fedtailor.federation.site.settings import read_settings
 from fedtailor.federation.site.site import Refused, Site
 from fedtailor.results.config import make_config
-from fedtailor.runs.build import load_run_data
+from fedtailor.runs.data import load_run_data
 from tests.federation.trial import Trial, toml
 
 

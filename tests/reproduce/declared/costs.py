@@ -11,7 +11,7 @@ from fedtailor.core.form import Form
 from fedtailor.models import build
 from fedtailor.partition import parse_partition
 from fedtailor.results.config import Config
-from fedtailor.runs.build import DEFAULT_CLIENTS, DEFAULT_MODELS
+from fedtailor.runs.data import DEFAULT_CLIENTS, DEFAULT_MODELS
 
 COUNTED = 2  # examples: a normalisation without statistics of its own takes no single one
 TRAINING = 3  # a step costs about three times its forward pass

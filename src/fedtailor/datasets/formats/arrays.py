@@ -86,12 +86,14 @@ def _part(
 
 
 def label_array(y: Array, where: str) -> Array:
-    """Class numbers (int64) or class names (unicode), one per example."""
+    """One label per example: a name (unicode) or a number; or a time and an event [n, 2]."""
     if y.ndim == 2 and y.shape[1] == 1:
         y = y[:, 0]
-    if y.ndim != 1 or y.dtype.kind not in "iufbU":
+    pairs = y.ndim == 2 and y.shape[1] == 2 and y.dtype.kind != "U"
+    if (y.ndim != 1 and not pairs) or y.dtype.kind not in "iufbU":
         raise BadInput(
-            f"{where} has shape {y.shape} of {y.dtype}: give one class number or name per example"
+            f"{where} has shape {y.shape} of {y.dtype}: give one class number, class name or "
+            "number per example, or its time and event"
         )
     if y.dtype.kind == "U":
         unnamed = np.flatnonzero(np.char.strip(y) == "")
@@ -99,13 +101,14 @@ def label_array(y: Array, where: str) -> Array:
             raise BadInput(f"{where} row {unnamed[0] + 1} has no label: label or remove it")
         return np.char.strip(y)
     if y.dtype.kind == "f":
-        wrong = np.flatnonzero(~(np.mod(y, 1) == 0))
+        wrong = np.argwhere(~np.isfinite(y))
         if len(wrong):
             raise BadInput(
-                f"{where} row {wrong[0] + 1} is {y[wrong[0]]}, not a class: "
-                "give whole numbers or class names for every row"
+                f"{where} row {wrong[0][0] + 1} is {y[tuple(wrong[0])]}: "
+                "give a finite number for every row"
             )
-    return y.astype(np.int64)
+    measured = pairs or (y.dtype.kind == "f" and (np.mod(y, 1) != 0).any())
+    return y.astype(np.float64 if measured else np.int64)
 
 
 def _owner_names(client: Array, path: Path, key: str) -> tuple[str, ...]:

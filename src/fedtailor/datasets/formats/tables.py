@@ -223,42 +223,47 @@ def _refuse_infinite(array: Array, name: str, table: RawTable) -> None:
 
 
 def label_names(table: RawTable, column: str) -> Array:
-    """The class name of each row; an empty, fractional or negative label is an error."""
-    cells = table.columns[column]
-    names = []
-    for row, cell in enumerate(cells):
-        text = _plain(cell)
+    """The label of each row as text, from which a number can be read again; none is missing."""
+    names = [plain(cell) for cell in table.columns[column]]
+    for row, text in enumerate(names):
         if is_missing(text):
             raise BadInput(
                 f"{table.at(row)} has no label in column {quoted(column)}: label or remove it"
             )
-        if re.fullmatch(r"[-+]?\d*\.\d+(e[-+]?\d+)?", text, re.IGNORECASE):
-            raise BadInput(
-                f"{table.at(row)} has label {quoted(text)} in column {quoted(column)}: "
-                "give class names or whole numbers, not measurements"
-            )
-        if re.fullmatch(r"-\d+", text):
-            raise BadInput(
-                f"{table.at(row)} has label {quoted(text)} in column {quoted(column)}, which is "
-                "out of range: count classes from 0"
-            )
-        names.append(text)
     return np.array(names, dtype=np.str_)
+
+
+def times_and_events(table: RawTable, time: str, event: str) -> Array:
+    """Two numbers of each row, [n, 2]: how long it was seen, and whether the event came."""
+    found = []
+    for column in (time, event):
+        names = label_names(table, column)
+        values = numbers([str(n) for n in names])
+        if isinstance(values, int):
+            wanted = "use 0 and 1" if column == event else "give numbers"
+            raise BadInput(
+                f"{table.at(values)} column {quoted(column)} is {quoted(names[values])}: {wanted}"
+            )
+        found.append(values)
+    return np.stack(found, axis=1)
 
 
 def client_names(table: RawTable, column: str) -> list[str]:
     """The client of each row; none may be missing."""
-    names = [_plain(cell) for cell in table.columns[column]]
+    names = [plain(cell) for cell in table.columns[column]]
     for row, name in enumerate(names):
         if not name or name == "nan":
             raise BadInput(f"{table.at(row)} has no client in column {quoted(column)}: name it")
     return names
 
 
-def _plain(cell: object) -> str:
+def plain(cell: object) -> str:
     """A cell as a name: 3.0 and '3.0' are both '3'."""
     text = repr(float(cell)) if isinstance(cell, float | np.floating) else str(cell).strip()
     return re.sub(r"^(-?\d+)\.0*$", r"\1", text)
+
+
+FLAGS = ("--label", "--client-column", "--text-column", "--time-column", "--event-column")
 
 
 class NamedColumns(NamedTuple):
@@ -267,48 +272,64 @@ class NamedColumns(NamedTuple):
     label: str | None = None
     client: str | None = None
     text: str | None = None
+    time: str | None = None
+    event: str | None = None
 
     def refuse(self, why: str) -> None:
         """Raise `BadInput` if a column was named: these data have none."""
-        for flag, name in zip(("--label", "--client-column", "--text-column"), self, strict=True):
+        for flag, name in zip(FLAGS, self, strict=True):
             if name is not None:
                 raise BadInput(f"{flag} {quoted(name)} {why}: leave it out")
 
+    @property
+    def survival(self) -> bool:
+        """Whether a time or an event was named."""
+        return self.time is not None or self.event is not None
+
 
 class ColumnRoles(NamedTuple):
-    """Which column is what; `text` is None where the features make a table."""
+    """Which column is what; `text` is None where the features make a table.
 
-    label: str
+    Attributes:
+      labels: the label, or time and event.
+    """
+
+    labels: tuple[str, ...]
     client: str | None
     text: str | None
     features: tuple[str, ...]
 
 
-def column_roles(table: RawTable, named: NamedColumns) -> ColumnRoles:
+def column_roles(table: RawTable, named: NamedColumns, survival: bool = False) -> ColumnRoles:
     """Settle the columns: as named by the user, else by their usual names."""
     names = tuple(table.columns)
     for name in named:
         if name is not None and name not in names:
             raise unknown(f"column in {table.where}", one_line(name), map(one_line, names))
-    label = named.label or _usual_label(names, table.where, named)
+    labels: tuple[str, ...]
+    if survival:
+        labels = _time_and_event(names, table.where, named)
+    else:
+        labels = (named.label or _usual_label(names, table.where, named),)
     client = named.client
     if client is None:
-        usual = [n for n in names if n.lower() in CLIENT_NAMES and n not in (label, named.text)]
+        taken = (*labels, named.text)
+        usual = [n for n in names if n.lower() in CLIENT_NAMES and n not in taken]
         client = usual[0] if len(usual) == 1 else None
-    features = tuple(n for n in names if n not in (label, client))
-    if len({label, client, named.text} - {None}) < 1 + (client is not None) + (
-        named.text is not None
-    ):
+    features = tuple(n for n in names if n not in (*labels, client))
+    roles = [name for name in (*labels, client, named.text) if name is not None]
+    if len(set(roles)) < len(roles):
+        twice = next(name for name in roles if roles.count(name) > 1)
         raise BadInput(
-            f"{table.where}: one column cannot be label {quoted(label)}, client "
-            f"{quoted(client)} and text {quoted(named.text)} at once: name different columns"
+            f"{table.where}: column {quoted(twice)} cannot be two of label, time, event, client "
+            "and text at once: name different columns"
         )
     if not features:
         raise BadInput(f"{table.where} has only the columns {listed(names)}: add a feature column")
     text = named.text
     if text is None and len(features) == 1 and features[0].lower() == "text":
         text = features[0]
-    return ColumnRoles(label, client, text, features)
+    return ColumnRoles(labels, client, text, features)
 
 
 def _usual_label(names: Sequence[str], where: str, named: NamedColumns) -> str:
@@ -317,6 +338,23 @@ def _usual_label(names: Sequence[str], where: str, named: NamedColumns) -> str:
             if name.lower() == usual and name not in (named.client, named.text):
                 return name
     raise BadInput(f"{where} has no label column among {listed(names)}: name it with --label")
+
+
+def _time_and_event(names: Sequence[str], where: str, named: NamedColumns) -> tuple[str, str]:
+    if named.label is not None:
+        raise BadInput(
+            f"--label {quoted(named.label)} beside a time and an event: leave it out, or leave out "
+            "--time-column and --event-column"
+        )
+    found = []
+    for what, name in (("time", named.time), ("event", named.event)):
+        usual = [n for n in names if n.lower() == what]
+        if name is None and not usual:
+            raise BadInput(
+                f"{where} has no {what} column among {listed(names)}: name it with --{what}-column"
+            )
+        found.append(name or usual[0])
+    return found[0], found[1]
 
 
 def texts(table: RawTable, column: str) -> tuple[str, ...]:

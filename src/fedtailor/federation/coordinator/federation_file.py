@@ -17,17 +17,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from fedtailor.core.errors import BadInput
 from fedtailor.core.inputs.settings_file import check_table, naming, read_toml, remaining, setting
 from fedtailor.core.options import Count
-from fedtailor.datasets import Encoder, encode
+from fedtailor.datasets import Encoder, fit_encoder
 from fedtailor.federation.protocol.packet import checked_id
 from fedtailor.federation.protocol.plan import TrainingPlan, make_training_plan
 from fedtailor.federation.protocol.transport import Rules
 from fedtailor.results.config import Config, make_config, settings
-from fedtailor.runs.build import lay_out
+from fedtailor.runs.data import lay_out
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,8 +68,7 @@ def _preprocessing(config: Config, name: str, base: Path) -> tuple[Config, Encod
     """Preprocessing that was agreed on, or that of trial data which everybody has."""
     if not name:
         config, source, partition = lay_out(config)
-        rows = np.concatenate(partition.train)
-        return config, encode(source, rows, normalise=config.normalise)[0]
+        return config, fit_encoder(source, partition.train, normalise=config.normalise)
     path = base / name
     try:
         encoder = Encoder.from_json(json.loads(path.read_text(encoding="utf-8")))
@@ -81,7 +78,7 @@ def _preprocessing(config: Config, name: str, base: Path) -> tuple[Config, Encod
         raise BadInput(f"preprocessing '{path}' is not JSON: {error}") from None
     if config.model == "auto":
         raise BadInput('model is missing: name the network, e.g. model = "cnn"')
-    return config, encoder
+    return config, encoder.without_clients()
 
 
 def read_federation(path: Path) -> FederationFile:

@@ -201,7 +201,13 @@ def _few_rows(form: Form, batch: int) -> Data:
         x = torch.linspace(-1, 1, count).view(-1, 1).expand(shape)
     rows, n, val_n = torch.arange(count), torch.tensor(count), torch.tensor(4)
     counts = Counts(n[None], val_n[None])
-    return Data(x, rows % form.classes, rows, n, rows[:4], val_n, counts)
+    numbers = torch.linspace(-1, 1, count)
+    y = {
+        "classification": rows % max(form.classes, 1),
+        "regression": numbers,
+        "survival": torch.stack([numbers + 2, (rows % 2).to(numbers.dtype)], dim=1),
+    }[form.task]
+    return Data(x, y, rows, n, rows[:4], val_n, counts)
 
 
 def upload_like(setup: Setup, server: Tree) -> Tree:

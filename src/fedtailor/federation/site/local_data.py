@@ -11,12 +11,13 @@ from torch import Tensor
 
 from fedtailor.core.data import Counts, Data
 from fedtailor.core.errors import BadInput
-from fedtailor.datasets import Encoder, Source
-from fedtailor.datasets.source import take
+from fedtailor.core.form import TaskKind
+from fedtailor.datasets import Encoder, Source, fit_own
+from fedtailor.datasets.source import EVENTS, take
 from fedtailor.federation.site.settings import SiteSettings
 from fedtailor.partition import split_rows
 from fedtailor.results.config import make_config
-from fedtailor.runs.build import find_source, lay_out
+from fedtailor.runs.data import find_source, lay_out
 
 
 class LocalData(NamedTuple):
@@ -24,7 +25,8 @@ class LocalData(NamedTuple):
 
     data: Data  # training and validation rows, as methods see them
     test: Data  # rows that only evaluation sees
-    mix: dict[str, int]  # how many training rows there are of each class
+    mix: dict[str, int]  # how many training rows there are of each class, or of each event
+    encoder: Encoder  # what encoded them; scaled by the site's own rows where that was agreed
 
 
 # (source, its rows for training, for validation, for testing)
@@ -43,29 +45,43 @@ def _of_trial(site: SiteSettings) -> _Cut:
     return source, partition.train[i], partition.val[i], partition.test[i]
 
 
-def _of_own(site: SiteSettings) -> _Cut:
+def _of_own(site: SiteSettings, task: TaskKind) -> _Cut:
     """All rows of the site's own data, cut as the simulation cuts those of this client."""
     config = make_config("local", site.data, {})
-    source = find_source(replace(config, data_dir=""))
+    if config.task not in ("auto", task):
+        raise BadInput(
+            f"site file '{site.path}': task is {config.task}, but the federation learns "
+            f"{task}: leave it out"
+        )
+    # a few rows of one site might be taken for something else
+    source = find_source(replace(config, data_dir="", task=task))
     if config.official_test and not source.official_test.any():
         raise BadInput(f"data '{source.name}' has no test rows of its own: drop official_test")
     # a cut depends on the client's number and its rows alone: the others' places stay as they are
     places = site.client + 1
     partition = split_rows(
         [np.arange(len(source))] * places,
-        source.labels,
+        source.strata,
         [f"{i}" for i in range(places)],
         test=config.test,
         val=config.val,
         seed=config.partition_seed,
         scheme="own",
         official_test=source.official_test if config.official_test else None,
+        split_seed=config.split_seed,
     )
     return source, partition.train[-1], partition.val[-1], partition.test[-1]
 
 
 def _labels(source: Source, encoder: Encoder) -> np.ndarray:
-    """Labels as the federation numbers its classes."""
+    """Labels as the federation numbers its classes; numbers stay as they are."""
+    if source.task != encoder.form.task:
+        raise BadInput(
+            f"data '{source.name}' have labels for {source.task}, but the federation learns "
+            f"{encoder.form.task}: name other data"
+        )
+    if source.task != "classification":
+        return source.labels
     number = {name: i for i, name in enumerate(encoder.classes)}
     present = sorted({source.classes[i] for i in np.unique(source.labels)})
     for name in present:
@@ -86,22 +102,34 @@ def _range(begin: int, count: int) -> Tensor:
 def load_local_data(site: SiteSettings, encoder: Encoder) -> LocalData:
     """A site's rows, which must fit, encoded with what the federation agreed on."""
     trial = bool(site.data.get("clients")) or bool(site.data.get("partition"))
-    source, *cut = _of_trial(site) if trial else _of_own(site)
-    labels = _labels(source, encoder)
+    source, *cut = _of_trial(site) if trial else _of_own(site, encoder.form.task)
     if source.kind != encoder.form.kind:
         raise BadInput(
             f"data '{source.name}' are {source.kind}, but the federation learns from "
             f"{encoder.form.kind}: name other data"
         )
+    labels = _labels(source, encoder)
+    if encoder.normalise == "own":
+        own = fit_own(encoder, take(source.raw, cut[0]), labels[cut[0]])
+        encoder = encoder.with_fit(own)
     rows = np.concatenate(cut)
     x = torch.from_numpy(np.ascontiguousarray(encoder.apply(take(source.raw, rows))))
-    y = torch.from_numpy(labels[rows])
+    y = torch.from_numpy(encoder.labels(labels[rows]))
     sizes = [len(part) for part in cut]
     train, val, test = (_range(sum(sizes[:i]), size) for i, size in enumerate(sizes))
     n, val_n, test_n = torch.tensor(sizes)
     data = Data(x, y, train, n, val, val_n, Counts(n[None], val_n[None]))
     none = torch.tensor(0)
     tested = Data(x, y, test, test_n, test[:1], none, Counts(test_n[None], none[None]))
-    counts = torch.bincount(y[: sizes[0]], minlength=len(encoder.classes)).tolist()
-    mix = {name: c for name, c in zip(encoder.classes, counts, strict=True) if c}
-    return LocalData(data, tested, mix)
+    return LocalData(data, tested, _mix(labels[cut[0]], encoder), encoder)
+
+
+def _mix(labels: np.ndarray, encoder: Encoder) -> dict[str, int]:
+    """How many rows there are of each kind; numbers are of no kind."""
+    if encoder.form.task == "regression":
+        return {}
+    survival = encoder.form.task == "survival"
+    numbers = labels[:, 1].astype(np.int64) if survival else labels
+    names = EVENTS if survival else encoder.classes
+    counts = np.bincount(numbers, minlength=len(names)).tolist()
+    return {name: c for name, c in zip(names, counts, strict=True) if c}

@@ -107,7 +107,7 @@ def write_model(
     save_tensors(model_file(folder, site.name), tree.flatten(model))
     config = replace(setup.config, **site.data)
     write_atomically(folder / CONFIG, write_config(config, __version__))
-    write_json(folder / PREPROCESSING, setup.encoder.to_json())
+    write_json(folder / PREPROCESSING, local.encoder.to_json())
     result = card | {"per_client": {site.name: here}, "networks": {}}
     write_json(folder / RESULT, result)
     write_json(folder / CARD, card)

@@ -18,7 +18,7 @@ import numpy as np
 from fedtailor.core.errors import BadInput
 from fedtailor.datasets import Encoder, encode
 from fedtailor.results.config import make_config
-from fedtailor.runs.build import DEFAULT_MODELS, find_source
+from fedtailor.runs.data import DEFAULT_MODELS, find_source
 
 
 def preprocessing_like(like: str, settings: Mapping[str, Any]) -> Encoder:
@@ -26,9 +26,10 @@ def preprocessing_like(like: str, settings: Mapping[str, Any]) -> Encoder:
     path = Path(like).expanduser()
     if path.suffix == ".json" and path.is_file():
         try:
-            return Encoder.from_json(json.loads(path.read_text(encoding="utf-8")))
+            found = Encoder.from_json(json.loads(path.read_text(encoding="utf-8")))
         except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
             raise BadInput(f"--like '{like}' is no preprocessing file: {error}") from None
+        return found.without_clients()  # what is one client's own stays there
     given = {k: v for k, v in settings.items() if k in _OF_EXAMPLE}
     config = make_config("local", given | {"data": like}, {})
     source = find_source(config)
@@ -40,4 +41,7 @@ def model_for(encoder: Encoder, named: str) -> str:
     return DEFAULT_MODELS[encoder.form.kind] if named in ("", "auto") else named
 
 
-_OF_EXAMPLE = ("data_dir", "label", "client_column", "text_column", "image_size", "normalise")
+_OF_EXAMPLE = (
+    "data_dir", "task", "label", "time_column", "event_column", "client_column", "text_column",
+    "image_size", "normalise",
+)  # fmt: skip

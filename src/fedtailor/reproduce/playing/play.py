@@ -24,7 +24,7 @@ from fedtailor.results.folder import (
 )
 from fedtailor.results.lock import LOCK, lock_folder
 from fedtailor.results.status import failure
-from fedtailor.runs.build import RunData, load_run_data
+from fedtailor.runs.data import RunData, load_run_data
 from fedtailor.runs.resume import restored
 from fedtailor.runs.run import Runner, Watcher, run_config
 

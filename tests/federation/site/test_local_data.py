@@ -1,0 +1,79 @@
+"""A site's own loader gives the numbers that the simulation gives."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from fedtailor.core.errors import BadInput
+from fedtailor.datasets import Encoder
+from fedtailor.federation.site.local_data import load_local_data
+from fedtailor.federation.site.settings import read_settings
+from fedtailor.results.config import make_config
+from fedtailor.runs.data import load_run_data
+
+COLUMNS = {
+    "classification": {"label": "ill"},
+    "regression": {"label": "weight"},
+    "survival": {"time_column": "days", "event_column": "died"},
+}
+
+
+def write_sites(root: Path) -> Path:
+    """Three sites with other units, other categories and empty cells; one has no `dose` at all."""
+    draw = np.random.default_rng(0)
+    for i, size in enumerate((30, 44, 36)):
+        rows = ["dose,ward,ill,weight,days,died"]
+        for row in range(size):
+            dose = "" if i == 2 or row % 7 == 0 else f"{10.0**i * draw.normal():.4f}"
+            ward, ill, died = "abc"[draw.integers(0, 2) + (i > 0)], draw.integers(2), row % 3 == 0
+            weight, days = 70 + 10 * i + draw.normal(), draw.integers(1, 999)
+            rows.append(f"{dose},{ward},{ill},{weight:.3f},{days},{died:d}")
+        (root / f"site-{i}").mkdir(parents=True)
+        (root / f"site-{i}" / "rows.csv").write_text("\n".join(rows) + "\n")
+    return root
+
+
+@pytest.mark.parametrize("normalise", ["own", "pooled"])
+@pytest.mark.parametrize("task", COLUMNS)
+def test_every_row_is_the_simulations(task: str, normalise: str, tmp_path: Path) -> None:
+    data = write_sites(tmp_path / "data")
+    given = {"data": str(data), "normalise": normalise, **COLUMNS[task]}
+    world = load_run_data(make_config("local", given, {}))
+    assert world.source.task == task
+    # as a plan carries it: what all share, and no client's own numbers
+    text = json.dumps(world.encoder.without_clients().to_json())
+    agreed = Encoder.from_json(json.loads(text))
+    for i in range(3):
+        lines = {"client": i, "data": f"data/site-{i}/rows.csv", **COLUMNS[task]}
+        path = tmp_path / f"site-{i}.toml"
+        path.write_text("".join(f"{k} = {json.dumps(v)}\n" for k, v in lines.items()))
+        mine = load_local_data(read_settings(path), agreed)
+        for part, found in (("train", mine.data), ("val", mine.data.val), ("test", mine.test)):
+            theirs = world.client_data.part(torch.tensor([i]), part)
+            count = int(theirs.n[0])
+            assert int(found.n) == count
+            for name in ("x", "y"):
+                here = getattr(found, name)[found.rows[:count]]
+                there = getattr(theirs, name)[theirs.rows[0, :count]]
+                assert torch.equal(here, there), (part, name)
+        assert mine.encoder.without_clients() == world.encoder.of_client(f"site-{i}")
+        assert sum(mine.mix.values()) == (0 if task == "regression" else int(mine.data.n))
+
+
+def test_a_site_that_learns_something_else_is_refused(tmp_path: Path) -> None:
+    data = write_sites(tmp_path / "data")
+    encoder = load_run_data(
+        make_config("local", {"data": str(data), "label": "weight"}, {})
+    ).encoder
+    path = tmp_path / "site.toml"
+    path.write_text('client = 0\ndata = "data/site-0/rows.csv"\nlabel = "ward"\n')
+    with pytest.raises(BadInput, match=r"task is regression, but .* line 2 .* label '[abc]'"):
+        load_local_data(read_settings(path), encoder)
+    path.write_text(path.read_text() + 'task = "classification"\n')
+    with pytest.raises(BadInput, match="learns regression"):
+        load_local_data(read_settings(path), encoder)
