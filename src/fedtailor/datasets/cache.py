@@ -44,7 +44,7 @@ def verify(path: Path) -> None:
         )
 
 
-def store(path: Path, write: Callable[[BinaryIO], None], origin: str) -> None:
+def store(path: Path, write: Callable[[BinaryIO], object], origin: str) -> None:
     """Write the file and its note, each under a passing name first.
 
     The note comes first: a crash in between then leaves a note without a file, which is harmless,
@@ -67,7 +67,7 @@ def _write_text(file: BinaryIO, text: str) -> None:
     file.write(text.encode("utf-8"))
 
 
-def _beside(path: Path, write: Callable[[BinaryIO], None]) -> Path:
+def _beside(path: Path, write: Callable[[BinaryIO], object]) -> Path:
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(handle, "wb") as file:

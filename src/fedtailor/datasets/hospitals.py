@@ -94,9 +94,9 @@ def _complete_rows(path: Path) -> Array:
         cells.append(row)
     found = numbers([cell for row in cells for cell in row])
     if isinstance(found, int):
-        row, column = divmod(found, len(HEART_COLUMNS))
+        at, column = divmod(found, len(HEART_COLUMNS))
         raise BadInput(
-            f"{quoted(path)} line {places[row]} has {quoted(cells[row][column])} as "
+            f"{quoted(path)} line {places[at]} has {quoted(cells[at][column])} as "
             f"{HEART_COLUMNS[column]}: fetch the file again"
         )
     rows = found.reshape(len(cells), -1)
@@ -152,9 +152,9 @@ def tcga_brca(folder: Path) -> Source:
             columns[name] = found
     # patients that are in no fold are in no published result either
     rows = np.array([i for i, pid in enumerate(patients) if pid in where_of])
-    fold = [where_of[patients[i]] for i in rows]
-    test = np.array([f.startswith("test") for f in fold])
-    owner = np.array([int(f[-1]) for f in fold], dtype=np.int64)
+    chosen = [where_of[patients[i]] for i in rows]
+    test = np.array([fold.startswith("test") for fold in chosen])
+    owner = np.array([int(fold[-1]) for fold in chosen], dtype=np.int64)
     return Source(
         "tcga-brca", "table", Table(columns).take(rows), times[rows], (), test, REGIONS, owner,
         task="survival", label="T",
