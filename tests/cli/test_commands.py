@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 
 from fedtailor.cli import main
-from fedtailor.methods import METHODS
+from fedtailor.methods import METHODS, check
 from fedtailor.results.config import make_config, read_config
 
 SMALL = ["--model", "mlp", "--clients", "4", "--rounds", "2", "--batch", "50"]
@@ -157,6 +157,7 @@ def test_a_method_of_ones_own(cli: Any, tmp_path: Path, monkeypatch: pytest.Monk
     found = json.loads(out)
     assert (found["method"], found["options"]) == ("my_methods:mine", {"strength": 2.0})
     cli("resume", "here")
+    monkeypatch.setattr(check, "CHECKS", (check.check_page, check.check_not_disabled))
     out, _ = cli("check", "my_methods:mine", "--json", code=1)
     broken = [f for f in json.loads(out) if not f["passed"]]
     assert broken
@@ -253,7 +254,8 @@ def test_partition(cli: Any) -> None:
     assert json.loads(out)["clients"] == 6
 
 
-def test_check_json_and_exit_code(cli: Any) -> None:
+def test_check_json_and_exit_code(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check, "CHECKS", (check.check_page, check.check_personal))
     found = json.loads(cli("check", "local", "--json")[0])
     assert found
     assert all(entry["passed"] for entry in found)

@@ -16,13 +16,6 @@ from fedtailor.core.training import Recipe
 from fedtailor.methods import METHODS, ditto, local
 from fedtailor.methods.check import CHECKS, NETWORKS, check_method
 
-
-@pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Fewer rows per client, so that all methods can be checked within a minute."""
-    monkeypatch.setattr(suite, "SIZES", (7, 16, 12, 9, 16, 5, 11, 8))
-
-
 SLOW = ("fedala", "fedrep", "fedfomo", "plgu-grep", "plgu-ghn")  # one network in daily use
 MARKS: dict[tuple[str, str], Any] = {(name, "batch-norm"): pytest.mark.slow for name in SLOW}
 # of what is done again and again, three times are enough; `fedtailor check` takes the defaults
@@ -33,6 +26,7 @@ FEWER: dict[str, dict[str, int]] = {
 }
 
 
+@pytest.mark.usefixtures("small")
 @pytest.mark.parametrize(
     ("name", "network"),
     [
@@ -41,11 +35,7 @@ FEWER: dict[str, dict[str, int]] = {
         for network in NETWORKS
     ],
 )
-def test_every_method_passes(
-    name: str, network: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if not name.startswith("fedfomo"):  # it judges models on validation rows, and needs some
-        request.getfixturevalue("small")
+def test_every_method_passes(name: str, network: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(suite, "NETWORKS", {network: NETWORKS[network]})
     findings = check_method(METHODS[name], **FEWER.get(name, {}))
     assert len(findings) == len(CHECKS)

@@ -676,6 +676,7 @@ VARIANTS = [
 ]
 
 
+@pytest.mark.usefixtures("small")
 @pytest.mark.parametrize(("name", "options"), VARIANTS, ids=str)
 def test_conforms(name: str, options: dict[str, Any]) -> None:
     broken = [f for f in check_method(find(name), **options) if not f.passed]

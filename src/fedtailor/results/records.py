@@ -39,7 +39,8 @@ def read_records(folder: str | Path) -> dict[str, dict[int, Tensor]]:
       >>> import fedtailor
       >>> from tempfile import TemporaryDirectory
       >>> with TemporaryDirectory() as place:
-      ...     done = fedtailor.run("fedala", model="mlp", clients=2, rounds=1, out=f"{place}/run")
+      ...     small = {"model": "mlp", "clients": 2, "rounds": 1, "batch": 200}
+      ...     done = fedtailor.run("fedala", out=f"{place}/run", **small)
       ...     found = read_records(f"{place}/run")
       >>> sorted(found)
       ['client/ala_epochs', 'client/ala_loss', 'client/ala_weight', 'ids']
