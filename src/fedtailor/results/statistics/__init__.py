@@ -16,6 +16,7 @@ from fedtailor.results.statistics.ended import TrainingEnd, training_end
 from fedtailor.results.statistics.intervals import both_interval, clients_interval, rows_interval
 from fedtailor.results.statistics.paired import Gains, PairedRows, Scoring, measure_gains
 from fedtailor.results.statistics.permutation import clients_test, rows_test, sign_flip_p
+from fedtailor.results.statistics.scoring import scoring_of
 from fedtailor.results.statistics.sentences import Wording, sentences
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "pick_method",
     "rows_interval",
     "rows_test",
+    "scoring_of",
     "sentences",
     "sign_flip_p",
     "training_end",

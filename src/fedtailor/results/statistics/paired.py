@@ -69,6 +69,7 @@ class Scoring(NamedTuple):
       ranking: only the order of outputs counts (AUC, average precision, concordance); for more
         than two classes it is the mean over classes, each against the rest.
       share: between 0 and 1, as accuracy is, so that one row of n can change it by 1/n.
+      why_undefined: labels → the reason why there is no metric of them, if it knows one.
     """
 
     function: Callable[[Values, Values, Values], Values]
@@ -76,6 +77,7 @@ class Scoring(NamedTuple):
     higher_is_better: bool = True
     ranking: bool = False
     share: bool = True
+    why_undefined: Callable[[Values], str | None] | None = None
 
 
 class Gains(NamedTuple):
@@ -146,7 +148,8 @@ def measure_gains(paired: Paired, scoring: Scoring) -> Gains:
             continue
         gains = np.array([_gain(one, scoring) if len(one.rows) else np.nan for one in repeats])
         if np.isnan(gains).all():
-            left_out[name] = "the metric is undefined on its test rows"
+            why = scoring.why_undefined and scoring.why_undefined(repeats[0].labels)
+            left_out[name] = why or "the metric is undefined on its test rows"
             continue
         known = [one for one, gain in zip(repeats, gains, strict=True) if not np.isnan(gain)]
         found[name] = (gains, *_by_row(known, scoring))
@@ -163,10 +166,18 @@ def measure_gains(paired: Paired, scoring: Scoring) -> Gains:
 
 
 def _gain(one: PairedRows, scoring: Scoring) -> float:
+    if scoring.per_row is not None:
+        return float(_row_gains(one, scoring).mean())
     weight = np.ones(len(one.rows))
     ours, alone = (
         float(scoring.function(outputs, one.labels, weight)) for outputs in (one.ours, one.alone)
     )
+    return ours - alone if scoring.higher_is_better else alone - ours
+
+
+def _row_gains(one: PairedRows, scoring: Scoring) -> Values:
+    assert scoring.per_row is not None
+    ours, alone = (np.asarray(scoring.per_row(o, one.labels), float) for o in (one.ours, one.alone))
     return ours - alone if scoring.higher_is_better else alone - ours
 
 
@@ -179,13 +190,9 @@ def _by_row(repeats: Sequence[PairedRows], scoring: Scoring) -> tuple[Values, Va
         weights[where] += 1 / (len(one.rows) * len(repeats))
     if scoring.per_row is None:
         return _left_out_once(repeats, at, weights, scoring)
-    sign = 1 if scoring.higher_is_better else -1
     parts = np.zeros(len(rows))
     for one, where in zip(repeats, at, strict=True):
-        ours, alone = (
-            np.asarray(scoring.per_row(o, one.labels), float) for o in (one.ours, one.alone)
-        )
-        parts[where] += sign * (ours - alone) / (len(one.rows) * len(repeats))
+        parts[where] += _row_gains(one, scoring) / (len(one.rows) * len(repeats))
     return parts, weights
 
 
