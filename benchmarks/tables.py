@@ -316,7 +316,108 @@ def overshoot(name: str) -> str:
     return rows(header, body) + made_by(report)
 
 
+def _part(name: str, part: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    report = read(name)
+    return report, [r for r in report["rows"] if r["part"] == part]
+
+
+def _shape(row: dict[str, Any]) -> list[str]:
+    s = row["setting"]
+    strong = " (strong)" if s["noise"] > 0.1 else ""
+    return [s["kind"] + strong, f"{s['sites']}, {s['rows']}, {s['repeats']}"]
+
+
+def _with_error(found: dict[str, float] | None) -> str:
+    return f"{per_cent(found['share'])} ± {per_cent(found['error'])}" if found else "–"
+
+
+def nothing(name: str) -> str:
+    body = []
+    report, found = _part(name, "nothing")
+    for r in [*found, *_part(name, "ranked")[1]]:
+        false = [r["answers"][a]["share"] for a in ("helps", "harms")]
+        told = {
+            "share": sum(false),
+            "error": (sum(false) * (1 - sum(false)) / r["federations"]) ** 0.5,
+        }
+        body.append(
+            [
+                *_shape(r),
+                r["setting"]["metric"],
+                f"{r['federations']}",
+                *(per_cent(share) for share in false),
+                f"**{_with_error(told)}**",
+                per_cent(r["answers"]["no difference"]["share"]),
+                per_cent(r["p_clients_below_level"]["share"]),
+                per_cent(r["p_rows_below_level"]["share"]),
+                f"{100 * r['mean_gain']:+.2f}",
+            ]
+        )
+    header = ["kind", "sites, rows, repeats", "metric", "federations", "helps %", "harms %"]
+    header += ["false answers %", "no difference %", "p of clients < 0.05, %", "of rows, %"]
+    return rows([*header, "mean gain, points"], body) + made_by(report)
+
+
+def covered(name: str) -> str:
+    report, found = _part(name, "covered")
+    body = []
+    for r in found:
+        cover = r["coverage"]
+        like = cover.get("both")
+        width = [cover["rows"]["median_width"], like and like["median_width"]]
+        body.append(
+            [
+                *_shape(r),
+                f"{100 * r['true_gain']:+.1f}",
+                _with_error(cover["rows"]["these sites"]),
+                _with_error(like and like["sites like these"]),
+                *("–" if w is None else f"{100 * w:.1f}" for w in width),
+            ]
+        )
+    header = ["kind", "sites, rows, repeats", "true gain, points", "these sites, %"]
+    header += ["sites like these, %", "width, points", "width, points"]
+    return rows(header, body) + made_by(report)
+
+
+def tried(name: str) -> str:
+    report, found = _part(name, "tried")
+    names = list(dict.fromkeys(n for r in found for n in r["coverage"]))
+    header = ["these / like these, %", *(", ".join(_shape(r)) for r in found)]
+    body = []
+    for way in names:
+        cells = []
+        for r in found:
+            cover = r["coverage"].get(way)
+            both = ("these sites", "sites like these")
+            cells.append(
+                " / ".join(per_cent(cover[who]["share"]) for who in both) if cover else "–"
+            )
+        body.append([way, *cells])
+    return rows(header, body) + made_by(report)
+
+
+def power(name: str) -> str:
+    report, found = _part(name, "power")
+    body = [
+        [
+            _shape(r)[1],
+            f"{100 * r['true_gain']:+.1f}",
+            r["speaks_for"],
+            f"**{_with_error(r['answers']['helps'])}**",
+            per_cent(r["answers"]["harms"]["share"]),
+            per_cent(r["answers"]["cannot tell"]["share"]),
+        ]
+        for r in found
+    ]
+    header = ["sites, rows, repeats", "true gain, points", "speaks for", "helps %", "harms %"]
+    return rows([*header, "cannot tell %"], body) + made_by(report)
+
+
 TABLES: dict[str, Callable[[str], str]] = {
+    "nothing": nothing,
+    "covered": covered,
+    "tried": tried,
+    "power": power,
     "comparison": comparison,
     "speed": speed,
     "before_after": before_after,

@@ -374,14 +374,15 @@ def covered(intervals: list[Interval], these: np.ndarray, like: np.ndarray) -> d
 ANSWERS = ("helps", "harms", "no difference", "cannot tell")
 SIZES = (4, 6, 10, 20)
 SHAPES = ((80, 1), (80, 3), (80, 10), (320, 1), (320, 3))
+SMALL = ((4, 80, 1), (4, 160, 3), (4, 80, 10), (4, 320, 3), (6, 160, 3))
+SMALL += ((10, 80, 1), (10, 80, 3), (10, 80, 10), (20, 320, 3))
+LUCK = ((4, 1600, 1), (4, 1600, 3), (10, 1600, 3))  # trainings differ more than test rows do
+REAL = ((4, 160, 1), (4, 160, 5), (10, 160, 1), (10, 160, 5))
 NOTHING = [
-    Setting(kind, *shape)
-    for kind in ("coin", "noise")
-    for shape in (
-        *((4, 80, 1), (4, 160, 3), (4, 80, 10), (4, 320, 3), (6, 160, 3)),
-        *((10, 80, 1), (10, 80, 3), (10, 80, 10), (20, 320, 3)),
-    )
-] + [Setting("digits", *shape) for shape in ((4, 160, 1), (4, 160, 5), (10, 160, 1), (10, 160, 5))]
+    *(Setting(kind, *shape) for kind in ("coin", "noise") for shape in SMALL),
+    *(Setting("noise", *shape, noise=0.2) for shape in LUCK),
+    *(Setting("digits", *shape) for shape in REAL),
+]
 COVERED = [
     Setting(kind, k, *shape) for kind in ("gain", "spread") for k in SIZES for shape in SHAPES
 ]

@@ -52,8 +52,8 @@ def test_six_sites_say_both() -> None:
 
 def test_both_tests_must_agree_for_sites_like_these() -> None:
     """One site gains much and seven a little less than nothing: rows tell, clients do not."""
-    much = {"big": [rows_of([1] * 60, [0] * 60)]}
-    little = {f"s{k}": [rows_of([1] * 59 + [0], [1] * 60)] for k in range(7)}
+    much = {"big": [rows_of([1] * 60, [0] * 60)] * 2}
+    little = {f"s{k}": [rows_of([1] * 59 + [0], [1] * 60)] * 2 for k in range(7)}
     found = decide(much | little, ACCURACY, **NAMES)
     assert (found.answer, found.speaks_for) == ("cannot tell", "sites like these")
     assert found.beside is not None and found.beside.answer == "helps"

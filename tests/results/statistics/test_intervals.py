@@ -45,14 +45,34 @@ def test_five_clients_bound_nothing_and_six_do() -> None:
 
 
 def test_rows_come_near_the_normal_approximation_with_training_added() -> None:
-    gains = measure_gains(drawn(4, 1000, 1, seed=3, better=0.3), ACCURACY)
+    gains = measure_gains(drawn(1, 4000, 1, seed=3, better=0.3), ACCURACY)
     low, high = rows_interval(gains)
     variance = sum(
         ((p - g * w) ** 2).sum()
         for p, w, g in zip(gains.parts, gains.weights, gains.by_client, strict=True)
     )
-    half = 1.96 * np.sqrt(1.25 * variance) / 4
+    half = 1.96 * np.sqrt(1.25 * variance)
     assert (low, high) == pytest.approx((gains.mean - half, gains.mean + half), abs=0.002)
+
+
+def test_trainings_that_differ_widen_the_interval() -> None:
+    """Ten repeats on the same rows: one training gets all rows right, the next none."""
+    right, wrong = [1] * 200, [0] * 200
+    alike = [rows_of([1] * 110 + [0] * 90, [1] * 100 + [0] * 100)] * 10
+    luck = [rows_of(right, [1] * 100 + [0] * 100), rows_of(wrong, [1] * 80 + [0] * 120)] * 5
+    steady, shaky = (
+        np.diff(rows_interval(measure_gains({"a": repeats}, ACCURACY)))[0]
+        for repeats in (alike, luck)
+    )
+    assert steady < 0.15 and shaky > 0.6
+
+
+def test_with_one_repeat_the_spread_between_clients_counts() -> None:
+    apart = {f"s{k}": [rows_of([1] * 200, [0] * (40 * k) + [1] * (200 - 40 * k))] for k in range(4)}
+    gains = measure_gains(apart, ACCURACY)
+    np.testing.assert_allclose(gains.by_client, [0, 0.2, 0.4, 0.6])
+    half = 3.182 * np.std([0, 0.2, 0.4, 0.6], ddof=1) / 2
+    assert rows_interval(gains) == pytest.approx((0.3 - half, 0.3 + half), abs=1e-3)
 
 
 def test_exchanged_models_turn_the_interval_round() -> None:

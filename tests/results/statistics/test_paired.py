@@ -5,8 +5,8 @@ import pytest
 
 from fedtailor.core.errors import BadInput
 from fedtailor.results.statistics import PairedRows, measure_gains
-from fedtailor.results.statistics.needed import variances
 from fedtailor.results.statistics.paired import swapped_gains
+from fedtailor.results.statistics.variance import variances
 from tests.results.statistics.worlds import (
     ACCURACY,
     AUC,
@@ -14,6 +14,7 @@ from tests.results.statistics.worlds import (
     WHOLE_ACCURACY,
     drawn,
     exchanged,
+    is_right,
     rows_of,
     shuffled,
 )
@@ -51,6 +52,16 @@ def test_over_repeats_leaving_rows_out_finds_about_the_same_variance() -> None:
     paired = drawn(3, 60, 4, seed=1, better=0.4)
     a, b = (variances(measure_gains(paired, s))[0] for s in (ACCURACY, WHOLE_ACCURACY))
     assert a == pytest.approx(b, rel=0.1)
+
+
+def test_a_repeats_variance_is_that_of_a_mean() -> None:
+    paired = drawn(2, 40, 2, seed=2, better=0.4)
+    by_row = measure_gains(paired, ACCURACY)
+    rows = paired["site-1"][0]
+    each = is_right(rows.ours, rows.labels) - is_right(rows.alone, rows.labels)
+    assert by_row.row_variances[0, 1] == pytest.approx(each.var(ddof=1) / 20)
+    left_out = measure_gains(paired, WHOLE_ACCURACY)
+    np.testing.assert_allclose(left_out.row_variances, by_row.row_variances)
 
 
 def test_many_rows_are_left_out_in_groups() -> None:

@@ -26,7 +26,13 @@ def of_clients(*each: float) -> Gains:
     n = len(each)
     parts = tuple(np.array([g]) for g in each)
     return Gains(
-        tuple("abcdefghij"[:n]), {}, np.array([each]), parts, (np.ones(1),) * n, share=True
+        tuple("abcdefghij"[:n]),
+        {},
+        np.array([each]),
+        np.zeros((1, n)),
+        parts,
+        (np.ones(1),) * n,
+        share=True,
     )
 
 

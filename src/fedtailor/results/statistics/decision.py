@@ -213,9 +213,7 @@ def _judged(
         reason=_reason(answer, of_rows, of_clients, len(gains.clients), speaks_for, level),
         needed=None
         if told or target == 0
-        else what_is_needed(
-            gains, target, level=level, beyond=beyond, tested_share=terms.tested_share
-        ),
+        else what_is_needed(gains, interval, target, level=level, tested_share=terms.tested_share),
         clients=len(gains.clients),
         left_out=gains.left_out,
     )
@@ -248,7 +246,7 @@ def _reason(
     if answer == "no difference":
         why = f"every gain that the data leave possible is within the margin ({found})"
     elif answer == "cannot tell" and max(of_rows, of_clients if beyond else 0) < level:
-        why = f"rows differ beyond chance ({found}), but other rows would have trained other models"
+        why = f"rows differ beyond chance ({found}), but another training might undo that"
     elif answer == "cannot tell":
         why = f"chance alone could do this ({found}), and more than the margin remains possible"
     else:

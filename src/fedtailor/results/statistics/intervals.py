@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
+from scipy import stats
 
 from fedtailor.results.statistics.paired import Gains, Values
 from fedtailor.results.statistics.permutation import half_sums
+from fedtailor.results.statistics.variance import training_variance, variances
 
 Interval = tuple[float, float]
-# of the mean gain, over what test rows alone make: rows that train are drawn, too. Measured: 1.0
-# to 1.3 on simulated federations.
+# of the mean gain, over what test rows alone make, where trainings hardly differ: rows that train
+# are drawn, too. Measured: 1.0 to 1.3 on simulated federations.
 TRAINING_VARIANCE = 1.25
 
 
@@ -57,14 +59,22 @@ def clients_interval(gains: Gains, level: float = 0.05) -> Interval:
 
 
 def rows_interval(gains: Gains, level: float = 0.05) -> Interval:
-    """Of the mean gain at these sites: clients are fixed, and their rows are drawn.
+    """Of the mean gain at these sites: clients are fixed, and rows and training are drawn.
 
-    Rows also train, and other rows would have trained other models: what turning rows' signs
-    gives is widened about the mean gain by the factor that was measured (`docs/statistics.md`).
+    What turning rows' signs gives is widened about the mean gain by what training adds: rows also
+    train (a factor that was measured, `docs/statistics.md`), and trainings differ (by what repeats
+    show). One repeat does not show it; then the spread between clients stands for it.
     """
     low, high = _turned_rows(gains, level)
-    wider = TRAINING_VARIANCE**0.5 - 1
-    return low - wider * (gains.mean - low), high + wider * (high - gains.mean)
+    mean, (of_rows, _) = gains.mean, variances(gains)
+    training = training_variance(gains, level) / of_rows if of_rows > 0 else 0.0
+    wider = (TRAINING_VARIANCE + training) ** 0.5 - 1
+    low, high = low - wider * (mean - low), high + wider * (high - mean)
+    if gains.repeats == 1 and len(gains.clients) > 1:
+        each = gains.by_client
+        half = stats.t.ppf(1 - level / 2, len(each) - 1) * stats.sem(each)
+        low, high = min(low, float(mean - half)), max(high, float(mean + half))
+    return low, high
 
 
 def both_interval(gains: Gains, level: float = 0.05) -> Interval:

@@ -87,6 +87,7 @@ class Gains(NamedTuple):
       clients: those at which the metric is defined.
       left_out: the others, each with the reason.
       by_repeat: [repeats, clients]; nan where a repeat's test rows leave the metric undefined.
+      row_variances: [repeats, clients] of those gains, as the rows of each repeat have it.
       parts: each client's gain as a sum over its rows, one number for each row.
       weights: how much a row counts at its client; they sum to 1.
       share: the metric is a share (see `Scoring`).
@@ -95,6 +96,7 @@ class Gains(NamedTuple):
     clients: tuple[str, ...]
     left_out: dict[str, str]
     by_repeat: Values
+    row_variances: Values
     parts: tuple[Values, ...]
     weights: tuple[Values, ...]
     share: bool
@@ -121,6 +123,7 @@ class Gains(NamedTuple):
             clients=(client,),
             left_out={},
             by_repeat=self.by_repeat[:, i : i + 1],
+            row_variances=self.row_variances[:, i : i + 1],
             parts=(self.parts[i],),
             weights=(self.weights[i],),
         )
@@ -141,7 +144,7 @@ def measure_gains(paired: Paired, scoring: Scoring) -> Gains:
     if not paired or len({len(repeats) for repeats in paired.values()}) != 1:
         raise BadInput("the same number of repeats is needed at every client, and at least one")
     left_out: dict[str, str] = {}
-    found: dict[str, tuple[Values, Values, Values]] = {}
+    found: dict[str, tuple[Values, Values, Values, Values]] = {}
     for name, repeats in paired.items():
         if not all(one.finite for one in repeats):
             left_out[name] = "a model's outputs are not all numbers: its training diverged"
@@ -152,15 +155,19 @@ def measure_gains(paired: Paired, scoring: Scoring) -> Gains:
             left_out[name] = why or "the metric is undefined on its test rows"
             continue
         known = [one for one, gain in zip(repeats, gains, strict=True) if not np.isnan(gain)]
-        found[name] = (gains, *_by_row(known, scoring))
-    columns = [gains for gains, _, _ in found.values()]
+        parts, weights, of_known = _by_row(known, scoring)
+        of_rows = np.full(len(gains), np.nan)
+        of_rows[~np.isnan(gains)] = of_known
+        found[name] = (gains, of_rows, parts, weights)
     width = len(next(iter(paired.values())))
+    columns = [np.array([one[i] for one in found.values()]).reshape(-1, width).T for i in (0, 1)]
     return Gains(
         clients=tuple(found),
         left_out=left_out,
-        by_repeat=np.stack(columns, axis=1) if columns else np.empty((width, 0)),
-        parts=tuple(parts for _, parts, _ in found.values()),
-        weights=tuple(weights for _, _, weights in found.values()),
+        by_repeat=columns[0],
+        row_variances=columns[1],
+        parts=tuple(one[2] for one in found.values()),
+        weights=tuple(one[3] for one in found.values()),
         share=scoring.share,
     )
 
@@ -178,11 +185,11 @@ def _gain(one: PairedRows, scoring: Scoring) -> float:
 def _row_gains(one: PairedRows, scoring: Scoring) -> Values:
     assert scoring.per_row is not None
     ours, alone = (np.asarray(scoring.per_row(o, one.labels), float) for o in (one.ours, one.alone))
-    return ours - alone if scoring.higher_is_better else alone - ours
+    return np.asarray(ours - alone if scoring.higher_is_better else alone - ours)
 
 
-def _by_row(repeats: Sequence[PairedRows], scoring: Scoring) -> tuple[Values, Values]:
-    """A client's mean gain as a sum over its rows, and how much each counts."""
+def _by_row(repeats: Sequence[PairedRows], scoring: Scoring) -> tuple[Values, Values, list[float]]:
+    """A client's mean gain as a sum over its rows, how much each counts; repeats' variances."""
     rows = np.unique(np.concatenate([one.rows for one in repeats]))
     at = [np.searchsorted(rows, one.rows) for one in repeats]
     weights = np.zeros(len(rows))
@@ -190,15 +197,17 @@ def _by_row(repeats: Sequence[PairedRows], scoring: Scoring) -> tuple[Values, Va
         weights[where] += 1 / (len(one.rows) * len(repeats))
     if scoring.per_row is None:
         return _left_out_once(repeats, at, weights, scoring)
-    parts = np.zeros(len(rows))
+    parts, variances = np.zeros(len(rows)), []
     for one, where in zip(repeats, at, strict=True):
-        parts[where] += _row_gains(one, scoring) / (len(one.rows) * len(repeats))
-    return parts, weights
+        each = _row_gains(one, scoring)
+        parts[where] += each / (len(each) * len(repeats))
+        variances.append(float(each.var()) / max(1, len(each) - 1))
+    return parts, weights, variances
 
 
 def _left_out_once(
     repeats: Sequence[PairedRows], at: Sequence[Values], weights: Values, scoring: Scoring
-) -> tuple[Values, Values]:
+) -> tuple[Values, Values, list[float]]:
     """Parts of a gain that is no mean over rows: by how much it changes without each (jackknife).
 
     Of a mean they are exactly its terms. Many rows are left out in groups.
@@ -206,15 +215,19 @@ def _left_out_once(
     n = len(weights)
     group = np.arange(n) * min(n, MOST_GROUPS) // n
     groups = int(group[-1]) + 1
-    without, whole = np.zeros(groups), 0.0
+    without, whole, variances = np.zeros(groups), 0.0, []
     for one, where in zip(repeats, at, strict=True):
         gain = _gain(one, scoring)
-        whole += gain / len(repeats)
         # without a row that defines the metric (the only positive) no gain would be known: 0
-        without += np.nan_to_num(_without(one, group[where], groups, scoring)) / len(repeats)
+        each = np.nan_to_num(_without(one, group[where], groups, scoring))
+        whole += gain / len(repeats)
+        without += each / len(repeats)
+        there = np.unique(group[where])
+        shares = len(there)
+        variances.append(float(((each[there] - gain) ** 2).sum()) * (shares - 1) / max(1, shares))
     weight = np.bincount(group, weights, groups)
     parts = (1 - weight) * (whole - without) + whole * weight
-    return parts + (whole - parts.sum()) * weight, weight
+    return parts + (whole - parts.sum()) * weight, weight, variances
 
 
 def _without(one: PairedRows, group: Values, groups: int, scoring: Scoring) -> Values:

@@ -66,7 +66,7 @@ def sentences(
     if decision.left_out:
         told.append(_left_out(decision))
     if decision.needed:
-        told += _needed(decision.needed, decision, wording, repeats)
+        told += _needed(decision.needed, decision, wording)
     if repeats == 1:
         told.append(
             "Split and training were drawn once: another draw may give another gain "
@@ -118,7 +118,8 @@ def _answer(d: Decision, wording: Wording) -> str:
         )
     return (
         f"Whether federation helps cannot be told: with {d.method}, {wording.metric} was {size} "
-        f"{way} than alone {basis}, and chance alone could do that."
+        f"{way} than alone {basis}, and "
+        + ("another training might undo that." if d.p < d.level else "chance alone could do that.")
     )
 
 
@@ -151,13 +152,13 @@ def _left_out(d: Decision) -> str:
     return f"{_names(list(d.left_out))} not counted ({why}): means are over {d.clients}."
 
 
-def _needed(needed: Needed, d: Decision, wording: Wording, repeats: int) -> list[str]:
+def _needed(needed: Needed, d: Decision, wording: Wording) -> list[str]:
     ways = []
-    if needed.repeats is not None and needed.repeats > repeats:
+    if needed.repeats is not None:
         ways.append(f"{needed.repeats} repeats")
     if needed.rows is not None:
         ways.append(f"{needed.rows} test rows of each site")
-    if needed.sites is not None and d.speaks_for != "this site" and needed.sites > d.clients:
+    if needed.sites is not None and d.speaks_for != "this site":
         ways.append(f"{needed.sites} sites")
     if not ways:
         return []

@@ -1,0 +1,47 @@
+"""What makes the mean gain vary: rows, clients, training."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy import stats
+
+from fedtailor.results.statistics.paired import Gains
+
+
+def variances(gains: Gains) -> tuple[float, float]:
+    """Of the mean gain: what rows within clients make, and what differs between clients beside.
+
+    Example:
+      >>> parts, weights = (np.array([0.5, -0.5]),) * 2, (np.array([0.5, 0.5]),) * 2
+      >>> none = np.zeros((1, 2))
+      >>> variances(Gains(("a", "b"), {}, none, none, parts, weights, share=True))
+      (0.25, 0.0)
+    """
+    each = gains.by_client
+    clients = len(each)
+    rows = sum(
+        float(((parts - gain * weights) ** 2).sum())
+        for parts, weights, gain in zip(gains.parts, gains.weights, each, strict=True)
+    )
+    of_rows = rows / clients**2
+    of_clients = float(each.var(ddof=1)) / clients if clients > 1 else 0.0
+    return of_rows, max(0.0, of_clients - of_rows)
+
+
+def training_variance(gains: Gains, level: float = 0.05) -> float:
+    """What training adds to the variance of the mean gain, by how repeats differ beyond rows.
+
+    Repeats of a client vary by its test rows and by training; what rows make is taken off. The
+    few repeats that this is known from are allowed for, as Student does: a normal quantile times
+    the root of it is a quantile of t. 0 with one repeat, which cannot tell.
+    """
+    known = np.isfinite(gains.by_repeat)
+    often = known.sum(axis=0) > 1
+    freedom = int((known.sum(axis=0) - 1)[often].sum())
+    if freedom < 1:
+        return 0.0
+    of_repeats = np.nanvar(gains.by_repeat[:, often], axis=0, ddof=1)
+    of_rows = np.nanmean(gains.row_variances[:, often], axis=0)
+    beyond = max(0.0, float((of_repeats - of_rows).mean()))
+    few = stats.t.ppf(1 - level / 2, freedom) / stats.norm.ppf(1 - level / 2)
+    return beyond / (len(gains.clients) * gains.repeats) * float(few) ** 2
