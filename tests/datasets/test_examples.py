@@ -17,7 +17,7 @@ def test_new_images(tmp_path):
     write_image(tmp_path / "grey.png", np.full((12, 10), 50, np.uint8))
     np.savez(tmp_path / "more.npz", x=np.stack([x, x]))
     paths = [tmp_path / n for n in ("scan.png", "grey.png", "more.npz")]
-    names, out = read_examples(paths, encoder)
+    names, out, _ = read_examples(paths, encoder)
     assert names == ["scan.png", "grey.png", "more.npz:1", "more.npz:2"]
     assert out.shape == (4, 3, 6, 5) and (out[1] == 50).all()
     np.testing.assert_array_equal(out[0], x.transpose(2, 0, 1))
@@ -31,7 +31,7 @@ def test_new_images(tmp_path):
 def test_new_table_rows(tmp_path):
     encoder, _ = encode(table_source(), TRAIN)
     path = write_text(tmp_path / "t.csv", "id,sex,age\n7,m,3\n8,f,\n9,robot,1\n")
-    names, out = read_examples([path], encoder)
+    names, out, _ = read_examples([path], encoder)
     assert names == ["t.csv:1", "t.csv:2", "t.csv:3"]
     np.testing.assert_allclose(out, [[1, 0, 1], [0, 1, 0], [-1, 0, 0]])
     refusal(lambda: read_examples([write_text(path, "sex\nm\n")], encoder), "t.csv", "age", "lacks")
@@ -67,7 +67,7 @@ def test_new_rows_from_parquet(tmp_path):
 
     encoder, _ = encode(table_source(), TRAIN)
     pq.write_table(pa.table({"age": [3, None], "sex": ["m", None]}), tmp_path / "t.parquet")
-    names, out = read_examples([tmp_path / "t.parquet"], encoder)
+    names, out, _ = read_examples([tmp_path / "t.parquet"], encoder)
     assert names[1] == "t.parquet:2"
     np.testing.assert_allclose(out, [[1, 0, 1], [0, 0, 0]])
     pq.write_table(pa.table({"age": ["x"], "sex": ["m"]}), tmp_path / "t.parquet")
@@ -79,7 +79,7 @@ def test_new_texts(tmp_path):
     one = write_text(tmp_path / "t.txt", "A b\n\nzz\n", "utf-8-sig")
     two = write_text(tmp_path / "t.csv", "id,text\n1,d\n")
     three = write_text(tmp_path / "u.csv", "words\nd\n")
-    names, out = read_examples([one, two, three], encoder)
+    names, out, _ = read_examples([one, two, three], encoder)
     assert names == ["t.txt:1", "t.txt:3", "t.csv:1", "u.csv:1"]
     b, a, d = (2 + encoder.words.index(w) for w in "bad")
     assert out.tolist() == [[a, b, 0], [1, 0, 0], [d, 0, 0], [d, 0, 0]]

@@ -31,7 +31,8 @@ def decided(labels) -> tuple[str, str]:
     ("labels", "task", "said"),
     [
         (PRICES, "regression", "60 different numbers in 60 rows: taken as regression"),
-        (np.arange(60), "regression", "(else: --task classification)"),
+        (np.arange(60), "regression", "60 rows: taken as regression"),
+        (np.arange(60) // 2, "regression", "(else: --task classification)"),
         (np.arange(60) % 21, "regression", "21 different numbers"),
         (np.arange(60) % 20, "classification", "20 different numbers in 60 rows: taken as classes"),
         (np.arange(300) % 21, "classification", "(else: --task regression)"),
@@ -96,6 +97,8 @@ def test_names_of_folders_are_classes_and_known_sets_say_their_task(tmp_path):
 def test_a_class_of_its_own_for_most_rows_is_refused():
     names = source_of({"here": (np.arange(60)[:, None], [f"id{i}" for i in range(60)])})
     refusal(lambda: refuse_as_many_classes_as_rows(names), "60 classes in 60 rows", "--label")
+    many = source_of({"here": (np.arange(60)[:, None], np.arange(60))}, task="classification")
+    refusal(lambda: refuse_as_many_classes_as_rows(many), "--task regression")
     two = source_of({"here": (np.arange(2)[:, None], ["yes", "no"])})
     refuse_as_many_classes_as_rows(two)
 
@@ -129,8 +132,8 @@ def test_times_and_events_of_tables_and_arrays(tmp_path):
         ({"time": "T", "event": "E", "task": "regression"}, ["regression", "--task survival"]),
         ({"time": "T", "event": "T"}, ["'T'", "different columns"]),
         ({"time": "T", "event": "words"}, ["line 2", "'words'", "0 and 1"]),
-        ({"time": "T", "event": "a"}, ["line 4", "0 or 1"]),
-        ({"time": "minus", "event": "E"}, ["line 3", "time from 0 upwards"]),
+        ({"time": "T", "event": "a"}, ["line 4", "'2.0'", "else 0"]),
+        ({"time": "minus", "event": "E"}, ["line 3", "'-10.0'", "times from 0 upwards"]),
         ({"time": "T", "event": "none"}, ["no event"]),
         ({"task": "survival"}, ["time column", "--time-column"]),
     ],

@@ -220,7 +220,7 @@ def test_a_number_is_learnt_scaled_and_told_in_its_unit(
     plain = config(data=str(prices), label="price", client_column="town")
     with caplog.at_level("INFO", logger="fedtailor"):
         pooled = load_run_data(replace(plain, normalise="pooled"))
-    assert "label 'price' holds" in caplog.text and "--task classification" in caplog.text
+    assert "label 'price' holds" in caplog.text and "taken as regression" in caplog.text
     assert pooled.encoder.form.task == "regression" and pooled.encoder.form.outputs == 1
     y, train = pooled.client_data.y, np.concatenate(pooled.partition.train)
     assert y.dtype == torch.float32 and y.shape == (80,)

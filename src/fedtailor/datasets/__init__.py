@@ -4,11 +4,13 @@
 `Source`: raw examples with labels, the official split and the natural clients, all checked.
 `encode` fits the preprocessing on the training rows only and returns an `Encoder`, which is saved
 with a model so that `read_examples` can feed it later; `fit_encoder` and `encode_clients` do so for
-many clients, each scaled by its own rows or all alike.
+many clients, each scaled by its own rows or all alike. `unfamiliar` names rows that are unlike
+those that an encoder was fitted on.
 """
 
 from fedtailor.datasets.encoding.encoder import Encoder
 from fedtailor.datasets.encoding.fit import encode, encode_clients, fit_encoder, fit_own
+from fedtailor.datasets.encoding.unfamiliar import unfamiliar
 from fedtailor.datasets.examples import read_examples
 from fedtailor.datasets.load import KNOWN, load
 from fedtailor.datasets.objects import source_of
@@ -26,4 +28,5 @@ __all__ = [
     "load",
     "read_examples",
     "source_of",
+    "unfamiliar",
 ]

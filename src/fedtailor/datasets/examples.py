@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
 from fedtailor.core.errors import BadInput
 from fedtailor.datasets.encoding.columns import Numeric
 from fedtailor.datasets.encoding.encoder import Encoder
+from fedtailor.datasets.encoding.unfamiliar import unfamiliar
 from fedtailor.datasets.formats.arrays import raw_of, read_npz
 from fedtailor.datasets.formats.images import EncodedImage, is_image, stacked
 from fedtailor.datasets.formats.tables import RawTable, categories, numbers, read_raw_table, texts
@@ -17,8 +19,22 @@ from fedtailor.datasets.source import Array, Raw, Table
 from fedtailor.datasets.wording import listed, quoted, reason
 
 
-def read_examples(paths: list[Path], encoder: Encoder) -> tuple[list[str], Array]:
-    """A display name and the encoded form of every example in the files.
+class Examples(NamedTuple):
+    """New examples, ready for a network.
+
+    Attributes:
+      names: what each is called.
+      x: as the network takes them.
+      notes: what training never saw of the like, see `unfamiliar`; empty where all is known.
+    """
+
+    names: list[str]
+    x: Array
+    notes: list[str]
+
+
+def read_examples(paths: list[Path], encoder: Encoder) -> Examples:
+    """Every example in the files, named, encoded, and held against what training saw.
 
     Images are converted to the encoder's mode and size. An npz file has `x`; csv and parquet have
     the encoder's columns (others are ignored), or for texts a column `text` or only one column; a
@@ -28,6 +44,7 @@ def read_examples(paths: list[Path], encoder: Encoder) -> tuple[list[str], Array
     if not paths:
         raise BadInput("no files to predict: give at least one image, npz, csv, parquet or txt")
     names: list[str] = []
+    notes: list[str] = []
     encoded = []
     for path in paths:
         if not path.is_file():
@@ -38,7 +55,8 @@ def read_examples(paths: list[Path], encoder: Encoder) -> tuple[list[str], Array
         except BadInput as error:
             raise BadInput(f"{quoted(path)}: {error}") from error
         names += rows
-    return names, np.concatenate(encoded)
+        notes += unfamiliar(raw, encoder)
+    return Examples(names, np.concatenate(encoded), notes)
 
 
 def _read(path: Path, encoder: Encoder) -> tuple[list[str], Raw]:

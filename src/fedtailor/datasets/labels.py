@@ -105,8 +105,11 @@ def _times(
             "survival; else give one"
         )
     for part in paired:
-        wrong = ~np.isin(part.labels[:, 1], (0, 1)) | ~(part.labels[:, 0] >= 0)
-        refuse_rows(part, wrong, "a time from 0 upwards and an event that is 0 or 1")
+        time, event = part.labels.T
+        refuse_rows(part.with_labels(time), ~(time >= 0), "times from 0 upwards")
+        refuse_rows(
+            part.with_labels(event), ~np.isin(event, (0, 1)), "1 where the event came, else 0"
+        )
     joined = np.concatenate([p.labels for p in paired])
     check_numbers(joined, "survival", parts[0].where)
     return SettledLabels("survival", joined)
@@ -155,7 +158,9 @@ def _decide(parts: Sequence[SourcePart], values: Array | None) -> tuple[TaskKind
     else:
         measured = count > FEW and count * ROWS_EACH > len(values)
     if measured:
-        return "regression", f"{found}: taken as regression (else: --task classification)"
+        # as classes they would be refused where most rows had one of their own
+        other = " (else: --task classification)" if 2 * count <= len(values) else ""
+        return "regression", f"{found}: taken as regression{other}"
     return "classification", f"{found}: taken as classes (else: --task regression)"
 
 
@@ -183,7 +188,8 @@ def refuse_as_many_classes_as_rows(source: Source) -> None:
     """Raise `BadInput` where most rows have a class of their own: then nothing can be learnt."""
     count = len(np.unique(source.labels))
     if source.task == "classification" and count > FEW and 2 * count > len(source):
+        measured = not isinstance(numbers(source.classes), int)
         raise BadInput(
             f"data {quoted(source.name)} has {count:,} classes in {len(source):,} rows: name "
-            "another label column (--label), or learn numbers with --task regression"
+            f"another label column (--label){', or use --task regression' * measured}"
         )

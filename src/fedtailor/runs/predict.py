@@ -103,7 +103,7 @@ def predict(
     given = Objects(method=method, model=model)
     config, encoder, network, weights = open_model(Path(folder), client, given)
     predicts = make_method(config, make_task(config, encoder.form, network)).predict
-    names, x = read_examples([Path(f) for f in files], encoder)
+    names, x, _ = read_examples([Path(f) for f in files], encoder)
     with torch.no_grad():
         logits = predicts(weights, torch.from_numpy(x))
     chances, classes = logits.softmax(-1).max(-1)
