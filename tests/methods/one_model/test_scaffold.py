@@ -52,6 +52,20 @@ def test_one_step_by_hand(engine):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+def test_means_by_size_by_hand(engine):
+    # y = 1 and 4 with weights 1/4 and 3/4: w = 3.25;  c_k = -2 and -8: c = -0.5 - 6 = -6.5
+    # round 1:  client 0:  3.25 - 2 + 2 - 6.5 = -3.25, y = 4.875;  client 1:  -4.75 + 8 - 6.5, too
+    task = one_number()
+    method = scaffold(task, weighting="data", recipe=HALF)
+    sim = simulate(method, two_clients(), task, engine=engine)
+    play(sim)
+    assert float(sim.server["params"]["w"]) == near(3.25)
+    assert float(sim.server["control"]["w"]) == near(-6.5)
+    play(sim)
+    assert float(sim.server["params"]["w"]) == near(4.875)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 def test_two_steps_by_hand(engine):
     # round 0:  y: 0 -> 1 -> 1.5 and 0 -> 4 -> 6;  c_k = -y/(2 0.5) = -1.5 and -6;  c = -3.75
     # round 1, w = 3.75, shifts c - c_k = -2.25 and 2.25:

@@ -24,6 +24,7 @@ SIZES: dict[str, tuple[int, float, Form]] = {
     "cifar10": (60_000, 1 / 6, Form("image", (3, 32, 32), 10)),
     "cifar100": (60_000, 1 / 6, Form("image", (3, 32, 32), 100)),
     "tiny-imagenet": (110_000, 1 / 11, Form("image", (3, 64, 64), 200)),
+    "flamby-heart-disease": (740, 254 / 740, Form("table", (13,), 2)),
     "ag-news": (127_600, 1 / 17, Form("text", (200,), 4, 98_635)),
 }
 

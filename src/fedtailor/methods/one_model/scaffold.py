@@ -7,9 +7,9 @@ from torch import Tensor
 
 from fedtailor.core import tree
 from fedtailor.core.data import Data
-from fedtailor.core.method import ClientCount, Method, Outcome, Upload
+from fedtailor.core.method import ClientCount, Method, Outcome, Upload, by_size
 from fedtailor.core.objectives import Slope
-from fedtailor.core.options import NonNegative
+from fedtailor.core.options import NonNegative, Weighting
 from fedtailor.core.rng import Key, Turn
 from fedtailor.core.task import Batch, Task
 from fedtailor.core.training import Recipe, fit
@@ -17,7 +17,13 @@ from fedtailor.core.tree import Params, Tree
 from fedtailor.methods.one_model.fedavg import fedavg
 
 
-def scaffold(task: Task, *, server_lr: NonNegative = 1.0, recipe: Recipe = Recipe()) -> Method:
+def scaffold(
+    task: Task,
+    *,
+    server_lr: NonNegative = 1.0,
+    weighting: Weighting = "uniform",
+    recipe: Recipe = Recipe(),
+) -> Method:
     """Every local step is corrected by what all clients would do less what this one would.
 
         y ← y − η (∇F_k(y) − c_k + c)            from y = w, K steps
@@ -29,6 +35,7 @@ def scaffold(task: Task, *, server_lr: NonNegative = 1.0, recipe: Recipe = Recip
 
     Args:
       server_lr: η_s.
+      weighting: a client's weight in both means: `uniform` (the paper) or `data`.
       recipe: how a client trains in a round (plain SGD is what the correction is made for).
 
     Deviations: none.
@@ -77,7 +84,7 @@ def scaffold(task: Task, *, server_lr: NonNegative = 1.0, recipe: Recipe = Recip
         rate = recipe.rate(turn) * steps(data)
         control = tree.sub(tree.map(lambda m: m / rate.to(m.dtype), moved), shift)
         change = tree.sub(control, state["control"])
-        upload = Upload({"params": params, "change": change})
+        upload = Upload({"params": params, "change": change}, by_size(data, weighting))
         return Outcome({"control": control}, upload, params)
 
     def receive(server: Tree, ids: Tensor, up: Upload, turn: Turn) -> Tree:

@@ -8,7 +8,7 @@ from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from fedtailor.core.errors import BadInput
+from fedtailor.core.errors import BadInput, unknown
 
 Result = dict[str, Any]
 History = list[dict[str, Any]]
@@ -114,6 +114,26 @@ MEASURES: dict[str, Measure] = {
     ),
     "models-per-round": Measure(_models, "up and down per client and round, in models", "models"),
 }
+
+
+def measure_of(metric: str) -> Measure:
+    """A measure by its name: one of `MEASURES`, or `client:NAME`, what one client alone has.
+
+    Raises:
+      BadInput: there is none of that name.
+
+    Example:
+      >>> measure_of("client:va").read({"per_client": {"va": 0.75}}, [])
+      Value(main=75.0, low=None, high=None)
+    """
+    kind, colon, client = metric.partition(":")
+    if colon and kind == "client" and client:
+        return Measure(
+            lambda r, h: _mean(r["per_client"], client), f"of {client} alone, last round"
+        )
+    if metric not in MEASURES:
+        raise unknown("metric", metric, [*MEASURES, "client:NAME"])
+    return MEASURES[metric]
 
 
 def result_and_history(folder: Path) -> tuple[Result, History]:

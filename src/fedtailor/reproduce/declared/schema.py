@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from fedtailor.core.errors import BadInput, unknown
 from fedtailor.core.inputs.settings_file import setting
-from fedtailor.core.options import Count
-from fedtailor.reproduce.declared.measures import MEASURES
+from fedtailor.core.options import Count, Whole
+from fedtailor.reproduce.declared.measures import measure_of
 from fedtailor.reproduce.declared.published import Published, read_published
 from fedtailor.results.config import MERE_PLACE
 from fedtailor.results.config import settings as known_settings
@@ -38,8 +38,8 @@ class Level:
             if name not in known:
                 raise unknown("setting", name, known)
         metric = getattr(self, "metric", None)
-        if metric is not None and metric not in MEASURES:
-            raise unknown("metric", metric, MEASURES)
+        if metric is not None:
+            measure_of(metric)
 
 
 @dataclass(frozen=True)
@@ -138,6 +138,7 @@ class Experiment(Level):
     metric: str = setting("what a cell shows")
     rounds: Count = setting("a whole number")
     seeds: Count = setting("runs per cell", 1)
+    first_seed: Whole = setting("the seed of the first of them", 0)
     choices: tuple[str, ...] = setting("names of the paper's choices that it rests on", ())
     columns: tuple[Column, ...] = setting("at least one")
     rows: tuple[Row, ...] = setting("at least one")

@@ -197,7 +197,8 @@ def _cell(
         settings = _settings(experiment, column, row, scale) | given
         options = _options(experiment, column, row, method, scale.small)
         first = make_config(method, settings, options)
-    configs = tuple(replace(first, seed=seed) for seed in range(scale.seeds_of(experiment)))
+    seeds = range(experiment.first_seed, experiment.first_seed + scale.seeds_of(experiment))
+    configs = tuple(replace(first, seed=seed) for seed in seeds)
     metric = row.metric or column.metric or experiment.metric
     return Cell(row.name, column.name, column.x, metric, published, configs)
 

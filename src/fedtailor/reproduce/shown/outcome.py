@@ -10,7 +10,7 @@ import numpy as np
 from scipy.stats import kendalltau
 
 from fedtailor.core.version import __version__
-from fedtailor.reproduce.declared.measures import MEASURES, Value, result_and_history
+from fedtailor.reproduce.declared.measures import Value, measure_of, result_and_history
 from fedtailor.reproduce.declared.published import Published
 from fedtailor.reproduce.playing.cells import ELSEWHERE, Cell, declared_rounds
 from fedtailor.reproduce.playing.plan import ExperimentRuns
@@ -132,7 +132,7 @@ def _cell(
     failed: dict[str, str],
     going: bool,
 ) -> dict[str, Any]:
-    measure = MEASURES[cell.metric]
+    measure = measure_of(cell.metric)
     status, reason = _status(part, cell, tasks, failed, going)
     each, values, devices, versions = [], [], set(), set()
     for task in tasks:
@@ -187,7 +187,7 @@ def outcome(
     shown = [c.name for c in experiment.columns if any(d["column"] == c.name for d in cells)]
     rows = [r.name for r in experiment.rows if any(d["row"] == r.name for d in cells)]
     left_out = len(experiment.rows) - len(rows) + len(experiment.columns) - len(shown)
-    measure = MEASURES[experiment.metric]
+    measure = measure_of(experiment.metric)
     return {
         "made_by": "FedTailor",
         "version": __version__,

@@ -12,7 +12,7 @@ import numpy as np
 
 from fedtailor.figures.charts import Curve, draw_boxes, draw_curves, panel_grid
 from fedtailor.figures.style import empty_figure, look, save_figure, tidy
-from fedtailor.reproduce.declared.measures import MEASURES, result_and_history
+from fedtailor.reproduce.declared.measures import measure_of, result_and_history
 from fedtailor.reproduce.playing.cells import Cell
 from fedtailor.reproduce.playing.plan import ExperimentRuns
 from fedtailor.reproduce.playing.play import PlannedRun
@@ -135,7 +135,7 @@ def sweep_picture(part: ExperimentRuns, folder: Path) -> list[str]:
         for cell, tasks in played:
             if cell.row != row or cell.x is None:
                 continue
-            measure = MEASURES[cell.metric]
+            measure = measure_of(cell.metric)
             found = [measure.read(*result_and_history(t.folder)) for t in tasks]
             values = [v for v in found if v and isfinite(v.main)]
             if values:
@@ -153,7 +153,9 @@ def sweep_picture(part: ExperimentRuns, folder: Path) -> list[str]:
             ring = {"facecolors": "none", "edgecolors": drawn["color"], "marker": "s"}
             axes.scatter(at, value, s=36, zorder=3, **ring)
     axes.set_xlabel(part.experiment.x, parse_math=False)
-    axes.set_ylabel(part.experiment.y or MEASURES[part.experiment.metric].meaning, parse_math=False)
+    axes.set_ylabel(
+        part.experiment.y or measure_of(part.experiment.metric).meaning, parse_math=False
+    )
     headline(picture, titled(part))
     tidy(axes)
     picture.legend(**ASIDE)
