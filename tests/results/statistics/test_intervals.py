@@ -44,14 +44,14 @@ def test_five_clients_bound_nothing_and_six_do() -> None:
     assert np.isfinite(clients_interval(gains, 0.1)).all()
 
 
-def test_rows_come_near_the_normal_approximation_with_training_added() -> None:
+def test_rows_come_near_the_normal_approximation() -> None:
     gains = measure_gains(drawn(1, 4000, 1, seed=3, better=0.3), ACCURACY)
     low, high = rows_interval(gains)
     variance = sum(
         ((p - g * w) ** 2).sum()
         for p, w, g in zip(gains.parts, gains.weights, gains.by_client, strict=True)
     )
-    half = 1.96 * np.sqrt(1.25 * variance)
+    half = 1.96 * np.sqrt(variance)
     assert (low, high) == pytest.approx((gains.mean - half, gains.mean + half), abs=0.002)
 
 

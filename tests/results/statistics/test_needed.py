@@ -32,17 +32,17 @@ def asked(gains: Gains, target: float, half: float) -> Needed:
 
 def test_four_times_the_rows_or_sites_tell_half_the_gain() -> None:
     gains = made([0.05] * 10, rows=100, size=0.5)
-    half = 1.96 * np.sqrt(1.25 * 0.25 / 1000)  # just what rows make, with the factor of training
+    half = 1.96 * np.sqrt(0.25 / 1000)  # just what rows make
     one, half_of_it = (asked(gains, target, half) for target in (0.02, 0.01))
-    # 1.25 · (1.96 + 0.84)² · 0.25 / 0.02² = 6132 rows at all 10 sites
-    assert one.rows == pytest.approx(613, abs=2)
-    assert one.sites == pytest.approx(62, abs=1)
-    assert half_of_it.rows == pytest.approx(4 * 613, abs=8)
+    # (1.96 + 0.84)² · 0.25 / 0.02² = 4906 rows at all 10 sites
+    assert one.rows == pytest.approx(491, abs=2)
+    assert one.sites == pytest.approx(50, abs=1)
+    assert half_of_it.rows == pytest.approx(4 * 491, abs=8)
 
 
 def test_repeats_alone_cannot_do_what_all_rows_together_cannot() -> None:
     gains = made([0.05] * 10, rows=100, size=0.5)
-    half = 1.96 * np.sqrt(1.25 * 0.25 / 1000)
+    half = 1.96 * np.sqrt(0.25 / 1000)
     # with all rows tested a quarter of the variance is left, which tells half the gain of now
     assert asked(gains, 0.9 * 2.8 / 1.96 * half, half).repeats == 2
     assert asked(gains, 0.45 * 2.8 / 1.96 * half, half).repeats is None

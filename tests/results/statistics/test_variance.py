@@ -9,11 +9,12 @@ from fedtailor.results.statistics.variance import training_variance
 
 
 def repeated(by_repeat: list[list[float]], of_rows: float) -> Gains:
+    """Clients whose two rows make no variance of the mean over repeats."""
     table = np.array(by_repeat)
     names = tuple("abc"[: table.shape[1]])
-    return Gains(
-        names, {}, table, np.full(table.shape, of_rows), (np.ones(1),) * 3, (np.ones(1),) * 3, True
-    )
+    parts = tuple(np.full(2, gain / 2) for gain in np.nanmean(table, axis=0))
+    weights = (np.full(2, 0.5),) * len(names)
+    return Gains(names, {}, table, np.full(table.shape, of_rows), parts, weights, share=True)
 
 
 def test_what_rows_do_not_explain_is_training() -> None:
@@ -24,8 +25,15 @@ def test_what_rows_do_not_explain_is_training() -> None:
     assert training_variance(gains) == pytest.approx(by_hand * student)
 
 
-def test_repeats_that_differ_as_rows_do_add_nothing() -> None:
+def test_repeats_that_differ_less_than_rows_do_add_nothing() -> None:
     assert training_variance(repeated([[0.1, 0.2], [0.3, 0.6]], of_rows=0.1)) == 0
+
+
+def test_repeats_of_one_table_add_a_share_of_what_rows_make() -> None:
+    gains = repeated([[0.1], [0.3]], of_rows=0.02)  # just what rows explain
+    parts = (np.array([0.3, -0.1]),)  # 0.1 ± 0.2: a variance of 0.08
+    found = training_variance(gains._replace(parts=parts))
+    assert found == pytest.approx(0.3 * (1 - 1 / 2) * 0.08)
 
 
 def test_one_repeat_cannot_tell() -> None:

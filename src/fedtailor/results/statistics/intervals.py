@@ -7,12 +7,9 @@ from scipy import stats
 
 from fedtailor.results.statistics.paired import Gains, Values
 from fedtailor.results.statistics.permutation import half_sums
-from fedtailor.results.statistics.variance import training_variance, variances
+from fedtailor.results.statistics.variance import training_variance
 
 Interval = tuple[float, float]
-# of the mean gain, over what test rows alone make, where trainings hardly differ: rows that train
-# are drawn, too. Measured: 1.0 to 1.3 on simulated federations.
-TRAINING_VARIANCE = 1.25
 
 
 def flip_interval(values: Values, weights: Values, level: float) -> Interval:
@@ -61,20 +58,18 @@ def clients_interval(gains: Gains, level: float = 0.05) -> Interval:
 def rows_interval(gains: Gains, level: float = 0.05) -> Interval:
     """Of the mean gain at these sites: clients are fixed, and rows and training are drawn.
 
-    What turning rows' signs gives is widened about the mean gain by what training adds: rows also
-    train (a factor that was measured, `docs/statistics.md`), and trainings differ (by what repeats
-    show). One repeat does not show it; then the spread between clients stands for it.
+    What turning rows' signs gives is widened about the mean gain by what training adds, as repeats
+    show it. One repeat does not; then the spread between clients stands for it.
     """
     low, high = _turned_rows(gains, level)
-    mean, (of_rows, _) = gains.mean, variances(gains)
-    training = training_variance(gains, level) / of_rows if of_rows > 0 else 0.0
-    wider = (TRAINING_VARIANCE + training) ** 0.5 - 1
-    low, high = low - wider * (mean - low), high + wider * (high - mean)
+    mean = gains.mean
+    added = stats.norm.ppf(1 - level / 2) ** 2 * training_variance(gains, level)
+    low, high = mean - np.hypot(mean - low, added**0.5), mean + np.hypot(high - mean, added**0.5)
     if gains.repeats == 1 and len(gains.clients) > 1:
         each = gains.by_client
         half = stats.t.ppf(1 - level / 2, len(each) - 1) * stats.sem(each)
-        low, high = min(low, float(mean - half)), max(high, float(mean + half))
-    return low, high
+        low, high = min(low, mean - half), max(high, mean + half)
+    return float(low), float(high)
 
 
 def both_interval(gains: Gains, level: float = 0.05) -> Interval:

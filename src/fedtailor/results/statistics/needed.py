@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import stats
 
-from fedtailor.results.statistics.intervals import TRAINING_VARIANCE, Interval
+from fedtailor.results.statistics.intervals import Interval
 from fedtailor.results.statistics.paired import Gains
 from fedtailor.results.statistics.variance import variances
 
@@ -50,7 +50,7 @@ def what_is_needed(
         return Needed(target, None, None, None)
     z = float(stats.norm.ppf(1 - level / 2))
     seen, wanted = (half / z) ** 2, (target / (z + float(stats.norm.ppf(POWER)))) ** 2
-    of_rows = min(seen, TRAINING_VARIANCE * variances(gains)[0])
+    of_rows = min(seen, variances(gains)[0])
     beside = seen - of_rows  # clients' differences, or training's: no row changes them
     tested = int(np.median([len(parts) for parts in gains.parts]))
     # rows' variance with r repeats is v·(q + (1 − q)/r), where a share q of the rows tests

@@ -7,6 +7,8 @@ from scipy import stats
 
 from fedtailor.results.statistics.paired import Gains
 
+TABLE = 0.3  # of rows' variance, added with many repeats of one table
+
 
 def variances(gains: Gains) -> tuple[float, float]:
     """Of the mean gain: what rows within clients make, and what differs between clients beside.
@@ -29,11 +31,13 @@ def variances(gains: Gains) -> tuple[float, float]:
 
 
 def training_variance(gains: Gains, level: float = 0.05) -> float:
-    """What training adds to the variance of the mean gain, by how repeats differ beyond rows.
+    """What training adds to the variance of the mean gain, beyond what test rows make.
 
-    Repeats of a client vary by its test rows and by training; what rows make is taken off. The
-    few repeats that this is known from are allowed for, as Student does: a normal quantile times
-    the root of it is a quantile of t. 0 with one repeat, which cannot tell.
+    With more repeats more rows both test and train, and what the table happens to hold is not
+    averaged away: measured, up to 0.3 of what rows make (`docs/statistics.md`). And repeats of a
+    client vary by test rows and by luck in training; what rows make of that is taken off. The few
+    repeats that luck is known from are allowed for, as Student does. 0 with one repeat, which
+    cannot tell.
     """
     known = np.isfinite(gains.by_repeat)
     often = known.sum(axis=0) > 1
@@ -42,6 +46,6 @@ def training_variance(gains: Gains, level: float = 0.05) -> float:
         return 0.0
     of_repeats = np.nanvar(gains.by_repeat[:, often], axis=0, ddof=1)
     of_rows = np.nanmean(gains.row_variances[:, often], axis=0)
-    beyond = max(0.0, float((of_repeats - of_rows).mean()))
-    few = stats.t.ppf(1 - level / 2, freedom) / stats.norm.ppf(1 - level / 2)
-    return beyond / (len(gains.clients) * gains.repeats) * float(few) ** 2
+    luck = max(0.0, float((of_repeats - of_rows).mean())) / (len(gains.clients) * gains.repeats)
+    few = float(stats.t.ppf(1 - level / 2, freedom) / stats.norm.ppf(1 - level / 2)) ** 2
+    return TABLE * (1 - 1 / gains.repeats) * variances(gains)[0] + few * luck
