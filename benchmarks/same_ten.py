@@ -20,7 +20,7 @@ from fedtailor.reproduce.declared.measures import result_and_history
 from fedtailor.reproduce.playing.cells import Scale
 from fedtailor.reproduce.playing.request import ReproductionRequest
 from fedtailor.results.config import Config, config_of
-from fedtailor.runs.run import run_config
+from fedtailor.runs.run import play_config
 
 COLUMN, HELD_OUT = "CIFAR-10, 100 clients", 90
 ROWS = ("Local Training", "FedFomo (n=5)")
@@ -81,7 +81,7 @@ def main() -> None:
     for name, (config, paper) in configs(args.data_dir, args.device).items():
         folder = args.runs / f"{config.method}-seed{config.seed}"
         if not (folder / "result.json").exists():
-            run_config(config, folder)
+            play_config(config, folder)
         rows.append({"row": name, "paper": paper} | of_the_ten(folder, config))
         print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
     report = {

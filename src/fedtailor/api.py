@@ -28,7 +28,8 @@ from fedtailor.results.folder import (
 )
 from fedtailor.results.lock import lock_folder
 from fedtailor.results.objects import SETTINGS, Objects, separate
-from fedtailor.runs.compare import Announce, ComparisonPlan, open_comparison, play_comparison
+from fedtailor.runs.comparison.plan import ComparisonPlan
+from fedtailor.runs.comparison.play import Announce, open_comparison, play_comparison
 from fedtailor.runs.predict import Prediction, predict
 from fedtailor.runs.resume import resume_run
 from fedtailor.runs.returned import ComparisonResult, RunResult, SimulatedRound
@@ -110,6 +111,9 @@ def run(
 def compare(
     *methods: MethodLike,
     seeds: int = 1,
+    repeats: int = 1,
+    margin: float | None = None,
+    yardsticks: bool = True,
     out: str | Path | None = None,
     overwrite: bool = False,
     announce: Announce | None = None,
@@ -121,7 +125,11 @@ def compare(
 
     Args:
       methods: names, factories or methods, as for `run`. Training alone is always among them.
-      seeds: how many runs per method; seeds count up from `seed`.
+      seeds: how many runs per method share a split; seeds count up from `seed`.
+      repeats: how often split (train, val, test) and seed are drawn anew: what makes small
+        differences known.
+      margin: differences up to here do not matter; None is a point, or its like.
+      yardsticks: also train one model on all rows in one place, and a linear model alone.
       out: folder for runs, summary and pictures; None keeps nothing.
       overwrite: replace an earlier comparison there.
       announce: called before each run; may return what is to be called with each round.
@@ -131,12 +139,23 @@ def compare(
         for `run`.
 
     Example:
-      >>> summary = compare("fedavg", model="mlp", clients=5, rounds=1)
-      >>> summary["methods"]
-      ['local', 'fedavg']
+      >>> summary = compare("fedavg", model="mlp", clients=5, rounds=1, yardsticks=False)
+      >>> summary["methods"], summary["metric"]
+      (['local', 'fedavg'], 'accuracy')
+      >>> sorted(summary["decision"])[:4]
+      ['answer', 'beside', 'clients', 'gain']
     """
     names, named, objects = _separate_all(methods, settings)
-    plan = ComparisonPlan(names, seeds, named, options or {}, objects)
+    plan = ComparisonPlan(
+        names,
+        seeds,
+        named,
+        options or {},
+        objects,
+        repeats=repeats,
+        margin=margin,
+        yardsticks=yardsticks,
+    )
     plan.load_data()  # before the folder: bad input leaves nothing behind
     folder = open_comparison(plan, Path(out), overwrite=overwrite) if out is not None else None
     if begun:

@@ -435,7 +435,7 @@ def test_a_loss_of_ones_own_is_averaged_over_the_real_rows() -> None:
     )
     assert own.outputs is not None
     logits, _ = own.outputs(params, batch)
-    assert torch.equal(own.losses(logits, batch.y), doubled(logits, batch.y))
+    assert torch.equal(own.losses(logits, batch.y, batch.weight), doubled(logits, batch.y))
 
 
 def test_a_loss_of_torchs_may_be_given_as_it_is() -> None:

@@ -448,7 +448,7 @@ def test_score_counts_the_real_rows(n: int, padding: int) -> None:
     params = begin(task)
     logits = task.predict(params, X[:n].double())
     for size in (3, 128):
-        found = score(task.predict, params, client(n, padding), size)
+        found = score(task, params, client(n, padding), size)
         assert int(found.correct) == int((logits.argmax(-1) == Y[:n]).sum())
         expected = F.cross_entropy(logits, Y[:n], reduction="sum")
         torch.testing.assert_close(found.loss, expected, rtol=1e-12, atol=0)
@@ -459,13 +459,13 @@ def test_score_counts_the_real_rows(n: int, padding: int) -> None:
 def test_a_score_of_no_rows_is_zero() -> None:
     task = classification(network)
     params = begin(task)
-    assert [float(s) for s in score(task.predict, params, client(0, padding=2))] == [0, 0]
+    assert [float(s) for s in score(task, params, client(0, padding=2))] == [0, 0]
     assert float(mean_loss(task, params, client(0, padding=2))) == 0
 
 
 def test_a_score_of_rows_of_no_width_is_zero() -> None:
     task = classification(network)
-    assert [float(s) for s in score(task.predict, begin(task), client(3, val=0).val)] == [0, 0]
+    assert [float(s) for s in score(task, begin(task), client(3, val=0).val)] == [0, 0]
 
 
 def halve(carry: Tree) -> Tree:

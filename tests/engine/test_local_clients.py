@@ -88,7 +88,7 @@ def play(simulation: Simulation) -> Tensor:
             flat(simulation.states.rows),
             *(flat(models[i]) for i in range(9)),
             *scores.test,
-            *(part for r in reports for part in (*r.post.test, *r.noisy.T)),  # type: ignore[union-attr]
+            *(part for r in reports for part in (r.post.test.flatten(), *r.noisy.T)),
         ]
     )
 

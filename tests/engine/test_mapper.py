@@ -122,7 +122,7 @@ def test_a_client_without_validation_rows_can_be_scored_in_both() -> None:
     client_data = world([3, 2], [1, 0])
 
     def score(client: ClientContext) -> Score:
-        return train.score(task.predict, client.server, client.data.val)
+        return train.score(task, client.server, client.data.val)
 
     given = contexts(client_data, task.init(rng.key(0)), {})
     compare(vectorised(score)(given), sequential(score)(given))

@@ -283,7 +283,7 @@ def test_reports() -> None:
     assert report.taken.tolist() == [0, 3] and report.notes == {}
     assert report.noisy.tolist() == [[0, 0]] * 2  # no DP-SGD
     assert report.down.tolist() == report.up.tolist() == [size, size]
-    assert report.post is not None and len(report.post.test.correct) == 2
+    assert report.post is not None and len(report.post.test) == 2
     assert simulation.step(torch.tensor([0])).post is None
 
 

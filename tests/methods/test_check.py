@@ -37,18 +37,47 @@ FEWER: dict[str, dict[str, int]] = {
 )
 def test_every_method_passes(name: str, network: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(suite, "NETWORKS", {network: NETWORKS[network]})
+    monkeypatch.setattr(suite, "TASK_OF", {})
     findings = check_method(METHODS[name], **FEWER.get(name, {}))
     assert len(findings) == len(CHECKS)
     assert not [f for f in findings if not f.passed]
 
 
+# one of each mechanism: control variates, a pull, a head, mixing, others' models, meta steps
+OF_EACH_KIND = ("scaffold", "ditto", "fedrep", "fedala", "fedfomo", "perfedavg-hf")
+
+
+@pytest.mark.parametrize("task", ["regression", "survival"])
+@pytest.mark.parametrize(
+    "name",
+    [n if n in OF_EACH_KIND else pytest.param(n, marks=pytest.mark.slow) for n in METHODS],
+)
+def test_every_method_learns_every_task_that_it_does_not_refuse(
+    name: str, task: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(suite, "NETWORKS", {})
+    monkeypatch.setattr(suite, "TASK_OF", {task: task})
+    findings = check_method(METHODS[name], **FEWER.get(name, {}))
+    refused = [f for f in findings if f.check.startswith("it refuses")]
+    assert bool(refused) == (name in ("fedphp", "pmixfed"))
+    assert refused or len(findings) == len(suite.CHECKS_OF_TASKS)
+    assert not [f for f in findings if not f.passed]
+
+
+def test_tasks_and_reasons_are_known() -> None:
+    assert suite.tasks_of(METHODS["fedphp"])["regression"] == (
+        "its distillation compares class probabilities"
+    )
+    assert not any(suite.tasks_of(METHODS["pmixfed"], mix_policy="gradual").values())
+
+
 def test_both_networks_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(suite, "CHECKS", (suite.check_page, suite.check_personal))
+    monkeypatch.setattr(suite, "CHECKS_OF_TASKS", (suite.check_personal,))
     findings = check_method(local)
-    assert len(findings) == 4
-    assert {network for network in NETWORKS for f in findings if network in f.check} == set(
-        NETWORKS
-    )
+    assert len(findings) == 6
+    kinds = {*NETWORKS, *suite.TASK_OF}
+    assert {kind for kind in kinds for f in findings if f"[{kind}]" in f.check} == kinds
 
 
 # --- methods that are broken, each in one way ---
@@ -72,6 +101,7 @@ def complaints(factory: Any, *checks: Callable[[Any], None]) -> str:
     """What the suite, or only some of its checks, has to say."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(suite, "CHECKS", checks or CHECKS)
+        patch.setattr(suite, "TASK_OF", {})
         findings = check_method(factory)
     return "\n".join(f"{f.check}: {f.detail}" for f in findings if not f.passed)
 
@@ -79,6 +109,7 @@ def complaints(factory: Any, *checks: Callable[[Any], None]) -> str:
 @pytest.fixture
 def quick(small: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """One network is enough to find a flaw."""
+    monkeypatch.setattr(suite, "TASK_OF", {})
     monkeypatch.setattr(suite, "NETWORKS", {"dense": NETWORKS["dense"]})
 
 
@@ -241,7 +272,7 @@ def test_finds_a_method_that_does_not_learn() -> None:
 @pytest.mark.usefixtures("quick")
 def test_finds_predictions_of_a_wrong_shape_and_of_nan() -> None:
     wrong = broken(predict=lambda m: lambda model, x: m.predict(model, x)[:, :2])
-    assert "logits of shape (5, 2)" in complaints(wrong, suite.check_personal)
+    assert "outputs of shape (5, 2)" in complaints(wrong, suite.check_personal)
     lost = broken(predict=lambda m: lambda model, x: m.predict(model, x) / 0.0)
     assert "not finite" in complaints(lost, suite.check_personal)
 

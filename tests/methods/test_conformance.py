@@ -19,7 +19,7 @@ from fedtailor.core import rng, tree
 from fedtailor.core.errors import BadInput
 from fedtailor.core.task import classification
 from fedtailor.core.training import Recipe, fit
-from fedtailor.engine import ClientData, Diverged, Scores, draw_cohort
+from fedtailor.engine import ClientData, Diverged, Outputs, draw_cohort
 from fedtailor.methods import METHODS, fedavg
 from fedtailor.methods.check import check_method
 from fedtailor.methods.describe import page
@@ -53,10 +53,8 @@ def _world(net: str = "mlp", **options) -> tuple:
     return task_of(net), ragged(image=net == "conv", **options)
 
 
-def _tree(scores: Scores) -> dict:
-    return {part: getattr(scores, part)._asdict() for part in ("test", "val")} | {
-        "noisy": scores.noisy
-    }
+def _tree(outputs: Outputs) -> dict:
+    return outputs._asdict()
 
 
 # ------------------------------------------------------------------------------- engines agree
@@ -80,8 +78,8 @@ def test_engines_agree(name, net):
             report = sim.step(draw_cohort(7, number, torch.arange(6), 0.6), post=True)
             told[str(number)] = {k: getattr(report, k) for k in ("ids", "skipped", "down", "up")}
             told[str(number)] |= {"post": _tree(report.post)}
-        told["final"] = _tree(sim.score())
-        told["tuned"] = _tree(sim.score(finetune=Recipe()))
+        told["final"] = _tree(sim.outputs())
+        told["tuned"] = _tree(sim.outputs(finetune=Recipe()))
         results.append({"kept": outcome(sim), "told": told})
     reference, *others = results
     assert all(leaf.isfinite().all() for leaf in tree.leaves(reference))

@@ -164,7 +164,7 @@ def test_what_was_not_begun_is_named(tmp_path: Path) -> None:
     assert f"To go on: fedtailor resume {folder}<" in page
     assert "mean ± standard deviation over 1 to 3 seeds, " in page
     assert "<dt>Seeds</dt><dd>1 to 3</dd>" in page
-    assert "One seed of fedavg: run more" in page
+    assert "Whether federation helps cannot be judged" in page
     with lock_folder(folder):  # somebody goes on with it already
         page = write_report([folder]).read_text()
     assert "Not run yet" in page and "To go on" not in page
@@ -302,5 +302,5 @@ def test_a_run_writes_its_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert ended.value.code == 0
     numbers = json.loads(parse(Path("here/report.html").read_text()).scripts[1])
     result = json.loads(Path("here/result.json").read_text())
-    assert numbers["methods"][0]["accuracy"]["mean"]["mean"] == result["accuracy"]["mean"]
+    assert numbers["methods"][0]["score"]["mean"]["mean"] == result["accuracy"]["mean"]
     assert numbers["methods"][0]["per_client"] == list(result["per_client"].values())

@@ -47,7 +47,7 @@ def test_interrupted_it_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
     later: list[tuple[str, str, int]] = []
     started: list[Any] = []
-    monkeypatch.setattr(play, "run_config", lambda *a, **k: started.append(a))
+    monkeypatch.setattr(play, "play_config", lambda *a, **k: started.append(a))
     found = again(
         tmp_path,
         "tiny/fig1",

@@ -142,7 +142,7 @@ def test_a_real_run_can_be_read_after_each_round(tmp_path: Path) -> None:
         seen.append((run_status(tmp_path / "run").words, data["methods"][0]["rounds"]))
         assert data["class_counts"] is not None
         assert sum(data["rows"]["train"]) > 0
-        assert data["methods"][0]["accuracy"]["mean"]["mean"] == line["pre"]["mean"]
+        assert data["methods"][0]["score"]["mean"]["mean"] == line["pre"]["mean"]
 
     settings = {"model": "mlp", "clients": 3, "rounds": 2, "engine": "sequential"}
     fedtailor.run("fedavg", out=tmp_path / "run", watch=look, **settings)

@@ -1,136 +1,124 @@
-"""The verdict in words, from summaries made by hand."""
+"""The verdict, from outputs made by hand."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
+import numpy as np
 import pytest
+import torch
 
-from fedtailor.results.verdict import verdict
+from fedtailor.results.metrics.named import METRICS
+from fedtailor.results.outputs import PartRows, RunOutputs, SaidInRound
+from fedtailor.results.verdict import (
+    JudgedRun,
+    beside_yardsticks,
+    constant_outputs,
+    judge,
+    shown,
+    wording_of,
+)
 
-
-def summary(seeds: int = 1, rows: int = 20, **accuracies: list[float]) -> dict[str, Any]:
-    """A summary from each method's accuracies, client by client."""
-    names = [f"c{i}" for i in range(len(accuracies["local"]))]
-    table = {}
-    for method, each in accuracies.items():
-        gain = [a - b for a, b in zip(each, accuracies["local"], strict=True)]
-        table[method] = {
-            "accuracy": {
-                "mean": {"mean": sum(each) / len(each), "std": 0.0},
-                "bottom5": {"mean": min(each), "std": 0.0},
-            },
-            "per_client": dict(zip(names, each, strict=True)),
-            "gain": dict(zip(names, gain, strict=True)),
-            "better_off": sum(g > 1e-9 for g in gain),
-            "worse_off": sum(g < -1e-9 for g in gain),
-        }
-    return {"seeds": list(range(seeds)), "test_rows": dict.fromkeys(names, rows), "table": table}
+CLIENTS = tuple(f"c{i}" for i in range(10))
+ROWS = 40  # of each client
 
 
-def test_helps() -> None:
-    lines = verdict(summary(local=[0.5, 0.6, 0.7], ditto=[0.7, 0.8, 0.7], fedavg=[0.6, 0.5, 0.5]))
-    assert lines[0].startswith("Federation helps here: ditto")
-    assert "73.3 %" in lines[0]
-    assert "60.0 % alone" in lines[0]
-    assert "13.3 points" in lines[0]
-    assert "2 of 3 clients gain" in lines[0]
+def run(right: Sequence[int], val: float | None = 0.5, first: int = 0) -> JudgedRun:
+    """A run in which each client's model is right in its first so many rows of class 0."""
+    labels = torch.zeros(len(right) * ROWS, dtype=torch.int64)
+    place = torch.arange(ROWS).repeat(len(right))
+    good = place < torch.tensor(right).repeat_interleave(ROWS)
+    outputs = torch.stack([good.float(), 1 - good.float()], dim=1)
+    n = torch.full((len(right),), ROWS)
+    rows = PartRows(labels, torch.arange(len(labels)) + first, n)
+    said = SaidInRound(3, outputs, outputs)
+    return JudgedRun(RunOutputs(rows, rows, said, None), val, ((1, 0.4), (2, 0.5)))
 
 
-def test_helps_on_average_only() -> None:
-    """One client gains much, most lose a little: the mean alone would mislead."""
-    lines = verdict(summary(local=[0.1, 0.8, 0.8], fedavg=[0.9, 0.7, 0.7]))
-    assert lines[0].startswith("Federation helps on average, but not most clients: fedavg")
-    assert "only 1 of 3 clients" in lines[0]
+def test_a_gain_at_every_client_helps() -> None:
+    found = judge({"local": [run([20] * 10)], "ditto": [run([32] * 10)]}, CLIENTS, "accuracy")
+    assert found.decision is not None
+    assert found.decision["answer"] == "helps"
+    assert found.decision["gain"] == pytest.approx(0.3)
+    assert found.decision["speaks_for"] == "sites like these"
+    assert found.sentences[0].startswith("Federation helps here: with ditto, accuracy is 30.0")
+    assert {d["answer"] for d in found.clients.values()} == {"helps"}
 
 
-@pytest.mark.parametrize("fedavg", [[0.4, 0.5], [0.5, 0.6]])
-def test_does_not_help(fedavg: list[float]) -> None:
-    lines = verdict(summary(local=[0.5, 0.6], fedavg=fedavg))
-    assert lines[0].startswith("Federation does not help here")
-    assert "−" not in lines[0].split("points")[0], "so many points below, not minus so many"
+def test_one_row_more_is_no_help() -> None:
+    more = [21, *[20] * 9]
+    found = judge({"local": [run([20] * 10)], "ditto": [run(more)]}, CLIENTS, "accuracy")
+    assert found.decision is not None
+    assert found.decision["answer"] in ("no difference", "cannot tell")
 
 
-def test_equal_is_not_below() -> None:
-    lines = verdict(summary(local=[0.5, 0.6], fedavg=[0.5, 0.6]))
-    assert "0.0 points below" not in lines[0]
+def test_the_recommended_method_is_chosen_on_validation_rows() -> None:
+    """Not the one that is best on test rows."""
+    runs = {
+        "local": [run([20] * 10)],
+        "lucky": [run([36] * 10, val=0.4)],
+        "chosen": [run([30] * 10, val=0.6)],
+    }
+    found = judge(runs, CLIENTS, "accuracy")
+    assert found.decision is not None
+    assert found.decision["method"] == "chosen"
+    assert list(found.others) == ["lucky"]
+    assert any("lucky (by 40.0 points)" in line for line in found.sentences)
 
 
-def test_only_local() -> None:
-    lines = verdict(summary(local=[0.5, 0.6]))
-    assert lines[0].startswith("Only training alone was run")
-    assert len(lines) == 2
-
-
-def test_lonely_clients_are_named() -> None:
-    """c1 is better off alone with either method, c0 with one of them only."""
-    found = summary(local=[0.5, 0.9], fedavg=[0.6, 0.5], ditto=[0.4, 0.8])
-    lonely = [line for line in verdict(found) if "whatever the method" in line]
-    assert lonely == ["Better off alone whatever the method: c1."]
-
-
-def test_nobody_is_lonely_where_everybody_gains() -> None:
-    lines = verdict(summary(local=[0.5, 0.6], fedavg=[0.6, 0.7]))
-    assert not any("alone whatever" in line for line in lines)
-    assert not any("better off alone:" in line for line in lines)
-
-
-def test_every_method_has_its_line_best_first() -> None:
-    found = summary(local=[0.5, 0.6], fedavg=[0.4, 0.7], ditto=[0.7, 0.8])
-    own = [line for line in verdict(found) if " clients are better off than alone" in line]
-    assert [line.partition(":")[0] for line in own] == ["ditto", "fedavg"]
-    assert "2 of 2 clients are better off than alone, 0 worse off; mean gain 20.0" in own[0]
-    assert "1 of 2 clients are better off than alone, 1 worse off" in own[1]
-    assert "better off alone: c0 (by 10.0)" in own[1]
-
-
-def test_the_worst_off_have_a_line_of_their_own() -> None:
-    found = summary(local=[0.5, 0.6], fedavg=[0.3, 0.95], ditto=[0.55, 0.6])
-    line = next(line for line in verdict(found) if "worst-off 5 %" in line)
-    assert "ditto is best: 55.0 % against 50.0 % alone (+5.0)" in line
+def test_yardsticks_are_not_recommended() -> None:
+    runs = {
+        "local": [run([20] * 10)],
+        "centralised": [run([39] * 10, val=0.9)],
+        "linear": [run([39] * 10, val=0.9)],
+        "ditto": [run([30] * 10, val=0.1)],
+    }
+    found = judge(runs, CLIENTS, "accuracy")
+    assert found.decision is not None
+    assert (found.decision["method"], found.others) == ("ditto", {})
 
 
 @pytest.mark.parametrize(
-    "lows, told",
+    ("runs", "said"),
     [
-        ({"ditto": 0.4}, "training alone is best: 50.0 % against 40.0 % with ditto (−10.0)."),
-        (
-            {"ditto": 0.4, "fedala": 0.4, "fedavg": 0.3},
-            "training alone is best: 50.0 % against 40.0 % with ditto and fedala (−10.0).",
-        ),
-        ({"ditto": 0.5, "fedavg": 0.3}, "training alone and ditto are equally good: 50.0 %."),
-        (
-            {"ditto": 0.6, "fedala": 0.6001, "fedavg": 0.3},
-            "ditto and fedala are equally good: 60.0 % against 50.0 % alone (+10.0).",
-        ),
+        ({"local": [run([20])]}, "Only training alone was run"),
+        ({"ditto": [run([20])]}, "training alone (local) is not among"),
+        ({"local": [JudgedRun(None, 0.5)], "ditto": [run([20])]}, "kept no outputs"),
+        ({"local": [run([20])] * 2, "ditto": [run([20])]}, "not all methods were run equally"),
     ],
 )
-def test_training_alone_may_be_best_for_the_worst_off(lows: dict[str, float], told: str) -> None:
-    lines = verdict(summary(local=[0.5], **{method: [low] for method, low in lows.items()}))
-    assert f"For the worst-off 5 % of clients {told}" in lines
+def test_what_cannot_be_judged_is_said(runs: dict[str, list[JudgedRun]], said: str) -> None:
+    found = judge(runs, ["c0"], "accuracy")
+    assert found.decision is None
+    assert said in found.sentences[0]
 
 
-def test_one_seed_is_pointed_out() -> None:
-    few = verdict(summary(local=[0.5], fedavg=[0.6]))
-    many = verdict(summary(seeds=3, local=[0.5], fedavg=[0.6]))
-    assert any("--seeds" in line for line in few)
-    assert not any("--seeds" in line for line in many)
+def test_a_constant_answer_is_the_commonest_class_the_mean_or_nothing() -> None:
+    labels = [np.array([1, 1, 0]), np.array([0, 0, 0])]
+    said = constant_outputs(labels, [2, 1], "classification", 2)
+    assert said.argmax(-1).tolist() == [1, 1, 0]
+    assert said[0].softmax(-1).tolist() == pytest.approx([1 / 3, 2 / 3], abs=1e-6)
+    numbers = constant_outputs([np.array([10.0, 30.0])], [2], "regression", 0)
+    assert numbers.tolist() == [[20.0], [20.0]]
+    assert constant_outputs([np.zeros((2, 2))], [1], "survival", 0).tolist() == [[0.0]]
 
 
-def test_one_seed_of_some_methods_is_pointed_out() -> None:
-    found = summary(seeds=2, local=[0.5], fedavg=[0.6], ditto=[0.7])
-    found["table"]["fedavg"]["seeds"] = [1]
-    warnings = [line for line in verdict(found) if "--seeds" in line]
-    assert [line.partition(":")[0] for line in warnings] == ["One seed of fedavg"]
+def test_all_yardsticks_stand_side_by_side() -> None:
+    table = {
+        m: {"score": {"mean": {"mean": v}, "bottom5": {"mean": v / 2}}}
+        for m, v in (("local", 0.5), ("centralised", 0.9), ("ditto", 0.7))
+    }
+    lines = beside_yardsticks(
+        table, {"accuracy": {"mean": 0.25}}, METRICS["accuracy"], {"method": "ditto"}
+    )
+    assert lines == [
+        "Mean accuracy over clients: ditto 70.0 %; alone 50.0 %; one model on all rows in one "
+        "place 90.0 %; always the same answer 25.0 %.",
+        "The worst-off 5 % of clients have 35.0 % with ditto and 25.0 % alone.",
+    ]
 
 
-def test_a_test_rows_worth_is_said() -> None:
-    lines = verdict(summary(rows=20, local=[0.5], fedavg=[0.6]))
-    assert "20 test rows" in lines[-1]
-    assert "5.0 points" in lines[-1]
-
-
-def test_many_names_are_cut_short() -> None:
-    lines = verdict(summary(local=[0.9] * 30, fedavg=[0.5] * 30))
-    assert max(len(line) for line in lines) < 250
-    assert any("and 22 more" in line for line in lines)
+def test_errors_are_spoken_of_in_the_labels_unit() -> None:
+    assert wording_of(METRICS["rmse"], "price").metric == "RMSE of price"
+    assert wording_of(METRICS["rmse"]).amount(0.25) == "0.250"
+    assert shown(METRICS["roc-auc"], 0.891) == "0.891"

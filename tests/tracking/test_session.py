@@ -59,7 +59,7 @@ def make_run(folder: Path, seed: int = 0) -> Path:
 
 def finish(folder: Path) -> None:
     (folder / "clients.csv").write_text("client,train\na,1\n")
-    result = {"accuracy": {"mean": 0.9}, "bytes": {"up": 3, "down": 6}, "rounds": 3, "seconds": 1}
+    result = {"score": {"mean": 0.9}, "bytes": {"up": 3, "down": 6}, "rounds": 3, "seconds": 1}
     (folder / "result.json").write_text(json.dumps(result))
 
 
@@ -183,7 +183,7 @@ def test_numbers_of_a_round() -> None:
 
 
 def test_numbers_of_a_result() -> None:
-    result = {"accuracy": {"mean": 0.9}, "bytes": {"up": 1, "down": 2}, "epsilon": None}
+    result = {"score": {"mean": 0.9}, "bytes": {"up": 1, "down": 2}, "epsilon": None}
     assert final_values(result) == {
         "final/mean": 0.9, "final/bytes_up": 1, "final/bytes_down": 2
     }  # fmt: skip

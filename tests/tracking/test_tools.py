@@ -35,7 +35,7 @@ def play(tool: str, folder: Path) -> None:
         tell = it.run(folder)
         tell(line(2), 3)
         tell(line(3), 3)
-        result = {"accuracy": VALUES, "bytes": {"up": 3, "down": 6}, "rounds": 3}
+        result = {"score": VALUES, "bytes": {"up": 3, "down": 6}, "rounds": 3}
         (folder / "result.json").write_text(json.dumps(result))
 
 

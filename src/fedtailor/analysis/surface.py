@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.func import vmap
 
 from fedtailor.core import rng, tree
+from fedtailor.core.losses import cross_entropy
 from fedtailor.core.rng import Key
-from fedtailor.core.task import cross_entropy
 from fedtailor.core.tree import Tree
 from fedtailor.engine.loops.torch_internals import TorchDispatchMode
 from fedtailor.engine.memory import free_memory, is_out_of_memory, nbytes

@@ -228,6 +228,30 @@ def compare(
         str,
         typer.Option("--seeds", metavar="N", help="Runs per method; seeds count up from --seed."),
     ] = "1",
+    repeats: Annotated[
+        str,
+        typer.Option(
+            "--repeats",
+            metavar="R",
+            help="Draw split and seed anew so often: makes small differences known.",
+        ),
+    ] = "1",
+    margin: Annotated[
+        float | None,
+        typer.Option(
+            "--margin",
+            metavar="DELTA",
+            help="Differences up to here do not matter: 0.01 is a point, the default; for errors "
+            "in the label's unit 1 % of its deviation.",
+        ),
+    ] = None,
+    yardsticks: Annotated[
+        bool,
+        typer.Option(
+            "--yardsticks/--no-yardsticks",
+            help="Also train one model on all rows in one place, and a linear model alone.",
+        ),
+    ] = True,
     config: ConfigFile = None,
     out: Out = None,
     overwrite: Overwrite = False,
@@ -237,10 +261,11 @@ def compare(
 ) -> None:
     """Compare methods: same data, same start, same draws; ends with a verdict in words.
 
-    Training alone is always among them: it is what everything is measured against. With --set,
-    name=value goes to every method that has it, method.name=value to one.
+    Training alone is always among them: it is what everything is measured against. The verdict
+    says helps, harms, no difference or cannot tell, for the method that is best on validation rows.
+    With --set, name=value goes to every method that has it, method.name=value to one.
 
-    Example: fedtailor compare fedavg ditto fedala --seeds 3
+    Example: fedtailor compare fedavg ditto fedala --repeats 5
     """
     if not methods:
         raise BadInput("no methods to compare: name at least one (fedtailor list shows them)")
@@ -252,15 +277,17 @@ def compare(
             pairs = {f"{named}.{k}": v for k, v in hyper.items()} | pairs
     from fedtailor import api
     from fedtailor.results.folder import free_folder
-    from fedtailor.runs.compare import ComparisonPlan
+    from fedtailor.runs.comparison.plan import ComparisonPlan
 
-    number = whole("seeds", seeds)
-    first = next(iter(ComparisonPlan(methods, number, given, pairs).configs.values()))
+    number, times = whole("seeds", seeds), whole("repeats", repeats)
+    how: dict[str, Any] = {"repeats": times, "margin": margin, "yardsticks": yardsticks}
+    first = next(iter(ComparisonPlan(methods, number, given, pairs, **how).configs.values()))
     folder = out or free_folder(f"compare-{Path(first.data).name}")
     with _Shown(folder, _tracking(track, folder), watch, "what was finished") as shown:
         summary = api.compare(
             *methods,
             seeds=number,
+            **how,
             out=folder,
             overwrite=overwrite,
             announce=shown.announce,

@@ -95,7 +95,7 @@ class Live:
 
         def tell(line: dict[str, Any], rounds: int) -> None:
             nonlocal task
-            note = f"accuracy {per_cent(line['pre']['mean'])} %" if "pre" in line else ""
+            note = f"accuracy {per_cent(line['pre'].get('mean'))} %" if "pre" in line else ""
             if "epsilon" in line:
                 from fedtailor.core.steps.privacy import epsilon_in_words  # late: it needs torch
 
@@ -129,7 +129,7 @@ def result_table(result: dict[str, Any]) -> Table:
     rows = [
         ("pre (before training)", result["points"]["pre"]),
         ("post (after training)", result["points"]["post"]),
-        (f"final (fine-tuned {tune} epochs)" if tune else "final", result["accuracy"]),
+        (f"final (fine-tuned {tune} epochs)" if tune else "final", result["score"]),
     ]
     if result["best"]:
         rows.append((f"best round {result['best_round']} (by validation)", result["best"]))
@@ -156,11 +156,11 @@ def comparison_table(summary: dict[str, Any]) -> Table:
         "s",
     ):
         table.add_column(column, justify="right")
-    rows = sorted(summary["table"].items(), key=lambda kv: -kv[1]["accuracy"]["mean"]["mean"])
+    rows = sorted(summary["table"].items(), key=lambda kv: -kv[1]["score"]["mean"]["mean"])
     for method, row in rows:
         shown = []
         for key in ("mean", "std", "bottom5", "top5"):
-            cell = row["accuracy"][key]
+            cell = row["score"][key]
             text = per_cent(cell["mean"])
             shown.append(f"{text} ± {per_cent(cell['std'])}" if several and key != "std" else text)
         better = "–" if method == "local" else f"{row['better_off']} / {len(row['gain'])}"

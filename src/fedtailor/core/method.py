@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from fedtailor.core.data import Data
+from fedtailor.core.form import TaskKind
 from fedtailor.core.options import Weighting
 from fedtailor.core.rng import Key, Turn
 from fedtailor.core.tree import Params, Tree
@@ -111,6 +113,8 @@ class Method(NamedTuple):
       validates: whether clients look at their validation rows.
       leaks: whether those are to be test rows, as in a paper that leaks: a result is marked so.
       not_private: why DP-SGD gives no guarantee with this method; empty if it does.
+      alone: whether clients never hear of each other: then preprocessing is their own, too.
+      refuses: kinds of tasks that its mathematics does not have, each with the reason.
 
     Example:
       Federated averaging: all train the server's model, and the server takes the mean.
@@ -147,6 +151,8 @@ class Method(NamedTuple):
     validates: bool = False
     leaks: bool = False
     not_private: str = ""
+    alone: bool = False
+    refuses: Mapping[TaskKind, str] = MappingProxyType({})
 
 
 def download_of(method: Method) -> Download | None:
@@ -159,6 +165,11 @@ def beginning(message: Tree, otherwise: Params) -> Params:
     """Where a client's training begins: with what a wrapper put there, or else `otherwise`."""
     begin: Params = message.get("begin", otherwise)
     return begin
+
+
+def only_classes(reason: str) -> Mapping[TaskKind, str]:
+    """For `Method.refuses`: classification alone, and why."""
+    return MappingProxyType({"regression": reason, "survival": reason})
 
 
 def by_size(data: Data, weighting: Weighting) -> Tensor:

@@ -13,6 +13,15 @@ from torch.func import functional_call
 from fedtailor.core import rng
 from fedtailor.core.blocks import blocks as group_blocks
 from fedtailor.core.errors import BadInput
+from fedtailor.core.form import TaskKind
+from fedtailor.core.losses import (
+    BatchLosses,
+    RowLosses,
+    cox,
+    cross_entropy,
+    row_by_row,
+    squared_error,
+)
 from fedtailor.core.rng import Key
 from fedtailor.core.tree import Params
 
@@ -58,14 +67,7 @@ def weighted_mean(each: Tensor, batch: Batch) -> Tensor:
     return (each * batch.weight).sum() / batch.weight.sum().clamp(min=1)
 
 
-def cross_entropy(outputs: Tensor, labels: Tensor) -> Tensor:
-    """The cross-entropy of each row: the loss of a classification unless another is given."""
-    return F.cross_entropy(outputs, labels, reduction="none")
-
-
 Augment = Callable[[Tensor, Key], Tensor]
-RowLosses = Callable[[Tensor, Tensor], Tensor]  # (outputs, labels) -> one loss per row
-
 
 Blocks = tuple[tuple[str, ...], ...]  # names per block, from input to output
 
@@ -89,13 +91,16 @@ class Task(NamedTuple):
       init: key -> parameters and buffers in one flat dict.
       loss: (params, batch) -> (mean loss over the real examples, buffers after the pass), in
         training mode.
-      predict: (params, x) -> logits, in evaluation mode.
+      predict: (params, x) -> outputs, in evaluation mode: logits of a classification, else one
+        number: the (scaled) label, or the logarithm of the risk.
       blocks: names per block from input to output (section "Layer list"); the last is the head.
       buffers: names that are not trained (running statistics).
       batch_norm: names of everything that belongs to BatchNorm modules.
       augment: (x, key) -> x, applied to training batches only.
-      outputs: (params, batch) -> (logits, buffers after the pass), in training mode.
-      losses: (outputs, labels) -> one loss per row, for objectives that are more than the loss.
+      outputs: (params, batch) -> (outputs, buffers after the pass), in training mode.
+      losses: (outputs, labels, weight) -> one loss per row, for objectives that are more than the
+        loss.
+      kind: what is learnt.
     """
 
     init: Callable[[Key], Params]
@@ -106,7 +111,8 @@ class Task(NamedTuple):
     batch_norm: tuple[str, ...] = ()
     augment: Augment | None = None
     outputs: Callable[[Params, Batch], tuple[Tensor, Params]] | None = None
-    losses: RowLosses = cross_entropy
+    losses: BatchLosses = row_by_row(cross_entropy)
+    kind: TaskKind = "classification"
 
     def top(self, n: int) -> tuple[str, ...]:
         """All names in the `n` blocks next to the output."""
@@ -191,38 +197,17 @@ def to_input(x: Tensor, dtype: torch.dtype) -> Tensor:
     return x.to(dtype) if x.is_floating_point() else x
 
 
-def classification(
+def _task(
     build: Callable[[], nn.Module],
+    kind: TaskKind,
+    losses: BatchLosses,
     *,
     grouping: str | Sequence[Sequence[str]] = "leaf",
     augment: Augment | None = None,
     device: torch.device | str = "cpu",
     compute: torch.dtype | None = None,
-    loss: RowLosses = cross_entropy,
 ) -> Task:
-    """A classification task around an ordinary `nn.Module` that returns logits.
-
-    `num_batches_tracked` is left out: BatchNorm with a fixed momentum never reads it. Dropout is
-    replaced by a keyed one.
-
-    Args:
-      build: makes the module; called once per mode and once per initialisation.
-      grouping: how parameters form blocks, see `fedtailor.core.blocks`.
-      augment: applied to training batches.
-      device: where parameters live.
-      compute: type that training computes in, e.g. `torch.bfloat16`; parameters, statistics and
-        losses keep theirs, and evaluation is in full precision.
-      loss: what training makes small: (outputs, labels) -> one loss per row, since rows that only
-        fill a batch up must not count; for a loss of torch's say `reduction="none"`. Evaluation
-        counts right answers and cross-entropy whatever the loss.
-
-    Example:
-      >>> task = classification(lambda: nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)))
-      >>> task.blocks
-      (('0.weight', '0.bias'), ('2.weight', '2.bias'))
-      >>> smooth = nn.CrossEntropyLoss(label_smoothing=0.1, reduction="none")
-      >>> task = classification(lambda: nn.Linear(4, 3), loss=smooth)
-    """
+    """A task around an ordinary `nn.Module`; see `classification`."""
     with torch.random.fork_rng(devices=[]):  # building draws numbers that nobody uses
         training, evaluating = (_with_keyed_dropout(build()).to(device) for _ in range(2))
         example = build()
@@ -264,19 +249,9 @@ def classification(
         logits: Tensor = functional_call(training, used | written | keys, (x,))
         return logits.to(next(iter(params.values())).dtype), written
 
-    def losses(found: Tensor, labels: Tensor) -> Tensor:
-        each = loss(found, labels)
-        if not isinstance(each, Tensor) or each.shape != labels.shape[:1]:
-            shape = tuple(each.shape) if isinstance(each, Tensor) else type(each).__name__
-            raise BadInput(
-                f"loss gives {shape} for {len(labels)} rows: give one number per row "
-                "(reduction='none')"
-            )
-        return each
-
     def mean_loss(params: Params, batch: Batch) -> tuple[Tensor, Params]:
         logits, written = outputs(params, batch)
-        return weighted_mean(losses(logits, batch.y), batch), written
+        return weighted_mean(losses(logits, batch.y, batch.weight), batch), written
 
     def predict(params: Params, x: Tensor) -> Tensor:
         logits: Tensor = functional_call(
@@ -284,4 +259,72 @@ def classification(
         )
         return logits
 
-    return Task(init, mean_loss, predict, groups, buffers, norms, augment, outputs, losses)
+    return Task(init, mean_loss, predict, groups, buffers, norms, augment, outputs, losses, kind)
+
+
+def classification(
+    build: Callable[[], nn.Module], *, loss: RowLosses = cross_entropy, **more: Any
+) -> Task:
+    """A classification task around an ordinary `nn.Module` that returns logits.
+
+    `num_batches_tracked` is left out: BatchNorm with a fixed momentum never reads it. Dropout is
+    replaced by a keyed one.
+
+    Args:
+      build: makes the module; called once per mode and once per initialisation.
+      loss: what training makes small: (outputs, labels) -> one loss per row, since rows that only
+        fill a batch up must not count; for a loss of torch's say `reduction="none"`.
+      more: `grouping` (how parameters form blocks, see `fedtailor.core.blocks`), `augment` (applied
+        to training batches), `device` (where parameters live) and `compute` (the type that
+        training computes in, e.g. `torch.bfloat16`; parameters, statistics and losses keep theirs,
+        and evaluation is in full precision).
+
+    Example:
+      >>> task = classification(lambda: nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)))
+      >>> task.blocks
+      (('0.weight', '0.bias'), ('2.weight', '2.bias'))
+      >>> smooth = nn.CrossEntropyLoss(label_smoothing=0.1, reduction="none")
+      >>> task = classification(lambda: nn.Linear(4, 3), loss=smooth)
+    """
+    return _task(build, "classification", row_by_row(loss), **more)
+
+
+def regression(
+    build: Callable[[], nn.Module], *, loss: RowLosses = squared_error, **more: Any
+) -> Task:
+    """The task of learning a number; the module returns one column.
+
+    Args:
+      build: makes the module.
+      loss: as for `classification`, e.g. `huber(1.0)`.
+      more: as for `classification`.
+
+    Example:
+      >>> regression(lambda: nn.Linear(4, 1)).kind
+      'regression'
+    """
+    return _task(build, "regression", row_by_row(loss), **more)
+
+
+def survival(build: Callable[[], nn.Module], *, loss: RowLosses | None = None, **more: Any) -> Task:
+    """The task of learning who meets an event sooner; the module returns one column of log risks.
+
+    Labels have two columns, time and event (0: censored at that time).
+
+    Args:
+      build: makes the module.
+      loss: of single rows; None is Cox's partial likelihood within the batch.
+      more: as for `classification`.
+
+    Example:
+      >>> survival(lambda: nn.Linear(39, 1)).kind
+      'survival'
+    """
+    return _task(build, "survival", cox if loss is None else row_by_row(loss), **more)
+
+
+TASKS: dict[TaskKind, Callable[..., Task]] = {
+    "classification": classification,
+    "regression": regression,
+    "survival": survival,
+}

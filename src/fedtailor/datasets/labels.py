@@ -142,9 +142,8 @@ def _first_name(parts: Sequence[SourcePart]) -> tuple[SourcePart, int]:
 
 def _decide(parts: Sequence[SourcePart], values: Array | None) -> tuple[TaskKind, str]:
     what = f"label {quoted(parts[0].label)}" if parts[0].label else "the label"
-    if values is None:
-        count = len({str(name) for p in parts for name in np.unique(p.labels)})
-        return "classification", f"{what} holds {count:,} different names: taken as classes"
+    if values is None:  # names can be nothing but classes: there is nothing to say
+        return "classification", ""
     count = len(np.unique(values))
     found = f"{what} holds {count:,} different numbers in {len(values):,} rows"
     if (fractional := np.mod(values, 1) != 0).any():

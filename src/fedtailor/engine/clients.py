@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple, Protocol
 from torch import Tensor
 
 from fedtailor.core.rng import Turn
-from fedtailor.core.training import Recipe, Score
+from fedtailor.core.training import Recipe
 from fedtailor.core.tree import Tree
 from fedtailor.engine.fold import Fold
 from fedtailor.engine.loops.runner import LoopMode
@@ -36,11 +36,11 @@ class ClientSettings(NamedTuple):
     chunk: int = 0  # how many clients share a device at a time; 0 chooses what fits
 
 
-class Scores(NamedTuple):
-    """One row per client: right answers and summed losses on its test and validation rows."""
+class Outputs(NamedTuple):
+    """What each client's model says of its test and validation rows, one entry per client."""
 
-    test: Score  # on test rows
-    val: Score  # on validation rows
+    test: Tensor  # clients x rows x outputs; a client's rows come first, the rest is padding
+    val: Tensor  # the same for validation rows
     noisy: Tensor  # what noisy gradients (DP-SGD) making the model took: rows of `privacy.Spent`
 
 
@@ -50,7 +50,7 @@ class TurnReport(NamedTuple):
     down: Tensor  # bytes sent to it
     up: Tensor  # bytes received from it
     finite: Tensor  # whether all numbers that it kept and sent are finite
-    post: Scores  # scores after local training; zeros if not asked for
+    post: Outputs  # outputs after local training; without rows if not asked for
     noisy: Tensor  # what noisy gradients (DP-SGD) it took: rows of `privacy.Spent`
     fresh: Tensor  # whether this was its first round
 
@@ -95,12 +95,12 @@ class SimulatedClients(Protocol):
     def play(
         self, server: Tree, cohort: Tensor, turn: Turn, *, post: bool = False
     ) -> CohortOutcome:
-        """The turns of the clients `cohort`, at least one; `post` also scores trained models."""
+        """The turns of the clients `cohort`, at least one; `post` also asks trained models."""
 
-    def score(
+    def outputs(
         self, server: Tree, ids: Tensor, turn: Turn, choice: ModelChoice, part: str = "test"
-    ) -> Scores:
-        """Scores of a model of each client, by ascending id; `part` counts as its test rows."""
+    ) -> Outputs:
+        """What a model of each client says, by ascending id; `part` counts as its test rows."""
 
     def models(
         self, server: Tree, ids: Tensor, turn: Turn, choice: ModelChoice

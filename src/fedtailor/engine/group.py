@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -25,6 +25,7 @@ class ClientGroup:
     task: Task  # their network
     members: Tensor  # their ids, ascending
     initial: Params  # the parameters that the network begins with
+    _width: list[int] = field(default_factory=list, repr=False)
 
     @classmethod
     def of(cls, method: Method, task: Task, members: Tensor, seed: int) -> ClientGroup:
@@ -34,6 +35,14 @@ class ClientGroup:
     def rows(self, ids: Tensor) -> Tensor:
         """The places of some members among all."""
         return torch.searchsorted(self.members, ids)
+
+    def width(self, x: Tensor) -> int:
+        """How many numbers a model gives for a row of such a store; found out once."""
+        if not self._width:
+            with torch.no_grad():
+                said = self.task.predict(self.initial, x[:1])
+            self._width.append(said.shape[-1])
+        return self._width[0]
 
     def turn(self, client: ClientContext) -> ClientTurn:
         """A client's turn, with the message that it is sent."""

@@ -16,12 +16,11 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
-from fedtailor.core import training, tree, wire
-from fedtailor.core.data import Data
+from fedtailor.core import tree, wire
 from fedtailor.core.errors import BadInput
-from fedtailor.core.method import Method, Model, Upload
+from fedtailor.core.method import Model, Upload
 from fedtailor.core.rng import Turn
-from fedtailor.core.training import SCORED, Score
+from fedtailor.core.training import SCORED, outputs_on
 from fedtailor.core.tree import Tree
 from fedtailor.engine.chunk import estimate_chunk
 from fedtailor.engine.client_data import ClientData
@@ -30,7 +29,7 @@ from fedtailor.engine.clients import (
     ClientStates,
     CohortOutcome,
     ModelChoice,
-    Scores,
+    Outputs,
     TurnReport,
 )
 from fedtailor.engine.fold import Fold, Folded
@@ -268,18 +267,17 @@ class LocalClients:
         )
 
     def _turn(self, server: Tree, chunk: _Chunk, turn: Turn, post: bool) -> _ChunkResult:
-        method = chunk.group.method
 
         def act(client: ClientContext) -> _ClientResult:
             own = chunk.group.turn(client)
             (state, up, model, notes), noisy = own.play()
             zero = torch.zeros_like(client.cid)
-            blank = Score(zero, zero)
+            blank = zero.new_zeros(0, 0)
             measured = TurnReport(
                 zero + wire.size(own.message),
                 zero + wire.size(up.mean) + wire.size(up.each),
                 zero == 0,
-                _scores(method, model, client) if post else Scores(blank, blank, zero),
+                self._said(chunk.group, model, client) if post else Outputs(blank, blank, zero),
                 noisy,
                 client.fresh,
             )
@@ -299,24 +297,32 @@ class LocalClients:
             fold.add(up.mean, up.weight)
         return _ChunkResult(measured, ids, state, fold.folded(), up.each, notes)
 
-    def score(
+    def outputs(
         self, server: Tree, ids: Tensor, turn: Turn, choice: ModelChoice, part: str = "test"
-    ) -> Scores:
-        """Scores of a model of each client, by ascending id; nothing changes."""
+    ) -> Outputs:
+        """What a model of each client says of its rows, by ascending id; nothing changes."""
 
-        def assess(chunk: _Chunk) -> Scores:
-            def one(client: ClientContext) -> Scores:
+        def ask(chunk: _Chunk) -> Outputs:
+            def one(client: ClientContext) -> Outputs:
                 model, noisy = chunk.group.model(client, choice)
-                return _scores(chunk.group.method, model, client)._replace(noisy=noisy)
+                return self._said(chunk.group, model, client)._replace(noisy=noisy)
 
             return self._map(one, server, chunk, turn, part)
 
         seen, found = [], []
-        for chunk, scores in self._chunks(ids, assess, scoring=True):
+        for chunk, said in self._chunks(ids, ask, scoring=True):
             seen.append(chunk.ids)
-            found.append(scores)
-        ordered: Scores = concatenate(found, torch.cat(seen).argsort())
+            found.append(said)
+        ordered: Outputs = concatenate(found, torch.cat(seen).argsort(), self.device)
         return ordered
+
+    def _said(self, group: ClientGroup, model: Model, client: ClientContext) -> Outputs:
+        predict, width = group.method.predict, group.width(client.data.x)
+        return Outputs(
+            outputs_on(predict, model, client.test, width),
+            outputs_on(predict, model, client.data.val, width),
+            torch.zeros_like(client.cid),
+        )
 
     def models(
         self, server: Tree, ids: Tensor, turn: Turn, choice: ModelChoice
@@ -356,12 +362,3 @@ class LocalClients:
         self.runner.close()
         for store in self.stores:
             store.close()
-
-
-def _scores(method: Method, model: Model, client: ClientContext) -> Scores:
-    data: Data = client.data
-    return Scores(
-        training.score(method.predict, model, client.test),
-        training.score(method.predict, model, data.val),
-        torch.zeros_like(client.cid),
-    )

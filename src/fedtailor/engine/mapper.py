@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.func import vmap
 
@@ -48,18 +49,28 @@ def _stack(results: list[Any]) -> Any:
     """Results of one client each, joined along a new first axis."""
     first = results[0]
     if isinstance(first, Tensor):
-        return torch.stack(results)
+        return torch.stack(_alike(results, 0))
     if isinstance(first, dict):
         return {k: _stack([r[k] for r in results]) for k in first}
     return type(first)(*(_stack([r[i] for r in results]) for i in range(len(first))))
 
 
-def concatenate(parts: list[Any], order: Tensor) -> Any:
-    """Stacked results of several chunks, joined on the host and put in order."""
+def concatenate(parts: list[Any], order: Tensor, device: torch.device | str = "cpu") -> Any:
+    """Stacked results of several chunks, joined on a device and put in order."""
     first = parts[0]
     if isinstance(first, Tensor):
-        return torch.cat([p.cpu() for p in parts])[order]
-    return type(first)(*(concatenate([p[i] for p in parts], order) for i in range(len(first))))
+        return torch.cat(_alike([p.to(device) for p in parts], 1))[order.to(device)]
+    found = (concatenate([p[i] for p in parts], order, device) for i in range(len(first)))
+    return type(first)(*found)
+
+
+def _alike(tensors: list[Tensor], axis: int) -> list[Tensor]:
+    """Tensors padded with zeros along an axis of rows, of which some clients have fewer."""
+    if tensors[0].ndim <= axis or len({t.shape for t in tensors}) == 1:
+        return tensors
+    most = max(t.shape[axis] for t in tensors)
+    after = tensors[0].ndim - axis - 1
+    return [F.pad(t, (0, 0) * after + (0, most - t.shape[axis])) for t in tensors]
 
 
 def common_notes(chunks: list[Tree], order: Tensor) -> Tree:

@@ -8,20 +8,21 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.func import vmap
 
 from fedtailor.core import rng, tree
 from fedtailor.core.method import ClientCount, Method, Upload
 from fedtailor.core.rng import Turn
 from fedtailor.core.task import Task
-from fedtailor.core.training import Recipe
+from fedtailor.core.training import Recipe, Score
 from fedtailor.core.tree import Params, Tree
 from fedtailor.engine.client_data import ClientData
 from fedtailor.engine.clients import (
     ClientSettings,
     ClientStates,
     ModelChoice,
+    Outputs,
     Point,
-    Scores,
     SimulatedClients,
 )
 from fedtailor.engine.group import ClientGroup
@@ -50,7 +51,7 @@ class RoundReport(NamedTuple):
       skipped: those of it that diverged and were left out.
       down: bytes sent to each client of the cohort.
       up: bytes received from each.
-      post: scores after local training, one row per client of the cohort; None if not asked for.
+      post: outputs after local training, one entry per client of the cohort; None if not asked for.
       noisy: what noisy gradients (DP-SGD) each took: rows of `privacy.Spent`.
       taken: those of the cohort that count.
       notes: what methods noted of them, one row per client that counts.
@@ -60,10 +61,22 @@ class RoundReport(NamedTuple):
     skipped: Tensor
     down: Tensor
     up: Tensor
-    post: Scores | None
+    post: Outputs | None
     noisy: Tensor
     taken: Tensor
     notes: Tree
+
+
+class Scores(NamedTuple):
+    """One row per client: right answers and summed losses on its test and validation rows.
+
+    Attributes:
+      test: on test rows.
+      val: on validation rows.
+    """
+
+    test: Score
+    val: Score
 
 
 class Simulation:
@@ -195,7 +208,7 @@ class Simulation:
 
         Args:
           cohort: ids of those who take part.
-          post: also score the models right after local training.
+          post: also ask the models right after local training.
           on_nan: `stop` raises `Diverged`; `skip` leaves diverged clients out of the round: their
             states and the server are as if they had not been drawn.
         """
@@ -244,6 +257,28 @@ class Simulation:
         with torch.no_grad():
             return tree.map(lambda leaf: leaf.detach().cpu(), self.method.record(self.server))
 
+    def outputs(
+        self,
+        ids: Tensor | None = None,
+        *,
+        part: str = "test",
+        finetune: Recipe | None = None,
+        general: bool = False,
+    ) -> Outputs:
+        """What each client's model as it would use it now says (`pre` of the coming round).
+
+        Nothing changes: no state, no random stream.
+
+        Args:
+          ids: which clients; all if None. Rows come back in ascending order of ids.
+          part: the rows that count as test rows: `test`, or `train` for the out-of-sample gap.
+          finetune: train each model so on the client's training rows first.
+          general: ask the global model instead; only where the method has one.
+        """
+        who = self._everyone() if ids is None else ids
+        choice = ModelChoice("general" if general else "pre", finetune)
+        return self.clients.outputs(self.server, who, self._turn(rng.SCORE), choice, part)
+
     def score(
         self,
         ids: Tensor | None = None,
@@ -252,19 +287,24 @@ class Simulation:
         finetune: Recipe | None = None,
         general: bool = False,
     ) -> Scores:
-        """Scores of each client's model as it would use it now (`pre` of the coming round).
+        """Right answers and summed losses of what `outputs` gives, with the task's loss."""
+        who = self._everyone() if ids is None else ids.sort().values
+        said = self.outputs(who, part=part, finetune=finetune, general=general)
+        return Scores(self._summed(said.test, who, part), self._summed(said.val, who, "val"))
 
-        Nothing changes: no state, no random stream.
+    def _summed(self, outputs: Tensor, ids: Tensor, part: str) -> Score:
+        rows = self.client_data.part(ids, part)
+        real = torch.arange(outputs.shape[1], device=rows.n.device) < rows.n[:, None]
+        labels = rows.y[rows.rows[:, : outputs.shape[1]]].to(outputs.device)
+        weight = real.to(outputs)
 
-        Args:
-          ids: which clients; all if None. Rows come back in ascending order of ids.
-          part: the rows that count as test rows: `test`, or `train` for the out-of-sample gap.
-          finetune: train each model so on the client's training rows first.
-          general: score the global model instead; only where the method has one.
-        """
-        who = self._everyone() if ids is None else ids
-        choice = ModelChoice("general" if general else "pre", finetune)
-        return self.clients.score(self.server, who, self._turn(rng.SCORE), choice, part)
+        def one(said: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+            return (self.task.losses(said, y, weight) * weight).sum()
+
+        right = torch.zeros_like(weight)
+        if self.task.kind == "classification":
+            right = (outputs.argmax(-1) == labels).to(weight) * weight
+        return Score(right.sum(-1).cpu(), vmap(one)(outputs, labels, weight).cpu())
 
     def models(
         self, finetune: Recipe | None = None, *, ids: Tensor | None = None, point: Point = "pre"

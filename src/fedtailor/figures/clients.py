@@ -53,7 +53,7 @@ def gain_figure(collection: CollectedRuns, options: FigureOptions) -> Any:
 
 def spread_figure(collection: CollectedRuns, options: FigureOptions) -> Any:
     """How many clients have which accuracy: a histogram per method, all on one scale."""
-    each = [numbers.final_accuracies(c, collection.clients) for c in collection.contenders]
+    each = [numbers.final_scores(c, collection.clients) for c in collection.contenders]
     each = [100 * found[np.isfinite(found)] for found in each]
     if not all(found.size for found in each):
         raise BadInput("no client of these runs has test rows: there is no accuracy to show")

@@ -9,7 +9,7 @@ import numpy as np
 
 from fedtailor.figures.charts import Curve, draw_boxes, draw_curves, draw_gains, panel_grid
 from fedtailor.figures.style import empty_figure, save_figure, tidy
-from fedtailor.results.verdict import YARDSTICK
+from fedtailor.results.folder import ALONE
 
 KINDS = ("png", "svg")
 Summary = dict[str, Any]
@@ -57,7 +57,10 @@ def _clients(summary: Summary) -> Any:
     table = summary["table"]
     picture = empty_figure(1.1 * len(table) + 2, 4.0)
     axes = picture.add_subplot()
-    values = [100 * np.array(list(row["per_client"].values())) for row in table.values()]
+    values = [
+        100 * np.array([v for v in row["per_client"].values() if v is not None])
+        for row in table.values()
+    ]
     draw_boxes(axes, values, size=12, alpha=0.6, median=2)
     axes.set_xticks(range(1, len(table) + 1), list(table), rotation=20 if len(table) > 5 else 0)
     axes.set_ylabel("client accuracy (%)")
@@ -68,6 +71,6 @@ def _clients(summary: Summary) -> Any:
 def comparison_figures(summary: Summary, folder: Path) -> None:
     """All pictures of a comparison, as PNG and SVG."""
     save_figure(_curves(summary), folder, "accuracy", KINDS)
-    if others := [method for method in summary["table"] if method != YARDSTICK]:
+    if others := [method for method in summary["table"] if method != ALONE]:
         save_figure(_gains(summary, others), folder, "gain_per_client", KINDS)
     save_figure(_clients(summary), folder, "clients", KINDS)

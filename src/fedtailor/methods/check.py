@@ -16,9 +16,10 @@ import torch
 from torch import nn
 
 from fedtailor.core import rng, tree, wire
+from fedtailor.core.form import TaskKind
 from fedtailor.core.method import Method, Upload
 from fedtailor.core.rng import Turn
-from fedtailor.core.task import Task, classification
+from fedtailor.core.task import TASKS, Task, classification
 from fedtailor.core.training import Recipe
 from fedtailor.core.tree import Tree
 from fedtailor.core.turn import ClientTurn
@@ -66,15 +67,23 @@ def _normed() -> nn.Module:
     )
 
 
+def _one_number() -> nn.Module:
+    return nn.Sequential(nn.Linear(FEATURES, 12), nn.Tanh(), nn.Linear(12, 1))
+
+
 NETWORKS: dict[str, Callable[[], nn.Module]] = {"dense": _dense, "batch-norm": _normed}
+# networks of one number are called by their task
+TASK_OF: dict[str, TaskKind] = {"regression": "regression", "survival": "survival"}
 
 
 def toy_task(network: str = "dense") -> Task:
-    """The classification task of the toy federation, for one of `NETWORKS`."""
+    """A task of the toy federation: one of `NETWORKS` with classes, `regression`, `survival`."""
+    if network in TASK_OF:
+        return TASKS[TASK_OF[network]](_one_number)
     return classification(NETWORKS[network])
 
 
-def toy_federation(*, relabel_test: bool = False) -> ClientData:
+def toy_federation(task: TaskKind = "classification", *, relabel_test: bool = False) -> ClientData:
     """Eight clients of unequal size, each with its own linear rule."""
     draw = np.random.Generator(np.random.Philox(key=7))
     total = 2 * sum(SIZES)
@@ -82,14 +91,19 @@ def toy_federation(*, relabel_test: bool = False) -> ClientData:
     shared = draw.standard_normal((FEATURES, CLASSES))
     ends = np.cumsum([2 * s for s in SIZES])
     rows = np.split(np.arange(total), ends[:-1])
-    y = np.zeros(total, dtype=np.int64)
+    told = np.zeros((total, CLASSES))
     for own in rows:
-        rule = shared + draw.standard_normal((FEATURES, CLASSES))
-        y[own] = (x[own] @ rule).argmax(-1)
+        told[own] = x[own] @ (shared + draw.standard_normal((FEATURES, CLASSES)))
+    y = told.argmax(-1)
+    if task == "regression":
+        y = told[:, 0] / told[:, 0].std()
+    elif task == "survival":  # who is at risk dies early, unless somebody stopped looking
+        y = np.stack([np.exp(-told[:, 0] / 3), told[:, 1] > 0], axis=1).astype(np.float64)
     cut = [(r[:s], r[s : s + s // 3], r[s + s // 3 :]) for r, s in zip(rows, SIZES, strict=True)]
     train, val, test = (list(part) for part in zip(*cut, strict=True))
     if relabel_test:
-        y[np.concatenate(test)] = (y[np.concatenate(test)] + 1) % CLASSES
+        unseen = np.concatenate(test)
+        y[unseen] = (y[unseen] + 1) % CLASSES if task == "classification" else y[unseen[::-1]]
     return ClientData.of(torch.from_numpy(x), torch.from_numpy(y), train, val, test)
 
 
@@ -99,8 +113,9 @@ class Trial:
     def __init__(self, factory: Factory, options: dict[str, Any], network: str) -> None:
         self.factory, self.options = factory, options
         self.task = toy_task(network)
+        self.width = 1 if network in TASK_OF else CLASSES
         self.recipe = Recipe(epochs=2, batch=8, lr=0.1)
-        self.client_data = toy_federation()
+        self.client_data = toy_federation(self.task.kind)
         self.method = self.build(factory, options)
 
     def build(self, factory: Factory, options: dict[str, Any]) -> Method:
@@ -254,7 +269,7 @@ def check_absent(trial: Trial) -> None:
     """clients that are absent, and evaluation, change nothing"""
     sim = trial.play()
     before = _copy(sim.states.rows)
-    sim.score()
+    sim.outputs()
     _demand(_same(before, sim.states.rows), "evaluation changed a client's state")
     cohort = torch.tensor([0, 3])
     sim.step(cohort)
@@ -269,9 +284,8 @@ def check_personal(trial: Trial) -> None:
     for cid, model in sim.models():
         x = trial.client_data.x[:5]
         logits = trial.method.predict(model, x)
-        _demand(
-            logits.shape == (5, CLASSES), f"client {cid}: logits of shape {tuple(logits.shape)}"
-        )
+        shape = tuple(logits.shape)
+        _demand(shape == (5, trial.width), f"client {cid}: outputs of shape {shape}")
         _demand(bool(logits.isfinite().all()), f"client {cid}: logits that are not finite")
         alone = torch.cat([trial.method.predict(model, one[None]) for one in x])
         _demand(
@@ -282,7 +296,7 @@ def check_personal(trial: Trial) -> None:
 
 def check_no_leak(trial: Trial) -> None:
     """test rows have no influence on anything that is learnt"""
-    client_data = toy_federation(relabel_test=True)
+    client_data = toy_federation(trial.task.kind, relabel_test=True)
     _demand(
         _same(_trace(trial.played), _trace(trial.play(client_data=client_data))),
         "other test labels gave another result",
@@ -321,6 +335,22 @@ CHECKS: tuple[Callable[[Trial], None], ...] = (
 )
 
 
+# what the kind of task may change; the others are held on classifications
+CHECKS_OF_TASKS = (check_state, check_engines, check_personal, check_no_leak, check_learns)
+
+
+def tasks_of(factory: Factory, **options: Any) -> dict[TaskKind, str]:
+    """Each kind of task with the reason why a method does not have it; empty where it does.
+
+    Example:
+      >>> from fedtailor.methods import METHODS
+      >>> tasks_of(METHODS["fedavg"])
+      {'classification': '', 'regression': '', 'survival': ''}
+    """
+    made = {k: factory(toy_task(k if k in TASK_OF else "dense"), **options) for k in TASKS}
+    return {kind: method.refuses.get(kind, "") for kind, method in made.items()}
+
+
 @contextmanager
 def _in_float64() -> Any:
     before = torch.get_default_dtype()
@@ -345,14 +375,18 @@ def check_method(factory: Factory, **options: Any) -> list[CheckResult]:
     """
     results = []
     with _in_float64():
-        for network in NETWORKS:
+        for network in (*NETWORKS, *TASK_OF):
             try:
                 trial = Trial(factory, options, network)
             except Exception as error:  # a stranger's factory may raise anything
                 reason = f"{type(error).__name__}: {error}"
                 results.append(CheckResult(f"it can be built [{network}]", False, reason))
                 continue
-            for check in CHECKS:
+            refused = trial.method.refuses.get(trial.task.kind)
+            if refused:
+                results.append(CheckResult(f"it refuses {network}: {refused}", True, ""))
+                continue
+            for check in CHECKS_OF_TASKS if network in TASK_OF else CHECKS:
                 name = f"{check.__doc__} [{network}]"
                 try:
                     check(trial)

@@ -43,4 +43,5 @@ def local(task: Task, *, recipe: Recipe = Recipe()) -> Method:
         receive=lambda server, ids, up, turn: server,
         personal=lambda msg, state, data, turn: state["own"],
         predict=task.predict,
+        alone=True,
     )

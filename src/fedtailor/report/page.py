@@ -164,7 +164,7 @@ def render_report(data: dict[str, Any]) -> str:
         title=f"{data['facts'][0][1]}, {data['facts'][1][1]} clients",
         ranked=sorted(
             enumerate(data["methods"]),
-            key=lambda pair: -pair[1]["accuracy"].get("mean", {"mean": 0})["mean"],
+            key=lambda pair: -pair[1]["score"].get("mean", {"mean": 0})["mean"],
         ),
         most_seeds=max(len(row["seeds"]) for row in data["methods"]),
         seeds=_from_to([len(row["seeds"]) for row in data["methods"]]),

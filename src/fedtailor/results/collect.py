@@ -14,10 +14,9 @@ from fedtailor.results.config import MERE_PLACE, read_config, settings
 from fedtailor.results.confusion import read_confusion
 from fedtailor.results.lock import is_held
 from fedtailor.results.status import failure
-from fedtailor.results.verdict import YARDSTICK
 
 # runs that differ in these settings alone are the same: data are compared by what is in them
-NOT_TOLD = MERE_PLACE | {"seed", "data", "keep_path"}
+NOT_TOLD = MERE_PLACE | {"seed", "split_seed", "data", "keep_path"}
 
 
 @dataclass
@@ -82,10 +81,20 @@ def read_finished_run(folder: Path) -> FinishedRun:
     return FinishedRun(folder, result, files.read_history(folder), files.read_clients(folder))
 
 
+def _cut(run: FinishedRun) -> Any:
+    """Which cut into train, val and test it has; another one is another repeat."""
+    return run.result.get("split_seed", 0)
+
+
 def _same_clients(first: FinishedRun, other: FinishedRun) -> bool:
     """Whether both have the same clients with as many rows each."""
+    parts = ("train", "val", "test")
+    whole = _cut(first) != _cut(other)  # cut anew: a client's parts may differ by a row
     rows = [
-        [(name, row["train"], row["val"], row["test"]) for name, row in run.clients.items()]
+        [
+            (name, sum(int(row[p]) for p in parts) if whole else [row[p] for p in parts])
+            for name, row in run.clients.items()
+        ]
         for run in (first, other)
     ]
     return first.result.get("data") == other.result.get("data") and rows[0] == rows[1]
@@ -96,7 +105,8 @@ def _same_rows(first: FinishedRun, other: FinishedRun) -> bool:
 
     Runs from before the digest was kept are compared by how many rows of each class a client has.
     """
-    digests = [run.result.get("rows_digest") for run in (first, other)]
+    kind = "rows_digest" if _cut(first) == _cut(other) else "owners_digest"
+    digests = [run.result.get(kind) for run in (first, other)]
     if None not in digests:
         return digests[0] == digests[1]
     counts = [read_confusion(run.folder).get("class_counts") for run in (first, other)]
@@ -163,10 +173,18 @@ def group_seeds(runs: Sequence[FinishedRun]) -> list[Contender]:
         else:
             keys.append((*variant, run.folder.resolve().name))
             members.append([run])
+    named = [_yardstick(there[0]) for there in members]
+    others = iter(variant_labels([k for k, name in zip(keys, named, strict=True) if not name]))
     return [
-        Contender(label, key[0], sorted(there, key=lambda r: int(r.result["seed"])))
-        for label, key, there in zip(variant_labels(keys), keys, members, strict=True)
+        Contender(name or next(others), key[0], sorted(there, key=lambda r: int(r.result["seed"])))
+        for name, key, there in zip(named, keys, members, strict=True)
     ]
+
+
+def _yardstick(run: FinishedRun) -> str:
+    """The name of a comparison's yardstick that is a known method with another network."""
+    linear = files.run_folder(run.folder.parent.parent, files.LINEAR, run.result["seed"])
+    return files.LINEAR if run.folder == linear else ""
 
 
 def _planned(folder: Path) -> tuple[list[str], range]:
@@ -232,7 +250,7 @@ def group_runs(folders: Sequence[Path], runs: Sequence[FinishedRun]) -> list[Con
                 f"the clients of '{run.folder}' have other rows than those of '{first.folder}': "
                 "make a report of each, or run both with one --partition-seed"
             )
-    order = [YARDSTICK, *(m for folder in folders for m in _planned(folder)[0])]
+    order = [files.ALONE, *(m for folder in folders for m in _planned(folder)[0])]
     ranks = {method: rank for rank, method in reversed(list(enumerate(order)))}
     return group_seeds(sorted(runs, key=lambda run: ranks.get(run.result["method"], len(order))))
 
@@ -285,15 +303,20 @@ def run_so_far(folder: Path) -> FinishedRun | None:
     each = last.get("pre_per_client") or [None] * len(clients)
     if len(each) != len(clients):
         raise BadInput(f"'{folder / files.CLIENTS}' does not fit the history beside it: run again")
-    result = begun | {
-        "accuracy": last["pre"],
-        "per_client": dict(zip(clients, each, strict=True)),
-        "reached": last["round"],
-        "bytes": {"up": cost["up"], "down": cost["down"]},
-        "seconds": last.get("seconds", 0.0),
-        "train_seconds": round(cost["train_seconds"], 3),
-        "epsilon": last.get("epsilon"),
-    }
+    result = (
+        {"metric": "accuracy", "task": "classification"}
+        | begun
+        | {
+            "accuracy": last["pre"],
+            "score": last["pre"],
+            "per_client": dict(zip(clients, each, strict=True)),
+            "reached": last["round"],
+            "bytes": {"up": cost["up"], "down": cost["down"]},
+            "seconds": last.get("seconds", 0.0),
+            "train_seconds": round(cost["train_seconds"], 3),
+            "epsilon": last.get("epsilon"),
+        }
+    )
     return FinishedRun(folder, result, history, clients)
 
 

@@ -11,14 +11,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedtailor.core import tree
-from fedtailor.core.tree import Tree
+from fedtailor.core.form import Form
 from fedtailor.engine import ClientData
-from fedtailor.engine.group import ClientGroup
 from fedtailor.results.folder import CONFUSION
+from fedtailor.results.outputs import RunOutputs
 from fedtailor.results.storage import load_tensors, save_tensors
-
-BATCH = 1024  # rows at a time: activations of a large test set need not fit into memory
 
 
 def _counted(rows: Tensor) -> Tensor:
@@ -27,74 +24,36 @@ def _counted(rows: Tensor) -> Tensor:
     return torch.cat([found, count[:, None]], dim=1).to(torch.int32)
 
 
-class TestOutputs:
-    """What clients' models make of their test rows.
+def _class_counts(client_data: ClientData) -> Tensor:
+    """Rows (client, class, count) over training, validation and test rows."""
+    out = []
+    labels = client_data.y.cpu().long()
+    for part in (client_data.train, client_data.val, client_data.test):
+        owner = torch.repeat_interleave(torch.arange(client_data.clients), part.n)
+        out.append(torch.stack([owner, labels[part.flat.cpu()]], dim=1))
+    return _counted(torch.cat(out))
+
+
+def save_confusion(
+    folder: Path, client_data: ClientData, form: Form, found: RunOutputs | None = None
+) -> None:
+    """Writes counts of (client, true class, predicted class), and of (client, class).
 
     Args:
+      folder: of the run.
       client_data: everybody's data.
-      groups: who has which network.
+      form: what is learnt: without classes there is nothing to count.
+      found: what the final models said, if the run has come so far.
     """
-
-    __test__ = False  # no test, whatever its name begins with
-
-    def __init__(self, client_data: ClientData, groups: list[ClientGroup]) -> None:
-        self._client_data = client_data
-        self._predict = {
-            cid: group.method.predict for group in groups for cid in group.members.tolist()
-        }
-
-    @torch.no_grad()
-    def of(self, client: int, model: Tree) -> tuple[Tensor, Tensor]:
-        """(outputs, labels) of a client's test rows."""
-        test, x, y = self._client_data.test, self._client_data.x, self._client_data.y
-        start, count = int(test.offset[client]), int(test.n[client])
-        rows = test.flat[start : start + count]
-        model = tree.map(lambda leaf: leaf.to(x.device), model)
-        said = [self._predict[client](model, x[part]) for part in torch.split(rows, BATCH)]
-        return torch.cat(said), y[rows]
-
-
-class Confusion:
-    """Counts of (client, true class, predicted class), and of (client, class) over all its rows.
-
-    Args:
-      client_data: everybody's data.
-      groups: who has which network.
-    """
-
-    def __init__(self, client_data: ClientData, groups: list[ClientGroup]) -> None:
-        self._client_data = client_data
-        self._outputs = TestOutputs(client_data, groups)
-        self._found: list[Tensor] = []
-
-    def add(self, client: int, model: Tree) -> None:
-        """Lets a client's model classify its test rows."""
-        if not int(self._client_data.test.n[client]):
-            return
-        said, labels = self._outputs.of(client, model)
-        pairs = torch.stack([labels, said.argmax(-1)], dim=1).cpu().long()
-        found = _counted(pairs)
-        self._found.append(torch.cat([torch.full_like(found[:, :1], client), found], dim=1))
-
-    def class_counts(self) -> Tensor:
-        """Rows (client, class, count) over training, validation and test rows."""
-        fed, out = self._client_data, []
-        labels = fed.y.cpu().long()
-        for part in (fed.train, fed.val, fed.test):
-            owner = torch.repeat_interleave(torch.arange(fed.clients), part.n)
-            out.append(torch.stack([owner, labels[part.flat.cpu()]], dim=1))
-        return _counted(torch.cat(out))
-
-    def save(self, folder: Path) -> None:
-        """Writes the counts into a run's folder."""
-        empty = torch.zeros(0, 4, dtype=torch.int32)
-        save_tensors(
-            folder / CONFUSION,
-            {
-                "confusion": torch.cat([empty, *self._found]),
-                "class_counts": self.class_counts(),
-            },
-        )
+    if form.task != "classification":
+        return
+    confusion = torch.zeros(0, 4, dtype=torch.int32)
+    if found is not None and found.last is not None:
+        owner = torch.repeat_interleave(torch.arange(client_data.clients), found.test.n)
+        said = found.last.test.argmax(-1)
+        confusion = _counted(torch.stack([owner, found.test.labels.long(), said], dim=1))
+    counts = {"confusion": confusion, "class_counts": _class_counts(client_data)}
+    save_tensors(folder / CONFUSION, counts)
 
 
 def read_confusion(folder: Path) -> dict[str, Tensor]:

@@ -19,7 +19,6 @@ from typing import Any
 
 from fedtailor.core.errors import BadInput
 from fedtailor.results.lock import check_free
-from fedtailor.results.verdict import YARDSTICK
 
 Line = dict[str, Any]  # of a run's history
 
@@ -36,6 +35,7 @@ RECORDS = "records"  # a folder: what the method noted at evaluated rounds
 PATH = "path"  # a folder: some clients' models at evaluated rounds
 FAILED = "failed.json"  # why it could not go on
 MODELS = "models"  # a folder: everybody's personal model
+OUTPUTS = "outputs.safetensors"  # what models said of every test and validation row
 GENERAL = "general"  # the global model: a file, or a folder where the clients' differ
 RESULT = "result.json"  # written last: the run is finished
 REPORT = "report.html"
@@ -46,6 +46,11 @@ COMPARISON = "comparison.json"  # what was planned; marks the folder as a compar
 RUNS = "runs"  # a folder: its runs, one each
 SUMMARY = "summary.json"
 PARTITION = "partition.png"
+
+# what methods are measured against: training alone, one model on all rows in one place, and a
+# linear model alone
+ALONE, CENTRALISED, LINEAR = "local", "centralised", "linear"
+YARDSTICKS = (ALONE, CENTRALISED, LINEAR)
 
 TENSORS = ".safetensors"
 PART = ".part"  # how the names of half-written files end
@@ -284,7 +289,10 @@ def read_result(folder: Path) -> dict[str, Any]:
         raise BadInput(f"'{path}' cannot be read ({error}): run it again") from None
     if not isinstance(found, dict) or not all(k in found for k in NEEDED):
         raise BadInput(f"'{path}' is no result of fedtailor run: name a run or comparison")
-    if not isinstance(found["accuracy"], dict) or not isinstance(found["per_client"], dict):
+    found.setdefault("score", found["accuracy"])  # before 0.3 everything went by accuracy
+    found.setdefault("metric", "accuracy")
+    found.setdefault("task", "classification")
+    if not isinstance(found["score"], dict) or not isinstance(found["per_client"], dict):
         raise BadInput(f"'{path}' is no result of fedtailor run: name a run or comparison")
     return found
 
@@ -329,7 +337,7 @@ def read_clients(folder: Path) -> dict[str, dict[str, str]]:
 
 
 def read_planned(folder: Path) -> tuple[list[str], range]:
-    """The methods of a comparison, training alone first, and its seeds.
+    """The methods of a comparison, yardsticks first, and the seeds of all its runs.
 
     Raises:
       BadInput: the file is missing or broken.
@@ -337,8 +345,10 @@ def read_planned(folder: Path) -> tuple[list[str], range]:
     path = folder / COMPARISON
     try:
         kept = json.loads(path.read_text(encoding="utf-8"))
-        methods = list(dict.fromkeys([YARDSTICK, *(str(m) for m in kept["methods"])]))
+        # before 0.3 the only yardstick was training alone
+        played = kept.get("played", [ALONE, *kept["methods"]])
         first = int(kept.get("settings", {}).get("seed", 0))
-        return methods, range(first, first + int(kept["seeds"]))
+        runs = int(kept["seeds"]) * int(kept.get("repeats", 1))
+        return list(dict.fromkeys(str(m) for m in played)), range(first, first + runs)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise BadInput(f"'{path}' is broken ({error}): start it anew") from None

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from math import isfinite
 from typing import Any
 
 import numpy as np
 
 from fedtailor.results.collect import CollectedRuns, Contender
-from fedtailor.results.folder import Line
+from fedtailor.results.folder import ALONE, SUMMARY, Line, read_note
+from fedtailor.results.metrics.named import METRICS
+from fedtailor.results.outputs import RunOutputs, read_outputs
 from fedtailor.results.pack import Array, Packed, evenly, pack_scaled, rounded
-from fedtailor.results.verdict import YARDSTICK, one_row, points, verdict
+from fedtailor.results.verdict import JudgedRun, Verdict, judge, shown
 
-METRICS = ("mean", "weighted", "std", "median", "bottom5", "top5", "worst", "loss")
+SUMMED = ("mean", "weighted", "std", "median", "bottom5", "top5", "worst", "loss")
 # measure of a curve: (part of a history's line, number in it)
 MEASURES = {
     "mean": ("pre", "mean"),
@@ -35,8 +38,8 @@ def mean_and_std(values: list[float]) -> dict[str, float]:
     return {"mean": round(float(found.mean()), 6), "std": round(spread, 6)}
 
 
-def final_accuracies(contender: Contender, clients: list[str]) -> Array:
-    """Each client's accuracy at the end, averaged over seeds; nan without test rows."""
+def final_scores(contender: Contender, clients: list[str]) -> Array:
+    """Each client's value at the end, averaged over seeds; nan without test rows."""
     each = [
         [np.nan if (v := run.result["per_client"].get(name)) is None else v for name in clients]
         for run in contender.runs
@@ -96,13 +99,15 @@ def client_curves(contender: Contender, clients: int, contenders: int) -> dict[s
 
 def _row(contender: Contender, each: Array, alone: Array | None) -> dict[str, Any]:
     results = [run.result for run in contender.runs]
-    known = [k for k in METRICS if all(k in r["accuracy"] for r in results)]
+    known = [k for k in SUMMED if all(k in r["score"] for r in results)]
     gain = None if alone is None else each - alone
+    if gain is not None and not METRICS[results[0]["metric"]].higher_is_better:
+        gain = -gain
     return {
         "label": contender.label,
         "method": contender.method,
         "seeds": [r["seed"] for r in results],
-        "accuracy": {k: mean_and_std([r["accuracy"][k] for r in results]) for k in known},
+        "score": {k: mean_and_std([r["score"][k] for r in results]) for k in known},
         "best_round": [r.get("best_round") for r in results],
         "better_off": None if gain is None else int((gain > SAME).sum()),
         "worse_off": None if gain is None else int((gain < -SAME).sum()),
@@ -145,13 +150,13 @@ def played_on(result: dict[str, Any]) -> str:
 
 def yardstick(collection: CollectedRuns) -> int | None:
     """Which contender is training alone."""
-    found = [i for i, c in enumerate(collection.contenders) if c.method == YARDSTICK]
+    found = [i for i, c in enumerate(collection.contenders) if c.method == ALONE]
     return found[0] if found else None
 
 
 def rows(collection: CollectedRuns) -> list[dict[str, Any]]:
     """One row of the table per contender."""
-    each = [final_accuracies(c, collection.clients) for c in collection.contenders]
+    each = [final_scores(c, collection.clients) for c in collection.contenders]
     alone = yardstick(collection)
     return [
         _row(c, found, None if alone is None else each[alone])
@@ -159,53 +164,59 @@ def rows(collection: CollectedRuns) -> list[dict[str, Any]]:
     ]
 
 
+def judged_run(
+    result: Mapping[str, Any],
+    history: Sequence[Line],
+    outputs: RunOutputs | None,
+    tested_share: float = 0.25,
+) -> JudgedRun:
+    """What the verdict needs to know of a run."""
+    scored = [line for line in history if line.get("pre_val", {}).get("mean") is not None]
+    curve = tuple((int(line["round"]), float(line["pre_val"]["mean"])) for line in scored)
+    val = result.get("val", scored[-1]["pre_val"] if scored else {}).get("mean")
+    return JudgedRun(outputs, val, curve, tested_share)
+
+
+def whole_comparison(collection: CollectedRuns) -> dict[str, Any] | None:
+    """The summary of the comparison whose runs these are, if they are all of its runs."""
+    runs = [run for contender in collection.contenders for run in contender.runs]
+    places = {run.folder.parent.parent for run in runs}
+    found = read_note(places.pop() / SUMMARY) if len(places) == 1 else {}
+    planned = len(found.get("methods", ())) * len(found.get("seeds", ()))
+    return found if "decision" in found and planned == len(runs) else None
+
+
+def verdict_of(collection: CollectedRuns) -> Verdict:
+    """The verdict on runs that were brought together from anywhere."""
+    alone = yardstick(collection)
+    runs = {
+        ALONE if number == alone else c.label: [
+            judged_run(run.result, run.history, read_outputs(run.folder)) for run in c.runs
+        ]
+        for number, c in enumerate(collection.contenders)
+    }
+    return judge(runs, collection.clients, collection.contenders[0].first.result["metric"])
+
+
 def words(collection: CollectedRuns, table: list[dict[str, Any]]) -> list[str]:
     """The verdict in words; without training alone only what can be said without it."""
     clients = collection.clients
     counts = collection.contenders[0].first.clients
     tested = {n: int(counts[n]["test"]) for n in clients if int(counts[n]["test"])}
-    ranked = sorted(table, key=lambda r: -float(r["accuracy"].get("mean", {"mean": 0})["mean"]))
-    if not tested or "mean" not in ranked[0]["accuracy"]:
-        return ["No client has test rows, so nothing can be said about accuracy."]
-    if yardstick(collection) is not None:
-        return verdict(_summary(collection, table, tested))
-    best = ranked[0]
-    told = [
-        f"{best['label']} reaches {points(best['accuracy']['mean']['mean'])} % on average over "
-        f"{len(tested)} clients after {best['rounds']} rounds"
-        + (
-            f", {points(best['accuracy']['mean']['mean'] - ranked[1]['accuracy']['mean']['mean'])}"
-            f" points above the next, {ranked[1]['label']}."
-            if len(ranked) > 1
-            else "."
-        ),
-        f"The worst-off 5 % of clients have {points(best['accuracy']['bottom5']['mean'])} %, the "
-        f"best-off 5 % have {points(best['accuracy']['top5']['mean'])} %.",
-        "Whether federation helps these clients is not known: training alone (local) is not among "
-        "these runs. See fedtailor compare.",
+    metric = METRICS[collection.contenders[0].first.result["metric"]]
+    named = [row for row in table if "mean" in row["score"]]
+    if not tested or not named:
+        return [f"No client has test rows, so nothing can be said about {metric.name}."]
+    up = -1 if metric.higher_is_better else 1
+    best = min(named, key=lambda row: up * float(row["score"]["mean"]["mean"]))
+    summary = whole_comparison(collection)
+    if summary is not None:
+        told: list[str] = summary["verdict"]
+        return told
+    mean, low, high = (best["score"][k]["mean"] for k in ("mean", "bottom5", "top5"))
+    return [
+        *verdict_of(collection).sentences,
+        f"{best['label']} has {shown(metric, mean)} ({metric.title.lower()}) on average over "
+        f"{len(tested)} clients after {best['rounds']} rounds; the worst-off 5 % of them have "
+        f"{shown(metric, low)}, the best-off 5 % {shown(metric, high)}.",
     ]
-    return [*told, one_row(tested.values())]
-
-
-def _summary(
-    collection: CollectedRuns, table: list[dict[str, Any]], tested: dict[str, int]
-) -> dict[str, Any]:
-    """The rows in the shape of a comparison's summary, of clients that have test rows."""
-    at = [i for i, name in enumerate(collection.clients) if name in tested]
-    names = [collection.clients[i] for i in at]
-    alone = yardstick(collection)
-    return {
-        "table": {
-            YARDSTICK if i == alone else row["label"]: {
-                "accuracy": row["accuracy"],
-                "seeds": row["seeds"],
-                "better_off": row["better_off"],
-                "worse_off": row["worse_off"],
-                "gain": dict(zip(names, (row["gain"][j] for j in at), strict=True)),
-                "per_client": dict(zip(names, (row["per_client"][j] for j in at), strict=True)),
-            }
-            for i, row in enumerate(table)
-        },
-        "test_rows": tested,
-        "seeds": table[0]["seeds"],
-    }

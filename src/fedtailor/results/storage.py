@@ -20,7 +20,7 @@ from fedtailor.engine import ClientStates, Simulation
 from fedtailor.results.folder import LATEST, replacing, sync, write_atomically
 
 # whose checkpoints can be read, if the method still keeps its states in the same way
-READABLE_VERSIONS = ("0.1.0", __version__)
+READABLE_VERSIONS = ("0.1.0", "0.2.0", __version__)
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:

@@ -1,121 +1,292 @@
-"""What a comparison means, in words: does federation help these clients, which, and by how much?"""
+"""What a comparison means: does federation help these clients, which, by how much, how surely?"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from statistics import median
-from typing import Any
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
-YARDSTICK = "local"
+import numpy as np
+import torch
 
-
-def points(value: float) -> str:
-    """An accuracy, or a difference of two, for people."""
-    return f"{100 * value:.1f}"
-
-
-def one_row(tested: Iterable[int]) -> str:
-    """How much a single test row counts, by how many the clients have."""
-    rows = median(tested)
-    return (
-        f"A client has {rows:g} test rows (median), so one row is {points(1 / rows)} points: "
-        "differences of that size at a single client say little."
-    )
-
-
-def _names(names: list[str], most: int = 4) -> str:
-    if len(names) <= most:
-        return ", ".join(names[:-1]) + (" and " if len(names) > 1 else "") + "".join(names[-1:])
-    return f"{', '.join(names[:most])} and {len(names) - most} more"
-
-
-def _one(method: str, row: dict[str, Any], clients: int) -> str:
-    gains = row["gain"]
-    mean = sum(gains.values()) / clients
-    way = "gain" if mean >= 0 else "loss"
-    text = (
-        f"{method}: {row['better_off']} of {clients} clients are better off than alone, "
-        f"{row['worse_off']} worse off; mean {way} {points(abs(mean))} points"
-    )
-    worst = sorted((g, name) for name, g in gains.items() if g < -1e-9)
-    if worst:
-        text += f"; better off alone: {_names([f'{n} (by {points(-g)})' for g, n in worst], 3)}"
-    return text + "."
+from fedtailor.core.form import TaskKind
+from fedtailor.results.folder import ALONE, CENTRALISED, LINEAR, YARDSTICKS
+from fedtailor.results.metrics.named import METRICS, Metric
+from fedtailor.results.outputs import RunOutputs
+from fedtailor.results.statistics import (
+    Decision,
+    PairedRows,
+    TrainingEnd,
+    Wording,
+    decide,
+    decide_clients,
+    holm_corrected,
+    pick_method,
+    scoring_of,
+    sentences,
+    training_end,
+    usual_margin,
+)
+from fedtailor.results.statistics.scoring import IN_UNITS
 
 
-def _look_alike(one: float, other: float) -> bool:
-    """Whether two accuracies are the same as far as is shown."""
-    return points(abs(one - other)) == "0.0"
+class JudgedRun(NamedTuple):
+    """What the verdict needs to know of one run.
+
+    Attributes:
+      outputs: what its models said of all test rows; None if they were not kept.
+      val: the metric over clients on validation rows, at the end.
+      curve: the same by round.
+      rows: share of a client's rows that are tested.
+    """
+
+    outputs: RunOutputs | None
+    val: float | None
+    curve: tuple[tuple[int, float], ...] = ()
+    tested_share: float = 0.25
 
 
-def _worst_off(lows: dict[str, float], alone: float) -> str:
-    """What is best for the worst-off clients, by their accuracy with each method and alone."""
-    most = max(lows.values())
-    best = [method for method, value in lows.items() if _look_alike(value, most)]
-    with_it, without = f"{points(most)} %", f"{points(alone)} %"
-    change = f"({'+' if most >= alone else '−'}{points(abs(most - alone))})"
-    if _look_alike(most, alone):
-        told = f"{_names(['training alone', *best])} are equally good: {without}."
-    elif most < alone:
-        told = f"training alone is best: {without} against {with_it} with {_names(best)} {change}."
-    else:
-        how = "is best" if len(best) == 1 else "are equally good"
-        told = f"{_names(best)} {how}: {with_it} against {without} alone {change}."
-    return f"For the worst-off 5 % of clients {told}"
+class Verdict(NamedTuple):
+    """An answer with what it rests on, for files and for people.
+
+    Attributes:
+      decision: of the method that is recommended; None if nothing can be judged.
+      others: of the other methods, corrected for their number.
+      clients: of each client, for the recommended method, corrected for their number.
+      sentences: the same in words, the most important first.
+    """
+
+    decision: dict[str, Any] | None
+    others: dict[str, Any]
+    clients: dict[str, Any]
+    sentences: list[str]
 
 
-def verdict(summary: dict[str, Any]) -> list[str]:
-    """Sentences, the most important first.
+def wording_of(metric: Metric, label: str = "") -> Wording:
+    """How differences of a metric are spoken of.
+
+    Example:
+      >>> wording_of(METRICS["accuracy"]).amount(0.021)
+      '2.1 points'
+    """
+    title = metric.title if metric.title.isupper() or "²" in metric.title else metric.title.lower()
+    title = "ROC AUC" if metric.name == "roc-auc" else title
+    if metric.percent:
+        return Wording(title)
+    named = f"{title} of {label}" if label and metric.name in IN_UNITS else title
+    return Wording(named, "", 1.0, 3)
+
+
+def shown(metric: Metric, value: float) -> str:
+    """A metric's value for people."""
+    return f"{100 * value:.1f} %" if metric.percent else f"{value:.3f}"
+
+
+def margin_of(metric: Metric, labels: np.ndarray) -> float:
+    """Differences up to here do not matter, unless somebody says otherwise."""
+    return usual_margin(labels) if metric.name in IN_UNITS else usual_margin()
+
+
+def _paired(
+    ours: Sequence[RunOutputs], alone: Sequence[RunOutputs], clients: Sequence[str]
+) -> dict[str, list[PairedRows]]:
+    """Both models' outputs on the same rows: of each client, one entry per run."""
+    found: dict[str, list[PairedRows]] = {name: [] for name in clients}
+    for mine, theirs in zip(ours, alone, strict=True):
+        assert mine.last is not None and theirs.last is not None
+        sizes = mine.test.n.tolist()
+        parts = (mine.test.row, mine.test.labels, mine.last.test, theirs.last.test)
+        each = zip(*(torch.split(part, sizes) for part in parts), strict=True)
+        for name, (row, labels, said, other) in zip(clients, each, strict=True):
+            found[name].append(
+                PairedRows(
+                    row.numpy(), labels.numpy(), said.double().numpy(), other.double().numpy()
+                )
+            )
+    return found
+
+
+def judge(
+    runs: Mapping[str, Sequence[JudgedRun]],
+    clients: Sequence[str],
+    metric_name: str,
+    *,
+    margin: float | None = None,
+    label: str = "",
+) -> Verdict:
+    """The verdict on a comparison.
+
+    The method that is recommended is the one that is best on validation rows; it is judged on test
+    rows, against training alone on the same rows.
 
     Args:
-      summary: of a comparison (`summary.json`); where not all methods were run with all seeds,
-        `seeds` of a method are its own.
+      runs: of each method, one per repeat or seed, in the same order for all.
+      clients: their names, in the order of the outputs.
+      metric_name: what is judged by.
+      margin: differences up to here do not matter; None takes the usual one.
+      label: what the label is called, where it is a number.
     """
-    table = summary["table"]
-    others = [m for m in table if m != YARDSTICK]
-    clients = len(table[YARDSTICK]["per_client"])
-    alone = table[YARDSTICK]
-    small = one_row(summary["test_rows"].values())
-    if not others:
-        return ["Only training alone was run: name a method to compare it with.", small]
-
-    def mean(method: str) -> float:
-        return float(table[method]["accuracy"]["mean"]["mean"])
-
-    def low(method: str) -> float:
-        return float(table[method]["accuracy"]["bottom5"]["mean"])
-
-    best = max(others, key=mean)
-    gain = mean(best) - mean(YARDSTICK)
-    lines = []
-    if gain > 0 and table[best]["better_off"] > table[best]["worse_off"]:
-        lines.append(
-            f"Federation helps here: {best} is best on average, with {points(mean(best))} % "
-            f"against {points(mean(YARDSTICK))} % alone ({points(gain)} points), and "
-            f"{table[best]['better_off']} of {clients} clients gain by it."
+    metric = METRICS[metric_name]
+    methods = [m for m in runs if m not in YARDSTICKS]
+    if not methods:
+        return _nothing("Only training alone was run: name a method to compare it with.")
+    if ALONE not in runs:
+        return _nothing(
+            "Whether federation helps these clients is not known: training alone (local) is not "
+            "among these runs. See fedtailor compare."
         )
-    elif gain > 0:
-        lines.append(
-            f"Federation helps on average, but not most clients: {best} is {points(gain)} points "
-            f"above training alone, yet only {table[best]['better_off']} of {clients} clients gain."
+    kept = {m: [run.outputs for run in runs[m]] for m in (ALONE, *methods)}
+    if any(said is None or said.last is None for all_of in kept.values() for said in all_of):
+        return _nothing(
+            "Whether federation helps cannot be judged: some of these runs kept no outputs on test "
+            "rows (runs of versions before 0.3 did not): run them again."
         )
-    else:
-        below = f"{points(-gain)} points below" if points(abs(gain)) != "0.0" else "no better than"
-        lines.append(
-            f"Federation does not help here: the best method, {best}, is {below} training alone "
-            f"({points(mean(YARDSTICK))} %)."
+    if len({len(all_of) for all_of in kept.values()}) > 1:
+        return _nothing(
+            "Whether federation helps cannot be judged: not all methods were run equally often."
         )
-    lines.append(_worst_off({m: low(m) for m in others}, low(YARDSTICK)))
-    lines += [_one(m, table[m], clients) for m in sorted(others, key=mean, reverse=True)]
-    lonely = [
-        name
-        for name, own in alone["per_client"].items()
-        if all(table[m]["per_client"][name] < own - 1e-9 for m in others)
-    ]
-    if lonely:
-        lines.append(f"Better off alone whatever the method: {_names(lonely, 8)}.")
-    once = [m for m in table if len(table[m].get("seeds", summary["seeds"])) == 1]
-    if once:
-        whose = "" if len(once) == len(table) else f" of {_names(once)}"
-        lines.append(f"One seed{whose}: run more (--seeds 3) before relying on small differences.")
-    return [*lines, small]
+    known: dict[str, list[RunOutputs]] = {
+        m: [said for said in all_of if said is not None] for m, all_of in kept.items()
+    }
+    labels = torch.cat([said.test.labels for said in known[ALONE]]).numpy()
+    chosen_margin = margin_of(metric, labels) if margin is None else margin
+    asked: dict[str, Any] = {
+        "metric": metric_name,
+        "margin": chosen_margin,
+        "tested_share": runs[ALONE][0].tested_share,
+    }
+    scoring = scoring_of(metric)
+    best = _recommended(runs, methods, metric)
+    decisions = {
+        m: decide(_paired(known[m], known[ALONE], clients), scoring, method=m, **asked)
+        for m in methods
+    }
+    others = holm_corrected({m: d for m, d in decisions.items() if m != best})
+    pairs = _paired(known[best], known[ALONE], clients)
+    each = decide_clients(pairs, scoring, method=best, **asked)
+    told = sentences(
+        decisions[best],
+        wording_of(metric, label),
+        clients=each,
+        end=_end(runs[best], metric, chosen_margin),
+        repeats=len(runs[best]),
+    )
+    told += _of_others(others, wording_of(metric, label))
+    return Verdict(
+        decisions[best].as_dict(),
+        {m: d.as_dict() for m, d in others.items()},
+        {name: d.as_dict() for name, d in each.items()},
+        told,
+    )
+
+
+def _nothing(why: str) -> Verdict:
+    return Verdict(None, {}, {}, [why])
+
+
+def _recommended(
+    runs: Mapping[str, Sequence[JudgedRun]], methods: Sequence[str], metric: Metric
+) -> str:
+    """The method that is best on validation rows; the first where there are none."""
+    values = {}
+    for method in methods:
+        each = [math.nan if run.val is None else run.val for run in runs[method]]
+        values[method] = float(np.mean(each))
+    if not any(math.isfinite(v) for v in values.values()):
+        return methods[0]
+    return pick_method(values, higher_is_better=metric.higher_is_better)
+
+
+def _end(runs: Sequence[JudgedRun], metric: Metric, margin: float) -> TrainingEnd:
+    """Whether the method's training had ended, by its mean curve on validation rows."""
+    shared = set.intersection(*({number for number, _ in run.curve} for run in runs))
+    rounds = sorted(shared)
+    each = [[dict(run.curve)[number] for number in rounds] for run in runs]
+    values = np.mean(each, axis=0).tolist() if rounds else []
+    return training_end(rounds, values, higher_is_better=metric.higher_is_better, margin=margin)
+
+
+def _of_others(others: Mapping[str, Decision], wording: Wording) -> list[str]:
+    """What was found of the methods that are not recommended."""
+    told = []
+    for answer, says in (("helps", "better"), ("harms", "worse")):
+        found = [
+            f"{m} (by {wording.amount(abs(d.gain))})"
+            for m, d in others.items()
+            if d.answer == answer
+        ]
+        if found:
+            told.append(
+                f"Of the other methods, {says} than alone beyond chance: {', '.join(found)}."
+            )
+    return told
+
+
+def constant_outputs(
+    labels: Sequence[np.ndarray], tested: Sequence[int], task: TaskKind, classes: int
+) -> torch.Tensor:
+    """What one would say without any model: how common each class is, the mean, no ranking.
+
+    Args:
+      labels: of each client's training rows.
+      tested: how many test rows each client has.
+      task: what is learnt.
+      classes: how many.
+
+    Example:
+      >>> said = constant_outputs([np.array([0, 0, 1])], [1], "classification", 2)
+      >>> said.argmax(-1).tolist()
+      [0]
+    """
+    out = []
+    for own, rows in zip(labels, tested, strict=True):
+        if task == "classification":
+            counts = np.bincount(own, minlength=classes) + 1e-9
+            said = np.log(counts / counts.sum())
+        else:
+            said = np.array([own.mean() if task == "regression" and len(own) else 0.0])
+        out.append(np.tile(said, (rows, 1)))
+    return torch.from_numpy(np.concatenate(out))
+
+
+def beside_yardsticks(
+    table: Mapping[str, Any],
+    constant: Mapping[str, Any],
+    metric: Metric,
+    decision: Mapping[str, Any] | None,
+) -> list[str]:
+    """How the recommended method and training alone stand beside the other yardsticks.
+
+    Args:
+      table: a comparison's, by method.
+      constant: the metrics of what one would say without any model.
+      metric: what is judged by.
+      decision: on the recommended method.
+    """
+    best = decision["method"] if decision else None
+    named = [str(m) for m in (best, ALONE, CENTRALISED, LINEAR) if m in table]
+    values = {m: table[m]["score"].get("mean", {}).get("mean") for m in named}
+    told = [f"{_called(m)} {shown(metric, v)}" for m, v in values.items() if v is not None]
+    without = constant.get(metric.name, {}).get("mean")
+    if without is not None:
+        told.append(f"always the same answer {shown(metric, without)}")
+    wording = wording_of(metric).metric
+    lines = [f"Mean {wording} over clients: {'; '.join(told)}."] if told else []
+    if best is None or ALONE not in table:
+        return lines
+    lows = [table[m]["score"].get("bottom5", {}).get("mean") for m in (best, ALONE)]
+    if None not in lows:
+        lines.append(
+            f"The worst-off 5 % of clients have {shown(metric, lows[0])} with {best} and "
+            f"{shown(metric, lows[1])} alone."
+        )
+    return lines
+
+
+def _called(yardstick: str) -> str:
+    names = {
+        ALONE: "alone",
+        CENTRALISED: "one model on all rows in one place",
+        LINEAR: "a linear model alone",
+    }
+    return names.get(yardstick, yardstick)

@@ -11,12 +11,13 @@ from torch import Tensor, nn
 
 from fedtailor.core.errors import BadInput
 from fedtailor.core.form import Form
+from fedtailor.core.losses import RowLosses, class_weighted, parse_loss
 from fedtailor.core.method import Method
 from fedtailor.core.steps.privacy import require_accountant
-from fedtailor.core.task import AUGMENTATIONS, Task, classification, cross_entropy
+from fedtailor.core.task import AUGMENTATIONS, TASKS, Task
 from fedtailor.engine.loops.runner import use_precision
 from fedtailor.models import network_of
-from fedtailor.results.config import Config
+from fedtailor.results.config import Config, check_class_weights
 from fedtailor.runs.schedule import networks
 
 
@@ -28,14 +29,23 @@ def make_network(config: Config, form: Form, model: str | None = None) -> nn.Mod
 
 def make_task(config: Config, form: Form, model: str | None = None) -> Task:
     """The network of a run and its loss."""
-    return classification(
+    return TASKS[form.task](
         lambda: make_network(config, form, model),
-        loss=config.objects.loss or cross_entropy,
+        loss=_loss(config, form),
         grouping=config.blocks,
         augment=AUGMENTATIONS[config.augment],
         device=config.home,
         compute=torch.bfloat16 if config.precision == "bf16" else None,
     )
+
+
+def _loss(config: Config, form: Form) -> RowLosses | None:
+    """What clients make small; None is Cox's, which is no loss of single rows."""
+    loss = config.objects.loss or parse_loss(config.loss, form.task)
+    weights = check_class_weights(config.class_weights, form.classes)
+    if loss is None or not weights:
+        return loss
+    return class_weighted(loss, weights)
 
 
 def make_method(config: Config, task: Task, whole: Task | None = None) -> Method:
@@ -67,6 +77,16 @@ def make_method(config: Config, task: Task, whole: Task | None = None) -> Method
         raise BadInput(f"val is 0, but {config.method} looks at validation rows: raise --val")
     if config.dp_clip and method.not_private:
         raise BadInput(f"DP-SGD with '{config.method}': {method.not_private}")
+    if config.dp_clip and task.kind == "survival":
+        raise BadInput(
+            "DP-SGD clips the gradient of every row, and Cox's loss has none of single rows: leave "
+            "--dp-clip out"
+        )
+    if task.kind in method.refuses:
+        raise BadInput(
+            f"{config.method} does not learn a {task.kind}: {method.refuses[task.kind]}; choose "
+            "another method"
+        )
     return method
 
 

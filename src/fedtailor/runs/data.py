@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fedtailor.core.errors import BadInput
+from fedtailor.core.losses import LOSSES, balanced_weights, parse_loss
 from fedtailor.datasets import Encoder, Source, encode, encode_clients, fit_encoder, load
 from fedtailor.datasets.labels import refuse_as_many_classes_as_rows
 from fedtailor.datasets.wording import quoted
@@ -31,7 +32,9 @@ from fedtailor.partition import (
     split_rows,
 )
 from fedtailor.partition.latent import latent_clusters
-from fedtailor.results.config import Config
+from fedtailor.results.config import Config, check_class_weights
+from fedtailor.results.metrics.named import default_metric, metric_named
+from fedtailor.results.objects import MARK
 from fedtailor.runs.device import choose_device, workers_device
 
 DEFAULT_CLIENTS, DEFAULT_PARTITION = 20, "dirichlet:0.1"
@@ -133,6 +136,14 @@ class RunData(NamedTuple):
         """
         found = hashlib.blake2b(digest_size=16)
         self._add_rows(found)
+        return found.hexdigest()
+
+    def owners_digest(self) -> str:
+        """Tells whether the same clients have the same rows, however these are cut into parts."""
+        found = hashlib.blake2b(digest_size=16)
+        found.update(np.ascontiguousarray(self.source.labels).tobytes())
+        for client, name in enumerate(self.client_data.names):
+            found.update(name.encode() + np.sort(self.partition.rows(client)).tobytes() + b"|")
         return found.hexdigest()
 
     def _add_rows(self, found: hashlib.blake2b) -> None:
@@ -310,6 +321,7 @@ def load_run_data(config: Config) -> RunData:
         raise BadInput(
             f"augment is '{config.augment}', but '{source.name}' is {source.kind}: use none"
         )
+    config, why = _judged(config, source, partition)
     encoder, x, y = encode_clients(source, encoder, *_rows_of(partition))
     client_data = ClientData.of(
         torch.from_numpy(x).to(device),
@@ -319,8 +331,41 @@ def load_run_data(config: Config) -> RunData:
         partition.test,
         partition.names,
     )
-    say_what_is_learnt(source)  # last: who is refused reads one line
+    if config.split_seed == 0:  # of repeats, the first says it; last: who is refused reads one line
+        say_what_is_learnt(source)
+        if why:
+            log.info(why)
     return RunData(config, source, encoder, partition, client_data, held)
+
+
+def _judged(config: Config, source: Source, partition: Partition) -> tuple[Config, str]:
+    """The configuration with metric, loss and class weights that fit the task and the labels.
+
+    Also says why that metric, where nobody asked for one and it is not accuracy.
+    """
+    counts: list[int] = []
+    if source.task == "classification":
+        trained = source.labels[np.concatenate(partition.train)]
+        counts = np.bincount(trained, minlength=len(source.classes)).tolist()
+    elif config.class_weights != "none":
+        raise BadInput(
+            f"class-weights is '{config.class_weights}', but '{source.name}' has no classes "
+            f"({source.task}): leave it out"
+        )
+    loss = config.loss
+    if not loss.startswith(MARK):
+        parse_loss(loss, source.task)
+        loss = LOSSES[source.task][0] if loss == "auto" else loss
+    weights = config.class_weights
+    if weights == "balanced":
+        weights = ",".join(f"{w:g}" for w in balanced_weights(counts))
+    check_class_weights(weights, len(source.classes))
+    metric, why = config.metric, ""
+    if metric == "auto":
+        metric, why = default_metric(source.task, counts)
+    metric_named(metric, source.task, len(source.classes))
+    made = replace(config, task=source.task, loss=loss, class_weights=weights, metric=metric)
+    return made, "" if metric == "accuracy" else why
 
 
 def _rows_of(partition: Partition) -> tuple[Sequence[str], Sequence[Any], Sequence[Any]]:

@@ -14,16 +14,21 @@ import torch
 from fedtailor.core.errors import BadInput
 from fedtailor.core.steps.privacy import Spent, epsilons
 from fedtailor.core.training import Recipe
-from fedtailor.engine import Cluster, Scores, Simulation
+from fedtailor.engine import Cluster, Outputs, Simulation
 from fedtailor.engine.loops.runner import LoopMode, Workload, choose_loop_mode
 from fedtailor.results.config import Config
+from fedtailor.results.outputs import SaidInRound
 from fedtailor.runs.build import make_players, players_on
 from fedtailor.runs.data import RunData, load_run_data
+from fedtailor.runs.evaluation import evaluation_of
 from fedtailor.runs.schedule import arrivals, networks
 
 Line = dict[str, Any]  # of a run's history
 
-LAID = ("data", "data_dir", "partition_file", "clients", "partition", "model", "device")
+LAID = (
+    "data", "data_dir", "partition_file", "clients", "partition", "model", "device",
+    "task", "normalise", "metric", "loss", "class_weights",
+)  # fmt: skip
 
 
 @dataclass
@@ -35,6 +40,7 @@ class Progress:
     up: int = 0
     down: int = 0
     noisy: list[Spent] = field(default_factory=list)  # noisy gradients taken, per client
+    best: SaidInRound | None = None  # what models said in the best round so far
 
 
 class PreparedRun:
@@ -62,10 +68,14 @@ class PreparedRun:
         engine = "vectorised" if config.engine == "auto" else config.engine
         config = replace(config, engine=engine)
         (self.method, self.task, first), *others = make_players(config, form, fed.clients)
+        if self.method.alone:
+            self.data = self.data.alone()
+            fed = self.data.client_data
         if self.method.leaks:  # for literal replication only: methods look at test rows
             fed = fed._replace(val=fed.test)
         model = next(name for name, ids in having if torch.equal(ids, first))
         self.config = config = replace(config, model=model)
+        self.fingerprint = config.fingerprint()  # of a resumed run: as its file has it
         self.folder = folder
         self.late = arrivals(config.join, self.data.trained, config.partition_seed)
         self.simulation = Simulation(
@@ -90,7 +100,9 @@ class PreparedRun:
                 "train: lower it"
             )
         self.progress = Progress()
-        self.latest: Scores | None = None  # of the last evaluated round
+        self.latest: Outputs | None = None  # of the last evaluated round
+        self.final: Outputs | None = None  # of the final models
+        self.evaluation = evaluation_of(self.data, config.metric, self.simulation.client_data)
 
     def _loop_mode(self) -> LoopMode:
         """How loops over batches are run: by the work of the whole run, also when it is resumed."""

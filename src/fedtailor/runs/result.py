@@ -12,29 +12,35 @@ import numpy as np
 from torch import Tensor
 
 from fedtailor.core.steps.privacy import Spent
-from fedtailor.core.training import Score
 from fedtailor.core.version import __version__
+from fedtailor.engine import Outputs
+from fedtailor.engine.client_data import Rows
 from fedtailor.engine.memory import peak_memory
 from fedtailor.methods.describe import page
-from fedtailor.results.confusion import TestOutputs
-from fedtailor.results.metrics import accuracies, best_round, summarise
+from fedtailor.results.metrics.over_clients import best_round
+from fedtailor.results.metrics.table import table_of_own
+from fedtailor.results.outputs import PartRows, RunOutputs, SaidInRound
 from fedtailor.runs.device import hardware
 from fedtailor.runs.prepared import PreparedRun
 
 
-def per_client(score: Score, n: Tensor) -> list[float | None]:
-    """Each client's accuracy; None where it has no rows."""
-    found = accuracies(score.correct.double().numpy(), n.numpy())
-    return [None if math.isnan(a) else round(float(a), 6) for a in found]
+def said_in_round(run: PreparedRun, number: int, outputs: Outputs) -> SaidInRound:
+    """What models said in a round, of all clients' rows, for a file."""
+    test, val = (run.evaluation.rows(getattr(outputs, part), part)[0] for part in ("test", "val"))
+    return SaidInRound(number, test, val)
 
 
-def summary(score: Score, n: Tensor) -> dict[str, float]:
-    """Accuracy over clients, and the mean loss over rows."""
-    found = summarise(score.correct.double().numpy(), n.double().numpy())
-    if found:
-        found["loss"] = float(score.loss.double().sum() / n.sum())
-    # a diverged model's loss may be infinite, for which JSON has no word
-    return {k: round(v, 6) for k, v in found.items() if math.isfinite(v)}
+def run_outputs(run: PreparedRun) -> RunOutputs:
+    """What models said in the last round, if it was played, and in the best one."""
+    fed, judge = run.simulation.client_data, run.evaluation
+    parts = []
+    for name in ("test", "val"):
+        rows: Rows = getattr(fed, name)
+        parts.append(PartRows(judge.labels(name), rows.flat.cpu(), rows.n))
+    last = None
+    if run.final is not None:
+        last = said_in_round(run, run.simulation.round, run.final)
+    return RunOutputs(parts[0], parts[1], last, run.progress.best)
 
 
 def block_names(blocks: Sequence[Sequence[str]]) -> list[str]:
@@ -68,7 +74,11 @@ def facts_of(run: PreparedRun) -> dict[str, Any]:
         "blocks": block_names(run.task.blocks),
         "clients": fed.clients,
         "partition": config.partition,
+        "task": config.task,
+        "metric": config.metric,
+        "split_seed": config.split_seed,
         "rows_digest": run.data.rows_digest(),
+        "owners_digest": run.data.owners_digest(),
         "participation": config.participation,
         "networks": run.networks if config.depths else {},
         "leaks_test": run.method.leaks,
@@ -84,50 +94,55 @@ def facts_of(run: PreparedRun) -> dict[str, Any]:
 
 def result_of(run: PreparedRun) -> dict[str, Any]:
     """What a run came to."""
-    sim, fed, config = run.simulation, run.data.client_data, run.config
-    n = fed.test.n
+    sim, fed, config, judge = run.simulation, run.data.client_data, run.config, run.evaluation
     # the last round was evaluated, unless it was played before a resume
-    last = run.latest or sim.score()
-    final = sim.score(finetune=run.finetune) if run.finetune else last
-    on_train = sim.score(part="train").test
-    history = run.progress.history
+    last = run.latest or sim.outputs()
+    final = run.final = sim.outputs(finetune=run.finetune) if run.finetune else last
+    history, metric = run.progress.history, judge.metric
     scored = [line for line in history if "pre" in line]
     best = best_round(
-        [line["round"] for line in scored], [line["pre_val"].get("mean") for line in scored]
+        [line["round"] for line in scored],
+        [line["pre_val"].get("mean") for line in scored],
+        metric.higher_is_better,
     )
     at_best = next((line for line in scored if line["round"] == best), None)
     posts = [line["post"] for line in scored if "post" in line]
-    seen = accuracies(final.test.correct.double().numpy(), n.numpy())
+    score, metrics = judge.summary(final.test), judge.table(final.test)
+    each = _numbers(judge.per_client(final.test))
     held, trained = run.data.held_out.numpy(), run.data.trained.numpy()
-    # a method may train on other rows than the partition gave (a pool)
-    rows = sim.client_data.train.n.numpy()
-    train_mean = np.nanmean(accuracies(on_train.correct.double().numpy(), rows)[trained])
-    test_mean = np.nanmean(accuracies(last.test.correct.double().numpy(), n.numpy())[trained])
+    better = 1 if metric.higher_is_better else -1
+    on_train = _numbers(judge.per_client(sim.outputs(part="train").test, "train"))
+    gap = _mean(on_train[trained]) - _mean(_numbers(judge.per_client(last.test))[trained])
+    accuracy = score
+    if metric.name != "accuracy":
+        accuracy = {k: v for k, v in metrics.get("accuracy", {}).items() if isinstance(v, float)}
     return facts_of(run) | {
-        "accuracy": summary(final.test, n),
+        "score": score,
+        "accuracy": accuracy,
         "points": {
-            "pre": summary(last.test, n),
+            "pre": judge.summary(last.test),
             "post": posts[-1] if posts else {},
-            "final": summary(final.test, n) | {"finetune_epochs": config.finetune},
+            "final": score | {"finetune_epochs": config.finetune},
         },
         "best_round": best,
         "best": at_best["pre"] if at_best else {},
         "best_chosen_on": "validation" if best else "nothing: no validation rows",
+        "val": judge.summary(final.val, "val"),
         "global": history[-1].get("global", {}) if history else {},
         "epsilon": final_epsilon(run, final.noisy),
-        "participation_gap": float(np.nanmean(seen[trained]) - np.nanmean(seen[held]))
+        "participation_gap": better * (_mean(each[trained]) - _mean(each[held]))
         if len(held)
         else None,
-        "out_of_sample_gap": float(train_mean - test_mean),
+        "out_of_sample_gap": better * gap,
         "bytes": {"up": run.progress.up, "down": run.progress.down},
         "seconds": round(run.progress.seconds, 3),
         "train_seconds": round(sum(line["train_seconds"] for line in history), 3),
         "peak_memory_bytes": peak_memory(sim.device),
-        "per_client": dict(zip(fed.names, per_client(final.test, n), strict=True)),
+        "per_client": dict(zip(fed.names, judge.per_client(final.test), strict=True)),
         "best_per_client": dict(zip(fed.names, at_best["pre_per_client"], strict=True))
         if at_best
         else {},
-        "metrics": own_metrics(run),
+        "metrics": metrics | own_metrics(run, final),
         "skipped": {str(line["round"]): line["skipped"] for line in history if "skipped" in line},
         "way": sim.loop_mode,
         "preparing_seconds": round(sim.preparing_seconds, 3),
@@ -136,30 +151,28 @@ def result_of(run: PreparedRun) -> dict[str, Any]:
     }
 
 
-def own_metrics(run: PreparedRun) -> dict[str, Any]:
+def _numbers(values: Sequence[float | None]) -> np.ndarray:
+    return np.array([np.nan if v is None else v for v in values])
+
+
+def _mean(values: np.ndarray) -> float:
+    """The mean of those that are there; nan if none is."""
+    known = values[~np.isnan(values)]
+    return float(known.mean()) if len(known) else math.nan
+
+
+def own_metrics(run: PreparedRun, final: Outputs) -> dict[str, Any]:
     """The user's own metrics of each client's final model on its test rows.
 
     A metric that cannot be had at a client (one class only, say) is None there, with the reason;
     the mean is over the clients that have it.
     """
-    metrics = run.config.objects.metrics or {}
-    found: dict[str, Any] = {name: {"per_client": {}, "undefined": {}} for name in metrics}
-    fed = run.data.client_data
-    models = run.simulation.models(run.finetune) if metrics else ()
-    outputs = TestOutputs(fed, run.simulation.groups)
-    for cid, model in models:
-        said, labels = outputs.of(cid, model)
-        for name, metric in metrics.items():
-            kept, client = found[name], fed.names[cid]
-            try:
-                kept["per_client"][client] = float(metric(said.cpu(), labels.cpu()))
-            except Exception as error:  # a stranger's function may raise anything
-                kept["per_client"][client] = None
-                kept["undefined"][client] = " ".join(f"{type(error).__name__}: {error}".split())
-    for kept in found.values():
-        there = [value for value in kept["per_client"].values() if value is not None]
-        kept["mean"] = float(np.mean(there)) if there else None
-    return found
+    said, labels = run.evaluation.rows(final.test)
+    n = dict(zip(run.data.client_data.names, run.data.client_data.test.n.tolist(), strict=True))
+    return {
+        name: table_of_own(metric, said, labels, n)
+        for name, metric in (run.config.objects.metrics or {}).items()
+    }
 
 
 def final_epsilon(run: PreparedRun, noisy: Tensor) -> dict[str, Any] | None:

@@ -13,6 +13,7 @@ from fedtailor.results import folder as files
 from fedtailor.results.config import config_of
 from fedtailor.results.lock import lock_folder
 from fedtailor.results.objects import Objects
+from fedtailor.results.outputs import read_outputs
 from fedtailor.results.storage import (
     READABLE_VERSIONS,
     OtherState,
@@ -65,9 +66,12 @@ def restored(folder: Path, objects: Objects = Objects()) -> Runner:
             f"'{folder / files.CONFIG}' was changed since the run began: undo that, or start anew"
         )
     runner = Runner(config, None, folder)
+    runner.fingerprint = config.fingerprint()
     try:
         if meta.get("data") != runner.digest:
-            raise BadInput(f"the data of '{folder}' have changed since the run began: start anew")
+            raise BadInput(
+                f"the data of '{folder}' have changed since the run began{_why(made_by)}"
+            )
         restore_checkpoint(folder / files.CHECKPOINT, runner.simulation)
         history = _kept_history(folder / files.HISTORY, runner.simulation.round)
     except BaseException as error:
@@ -88,7 +92,19 @@ def restored(folder: Path, objects: Objects = Objects()) -> Runner:
         int(meta["down"]),
         [Spent(*spent) for spent in meta["noisy"]],
     )
+    kept = read_outputs(folder)
+    if kept is not None and kept.best is not None and kept.best.round <= runner.simulation.round:
+        runner.progress.best = kept.best
     return runner
+
+
+def _why(made_by: str) -> str:
+    if made_by == __version__:
+        return ": start anew"
+    return (
+        f", or FedTailor {made_by} prepared them otherwise than {__version__}: pip install "
+        f"fedtailor=={made_by} to resume it, or start anew"
+    )
 
 
 def _kept_history(path: Path, rounds: int) -> list[Line]:

@@ -14,7 +14,7 @@ from fedtailor.core.errors import BadInput, unknown
 from fedtailor.core.tree import Tree
 from fedtailor.results.folder import run_folder
 from fedtailor.results.objects import Objects
-from fedtailor.runs.compare import Histories
+from fedtailor.runs.comparison.play import Histories
 from fedtailor.runs.personal import personal_model
 from fedtailor.runs.predict import open_model
 from fedtailor.runs.prepared import Line, PreparedRun
@@ -143,7 +143,7 @@ class ComparisonResult(dict[str, Any]):
         """A row for each method: accuracy over clients, who is better off, bytes and seconds."""
         rows = []
         for found in self["table"].values():
-            row = {name: value["mean"] for name, value in found["accuracy"].items()}
+            row = {name: value["mean"] for name, value in found["score"].items()}
             row |= {name: value["mean"] for name, value in found.get("metrics", {}).items()}
             row |= {"better_off": found["better_off"], "worse_off": found["worse_off"]}
             row |= {"bytes_up": found["bytes"]["up"], "bytes_down": found["bytes"]["down"]}

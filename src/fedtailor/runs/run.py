@@ -11,19 +11,26 @@ from typing import Any
 from fedtailor.core import tree
 from fedtailor.core.errors import Interrupted
 from fedtailor.core.steps.privacy import Spent
-from fedtailor.core.training import Score
 from fedtailor.core.version import __version__
-from fedtailor.engine import RoundReport, draw_cohort
+from fedtailor.engine import Outputs, RoundReport, draw_cohort
 from fedtailor.results import folder as files
 from fedtailor.results.config import Config, write_config
-from fedtailor.results.confusion import Confusion
+from fedtailor.results.confusion import save_confusion
 from fedtailor.results.lock import lock_folder
+from fedtailor.results.outputs import RunOutputs, save_outputs
 from fedtailor.results.status import noted
 from fedtailor.results.storage import save_checkpoint, save_tensors
 from fedtailor.runs.data import RunData
+from fedtailor.runs.evaluation import is_better
 from fedtailor.runs.interruption import ctrl_c
 from fedtailor.runs.prepared import Line, PreparedRun
-from fedtailor.runs.result import client_table, facts_of, per_client, result_of, summary
+from fedtailor.runs.result import (
+    client_table,
+    facts_of,
+    result_of,
+    run_outputs,
+    said_in_round,
+)
 from fedtailor.runs.saved_models import PathModels, keep_general
 from fedtailor.runs.schedule import clients_present
 
@@ -117,22 +124,32 @@ class Runner(PreparedRun):
         if len(report.skipped):
             line["skipped"] = [fed.names[i] for i in report.skipped.tolist()]
         if evaluate:
-            pre = self.latest = sim.score()
-            line["pre"] = summary(pre.test, fed.test.n)
-            line["pre_val"] = summary(pre.val, sim.client_data.val.n)
-            line["pre_per_client"] = per_client(pre.test, fed.test.n)
+            judge = self.evaluation
+            pre = self.latest = sim.outputs()
+            line["pre"] = judge.summary(pre.test)
+            line["pre_val"] = judge.summary(pre.val, "val")
+            line["pre_per_client"] = judge.per_client(pre.test)
+            self._keep_best(line, pre)
             if report.post is not None:
-                line["post"] = summary(report.post.test, fed.test.n[report.ids])
-                line["post_per_client"] = per_client(report.post.test, fed.test.n[report.ids])
+                line["post"] = judge.summary(report.post.test, ids=report.ids)
+                line["post_per_client"] = judge.per_client(report.post.test, ids=report.ids)
             if self.method.general is not None:
-                line["global"] = summary(sim.score(general=True).test, fed.test.n)
+                line["global"] = judge.summary(sim.outputs(general=True).test)
             if self.late:
-                there = Score(*(part[here] for part in pre.test))
-                line["pre_present"] = summary(there, fed.test.n[here])
+                line["pre_present"] = judge.summary(pre.test[here.to(pre.test.device)], ids=here)
             self._record(number, report)
             if points and self.folder:
                 points.save(self.folder, number)
         return line
+
+    def _keep_best(self, line: Line, said: Outputs) -> None:
+        """Keeps what models said, if no evaluated round was better on validation rows."""
+        now = line["pre_val"].get("mean")
+        before = [old["pre_val"].get("mean") for old in self.progress.history if "pre_val" in old]
+        known = [value for value in before if value is not None]
+        metric = self.evaluation.metric.name
+        if now is not None and all(is_better(metric, now, value) for value in known):
+            self.progress.best = said_in_round(self, line["round"], said)
 
     # --- privacy ---
 
@@ -166,7 +183,7 @@ class Runner(PreparedRun):
         files.write_atomically(folder / files.CONFIG, write_config(self.config, __version__))
         files.write_json(folder / files.PREPROCESSING, self.data.encoder.to_json())
         files.write_atomically(folder / files.CLIENTS, client_table(self))
-        Confusion(self.data.client_data, self.simulation.groups).save(folder)
+        save_confusion(folder, self.data.client_data, self.data.encoder.form)
         files.write_json(folder / files.BEGUN, facts_of(self))
 
     def _append(self, line: Line) -> None:
@@ -179,13 +196,14 @@ class Runner(PreparedRun):
             return
         meta = {
             "version": __version__,
-            "config": self.config.fingerprint(),
+            "config": self.fingerprint,
             "data": self.digest,
             "seconds": self.progress.seconds,
             "up": self.progress.up,
             "down": self.progress.down,
             "noisy": self.progress.noisy,
         }
+        save_outputs(self.folder, run_outputs(self))  # the best round's, to go on from
         history = self.folder / files.HISTORY
         if history.exists():  # before the checkpoint, which relies on the lines up to its round
             files.sync(history)
@@ -195,27 +213,32 @@ class Runner(PreparedRun):
         assert self.folder is not None
         folder = self.folder
         (folder / files.MODELS).mkdir(exist_ok=True)
-        confusion = Confusion(self.data.client_data, self.simulation.groups)
         for cid, model in self.simulation.models(self.finetune):
             path = files.model_file(folder, self.data.client_data.names[cid])
             save_tensors(path, tree.flatten(model))
-            confusion.add(cid, model)
-        confusion.save(folder)
+        found = run_outputs(self)
+        save_outputs(folder, found)
+        save_confusion(folder, self.data.client_data, self.data.encoder.form, found)
         if self.method.general is not None:
             keep_general(self.simulation, folder)
         files.write_atomically(folder / files.CLIENTS, client_table(self, result))
         files.write_json(folder / files.RESULT, result)
 
 
-def run_config(
+def play_config(
     config: Config,
     folder: Path | None = None,
     *,
     data: RunData | None = None,
     watch: Watcher | None = None,
-) -> dict[str, Any]:
-    """Runs a configuration; with a folder, everything is kept there."""
+) -> tuple[dict[str, Any], RunOutputs]:
+    """Runs a configuration; with a folder, everything is kept there.
+
+    Returns:
+      Its result, and what its models said.
+    """
     runner = Runner(config, data)
     if folder:
         runner.keep_in(folder)
-    return runner.play(watch)
+    result = runner.play(watch)
+    return result, run_outputs(runner)

@@ -56,7 +56,7 @@ def round_values(line: Line) -> dict[str, float]:
 
 def final_values(result: dict[str, Any]) -> dict[str, float]:
     """The numbers of a result."""
-    found = {f"final/{k}": v for k, v in result["accuracy"].items()}
+    found = {f"final/{k}": v for k, v in result["score"].items()}
     found |= {f"final/bytes_{k}": v for k, v in result["bytes"].items()}
     found |= {f"final/{k}": result.get(k) for k in ("seconds", "train_seconds", "best_round")}
     found["final/epsilon"] = (result.get("epsilon") or {}).get("max")

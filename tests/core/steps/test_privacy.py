@@ -501,7 +501,7 @@ def test_per_fedavg_is_charged_by_parts_of_a_batch(name: str, parts: int, gradie
     whole = batches(4 * parts, "pad")
     assert report.noisy.tolist() == [[parts * b, gradients] for b in whole]
     # the model that a client uses is adapted by one noisy step more
-    assert sim.score().noisy.tolist() == [[1, 1]] * 6
+    assert sim.outputs().noisy.tolist() == [[1, 1]] * 6
 
 
 # --------------------------------------------------------------------------------------------- ε

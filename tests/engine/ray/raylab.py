@@ -89,7 +89,7 @@ def report_of(report: RoundReport) -> Tree:
         "up": report.up,
         "down": report.down,
         "noisy": report.noisy,
-        "post": {"right": post.test.correct, "loss": post.test.loss, "val": post.val.loss},
+        "post": {"test": post.test, "val": post.val},
         "notes": {k: v for k, v in report.notes.items() if not k.endswith("/")},
     }
 

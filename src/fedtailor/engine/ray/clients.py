@@ -28,7 +28,7 @@ from fedtailor.engine.clients import (
     ClientStates,
     CohortOutcome,
     ModelChoice,
-    Scores,
+    Outputs,
 )
 from fedtailor.engine.fold import Fold
 from fedtailor.engine.mapper import common_notes, concatenate
@@ -267,20 +267,20 @@ class RayClients:
         slot.replicas.clear()
         slot.replicas.add(clients, pending[slot].references[1])
 
-    def score(
+    def outputs(
         self, server: Tree, ids: Tensor, turn: Turn, choice: ModelChoice, part: str = "test"
-    ) -> Scores:
-        """Scores of a model of each client, by ascending id; see `LocalClients.score`."""
+    ) -> Outputs:
+        """What a model of each client says, by ascending id; see `LocalClients.outputs`."""
         sent, shares = self._broadcast(server), self._having(ids)
 
         def ask(slot: _Slot) -> Any:
-            return slot.actor.score.remote(sent, shares[slot], turn, choice, part)
+            return slot.actor.outputs.remote(sent, shares[slot], turn, choice, part)
 
         found = self._gather(shares, ask, self._ray.get)
-        scores: Scores = concatenate(
+        outputs: Outputs = concatenate(
             list(found.values()), torch.cat(list(shares.values())).argsort()
         )
-        return scores
+        return outputs
 
     def models(
         self, server: Tree, ids: Tensor, turn: Turn, choice: ModelChoice

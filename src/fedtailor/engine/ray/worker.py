@@ -22,7 +22,7 @@ from fedtailor.engine.clients import (
     ClientStates,
     CohortOutcome,
     ModelChoice,
-    Scores,
+    Outputs,
     TurnReport,
 )
 from fedtailor.engine.fold import Folded
@@ -189,12 +189,14 @@ class RayWorker:
             self.clients.stores[i].put(self.clients.groups[i].rows(ids), from_arrays(rows))
         return True
 
-    def score(
+    def outputs(
         self, server: Arrays, ids: Tensor, turn: Turn, choice: ModelChoice, part: str
-    ) -> Scores:
-        """Scores of some clients, by ascending id."""
+    ) -> Outputs:
+        """What models of some clients say, by ascending id."""
         state, now = self._here(server, turn)
-        return self.clients.score(state, ids, now, choice, part)
+        return Outputs(
+            *(said.cpu() for said in self.clients.outputs(state, ids, now, choice, part))
+        )
 
     def models(
         self, server: Arrays, ids: Tensor, turn: Turn, choice: ModelChoice

@@ -84,8 +84,8 @@ def write_model(
 ) -> dict[str, Any]:
     """Writes model, preprocessing and card; returns the card."""
     test = local.test
-    own = score(setup.method.predict, model, test)
-    alone = score(setup.task.predict, local_model(setup, local, site.client, played), test)
+    own = score(setup.task, model, test, predict=setup.method.predict)
+    alone = score(setup.task, local_model(setup, local, site.client, played), test)
     here, there = accuracy(own, test.n), accuracy(alone, test.n)
     card: dict[str, Any] = {
         "site": site.name,

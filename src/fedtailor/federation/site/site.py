@@ -276,7 +276,7 @@ class Site:
         if SCORES not in self.settings.share:
             return {}
         test = joined.local.test
-        found = score(joined.setup.method.predict, model, test)
+        found = score(joined.setup.task, model, test, predict=joined.setup.method.predict)
         loss = float(found.loss) / max(int(test.n), 1)
         said: Header = {f"{point}_accuracy": accuracy(found, test.n), "test": int(test.n)}
         return said | ({f"{point}_loss": loss} if math.isfinite(loss) else {})

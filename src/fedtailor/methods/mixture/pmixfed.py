@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedtailor.core import rng, tree
 from fedtailor.core.data import Data
-from fedtailor.core.method import ClientCount, Method, Outcome, Upload
+from fedtailor.core.method import ClientCount, Method, Outcome, Upload, only_classes
 from fedtailor.core.options import Above, Share, Weighting
 from fedtailor.core.rng import Key, Turn
 from fedtailor.core.task import Task, per_name
@@ -169,7 +169,7 @@ def with_mixup(
         return {"host": host.start(msg, initial, key), "own": msg["shared"]}
 
     def accuracy(params: Params, data: Data) -> Tensor:
-        return score(task.predict, params, data.val).correct / data.val_n.clamp(min=1)
+        return score(task, params, data.val).correct / data.val_n.clamp(min=1)
 
     def mixed(msg: Tree, state: Tree, data: Data, turn: Turn) -> tuple[Tree, Tree, Tensor]:
         """The message as the client sees it after mixing, notes, and its own model's accuracy."""
@@ -236,6 +236,9 @@ def with_mixup(
         record=record,
         general=general,
         validates=True,
+        refuses=only_classes("its mix factor μ is made of accuracies (but for mix_policy=gradual)")
+        if mixer.mix_policy == "sigmoid"
+        else host.refuses,
     )
 
 

@@ -83,7 +83,7 @@ def mean_losses(task: Task, models: Params, rows: Data) -> Tensor:
     """The mean loss of each of several models, stacked, over the same rows."""
     count = len(tree.leaves(models)[0])
     size = max(FEWEST, min(SCORED, JUDGED // count))
-    losses = vmap(lambda model: score(task.predict, model, rows, size).loss)(models)
+    losses = vmap(lambda model: score(task, model, rows, size).loss)(models)
     return losses / rows.n.clamp(min=1)
 
 

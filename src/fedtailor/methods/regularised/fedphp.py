@@ -8,7 +8,15 @@ from torch import Tensor
 
 from fedtailor.core import tree
 from fedtailor.core.data import Data
-from fedtailor.core.method import Download, Method, Outcome, Upload, beginning, by_size
+from fedtailor.core.method import (
+    Download,
+    Method,
+    Outcome,
+    Upload,
+    beginning,
+    by_size,
+    only_classes,
+)
 from fedtailor.core.options import Above, Share, Weighting
 from fedtailor.core.rng import Key, Turn
 from fedtailor.core.task import Batch, Task, weighted_mean
@@ -60,7 +68,7 @@ def fedphp(
         assert task.outputs is not None
         logits, buffers = task.outputs(params, batch)
         teacher = task.predict(given["teacher"], batch.x)
-        hard = task.losses(logits, batch.y)
+        hard = task.losses(logits, batch.y, batch.weight)
         soft = F.kl_div(
             (logits / temperature).log_softmax(-1),
             (teacher / temperature).log_softmax(-1),
@@ -91,4 +99,5 @@ def fedphp(
         personal=lambda msg, state, data, turn: state["inherited"],
         general=lambda msg, state: msg["params"],
         download=Download("params", client, tested=False),
+        refuses=only_classes("its distillation compares class probabilities") if lam else {},
     )

@@ -95,7 +95,7 @@ METHODS.forEach((_, i) => {
   if (i !== ALONE) COLOURS[i] = 1 + others++;
 });
 function meanOf(i) {
-  const found = METHODS[i].accuracy.mean;
+  const found = METHODS[i].score.mean;
   return found ? found.mean : -1;
 }
 const colour = (i) => `var(--m${COLOURS[i] === 0 ? 0 : 1 + ((COLOURS[i] - 1) % 7)})`;

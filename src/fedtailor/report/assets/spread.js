@@ -62,7 +62,7 @@ function startSpread() {
         });
         root.append(svg("path", { d: `${d}L${right} ${base}Z`, style: `fill:${colour(i)};fill-opacity:.55;stroke:${colour(i)};stroke-width:.8` }));
       }
-      const accuracy = METHODS[i].accuracy;
+      const accuracy = METHODS[i].score;
       if (!accuracy.mean) return;
       root.append(svg("line", { x1: x(100 * meanOf(i)), x2: x(100 * meanOf(i)), y1: base - 3, y2: base + 7, style: "stroke:var(--ink);stroke-width:2.2" }),
         svg("text", { class: "name", x: narrow ? width : width - 88, y: base - 4, "text-anchor": "end" }, perCent(meanOf(i))));

@@ -26,7 +26,7 @@ from fedtailor.results.lock import LOCK, lock_folder
 from fedtailor.results.status import failure
 from fedtailor.runs.data import RunData, load_run_data
 from fedtailor.runs.resume import restored
-from fedtailor.runs.run import Runner, Watcher, run_config
+from fedtailor.runs.run import Runner, Watcher, play_config
 
 HEAVY = (MODELS, CHECKPOINT, GENERAL)  # hundreds of runs would fill any disk
 WORLDS = 2  # in memory at a time
@@ -130,7 +130,7 @@ def play(task: PlannedRun, worlds: DataCache, watch: Watcher | None = None) -> N
             else:
                 world = worlds.of(task.config)  # before anything is lost: it may be bad input
                 _clear(task.folder)
-                run_config(task.config, task.folder, data=world, watch=watch)
+                play_config(task.config, task.folder, data=world, watch=watch)
         except (Diverged, Interrupted) as error:
             # a run that is interrupted in its last round is finished all the same
             if isinstance(error, Diverged) or task.finished:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -81,6 +81,35 @@ def table_of_metrics(
             },
         }
     return table
+
+
+def table_of_own(
+    metric: Callable[[Tensor, Tensor], Any],
+    outputs: Tensor,
+    labels: Tensor,
+    n: Mapping[str, int],
+) -> dict[str, Any]:
+    """A metric of one's own of every client: (outputs, labels) -> number.
+
+    What it cannot be had of (it raises: one class only, say) is None, with the reason; the mean is
+    over the clients that have it.
+
+    Example:
+      >>> right = lambda outputs, labels: (outputs.argmax(-1) == labels).float().mean()
+      >>> table_of_own(right, torch.eye(2), torch.tensor([0, 0]), {"north": 2})["mean"]
+      0.5
+    """
+    sizes = list(n.values())
+    found: dict[str, Any] = {"per_client": {}, "undefined": {}}
+    parts = (torch.split(rows, sizes) for rows in (outputs, labels))
+    for client, said, truth in zip(n, *parts, strict=True):
+        try:
+            found["per_client"][client] = float(metric(said, truth))
+        except Exception as error:  # a stranger's function may raise anything
+            found["per_client"][client] = None
+            found["undefined"][client] = " ".join(f"{type(error).__name__}: {error}".split())
+    there = [value for value in found["per_client"].values() if value is not None]
+    return found | {"mean": float(np.mean(there)) if there else None}
 
 
 def _why(metric: Metric, said: Tensor, truth: Tensor, part: str) -> str:

@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,11 @@ from fedtailor.core.errors import Interrupted
 from fedtailor.results.config import read_config
 from fedtailor.results.folder import run_folder
 from fedtailor.results.lock import LOCK, FolderLocked
-from fedtailor.runs.compare import ComparisonPlan, open_comparison, spread_options
+from fedtailor.runs.comparison.plan import ComparisonPlan, spread_options
+from fedtailor.runs.comparison.play import open_comparison
 from tests.runs.runlab import held
 
+compare = partial(fedtailor.compare, yardsticks=False)  # most tests need no more than `local`
 SMALL: dict[str, Any] = {
     "model": "mlp", "clients": 5, "rounds": 3, "batch": 50, "lr": 0.1, "participation": 0.6,
 }  # fmt: skip
@@ -32,9 +35,7 @@ SMALL: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("comparison") / "c"
-    fedtailor.compare(
-        "fedavg", "fedprox", seeds=2, out=folder, options={"fedprox.mu": 0.5}, **SMALL
-    )
+    compare("fedavg", "fedprox", seeds=2, out=folder, options={"fedprox.mu": 0.5}, **SMALL)
     return folder
 
 
@@ -92,7 +93,7 @@ def test_a_run_of_a_comparison_is_that_run_alone(made: Path, tmp_path: Path) -> 
 
 def test_all_methods_start_from_the_same_model() -> None:
     """With a learning rate of 0 nothing is learnt: everybody keeps the initial model."""
-    found = fedtailor.compare("fedavg", "ditto", **SMALL | {"lr": 0.0, "rounds": 1})
+    found = compare("fedavg", "ditto", **SMALL | {"lr": 0.0, "rounds": 1})
     each = [row["per_client"] for row in found["table"].values()]
     assert each[0] == each[1] == each[2]
     assert all(row["better_off"] == row["worse_off"] == 0 for row in found["table"].values())
@@ -125,12 +126,60 @@ def test_better_and_worse_off_are_counted_against_training_alone(made: Path) -> 
     assert table["local"]["better_off"] == table["local"]["worse_off"] == 0
 
 
-def test_the_verdict_counts_the_better_off(made: Path) -> None:
+def test_the_verdict_is_made_of_the_decision(made: Path) -> None:
     found = summary(made)
-    for method in ("fedavg", "fedprox"):
-        row = found["table"][method]
-        wanted = f"{method}: {row['better_off']} of 5 clients are better off than alone"
-        assert any(line.startswith(wanted) for line in found["verdict"])
+    decision = found["decision"]
+    assert decision["metric"] == found["metric"] == "accuracy"
+    assert decision["method"] in ("fedavg", "fedprox")
+    assert set(found["others"]) == {"fedavg", "fedprox"} - {decision["method"]}
+    gains = found["table"][decision["method"]]["gain"].values()
+    assert decision["gain"] == pytest.approx(sum(gains) / 5, abs=1e-5)
+    assert decision["interval"][0] <= decision["gain"] <= decision["interval"][1]
+    assert decision["speaks_for"] == "these sites"  # five are too few to speak for others
+    assert set(found["clients"]) == set(found["test_rows"])
+    assert "than alone" in found["verdict"][0]
+
+
+def test_repeats_draw_splits_and_seeds_anew_for_the_same_clients(tmp_path: Path) -> None:
+    folder = tmp_path / "c"
+    found = fedtailor.compare("fedavg", repeats=2, seeds=2, out=folder, **SMALL | {"rounds": 1})
+    assert found["methods"] == ["local", "centralised", "linear", "fedavg"]
+    assert found["seeds"] == [0, 1, 2, 3]
+    runs = {m: [result(run_folder(folder, m, s)) for s in range(4)] for m in found["methods"]}
+    for of in runs.values():
+        assert [run["split_seed"] for run in of] == [0, 0, 1, 1]
+        assert len({run["owners_digest"] for run in of}) == 1
+        digests = [run["rows_digest"] for run in of]
+        assert digests[0] == digests[1] != digests[2] == digests[3]
+    assert runs["linear"][0]["model"] == "linear"
+    assert found["constant"]["accuracy"]["mean"] > 0
+    page = (folder / "report.html").read_text()
+    assert "centralised" in page and "linear" in page
+    (folder / "summary.json").unlink()
+    shutil.rmtree(run_folder(folder, "fedavg", 3))
+    assert timeless(dict(resume(folder))) == timeless(dict(found))
+
+
+@pytest.mark.parametrize(
+    ("settings", "left_out"),
+    [
+        ({"depths": "mlp-2:2,mlp:3"}, {"centralised", "linear"}),
+        ({"model": "linear"}, {"linear"}),
+    ],
+)
+def test_yardsticks_that_cannot_be_had_are_named(
+    settings: dict[str, Any], left_out: set[str]
+) -> None:
+    plan = ComparisonPlan(["pmixfed"], 1, SMALL | settings, {})
+    assert set(plan.left_out) == left_out
+    assert not left_out & set(plan.methods)
+
+
+def test_a_margin_makes_a_difference_too_small_to_matter() -> None:
+    found = compare("fedavg", margin=2.0, **SMALL | {"rounds": 1})
+    assert found["decision"]["answer"] == "no difference"
+    with pytest.raises(BadInput, match="margin is -1"):
+        compare("fedavg", margin=-1.0, **SMALL)
 
 
 def test_pictures(made: Path) -> None:
@@ -226,9 +275,7 @@ def timeless(found: dict[str, Any]) -> dict[str, Any]:
 def test_an_interrupted_comparison_goes_on(tmp_path: Path) -> None:
     settings = SMALL | {"checkpoint_every": 1}
     with pytest.raises(PowerCut):
-        fedtailor.compare(
-            "fedavg", "fedala", out=tmp_path / "c", announce=cut_in("fedavg", 2), **settings
-        )
+        compare("fedavg", "fedala", out=tmp_path / "c", announce=cut_in("fedavg", 2), **settings)
     assert not (tmp_path / "c" / "summary.json").exists()
     done = run_folder(tmp_path / "c", "local", 0) / "result.json"
     before = done.stat().st_mtime_ns
@@ -241,7 +288,7 @@ def test_an_interrupted_comparison_goes_on(tmp_path: Path) -> None:
     assert done.stat().st_mtime_ns == before, "a finished run was run again"
     # round 2 died before its checkpoint, so it is played again; round 1 is not
     assert played == [("fedavg", 2), ("fedavg", 3), *(("fedala", r) for r in (1, 2, 3))]
-    whole = fedtailor.compare("fedavg", "fedala", **settings)
+    whole = compare("fedavg", "fedala", **settings)
     assert timeless(summary(tmp_path / "c")) == timeless(whole)
 
 
@@ -255,7 +302,7 @@ def test_a_comparison_does_not_go_on_with_other_data(tmp_path: Path) -> None:
         "data": str(table), "label": "outcome", "client_column": "site", "model": "mlp",
         "rounds": 1, "batch": 20,
     }  # fmt: skip
-    fedtailor.compare("fedavg", out=folder, **settings)
+    compare("fedavg", out=folder, **settings)
     shutil.rmtree(run_folder(folder, "fedavg", 0))
     resume(folder)  # the data are what they were
     shutil.rmtree(run_folder(folder, "fedavg", 0))
@@ -287,19 +334,20 @@ def test_ctrl_c_in_the_last_round_of_a_run_stops_the_comparison(tmp_path: Path) 
         return watch
 
     with pytest.raises(Interrupted):
-        fedtailor.compare("fedavg", out=folder, announce=announce, **SMALL)
+        compare("fedavg", out=folder, announce=announce, **SMALL)
     assert begun == ["local"]
     done = run_folder(folder, "local", 0) / "result.json"
     before = done.stat().st_mtime_ns
     resume(folder)
     assert done.stat().st_mtime_ns == before, "a finished run was run again"
-    assert timeless(summary(folder)) == timeless(fedtailor.compare("fedavg", **SMALL))
+    assert timeless(summary(folder)) == timeless(compare("fedavg", **SMALL))
 
 
 OVERWRITE = """
 import sys
 from pathlib import Path
-from fedtailor.runs.compare import ComparisonPlan, open_comparison
+from fedtailor.runs.comparison.play import open_comparison
+from fedtailor.runs.comparison.plan import ComparisonPlan
 from fedtailor.results.lock import FolderLocked
 try:
     open_comparison(ComparisonPlan(["fedavg"], 1, {}, {}), Path(sys.argv[1]), overwrite=True)
@@ -317,7 +365,7 @@ def test_nobody_replaces_a_comparison_between_two_of_its_runs(tmp_path: Path) ->
             other = [sys.executable, "-c", OVERWRITE, str(folder)]
             said.append(subprocess.run(other, capture_output=True, text=True, check=True).stdout)
 
-    fedtailor.compare("fedavg", out=folder, announce=announce, **SMALL)
+    compare("fedavg", out=folder, announce=announce, **SMALL)
     assert "is being played by process" in said[0]
     assert len(list(folder.glob("runs/*/result.json"))) == 2
     assert not list(folder.rglob(LOCK))
@@ -352,7 +400,7 @@ def test_a_comparison_of_own_data_goes_on_from_any_folder(
     rows = [f"{c},{i % 3},{'ab'[i % 2]}" for c in "uvw" for i in range(20)]
     (tmp_path / "own.csv").write_text("\n".join(["client,x,label", *rows]) + "\n")
     monkeypatch.chdir(tmp_path)
-    fedtailor.compare("fedavg", data="./own.csv", rounds=1, out=tmp_path / "c")
+    compare("fedavg", data="./own.csv", rounds=1, out=tmp_path / "c")
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     resume(tmp_path / "c")
@@ -388,4 +436,4 @@ def test_a_client_without_test_rows_is_refused_by_name(tmp_path: Path) -> None:
         x_test=x[:20], y_test=y[:20], client_test=np.repeat(["a", "b"], 10),
     )  # fmt: skip
     with pytest.raises(BadInput, match="client 'c'"):
-        fedtailor.compare("fedavg", data=str(tmp_path / "own.npz"), official_test=True, rounds=1)
+        compare("fedavg", data=str(tmp_path / "own.npz"), official_test=True, rounds=1)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedtailor.core.errors import BadInput
 from fedtailor.core.rng import Turn
-from fedtailor.core.schedules import factor, parse_schedule
+from fedtailor.core.steps.schedules import factor, parse_schedule
 from fedtailor.core.training import Recipe
 from fedtailor.methods import METHODS
 from tests.methods.worlds import gap, models, play, ragged, same, simulate, task_of, turn_of

@@ -5,26 +5,18 @@ from __future__ import annotations
 import hashlib
 import json
 import typing
-from collections.abc import Sequence
 from dataclasses import MISSING, Field, dataclass, field, fields
 from functools import cache
-from math import inf
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from fedtailor.core.errors import BadInput, unknown
-from fedtailor.core.inputs.settings_file import read_toml
 from fedtailor.core.options import Count, Limit, NonNegative, Option, Share, Whole, option_of
-from fedtailor.results.folder import CONFIG
-from fedtailor.results.objects import MARK, Objects, require
-from fedtailor.results.objects import SETTINGS as OBJECT_SETTINGS
+from fedtailor.results.objects import MARK, Objects
 
 if TYPE_CHECKING:
     from fedtailor.core.training import Recipe
     from fedtailor.methods import Factory
 
 Seed = Annotated[int, (0, 2**62)]
-LEAST_NOISE = 0.01  # of DP-SGD, as a multiple of the clip
 WHO_WORKS = ("workers", "address", "worker_gpus")
 # where and how quickly a run is played, not what: its result is the same
 MERE_PLACE = frozenset(
@@ -32,14 +24,17 @@ MERE_PLACE = frozenset(
 )
 
 
-SINCE_0_1 = {  # with defaults
-    "schedule": "constant",
-    "loss": "cross-entropy",
-    "metrics": "",
-    "task": "auto",
-    "time_column": "",
-    "event_column": "",
-    "split_seed": 0,
+# what 0.1 did not know yet, with the values that mean what it did
+SINCE_0_1 = {
+    "schedule": ("constant",),
+    "loss": ("auto", "cross-entropy"),
+    "class_weights": ("none",),
+    "metric": ("auto",),
+    "metrics": ("",),
+    "task": ("auto",),
+    "time_column": ("",),
+    "event_column": ("",),
+    "split_seed": (0,),
 }
 
 
@@ -135,7 +130,16 @@ class Config:
         "step:ROUNDS:FACTOR, warmup:ROUNDS+OTHER",
     )
     loss: str = _says(
-        "cross-entropy", "Training", "what clients make small, or your own function", typed=False
+        "auto",
+        "Training",
+        "what clients make small: cross-entropy, focal:GAMMA; mse, huber:DELTA; cox; auto: the "
+        "first of the task's",
+    )
+    class_weights: str = _says(
+        "none",
+        "Training",
+        "how much rows of a class count in the loss: none (all alike), balanced (all classes "
+        "alike, over everyone's training rows), or a number per class with commas",
     )
     clip: NonNegative = _says(0.0, "Training", "largest gradient norm; 0: no limit")
     last: Literal["pad", "wrap", "drop"] = _says(
@@ -150,6 +154,13 @@ class Config:
     dp_delta: Share = _says(1e-5, "Privacy", "DP-SGD: the δ that ε is reported for")
     finetune: Whole = _says(0, "Evaluation", "epochs of training each model before the final test")
     eval_every: Count = _says(1, "Evaluation", "evaluate after every so many rounds")
+    metric: str = _says(
+        "auto",
+        "Evaluation",
+        "what tables, the best round and the verdict go by: accuracy, balanced-accuracy, macro-f1, "
+        "roc-auc, average-precision, sensitivity, specificity, log-loss, brier, calibration-error; "
+        "rmse, mae, r2; concordance; auto: what fits the task and the balance of classes",
+    )
     metrics: str = _says("", "Evaluation", "your own functions of outputs and labels", typed=False)
     seed: Seed = _says(0, "Run", "random seed of initial model, batches and sampling")
     engine: Literal["auto", "sequential", "vectorised", "ray"] = _says(
@@ -216,7 +227,9 @@ class Config:
         # who does the work makes no difference, and may be another one when a run is resumed;
         # what 0.1 did not know yet counts where it is used, so that its runs are still known
         kept = {
-            k: v for k, v in self.values().items() if k not in WHO_WORKS and SINCE_0_1.get(k) != v
+            k: v
+            for k, v in self.values().items()
+            if k not in WHO_WORKS and v not in SINCE_0_1.get(k, ())
         }
         text = json.dumps(kept, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()
@@ -235,154 +248,3 @@ def settings() -> dict[str, tuple[Option, Field[Any]]]:
         if option is not None:
             out[entry.name] = (option, entry)
     return out
-
-
-def _make_absolute(values: dict[str, Any]) -> None:
-    """Paths as they are from any folder, so that a run can be repeated and resumed from there."""
-    from fedtailor.datasets import KNOWN
-
-    for name in ("data", "data_dir", "partition_file"):
-        value = values.get(name, "")
-        known = name == "data" and (value in KNOWN or not Path(value).exists())
-        known |= value.startswith(MARK)
-        if value and not known:
-            values[name] = str(Path(value).resolve())
-
-
-def make_config(
-    method: str,
-    given: dict[str, Any],
-    options: dict[str, Any],
-    objects: Objects = Objects(),
-    using: Sequence[str] = OBJECT_SETTINGS,
-) -> Config:
-    """A checked configuration.
-
-    Args:
-      method: name of the method, or package.module:factory.
-      given: settings by name; the others keep their defaults.
-      options: the method's hyper-parameters by name.
-      objects: what those names stand for that are marks, see `objects.separate`.
-      using: which objects must be there.
-
-    Raises:
-      BadInput: something is unknown or out of range.
-    """
-    from fedtailor.methods.describe import parse_options  # late: they need torch
-    from fedtailor.methods.find import find
-
-    require({"method": method} | given, objects, using)
-    known = settings()
-    for name in given:
-        if name not in known:
-            raise unknown("setting", name, known)
-    values = {name: known[name][0].parse(value) for name, value in given.items()}
-    _make_absolute(values)
-    factory = objects.factory() or find(method)
-    config = Config(method, **values, options=parse_options(factory, options), objects=objects)
-    _check_names(config)
-    if config.participation == 0:
-        raise BadInput("participation is 0: nobody would train; give a share above 0, up to 1")
-    if config.test in (0, 1) and not config.official_test:
-        raise BadInput(f"test is {config.test:g}: give a share between 0 and 1")
-    if config.dp_noise and not config.dp_clip:
-        raise BadInput(f"dp-noise is {config.dp_noise:g} without --dp-clip: give one, e.g. 1.0")
-    if 0 < config.dp_noise < LEAST_NOISE:
-        raise BadInput(
-            f"dp-noise is {config.dp_noise:g}, which protects nobody: give at least "
-            f"{LEAST_NOISE:g}, or 0 for clipping alone"
-        )
-    if config.dp_noise and config.dp_clip == inf:
-        raise BadInput("dp-clip is inf, so no noise would be enough: give a finite --dp-clip")
-    if config.dp_clip and not 0 < config.dp_delta < 1:
-        raise BadInput(f"dp-delta is {config.dp_delta:g}: give a number between 0 and 1, e.g. 1e-5")
-    if config.engine != "ray":
-        for name in WHO_WORKS:
-            if getattr(config, name) != known[name][0].default:
-                flag = name.replace("_", "-")
-                raise BadInput(
-                    f"{flag} is {getattr(config, name)}, but engine is '{config.engine}': "
-                    "it is for --engine ray"
-                )
-    elif config.worker_gpus == 0:
-        raise BadInput("worker-gpus is 0: give a share above 0, or --device cpu for no GPU at all")
-    if config.val == 1:
-        raise BadInput("val is 1: nothing would be left to train on; give a share below 1")
-    return config
-
-
-def read_config(path: Path) -> tuple[str | None, dict[str, Any], dict[str, Any]]:
-    """(method, settings, options) from a TOML file, not yet checked."""
-    found = read_toml(path, "config")
-    known = [*settings(), "method", "options"]
-    for name, value in found.items():
-        if name not in known:
-            guess = unknown("setting", name, known)
-            raise BadInput(f"config '{path}': {guess}")
-        if isinstance(value, dict) != (name == "options"):
-            raise BadInput(
-                f"config '{path}': '{name}' must be a {'table' if name == 'options' else 'value'}"
-            )
-    options = found.pop("options", {})
-    method = found.pop("method", None)
-    if method is not None and not isinstance(method, str):
-        raise BadInput(f"config '{path}': method is {method!r}: give its name in quotes")
-    return method, found, options
-
-
-def _check_names(config: Config) -> None:
-    """Refuses what is no schedule, and names of functions that only Python can give."""
-    from fedtailor.core.schedules import parse_schedule
-
-    if not config.schedule.startswith(MARK):
-        parse_schedule(config.schedule)
-    if config.loss != "cross-entropy" and not config.loss.startswith(MARK):
-        raise BadInput(f"loss is '{config.loss}': leave it out, or give a function from Python")
-    if config.metrics and not config.metrics.startswith(MARK):
-        raise BadInput(f"metrics is '{config.metrics}': give functions from Python, by name")
-    if config.depths and config.objects.model is not None:
-        raise BadInput(f"depths is '{config.depths}', but model is an object: name a model")
-
-
-def config_of(
-    folder: Path,
-    objects: Objects = Objects(),
-    *,
-    using: Sequence[str] = OBJECT_SETTINGS,
-    **changed: Any,
-) -> Config:
-    """The configuration that a run's folder was made with.
-
-    Args:
-      folder: of the run.
-      objects: those that the run was started with, if there were any.
-      using: which of them are needed.
-      changed: settings that are to be others.
-    """
-    path = folder / CONFIG
-    method, given, options = read_config(path)
-    if method is None:
-        raise BadInput(f"'{path}' names no method: it was changed")
-    return make_config(method, given | changed, options, objects, using)
-
-
-def as_toml(value: Any) -> str:
-    """A setting's value as TOML."""
-    # JSON's words for text, numbers and truth are TOML's too, but for infinity
-    if isinstance(value, float) and value in (inf, -inf):
-        return "inf" if value > 0 else "-inf"
-    return json.dumps(value, ensure_ascii=False)
-
-
-def write_config(config: Config, version: str) -> str:
-    """The configuration as TOML, complete: it reruns the run."""
-    values = config.values()
-    options = values.pop("options")
-    lines = [
-        f"# FedTailor {version}. Run it again: fedtailor run --config config.toml",
-        *(f"{name} = {as_toml(value)}" for name, value in values.items()),
-        "",
-        "[options]",
-        *(f"{name} = {as_toml(value)}" for name, value in options.items()),
-    ]
-    return "\n".join(lines) + "\n"

@@ -1,0 +1,1 @@
+"""Several methods on the same data, and what may be said of them."""

@@ -1,0 +1,215 @@
+"""What a comparison will play: methods, yardsticks, repeats and seeds, checked beforehand."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from fedtailor.core.errors import BadInput, unknown
+from fedtailor.core.version import __version__
+from fedtailor.methods import METHODS
+from fedtailor.methods.describe import page
+from fedtailor.methods.find import find
+from fedtailor.results.config import Config, make_config
+from fedtailor.results.folder import ALONE, CENTRALISED, LINEAR, YARDSTICKS
+from fedtailor.results.objects import Objects
+from fedtailor.results.storage import READABLE_VERSIONS
+from fedtailor.runs.build import make_method, make_task
+from fedtailor.runs.data import RunData, load_run_data
+from fedtailor.runs.prepared import LAID
+
+MOST_SEEDS = 1000
+PATHS = ("data", "data_dir", "partition_file")
+
+
+def spread_options(
+    methods: Sequence[str], given: dict[str, Any], objects: dict[str, Objects] | None = None
+) -> dict[str, dict[str, Any]]:
+    """Which method gets which option.
+
+    `name=value` goes to all that have it, `method.name=value` to one.
+    """
+    made = {m: own.factory() for m, own in (objects or {}).items()}
+    known = {m: {o.name for o in page(made.get(m) or find(m)).options} for m in methods}
+    out: dict[str, dict[str, Any]] = {m: {} for m in methods}
+    # what is said for one method goes before what is said for all
+    for name, value in sorted(given.items(), key=lambda item: "." in item[0]):
+        method, dot, short = name.rpartition(".")
+        if dot and method not in known:
+            raise unknown("method in option", method, methods)
+        takers = [method] if dot else [m for m in methods if short in known[m]]
+        if not takers or short not in known[takers[0]]:
+            raise unknown("option", short, sorted({o for m in takers or methods for o in known[m]}))
+        for taker in takers:
+            out[taker][short] = value
+    return out
+
+
+class ComparisonPlan:
+    """What is compared: checked, and the same in a resumed comparison.
+
+    Args:
+      methods: names, or `all`; yardsticks are added, since everything is measured against them.
+      seeds: how many runs of a method share a split into train, val and test, from the configured
+        seed upwards.
+      settings: shared by all.
+      options: hyper-parameters.
+      objects: each method's, where methods or settings are Python objects.
+      repeats: how often the split is drawn anew.
+      yardsticks: whether to add more than training alone.
+      margin: differences up to here do not matter; None takes what is usual for the metric.
+    """
+
+    def __init__(
+        self,
+        methods: Sequence[str],
+        seeds: int,
+        settings: dict[str, Any],
+        options: dict[str, Any],
+        objects: dict[str, Objects] | None = None,
+        *,
+        repeats: int = 1,
+        yardsticks: bool = True,
+        margin: float | None = None,
+    ) -> None:
+        if not methods:
+            raise BadInput("no methods to compare: name at least one")
+        if list(methods) == ["all"]:
+            methods = [m for m in METHODS if m not in YARDSTICKS]
+        for name, count in (("seeds", seeds), ("repeats", repeats)):
+            if not 1 <= count <= MOST_SEEDS:
+                raise BadInput(f"{name} is {count}: give a number from 1 to {MOST_SEEDS:,}")
+        if margin is not None and not (math.isfinite(margin) and margin >= 0):
+            raise BadInput(f"margin is {margin:g}: give 0 or more, e.g. 0.01 for a point")
+        twice = sorted({m for m in methods if list(methods).count(m) > 1})
+        if twice:
+            raise BadInput(f"method '{twice[0]}' is named twice: name it once")
+        self.asked, self.margin, self.repeats = list(methods), margin, repeats
+        self.seeds, self.settings, self.options = seeds, settings, options
+        self.yardsticks = yardsticks
+        self.objects = objects or {}
+        self.left_out: dict[str, str] = {}  # yardsticks that cannot be had, with reasons
+        self._options = spread_options(
+            [ALONE, *(m for m in methods if m != ALONE)], options, self.objects
+        )
+        one = self._configure(ALONE, 0)
+        added = self._added(one) if yardsticks else []
+        self.methods = list(dict.fromkeys([ALONE, *added, *methods]))
+        self.configs: dict[tuple[str, int], Config] = {
+            (m, one.seed + i): self._configure(m, i)
+            for i in range(repeats * seeds)
+            for m in self.methods
+        }
+        # absolute by now, so that the comparison can be resumed from any folder
+        self.settings = settings | {k: getattr(one, k) for k in PATHS if getattr(one, k)}
+        self._data: dict[int, RunData] = {}
+
+    def _configure(self, method: str, number: int) -> Config:
+        """The configuration of a method's run; runs are numbered through repeats and seeds."""
+        own = self.objects.get(method, self.objects.get(ALONE, Objects()))
+        settings, name = dict(self.settings), method
+        if method == LINEAR and LINEAR not in self.objects:
+            settings, name = settings | {"model": "linear"}, ALONE
+            own = own._replace(model=None)
+        made = make_config(name, settings, self._options.get(method, {}), own)
+        split = made.split_seed + number // self.seeds
+        return replace(made, seed=made.seed + number, split_seed=split)
+
+    def _added(self, one: Config) -> list[str]:
+        """The yardsticks that this comparison can have; why it cannot have others is kept."""
+        reasons = {CENTRALISED: "", LINEAR: ""}
+        if one.depths:
+            reasons = dict.fromkeys(reasons, "clients have different networks")
+        if one.model == "linear":
+            reasons[LINEAR] = "all models are linear"
+        if one.dp_clip:
+            reasons[CENTRALISED] = "rows in one place would not be private"
+        self.left_out = {name: why for name, why in reasons.items() if why}
+        return [name for name, why in reasons.items() if not why]
+
+    def load_data(self, split_seed: int | None = None) -> RunData:
+        """The data, the same for all runs of a split.
+
+        Every method is built once, to see that it can be.
+        """
+        first = next(iter(self.configs.values()))
+        split = first.split_seed if split_seed is None else split_seed
+        if split not in self._data:
+            data = load_run_data(replace(first, split_seed=split))
+            if not self._data:
+                self._try(data)
+            self._data[split] = data
+        return self._data[split]
+
+    def _try(self, data: RunData) -> None:
+        laid = {k: getattr(data.config, k) for k in LAID}
+        for method in list(self.methods):
+            config = next(c for (m, _), c in self.configs.items() if m == method)
+            model = config.model if method == LINEAR else data.config.model
+            config = replace(config, **laid | {"model": model})
+            try:
+                make_method(config, make_task(config, data.encoder.form))
+            except BadInput as error:
+                if method not in (CENTRALISED, LINEAR) or method in self.asked:
+                    raise
+                self.left_out[method] = str(error)
+                self.methods.remove(method)
+        self.configs = {k: c for k, c in self.configs.items() if k[0] in self.methods}
+
+    def data_of(self, method: str, config: Config) -> RunData:
+        """The data of one run."""
+        data = self.load_data(config.split_seed)
+        if method == LINEAR:  # the data have no say in its model
+            data = data._replace(config=replace(data.config, model=config.model))
+        return data
+
+    def to_json(self) -> str:
+        """For the folder, so that an interrupted comparison can go on."""
+        kept = {
+            "made_by": "FedTailor",
+            "version": __version__,
+            "methods": self.asked,
+            "played": self.methods,
+            "seeds": self.seeds,
+            "repeats": self.repeats,
+            "yardsticks": self.yardsticks,
+            "margin": self.margin,
+            "settings": self.settings,
+            "options": self.options,
+        }
+        return json.dumps(kept, indent=1)
+
+    @staticmethod
+    def from_json(
+        path: Path, objects: Callable[[Sequence[str]], dict[str, Objects]] | None = None
+    ) -> ComparisonPlan:
+        """The plan that a folder was made with.
+
+        Args:
+          path: of the plan.
+          objects: gives those that it was made with, by the methods' names.
+        """
+        try:
+            kept = json.loads(path.read_text(encoding="utf-8"))
+            names = [ALONE, *kept["methods"]]
+            plan = ComparisonPlan(
+                kept["methods"],
+                kept["seeds"],
+                kept["settings"],
+                kept["options"],
+                objects(names) if objects else None,
+                repeats=kept.get("repeats", 1),
+                yardsticks=kept.get("yardsticks", False),  # before 0.3 there were none
+                margin=kept.get("margin"),
+            )
+        except (json.JSONDecodeError, KeyError, TypeError) as error:
+            raise BadInput(f"'{path}' is broken ({error}): start the comparison anew") from None
+        if kept.get("version") not in READABLE_VERSIONS:
+            raise BadInput(
+                f"'{path}' was made by FedTailor {kept.get('version')}: use that version"
+            )
+        return plan

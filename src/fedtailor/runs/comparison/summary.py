@@ -1,0 +1,170 @@
+"""What the runs of a comparison come to, over repeats and seeds and against training alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from fedtailor.core.version import __version__
+from fedtailor.results.folder import ALONE, YARDSTICKS
+from fedtailor.results.metrics.named import METRICS
+from fedtailor.results.metrics.table import table_of_metrics
+from fedtailor.results.numbers import judged_run, mean_and_std
+from fedtailor.results.outputs import RunOutputs
+from fedtailor.results.verdict import beside_yardsticks, constant_outputs, judge
+from fedtailor.runs.comparison.plan import ComparisonPlan
+from fedtailor.runs.data import RunData
+from fedtailor.runs.evaluation import evaluation_of, rounded_table
+from fedtailor.runs.prepared import Line
+
+SUMMED = ("mean", "weighted", "std", "median", "bottom5", "top5", "worst")
+
+
+class PlayedRun(NamedTuple):
+    """One run of a comparison.
+
+    Attributes:
+      result: what it came to.
+      history: a line for each round.
+      outputs: what its models said of all test and validation rows; None if they were not kept.
+    """
+
+    result: dict[str, Any]
+    history: list[Line]
+    outputs: RunOutputs | None
+
+
+Played = dict[tuple[str, int], PlayedRun]  # by method and seed
+
+
+def _mean_curve(lines: list[list[Line]]) -> list[dict[str, Any]]:
+    """The metric by round over runs: mean, least and largest."""
+    rounds = [line["round"] for line in lines[0] if "pre" in line]
+    curve = []
+    for i, number in enumerate(rounds):
+        at = [[line for line in run if "pre" in line][i]["pre"].get("mean") for run in lines]
+        known = [value for value in at if value is not None]
+        if known:
+            mean = float(np.mean(known))
+            curve.append({"round": number, "mean": mean, "low": min(known), "high": max(known)})
+    return curve
+
+
+def _mean_of(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known else None
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if value is None else round(value, 6)
+
+
+def _row(
+    runs: list[PlayedRun], names: list[str], alone: dict[str, float | None], up: bool
+) -> dict[str, Any]:
+    """A method's row of the summary, over its runs and against training alone."""
+    results = [run.result for run in runs]
+    each = {name: _mean_of([r["per_client"][name] for r in results]) for name in names}
+    gains = {
+        name: (value - without) * (1 if up else -1)
+        for name, value in each.items()
+        if value is not None and (without := alone[name]) is not None
+    }
+    # runs of 0.1 have no metrics but accuracy, and none on validation rows
+    shared = set.intersection(*(set(r.get("metrics", {})) for r in results))
+    return {
+        "score": {
+            k: mean_and_std([r["score"][k] for r in results])
+            for k in SUMMED
+            if all(k in r["score"] for r in results)
+        },
+        "accuracy": {
+            k: mean_and_std([r["accuracy"][k] for r in results])
+            for k in SUMMED
+            if all(k in r["accuracy"] for r in results)
+        },
+        "best": {
+            "round": [r["best_round"] for r in results],
+            "mean": mean_and_std([r["best"]["mean"] for r in results])
+            if all("mean" in r["best"] for r in results)
+            else None,
+        },
+        "val": _rounded(_mean_of([r.get("val", {}).get("mean") for r in results])),
+        "metrics": {
+            name: mean_and_std([r["metrics"][name]["mean"] for r in results])
+            for name in results[0].get("metrics", {})
+            if name in shared and all(r["metrics"][name].get("mean") is not None for r in results)
+        },
+        "better_off": sum(g > 1e-9 for g in gains.values()),
+        "worse_off": sum(g < -1e-9 for g in gains.values()),
+        "gain": {name: round(g, 6) for name, g in gains.items()},
+        "per_client": {name: _rounded(v) for name, v in each.items()},
+        "bytes": {k: int(np.mean([r["bytes"][k] for r in results])) for k in ("up", "down")},
+        "seconds": round(float(np.mean([r["seconds"] for r in results])), 3),
+        "peak_memory_bytes": max(r["peak_memory_bytes"] or 0 for r in results) or None,
+        "options": results[0]["options"],
+        "curve": _mean_curve([run.history for run in runs]),
+    }
+
+
+def _constant(data: RunData) -> dict[str, Any]:
+    """What each client would have with no model at all: its commonest class, its mean label."""
+    judge, fed = evaluation_of(data.alone(), data.config.metric), data.client_data
+    labels = [own.numpy() for own in torch.split(judge.labels("train"), fed.train.n.tolist())]
+    form = data.encoder.form
+    said = constant_outputs(labels, fed.test.n.tolist(), form.task, form.classes)
+    n = dict(zip(fed.names, fed.test.n.tolist(), strict=True))
+    return rounded_table(table_of_metrics(said, judge.labels("test"), n, form.task))
+
+
+def summarise_runs(plan: ComparisonPlan, played: Played) -> dict[str, Any]:
+    """What the runs come to, over repeats and seeds and against training alone."""
+    seeds = sorted({seed for _, seed in played})
+    data = plan.load_data()
+    names = list(data.client_data.names)
+    runs = {m: [played[m, s] for s in seeds] for m in plan.methods}
+    metric = METRICS[data.config.metric]
+    alone = {
+        name: _mean_of([run.result["per_client"][name] for run in runs[ALONE]]) for name in names
+    }
+    table = {m: _row(of, names, alone, metric.higher_is_better) for m, of in runs.items()}
+    first = played[plan.methods[0], seeds[0]].result
+    shared = {
+        k: v
+        for k, v in plan.configs[plan.methods[0], seeds[0]].values().items()
+        if k not in ("method", "options", "seed")
+    }
+    facts = ("data", "model", "clients", "partition", "device", "rounds", "task", "metric")
+    found = judge(
+        {
+            m: [judged_run(r.result, r.history, r.outputs, data.config.test) for r in of]
+            for m, of in runs.items()
+        },
+        names,
+        metric.name,
+        margin=plan.margin,
+        label=data.targets.name if data.targets else "",
+    )
+    constant = _constant(data)
+    return {
+        "version": __version__,
+        "methods": plan.methods,
+        "yardstick_added": ALONE not in plan.asked,
+        "yardsticks": [m for m in plan.methods if m in YARDSTICKS],
+        "yardsticks_left_out": plan.left_out,
+        "seeds": seeds,
+        "repeats": plan.repeats,
+        "settings": shared | {k: first[k] for k in facts},
+        "metric": metric.name,
+        "engines": {m: runs[m][0].result["engine"] for m in plan.methods},
+        "test_rows": {name: int(n) for name, n in zip(names, data.client_data.test.n, strict=True)},
+        "table": table,
+        "constant": constant,
+        "decision": found.decision,
+        "others": found.others,
+        "clients": found.clients,
+        "verdict": found.sentences + beside_yardsticks(table, constant, metric, found.decision),
+    }
