@@ -334,6 +334,7 @@ def _with_error(found: dict[str, float] | None) -> str:
 def nothing(name: str) -> str:
     body = []
     report, found = _part(name, "nothing")
+    kinds = list(dict.fromkeys(r["setting"]["kind"] for r in found))
     for r in [*found, *_part(name, "ranked")[1]]:
         false = [r["answers"][a]["share"] for a in ("helps", "harms")]
         told = {
@@ -353,6 +354,16 @@ def nothing(name: str) -> str:
                 f"{100 * r['mean_gain']:+.2f}",
             ]
         )
+    for kind in kinds:
+        some = [r for r in found if r["setting"]["kind"] == kind]
+        n = sum(r["federations"] for r in some)
+        each = [
+            sum(r["answers"][a]["share"] * r["federations"] for r in some) / n
+            for a in ("helps", "harms")
+        ]
+        pooled = {"share": sum(each), "error": (sum(each) * (1 - sum(each)) / n) ** 0.5}
+        shown = [*(per_cent(share) for share in each), f"**{_with_error(pooled)}**"]
+        body.append([f"all {kind}", "", "accuracy", f"{n}", *shown, "", "", "", ""])
     header = ["kind", "sites, rows, repeats", "metric", "federations", "helps %", "harms %"]
     header += ["false answers %", "no difference %", "p of clients < 0.05, %", "of rows, %"]
     return rows([*header, "mean gain, points"], body) + made_by(report)
@@ -374,6 +385,15 @@ def covered(name: str) -> str:
                 *("–" if w is None else f"{100 * w:.1f}" for w in width),
             ]
         )
+    for label, some in (
+        ("all, one repeat", [r for r in found if r["setting"]["repeats"] == 1]),
+        ("all, more repeats", [r for r in found if r["setting"]["repeats"] > 1]),
+    ):
+        pooled = []
+        for way, who in (("rows", "these sites"), ("both", "sites like these")):
+            each = [r["coverage"][way][who]["share"] for r in some if way in r["coverage"]]
+            pooled.append(f"**{per_cent(sum(each) / len(each))}**")
+        body.append([label, "", "", *pooled, "", ""])
     header = ["kind", "sites, rows, repeats", "true gain, points", "these sites, %"]
     header += ["sites like these, %", "width, points", "width, points"]
     return rows(header, body) + made_by(report)
