@@ -69,7 +69,7 @@ def figure(
 ) -> None:
     """Draw a figure for a paper from runs: small, fonts embedded, readable in grey.
 
-    Example: fedtailor figure accuracy runs/compare-digits --format pdf
+    Example: fedtailor figure forest runs/compare-digits --format pdf
     """
     if known:
         _show_list()

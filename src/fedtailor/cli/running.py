@@ -170,7 +170,7 @@ def _show_summary(summary: dict[str, Any], folder: Path, as_json: bool) -> None:
     for line in summary["verdict"]:
         out.print(f"• {line}", markup=False)
     out.print(
-        f"\nResults: {folder}/report.html  (and summary.json, accuracy.png, gain_per_client.png, "
+        f"\nResults: {folder}/report.html  (and summary.json, score.png, gain_per_client.png, "
         "clients.png)",
         markup=False,
     )

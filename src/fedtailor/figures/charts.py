@@ -1,4 +1,4 @@
-"""The charts that figures are made of: curves with bands, gains as bars, accuracies as boxes."""
+"""The charts that figures are made of: curves with bands, gains as bars, clients as boxes."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def draw_gains(axes: Any, values: Any, title: str, **changed: Any) -> None:
 
     Args:
       axes: where to draw.
-      values: in points, largest first.
+      values: positive is better, largest first.
       title: above the panel.
       changed: how the title looks.
     """
@@ -75,11 +75,11 @@ def draw_gains(axes: Any, values: Any, title: str, **changed: Any) -> None:
 def draw_boxes(
     axes: Any, each: Sequence[Any], *, size: float = 8, alpha: float = 0.5, median: float = 1
 ) -> None:
-    """How clients' accuracies are spread: a box per method, every client a dot.
+    """How clients' values are spread: a box per method, every client a dot.
 
     Args:
       axes: where to draw.
-      each: accuracies of the clients, for each method.
+      each: values of the clients, for each method.
       size: of a dot, in square points.
       alpha: how dense a dot is.
       median: thickness of its line in points.

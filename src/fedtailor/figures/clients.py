@@ -1,4 +1,4 @@
-"""Clients: who gains, how accuracy is spread over them, who has which classes."""
+"""Clients: who gains, how the metric is spread over them, who has which classes."""
 
 from __future__ import annotations
 
@@ -12,10 +12,16 @@ from fedtailor.figures.options import FigureOptions
 from fedtailor.figures.style import HEAT, PAGE, empty_figure, look, shorten, tidy
 from fedtailor.results import mixes, numbers
 from fedtailor.results.collect import CollectedRuns
+from fedtailor.results.metrics.named import Metric
 from fedtailor.results.pack import evenly
+from fedtailor.results.verdict import wording_of
 
 BINS = 20
 NAMES = 40  # along an axis; more are thinned out
+
+
+def _times(metric: Metric) -> int:
+    return 100 if metric.percent else 1
 
 
 def gain_figure(collection: CollectedRuns, options: FigureOptions) -> Any:
@@ -31,7 +37,8 @@ def gain_figure(collection: CollectedRuns, options: FigureOptions) -> Any:
         raise BadInput("--method names only training alone: name what to compare with it too")
     if not others:
         raise BadInput("only training alone is among these runs: name another method's run too")
-    each = [100 * np.array(row["gain"], dtype=float) for row in others]
+    metric = numbers.metric_of(collection)
+    each = [_times(metric) * np.array(row["gain"], dtype=float) for row in others]
     each = [np.sort(found[np.isfinite(found)])[::-1] for found in each]
     if not all(found.size for found in each):
         raise BadInput("no client of these runs has test rows: there is no gain to show")
@@ -46,19 +53,26 @@ def gain_figure(collection: CollectedRuns, options: FigureOptions) -> Any:
         draw_gains(panel, found, row["label"], pad=2)
         told = f"{row['better_off']} better off\n{row['worse_off']} worse off"
         panel.text(s=told, transform=panel.transAxes, fontsize=7, **at)
-    picture.supylabel("gain over training alone (points)", fontsize=8)
+    unit = "points" if metric.percent else wording_of(metric).metric
+    picture.supylabel(f"gain over training alone ({unit})", fontsize=8)
     picture.supxlabel(f"{len(collection.clients)} clients, best first", fontsize=8)
     return picture
 
 
 def spread_figure(collection: CollectedRuns, options: FigureOptions) -> Any:
-    """How many clients have which accuracy: a histogram per method, all on one scale."""
+    """How many clients have which value: a histogram per method, all on one scale."""
+    metric = numbers.metric_of(collection)
     each = [numbers.final_scores(c, collection.clients) for c in collection.contenders]
-    each = [100 * found[np.isfinite(found)] for found in each]
+    each = [_times(metric) * found[np.isfinite(found)] for found in each]
     if not all(found.size for found in each):
-        raise BadInput("no client of these runs has test rows: there is no accuracy to show")
-    least = min(found.min() for found in each)
-    edges = np.linspace(5 * np.floor(min(least, 95) / 5), 100, BINS + 1)
+        word = wording_of(metric).metric
+        raise BadInput(f"no client of these runs has a value of {word}: there is nothing to show")
+    low, high = min(found.min() for found in each), max(found.max() for found in each)
+    if metric.higher_is_better and low >= 0:  # a share: up to all, from a round number below
+        step = 0.05 * _times(metric)
+        high = max(high, 20 * step)
+        low = step * np.floor(min(low, 19 * step) / step)
+    edges = np.linspace(low, high if high > low else low + 1, BINS + 1)
     picture = empty_figure(options.width, 0.7 + 0.45 * len(each))
     panels = picture.subplots(len(each), 1, sharex=True, sharey=True, squeeze=False)[:, 0]
     for number, (panel, contender, found) in enumerate(
@@ -66,13 +80,15 @@ def spread_figure(collection: CollectedRuns, options: FigureOptions) -> Any:
     ):
         colour = look(number)["color"]
         panel.hist(found, bins=edges, color=colour, alpha=0.55, edgecolor="white", linewidth=0.4)
-        low, mean = np.quantile(found, 0.05), found.mean()
+        up = metric.higher_is_better
+        tail, mean = np.quantile(found, 0.05 if up else 0.95), found.mean()
+        side = "below" if up else "above"
         panel.axvline(mean, color="black", linewidth=1, label="mean")
-        panel.axvline(low, color="black", linewidth=1, linestyle=":", label="5 % lie below")
+        panel.axvline(tail, color="black", linewidth=1, linestyle=":", label=f"5 % lie {side}")
         panel.text(0.01, 0.95, contender.label, transform=panel.transAxes, va="top", fontsize=7)
         tidy(panel)
         panel.locator_params(axis="y", nbins=3, integer=True)
-    panels[-1].set_xlabel("client accuracy (%)")
+    panels[-1].set_xlabel(numbers.axis_of(metric, "client"))
     picture.supylabel("number of clients", fontsize=8)
     legend(picture, panels[0])
     return picture
@@ -81,6 +97,9 @@ def spread_figure(collection: CollectedRuns, options: FigureOptions) -> Any:
 def partition_figure(collection: CollectedRuns, options: FigureOptions) -> Any:
     """Rows of each class at each client; clients with like mixes stand side by side."""
     counts = mixes.client_class_counts(collection)
+    task = numbers.task_of(collection)
+    if task != "classification":
+        raise BadInput(f"figure partition is for classification: {task} has no classes")
     if counts is None:
         raise BadInput("these runs kept no class counts: run them again with this version")
     names = mixes.class_names(collection.contenders[0].first.folder)

@@ -1,4 +1,4 @@
-"""Lines: accuracy and loss by round, and accuracy against what it costs."""
+"""Lines: the metric and the loss by round, and the metric against what it costs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,8 @@ def _lines(collection: CollectedRuns, options: FigureOptions, measure: str, agai
     """One line per method: a measure against rounds, bytes or seconds."""
     picture = empty_figure(options.width, HEIGHT * options.width)
     axes = picture.add_subplot()
-    times = 1.0 if measure == "loss" else 100.0
+    metric = numbers.metric_of(collection)
+    times = 100.0 if metric.percent and measure != "loss" else 1.0
     lines, free = [], []
     for number, contender in enumerate(collection.contenders):
         found = numbers.mean_curves(contender)
@@ -47,13 +48,14 @@ def _lines(collection: CollectedRuns, options: FigureOptions, measure: str, agai
         low, high = (_values(found[measure][side], times) for side in ("low", "high"))
         band = (low, high) if len(contender.runs) > 1 else None
         lines.append(Curve(number, contender.label, x, middle, band))
-    named = X_NAMES[against], "test loss" if measure == "loss" else "mean test accuracy (%)"
+    shown = "test loss" if measure == "loss" else numbers.axis_of(metric, "mean test")
+    named = X_NAMES[against], shown
     for line in lines:
         # one evaluated round is a dot, not a line without length
         dot: dict[str, Any] = {"marker": "o", "markersize": 3} if len(line.x) == 1 else {}
         draw_curves(axes, [line], *named, linewidth=LINE, **dot)
     ends = axes.get_xlim()
-    # nothing sent: its last accuracy is a level to reach
+    # nothing sent: its last value is a level to reach
     levels = [Curve(i, f"{label} (0 MB)", ends, (y, y)) for i, label, y in free]
     draw_curves(axes, levels, *named, linewidth=LINE)
     if not axes.lines:
@@ -68,8 +70,8 @@ def _lines(collection: CollectedRuns, options: FigureOptions, measure: str, agai
     return picture
 
 
-def accuracy_figure(collection: CollectedRuns, options: FigureOptions) -> Any:
-    """Mean accuracy over clients by round, with the range over seeds as a band."""
+def score_figure(collection: CollectedRuns, options: FigureOptions) -> Any:
+    """The metric, mean over clients, by round, with the range over seeds as a band."""
     return _lines(collection, options, "mean", "round")
 
 
@@ -79,10 +81,10 @@ def loss_figure(collection: CollectedRuns, options: FigureOptions) -> Any:
 
 
 def communication_figure(collection: CollectedRuns, options: FigureOptions) -> Any:
-    """Mean accuracy against bytes sent, up and down together."""
+    """The metric, mean over clients, against bytes sent, up and down together."""
     return _lines(collection, options, "mean", "sent")
 
 
 def time_figure(collection: CollectedRuns, options: FigureOptions) -> Any:
-    """Mean accuracy against the seconds that the run took."""
+    """The metric, mean over clients, against the seconds that the run took."""
     return _lines(collection, options, "mean", "seconds")

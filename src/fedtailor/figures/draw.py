@@ -9,7 +9,7 @@ from typing import Any
 
 from fedtailor.core.errors import BadInput, unknown
 from fedtailor.figures.options import FigureOptions
-from fedtailor.figures.registry import FIGURES
+from fedtailor.figures.registry import figure_named
 from fedtailor.figures.style import PAPER, file_of
 from fedtailor.results.collect import CollectedRuns, collect_so_far
 from fedtailor.results.folder import write_atomically
@@ -44,7 +44,7 @@ def draw(
     """A figure, as matplotlib has it.
 
     Args:
-      name: one of `FIGURES`.
+      name: one of `FIGURES`, or accuracy for score.
       collection: from `fedtailor.results.collect.collect_so_far`.
       options: what is to be other than usual.
       title: above the figure; a caption below it usually says the same.
@@ -52,13 +52,12 @@ def draw(
     Raises:
       BadInput: the runs do not hold what the figure needs.
     """
-    if name not in FIGURES:
-        raise unknown("figure", name, FIGURES)
+    kind = figure_named(name)
     if options.width and not LEAST <= options.width <= MOST:
         raise BadInput(f"width is {options.width:g}: give inches from {LEAST:g} to {MOST:g}")
-    options = replace(options, width=options.width or FIGURES[name].width)
-    chosen = _chosen(collection, options.methods, against=FIGURES[name].against)
-    picture = FIGURES[name].draw(chosen, options)
+    options = replace(options, width=options.width or kind.width)
+    chosen = _chosen(collection, options.methods, against=kind.against)
+    picture = kind.draw(chosen, options)
     if title and picture.legends:  # the legend has the top: a title there would lie upon it
         picture.axes[0].set_title(title, fontsize=9)
     elif title:
@@ -97,7 +96,7 @@ def draw_figure(
     """Draws a figure of some runs, finished or not, and returns where it lies.
 
     Args:
-      name: one of `FIGURES`.
+      name: one of `FIGURES`, or accuracy for score.
       folders: of runs or comparisons; several go into one figure, if their clients are the same.
       out: the file; by default `figures/NAME.pdf` in the first folder.
       kind: pdf, svg or png; by default as the file's name ends.
@@ -110,8 +109,7 @@ def draw_figure(
     from matplotlib import rc_context
 
     places = [Path(folder) for folder in folders]
-    if name not in FIGURES:
-        raise unknown("figure", name, FIGURES)
+    figure_named(name)
     if not places:
         raise BadInput("no folders: name at least one run or comparison")
     path, kind = _target(name, places[0], kind, None if out is None else Path(out))

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from fedtailor.figures import clients, curves, landscape, learnt
+from fedtailor.core.errors import unknown
+from fedtailor.figures import clients, curves, forest, landscape, learnt, tested
 from fedtailor.figures.options import FigureKind
 from fedtailor.figures.style import PAGE
 
 FIGURES: dict[str, FigureKind] = {
-    "accuracy": FigureKind(
-        "mean test accuracy by round; bands: least and largest over seeds",
+    "score": FigureKind(
+        "the metric on test rows by round, mean over clients; bands: least and largest over seeds",
         "any runs",
-        curves.accuracy_figure,
+        curves.score_figure,
     ),
     "loss": FigureKind("test loss of personal models by round", "any runs", curves.loss_figure),
     "gain": FigureKind(
@@ -20,21 +21,50 @@ FIGURES: dict[str, FigureKind] = {
         PAGE,
         against=True,
     ),
+    "forest": FigureKind(
+        "gain over training alone with its interval: the mean, then every client",
+        "training alone (local) among the runs, and their outputs on test rows",
+        forest.forest_figure,
+        against=True,
+    ),
     "spread": FigureKind(
-        "how many clients have which accuracy, a histogram per method",
+        "how many clients have which value of the metric, a histogram per method",
         "any runs",
         clients.spread_figure,
     ),
     "communication": FigureKind(
-        "mean accuracy against bytes sent, up and down together",
+        "the metric, mean over clients, against bytes sent, up and down together",
         "any runs",
         curves.communication_figure,
     ),
-    "time": FigureKind("mean accuracy against seconds", "any runs", curves.time_figure),
+    "time": FigureKind(
+        "the metric, mean over clients, against seconds", "any runs", curves.time_figure
+    ),
     "partition": FigureKind(
         "rows of each class at each client, like clients side by side",
-        "class counts, which every run keeps",
+        "classification: class counts, which every run keeps",
         clients.partition_figure,
+    ),
+    "roc": FigureKind(
+        "sensitivity against 1 − specificity, all clients' rows together; thin: each client's",
+        "classification, and outputs on test rows",
+        tested.roc_figure,
+    ),
+    "calibration": FigureKind(
+        "how often what is said with a probability is true",
+        "classification, and outputs on test rows",
+        tested.calibration_figure,
+    ),
+    "residuals": FigureKind(
+        "predicted against true, and each client's errors",
+        "regression, and outputs on test rows",
+        tested.residuals_figure,
+        PAGE,
+    ),
+    "survival": FigureKind(
+        "who is without the event by time, in thirds by predicted risk, with rows at risk",
+        "survival, and outputs on test rows",
+        tested.survival_figure,
     ),
     "weights": FigureKind(
         "who learns from whom: client × client by block, like clients side by side (--round)",
@@ -64,3 +94,18 @@ FIGURES: dict[str, FigureKind] = {
         landscape.trajectory_figure,
     ),
 }
+
+# other names that people know a figure by
+ALIASES = {"accuracy": "score"}
+
+
+def figure_named(name: str) -> FigureKind:
+    """The figure of a name.
+
+    Raises:
+      BadInput: there is none; says which one may have been meant.
+    """
+    kind = FIGURES.get(ALIASES.get(name, name))
+    if kind is None:
+        raise unknown("figure", name, [*FIGURES, *ALIASES])
+    return kind

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import isfinite
+from math import floor, isfinite, log10
 from typing import Any
 
 import numpy as np
 
+from fedtailor.core.errors import BadInput
 from fedtailor.results.collect import CollectedRuns, Contender
 from fedtailor.results.folder import ALONE, SUMMARY, Line, read_note
-from fedtailor.results.metrics.named import METRICS
+from fedtailor.results.metrics.named import METRICS, Metric
 from fedtailor.results.outputs import RunOutputs, read_outputs
 from fedtailor.results.pack import Array, Packed, evenly, pack_scaled, rounded
-from fedtailor.results.verdict import JudgedRun, Verdict, judge, shown
+from fedtailor.results.verdict import JudgedRun, Verdict, judge, shown, wording_of
 
 SUMMED = ("mean", "weighted", "std", "median", "bottom5", "top5", "worst", "loss")
 # measure of a curve: (part of a history's line, number in it)
@@ -28,7 +29,73 @@ MEASURES = {
 CURVE_POINTS = 200  # more than that no screen shows
 CLIENT_POINTS = 60
 CLIENT_VALUES = 600_000  # of all clients' curves together: 1.6 MB
+METRIC_VALUES = 300_000  # of all metrics of all clients with all methods: about 2 MB
 SAME = 1e-9
+
+
+def metric_of(collection: CollectedRuns) -> Metric:
+    """What all of these runs are judged by.
+
+    Raises:
+      BadInput: one of them goes by another metric than the first, or by one that is not known.
+    """
+    first = collection.contenders[0].first
+    name = first.result["metric"]
+    for run in (run for contender in collection.contenders for run in contender.runs):
+        if run.result["metric"] != name:
+            raise BadInput(
+                f"'{run.folder}' is judged by {run.result['metric']}, but '{first.folder}' by "
+                f"{name}: choose runs with one --metric"
+            )
+    if name not in METRICS:
+        raise BadInput(f"'{first.folder}' is judged by '{name}', which this version does not know")
+    return METRICS[name]
+
+
+def task_of(collection: CollectedRuns) -> str:
+    """What was learnt: classification, regression or survival."""
+    return str(collection.contenders[0].first.result["task"])
+
+
+def axis_of(metric: Metric, mean: str = "") -> str:
+    """What an axis with a metric's values is called.
+
+    Example:
+      >>> axis_of(METRICS["accuracy"], "mean test"), axis_of(METRICS["rmse"])
+      ('mean test accuracy (%)', 'RMSE')
+    """
+    named = f"{mean} {wording_of(metric).metric}" if mean else metric.title
+    return f"{named} (%)" if metric.percent else named
+
+
+def digits_for(metric: Metric, values: Sequence[float | None]) -> int:
+    """How many digits behind the point tell values apart: three that count, one of a percentage.
+
+    Example:
+      >>> digits_for(METRICS["rmse"], [5.13, 7.2]), digits_for(METRICS["rmse"], [2130.0])
+      (2, 0)
+    """
+    sizes = [abs(v) for v in values if v is not None and isfinite(v) and v != 0]
+    if metric.percent or not sizes:
+        return 1 if metric.percent else 3
+    return min(6, max(0, 2 - floor(log10(float(np.median(sizes))))))
+
+
+def metric_in_words(collection: CollectedRuns, table: list[dict[str, Any]]) -> dict[str, Any]:
+    """How the page shows the metric's values."""
+    metric = metric_of(collection)
+    means = [row["score"].get("mean", {}).get("mean") for row in table]
+    return {
+        "name": metric.name,
+        "word": wording_of(metric).metric,
+        "axis": axis_of(metric),
+        "percent": metric.percent,
+        "higher": metric.higher_is_better,
+        "digits": digits_for(metric, means),
+        # where values cannot lie; in the metric's own unit
+        "least": None if metric.name == "r2" else 0.0,
+        "most": 1.0 if metric.higher_is_better else None,
+    }
 
 
 def mean_and_std(values: list[float]) -> dict[str, float]:
@@ -39,12 +106,16 @@ def mean_and_std(values: list[float]) -> dict[str, float]:
 
 
 def final_scores(contender: Contender, clients: list[str]) -> Array:
-    """Each client's value at the end, averaged over seeds; nan without test rows."""
-    each = [
-        [np.nan if (v := run.result["per_client"].get(name)) is None else v for name in clients]
-        for run in contender.runs
-    ]
-    return np.asarray(np.array(each, dtype=float).mean(axis=0))
+    """Each client's value at the end, averaged over the seeds that have one; nan without any."""
+    return _mean_of_known([run.result["per_client"] for run in contender.runs], clients)
+
+
+def _mean_of_known(each: Sequence[Mapping[str, float | None]], clients: list[str]) -> Array:
+    """Each client's mean over the seeds in which it has a value; nan without any."""
+    values = np.array([[run.get(name) for name in clients] for run in each], dtype=float)
+    there = np.isfinite(values)
+    sums = np.where(there, values, 0).sum(axis=0)
+    return np.where(there.any(axis=0), sums / there.sum(axis=0).clip(1), np.nan)
 
 
 def _value(line: Line, measure: str) -> float:
@@ -84,7 +155,7 @@ def mean_curves(contender: Contender) -> dict[str, Any]:
 
 
 def client_curves(contender: Contender, clients: int, contenders: int) -> dict[str, Any]:
-    """Each client's accuracy by round, averaged over seeds, at fewer rounds if there are many."""
+    """Each client's value by round, averaged over seeds, at fewer rounds if there are many."""
     rounds = _shared_rounds(contender)
     most = min(CLIENT_POINTS, max(2, CLIENT_VALUES // max(1, clients * contenders)))
     rounds = [rounds[i] for i in evenly(len(rounds), most)]
@@ -93,8 +164,57 @@ def client_curves(contender: Contender, clients: int, contenders: int) -> dict[s
         lines = {line["round"]: line for line in run.history}
         each = [lines[r].get("pre_per_client") or [None] * clients for r in rounds]
         total += np.array(each, dtype=float).reshape(len(rounds), clients)
-    values: Packed = pack_scaled(total.T / len(contender.runs), 0.0, 1.0, fine=True)
+    mean = total.T / len(contender.runs)
+    known = mean[np.isfinite(mean)]
+    low, high = (float(known.min()), float(known.max())) if known.size else (0.0, 1.0)
+    values: Packed = pack_scaled(np.where(np.isfinite(mean), mean, np.nan), low, high, fine=True)
     return {"round": rounds, "values": values}
+
+
+def all_metrics(collection: CollectedRuns) -> dict[str, Any]:
+    """All metrics of all clients with every method, and why a client has none.
+
+    Returns:
+      `names`: how each metric is shown; `values`: of each method by metric, one per client, the
+      mean over seeds; `undefined`: reasons by metric and client's number. Empty where older runs
+      kept none, or where there are too many for a page.
+    """
+    clients, contenders = collection.clients, collection.contenders
+    names = list(contenders[0].first.result.get("metrics", {}))
+    if len(names) * len(clients) * len(contenders) > METRIC_VALUES:
+        return {"names": [], "values": [], "undefined": {}}
+    values: list[dict[str, list[float | None]]] = []
+    undefined: dict[str, dict[int, str]] = {}
+    for contender in contenders:
+        own = {}
+        for name in names:
+            tables = [run.result.get("metrics", {}).get(name, {}) for run in contender.runs]
+            found = _mean_of_known([t.get("per_client", {}) for t in tables], clients)
+            own[name] = [float(f"{v:.5g}") if np.isfinite(v) else None for v in found]
+            reasons = {c: why for t in tables for c, why in t.get("undefined", {}).items()}
+            for number, client in enumerate(clients):
+                if own[name][number] is None and client in reasons:
+                    undefined.setdefault(name, {}).setdefault(number, reasons[client])
+        values.append(own)
+    return {
+        "names": [_metric_shown(n, [v for of in values for v in of[n]]) for n in names],
+        "values": values,
+        "undefined": undefined,
+    }
+
+
+def _metric_shown(name: str, values: list[float | None]) -> dict[str, Any]:
+    """How values of one of many metrics are shown; somebody's own may be better either way."""
+    if name not in METRICS:
+        return {"name": name, "title": name, "percent": False, "higher": None, "digits": 3}
+    metric = METRICS[name]
+    return {
+        "name": name,
+        "title": metric.title,
+        "percent": metric.percent,
+        "higher": metric.higher_is_better,
+        "digits": digits_for(metric, values),
+    }
 
 
 def _row(contender: Contender, each: Array, alone: Array | None) -> dict[str, Any]:
@@ -177,13 +297,19 @@ def judged_run(
     return JudgedRun(outputs, val, curve, tested_share)
 
 
-def whole_comparison(collection: CollectedRuns) -> dict[str, Any] | None:
-    """The summary of the comparison whose runs these are, if they are all of its runs."""
+def its_summary(collection: CollectedRuns) -> dict[str, Any]:
+    """The summary of the comparison that all of these runs are from; empty if there is none."""
     runs = [run for contender in collection.contenders for run in contender.runs]
     places = {run.folder.parent.parent for run in runs}
-    found = read_note(places.pop() / SUMMARY) if len(places) == 1 else {}
+    return read_note(places.pop() / SUMMARY) if len(places) == 1 else {}
+
+
+def whole_comparison(collection: CollectedRuns) -> dict[str, Any] | None:
+    """The summary of the comparison whose runs these are, if they are all of its runs."""
+    found = its_summary(collection)
     planned = len(found.get("methods", ())) * len(found.get("seeds", ()))
-    return found if "decision" in found and planned == len(runs) else None
+    there = sum(len(contender.runs) for contender in collection.contenders)
+    return found if "decision" in found and planned == there else None
 
 
 def verdict_of(collection: CollectedRuns) -> Verdict:
@@ -195,28 +321,52 @@ def verdict_of(collection: CollectedRuns) -> Verdict:
         ]
         for number, c in enumerate(collection.contenders)
     }
-    return judge(runs, collection.clients, collection.contenders[0].first.result["metric"])
+    # some of a comparison's runs are judged as all of them were
+    margin = (its_summary(collection).get("decision") or {}).get("margin")
+    return judge(runs, collection.clients, metric_of(collection).name, margin=margin)
 
 
-def words(collection: CollectedRuns, table: list[dict[str, Any]]) -> list[str]:
-    """The verdict in words; without training alone only what can be said without it."""
-    clients = collection.clients
+def decisions(collection: CollectedRuns) -> Verdict:
+    """The verdict: that of their comparison if these are all of its runs, else a new one."""
+    summary = whole_comparison(collection)
+    if summary is None:
+        return verdict_of(collection)
+    return Verdict(
+        summary["decision"], summary["others"], summary["clients"], list(summary["verdict"])
+    )
+
+
+def constant_answer(collection: CollectedRuns) -> dict[str, Any]:
+    """What always giving the same answer comes to, by the metric; empty if it is not known."""
+    kept = its_summary(collection).get("constant", {})
+    found: dict[str, Any] = kept.get(metric_of(collection).name, {})
+    return found
+
+
+def page_verdict(collection: CollectedRuns, table: list[dict[str, Any]]) -> Verdict:
+    """The verdict for a page; without training alone only what can be said without it."""
     counts = collection.contenders[0].first.clients
-    tested = {n: int(counts[n]["test"]) for n in clients if int(counts[n]["test"])}
-    metric = METRICS[collection.contenders[0].first.result["metric"]]
+    tested = [n for n in collection.clients if int(counts[n]["test"])]
+    metric = metric_of(collection)
+    word = wording_of(metric).metric
     named = [row for row in table if "mean" in row["score"]]
-    if not tested or not named:
-        return [f"No client has test rows, so nothing can be said about {metric.name}."]
+    if not tested:
+        return _unknown(f"No client has test rows, so nothing can be said about {word}.")
+    if not named:
+        return _unknown(f"No client has a value of {word}: see why under Client by client.")
+    found = decisions(collection)
+    if whole_comparison(collection) is not None:
+        return found
     up = -1 if metric.higher_is_better else 1
     best = min(named, key=lambda row: up * float(row["score"]["mean"]["mean"]))
-    summary = whole_comparison(collection)
-    if summary is not None:
-        told: list[str] = summary["verdict"]
-        return told
     mean, low, high = (best["score"][k]["mean"] for k in ("mean", "bottom5", "top5"))
-    return [
-        *verdict_of(collection).sentences,
-        f"{best['label']} has {shown(metric, mean)} ({metric.title.lower()}) on average over "
-        f"{len(tested)} clients after {best['rounds']} rounds; the worst-off 5 % of them have "
-        f"{shown(metric, low)}, the best-off 5 % {shown(metric, high)}.",
-    ]
+    told = (
+        f"{best['label']} has {shown(metric, mean)} ({word}) on average over {len(tested)} "
+        f"clients after {best['rounds']} rounds; the worst-off 5 % of them have "
+        f"{shown(metric, low)}, the best-off 5 % {shown(metric, high)}."
+    )
+    return found._replace(sentences=[*found.sentences, told])
+
+
+def _unknown(why: str) -> Verdict:
+    return Verdict(None, {}, {}, [why])

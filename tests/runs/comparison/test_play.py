@@ -183,7 +183,7 @@ def test_a_margin_makes_a_difference_too_small_to_matter() -> None:
 
 
 def test_pictures(made: Path) -> None:
-    for name in ("accuracy", "gain_per_client", "clients"):
+    for name in ("score", "gain_per_client", "clients"):
         with Image.open(made / f"{name}.png") as picture:
             picture.load()
             assert picture.width > 300

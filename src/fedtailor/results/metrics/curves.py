@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 from scipy.special import softmax
+from scipy.stats import rankdata
 
 from fedtailor.results.metrics.classification import CALIBRATION_BINS
 
@@ -57,3 +58,48 @@ def calibration_points(
     rows = np.bincount(bins, minlength=CALIBRATION_BINS)
     some = rows > 0
     return np.column_stack([sums[some] / rows[some, None], rows[some]])
+
+
+def kaplan_meier(time: np.ndarray, event: np.ndarray) -> np.ndarray:
+    """The share without the event by time, as steps [P, 2] = (time, share from then on).
+
+    Begins with (0, 1), has a step per distinct time of an event, and ends at the last time that
+    anybody was seen. Who was last seen at the time of an event still counts as at risk there.
+
+    Args:
+      time: until the event, or until the row was last seen.
+      event: 1 if it happened, else 0.
+
+    Example (four rows; the second was lost at time 2):
+      >>> kaplan_meier(np.array([1, 2, 3, 4]), np.array([1, 0, 1, 0])).tolist()
+      [[0.0, 1.0], [1.0, 0.75], [3.0, 0.375], [4.0, 0.375]]
+    """
+    moments = np.unique(time[event > 0])
+    events = np.array([((time == t) & (event > 0)).sum() for t in moments])
+    share = np.cumprod(1 - events / rows_at_risk(time, moments)) if len(moments) else np.ones(0)
+    steps = np.column_stack([np.append(0.0, moments), np.append(1.0, share)])
+    end = max(time, default=0.0)
+    return np.vstack([steps, [end, steps[-1, 1]]]) if end > steps[-1, 0] else steps
+
+
+def rows_at_risk(time: np.ndarray, moments: np.ndarray) -> np.ndarray:
+    """How many rows are still seen, without the event so far, at each of some moments.
+
+    Example:
+      >>> rows_at_risk(np.array([1, 2, 3, 4]), np.array([0, 2, 2.5, 9])).tolist()
+      [4, 3, 2, 0]
+    """
+    return np.asarray(len(time) - np.searchsorted(np.sort(time), moments, side="left"))
+
+
+def risk_thirds(risk: np.ndarray) -> np.ndarray:
+    """Which third of the rows by predicted risk each is in: 0 low, 1 middle, 2 high.
+
+    Rows of equal risk stay together, in the third where the middle one of them is.
+
+    Example:
+      >>> risk_thirds(np.array([5.0, 1, 9, 2, 8, 4])).tolist()
+      [1, 0, 2, 0, 2, 1]
+    """
+    place = rankdata(risk) - 0.5
+    return np.minimum(3 * place / max(len(risk), 1), 2).astype(np.int64)
