@@ -18,6 +18,7 @@ LINE, THIN = 1.3, 0.5  # points
 FAINT = 0.3
 DOTS = 2000  # rows of a method that are drawn
 NAMED = 40
+ENOUGH = 150  # rows of a client, on average, for a calibration curve of its own
 GROUP_COLOURS = (COLOURS[1], COLOURS[7], COLOURS[2])  # low, middle, high risk
 
 
@@ -63,7 +64,9 @@ def calibration_figure(collection: CollectedRuns, options: FigureOptions) -> Any
     """Said against true probabilities; the larger a dot, the more rows."""
     diagnostics.check_task(collection, "calibration", "classification")
     found = diagnostics.rows_of_all(collection)
-    clients = diagnostics.few_clients(found)
+    # a bin with a row or two says nothing: clients have lines where they have rows enough
+    each = min(len(rows.labels) / len(np.unique(rows.client)) for rows in found)
+    clients = diagnostics.few_clients(found) and each >= ENOUGH
     picture = empty_figure(options.width, options.width)
     axes = picture.add_subplot()
     _square(axes)

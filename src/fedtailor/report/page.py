@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -16,7 +16,8 @@ from fedtailor.core.version import __version__
 from fedtailor.report.surfaces import landscapes, trajectories
 from fedtailor.results import mixes, numbers
 from fedtailor.results.collect import CollectedRuns, collect
-from fedtailor.results.folder import REPORT, write_atomically
+from fedtailor.results.diagnostics import diagnostics_of
+from fedtailor.results.folder import ALONE, CENTRALISED, LINEAR, REPORT, write_atomically
 from fedtailor.results.pack import pack_counts
 from fedtailor.results.records import learnt
 
@@ -24,13 +25,32 @@ SCRIPTS = (
     "core.js",
     "theme.js",
     "lines.js",
+    "forest.js",
     "overview.js",
     "spread.js",
+    "tested.js",
     "explorer.js",
     "learnt.js",
     "surfaces.js",
     "main.js",
 )
+HEADLINES = {
+    "helps": "Federation helps",
+    "harms": "Federation harms",
+    "no difference": "Federation makes no difference",
+    "cannot tell": "Whether federation helps cannot be told",
+}
+STANDS_FOR = {
+    ALONE: "yardstick: training alone",
+    CENTRALISED: "yardstick: all rows in one place",
+    LINEAR: "yardstick: a linear model alone",
+}
+CONSTANT = "constant"
+TESTED = {
+    "classification": ("roc", "ROC, calibration"),
+    "regression": ("residuals", "Residuals"),
+    "survival": ("survival", "Survival"),
+}
 NAMED = 4  # values of a setting that differs; of more, only how far they go
 
 
@@ -108,11 +128,20 @@ def _notes(collection: CollectedRuns, table: list[dict[str, Any]]) -> list[str]:
     return notes
 
 
+def _of_clients(decisions: Mapping[str, Any], clients: list[str]) -> list[Any] | None:
+    """What the page shows of each client's decision, in the clients' order."""
+    shown = ("answer", "gain", "interval", "p", "reason")
+    if not decisions:
+        return None
+    return [{k: decisions[c][k] for k in shown} if c in decisions else None for c in clients]
+
+
 def page_data(collection: CollectedRuns) -> dict[str, Any]:
     """Everything that the page shows, ready for JSON."""
     clients, contenders = collection.clients, collection.contenders
     first = contenders[0].first
     table = numbers.rows(collection)
+    verdict = numbers.page_verdict(collection, table)
     counts = mixes.client_class_counts(collection)
     order = mixes.likeness_order(counts, len(clients))
     room = mixes.CONFUSIONS // len(contenders)
@@ -120,7 +149,15 @@ def page_data(collection: CollectedRuns) -> dict[str, Any]:
         "version": __version__,
         "facts": _facts(collection),
         "notes": _notes(collection, table),
-        "verdict": numbers.words(collection, table),
+        "task": numbers.task_of(collection),
+        "metric": numbers.metric_in_words(collection, table),
+        "verdict": verdict.sentences,
+        "decision": verdict.decision,
+        "others": verdict.others,
+        "client_decisions": _of_clients(verdict.clients, clients),
+        "constant": numbers.constant_answer(collection),
+        "all_metrics": numbers.all_metrics(collection),
+        "tested": diagnostics_of(collection),
         "methods": table,
         "yardstick": numbers.yardstick(collection),
         "clients": clients,
@@ -147,6 +184,49 @@ def page_data(collection: CollectedRuns) -> dict[str, Any]:
     }
 
 
+def _headline(data: dict[str, Any]) -> dict[str, str] | None:
+    """The answer in a few words, with its gain and interval; None where nothing was judged."""
+    decision, metric = data["decision"], data["metric"]
+    if decision is None:
+        return None
+    answer = HEADLINES[decision["answer"]]
+    if decision["gain"] is None:
+        return {"kind": decision["answer"], "answer": answer, "by": decision["reason"]}
+    times, digits = (100 if metric["percent"] else 1), metric["digits"]
+
+    def number(value: float | None, form: str = "") -> str:
+        text = "∞" if value is None else f"{times * value:{form}.{digits}f}"
+        return text.replace("-", "−")
+
+    low, high = decision["interval"]
+    interval = f"{number(low)} to {number(high)}" if low is not None else f"−∞ to {number(high)}"
+    unit = f"points of {metric['word']}" if metric["percent"] else metric["word"]
+    better = "" if metric["higher"] else " (+ is better)"
+    by = (
+        f"{decision['method']}: {number(decision['gain'], '+')} {unit} against training alone"
+        f"{better}, {100 - 100 * decision['level']:g} % interval {interval}; "
+        f"speaks for {decision['speaks_for']}"
+    )
+    return {"kind": decision["answer"].replace(" ", "-"), "answer": answer, "by": by}
+
+
+def _ranked(data: dict[str, Any]) -> list[tuple[int | None, dict[str, Any]]]:
+    """Rows of the table, the best first, and which of them are yardsticks."""
+    rows: list[tuple[int | None, dict[str, Any]]] = [
+        (index, row | {"stands_for": STANDS_FOR.get(row["method"], "")})
+        for index, row in enumerate(data["methods"])
+    ]
+    if "mean" in data["constant"]:
+        score = {k: {"mean": v} for k, v in data["constant"].items() if isinstance(v, float)}
+        told = "yardstick: always the same answer"
+        rows.append((None, {"label": CONSTANT, "score": score, "seeds": [0], "stands_for": told}))
+    up = -1 if data["metric"]["higher"] else 1
+    return sorted(
+        rows,
+        key=lambda pair: up * m["mean"] if (m := pair[1]["score"].get("mean")) else float("inf"),
+    )
+
+
 def render_report(data: dict[str, Any]) -> str:
     """The page, as HTML that needs nothing else.
 
@@ -159,14 +239,19 @@ def render_report(data: dict[str, Any]) -> str:
     # everything is escaped but our own style and script, and the numbers, which `as_script` does
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     script = "\n".join(_asset(name) for name in SCRIPTS)
+    most_seeds = max(len(row["seeds"]) for row in data["methods"])
+    decision = data["decision"]
     return environment.from_string(_asset("page.html.j2")).render(
         data=data,
         title=f"{data['facts'][0][1]}, {data['facts'][1][1]} clients",
-        ranked=sorted(
-            enumerate(data["methods"]),
-            key=lambda pair: -pair[1]["score"].get("mean", {"mean": 0})["mean"],
-        ),
-        most_seeds=max(len(row["seeds"]) for row in data["methods"]),
+        headline=_headline(data),
+        forest=decision is not None and decision["gain"] is not None,
+        tested=[TESTED[data["task"]]] if data["tested"] else [],
+        ranked=_ranked(data),
+        low=Markup("" if data["metric"]["higher"] else ' data-low="1"'),
+        most_seeds=most_seeds,
+        repeats_told=f", over {most_seeds} runs of each method" if most_seeds > 1 else "",
+        first_repeat_told=" of the first run of each method" if most_seeds > 1 else "",
         seeds=_from_to([len(row["seeds"]) for row in data["methods"]]),
         style=Markup(_asset("page.css")),
         script=Markup(script),

@@ -173,10 +173,15 @@ def group_seeds(runs: Sequence[FinishedRun]) -> list[Contender]:
         else:
             keys.append((*variant, run.folder.resolve().name))
             members.append([run])
+    # a yardstick that is a known method with another network is no variant of that method
     named = [_yardstick(there[0]) for there in members]
-    others = iter(variant_labels([k for k, name in zip(keys, named, strict=True) if not name]))
+    labels = iter(variant_labels([key for key, name in zip(keys, named, strict=True) if not name]))
     return [
-        Contender(name or next(others), key[0], sorted(there, key=lambda r: int(r.result["seed"])))
+        Contender(
+            name or next(labels),
+            name or key[0],
+            sorted(there, key=lambda r: int(r.result["seed"])),
+        )
         for name, key, there in zip(named, keys, members, strict=True)
     ]
 
@@ -252,7 +257,8 @@ def group_runs(folders: Sequence[Path], runs: Sequence[FinishedRun]) -> list[Con
             )
     order = [files.ALONE, *(m for folder in folders for m in _planned(folder)[0])]
     ranks = {method: rank for rank, method in reversed(list(enumerate(order)))}
-    return group_seeds(sorted(runs, key=lambda run: ranks.get(run.result["method"], len(order))))
+    rank = lambda run: ranks.get(_yardstick(run) or run.result["method"], len(order))
+    return group_seeds(sorted(runs, key=rank))
 
 
 def _why(folder: Path) -> str:

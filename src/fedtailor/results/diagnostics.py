@@ -152,13 +152,22 @@ def calibration_of(rows: PooledRows) -> Array:
     return calibration_points(rows.outputs, rows.labels, 1 if two else None)
 
 
+def _area(points: Array) -> float | None:
+    """Below a curve; None without one."""
+    if not len(points):
+        return None
+    x, y = points.T
+    return round(float(((x[1:] - x[:-1]) * (y[1:] + y[:-1])).sum() / 2), 6)
+
+
 def _of_classes(collection: CollectedRuns, found: dict[int, PooledRows]) -> dict[str, Any]:
     classes = shown_classes(collection, next(iter(found.values())))
     few = few_clients(list(found.values()))
     two = next(iter(found.values())).outputs.shape[1] == 2
     roc = {
         method: [
-            _lines(rows, few, partial(_roc, number=k)) for k, _ in classes
+            _lines(rows, few, partial(_roc, number=k)) | {"area": _area(_roc(rows, k))}
+            for k, _ in classes
         ]
         for method, rows in found.items()
     }

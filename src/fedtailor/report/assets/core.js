@@ -23,8 +23,15 @@ const svg = (tag, attributes, ...children) =>
 const isNumber = (value) => value !== null && value !== undefined && Number.isFinite(value);
 const inWords = (value, digits) => (isNumber(value) ? value.toFixed(digits).replace("-", "−") : "–");
 const perCent = (value, digits = 1) => (isNumber(value) ? inWords(100 * value, digits) : "–");
-const signed = (value, digits = 1) =>
-  isNumber(value) ? (value > 0 ? "+" : value < 0 ? "−" : "") + Math.abs(100 * value).toFixed(digits) : "–";
+// what the runs are judged by: values and gains as they are shown, and which way is better
+const METRIC = DATA.metric, TIMES = METRIC.percent ? 100 : 1, UP = METRIC.higher ? 1 : -1;
+const UNIT = METRIC.percent ? " %" : "", GAIN_UNIT = METRIC.percent ? " points" : "";
+const FLOOR = METRIC.least === null ? undefined : TIMES * METRIC.least;
+const CEILING = METRIC.most === null ? undefined : TIMES * METRIC.most;
+const inMetric = (value, more = 0) => (isNumber(value) ? inWords(TIMES * value, METRIC.digits + more) : "–");
+const signed = (value) =>
+  isNumber(value) ? (value > 0 ? "+" : value < 0 ? "−" : "") + Math.abs(TIMES * value).toFixed(METRIC.digits) : "–";
+const onAxis = (value) => (Number.isInteger(value) ? short(value) : METRIC.percent ? inWords(value, 1) : short(value));
 const plural = (count, one, many = one + "s") => `${count.toLocaleString("en-GB")} ${count === 1 ? one : many}`;
 function inBytes(count) {
   for (const [unit, size] of [["TB", 1e12], ["GB", 1e9], ["MB", 1e6], ["kB", 1e3]]) {
@@ -87,7 +94,7 @@ function extent(values) {
 const METHODS = DATA.methods;
 const LABELS = METHODS.map((row) => row.label);
 const ALONE = DATA.yardstick;
-const RANKED = METHODS.map((_, i) => i).sort((a, b) => meanOf(b) - meanOf(a));
+const RANKED = METHODS.map((_, i) => i).sort((a, b) => UP * (meanOf(b) - meanOf(a)));
 const COLOURS = METHODS.map(() => 0);
 const DASHES = ["", "6 3", "2 3", "9 3 2 3", "1 3"];
 let others = 0;
@@ -96,7 +103,7 @@ METHODS.forEach((_, i) => {
 });
 function meanOf(i) {
   const found = METHODS[i].score.mean;
-  return found ? found.mean : -1;
+  return found ? found.mean : -UP * Number.MAX_VALUE; // last of all
 }
 const colour = (i) => `var(--m${COLOURS[i] === 0 ? 0 : 1 + ((COLOURS[i] - 1) % 7)})`;
 const dash = (i) => (i === ALONE ? "5 3" : DASHES[Math.floor(Math.max(0, COLOURS[i] - 1) / 7) % DASHES.length]);

@@ -22,20 +22,24 @@ function mostly(client) {
 
 /** The methods that are best for a client, and what they reach. */
 function bestFor(client) {
-  const top = Math.max(...METHODS.map((m) => m.per_client[client] ?? -1));
-  return { top, best: RANKED.filter((i) => top >= 0 && m9(METHODS[i].per_client[client], top)) };
+  const values = METHODS.map((m) => m.per_client[client]).filter(isNumber);
+  if (!values.length) return { top: null, best: [] };
+  const top = METRIC.higher ? Math.max(...values) : Math.min(...values);
+  return { top, best: RANKED.filter((i) => m9(METHODS[i].per_client[client], top)) };
 }
 const m9 = (a, b) => isNumber(a) && Math.abs(a - b) < 1e-9;
 
 function bestInWords(client) {
   const { top, best } = bestFor(client);
-  if (top < 0) return "It has no test rows, so no method can be judged here.";
+  if (top === null) return DATA.rows.test[client] ? `It has no ${METRIC.word} with any method: ${whyUndefined(METRIC.name, client)}.` : "It has no test rows, so no method can be judged here.";
   const alone = ALONE === null ? null : METHODS[ALONE].per_client[client];
-  if (METHODS.length === 1) return `${LABELS[0]} reaches ${perCent(top)} % here.`;
+  const reached = `${inMetric(top)}${UNIT}`;
+  const against = isNumber(alone) ? `, ${signed(UP * (top - alone))}${GAIN_UNIT} against training alone` : "";
+  if (METHODS.length === 1) return `${LABELS[0]} has ${inMetric(top)}${UNIT} (${METRIC.word}) here.`;
   const names = best.length === METHODS.length ? "All methods" : joined(best.map((i) => LABELS[i]));
-  if (best.length > 1) return `${names} are equally good here: ${perCent(top)} %${isNumber(alone) && !best.includes(ALONE) ? `, ${signed(top - alone)} points against training alone` : ""}.`;
-  if (best[0] === ALONE) return `Training alone is best here: ${perCent(top)} %.`;
-  return `${names} is best here: ${perCent(top)} %${isNumber(alone) ? `, ${signed(top - alone)} points against training alone` : ""}.`;
+  if (best.length > 1) return `${names} are equally good here: ${reached}${against && !best.includes(ALONE) ? against : ""}.`;
+  if (best[0] === ALONE) return `Training alone is best here: ${reached}.`;
+  return `${names} is best here: ${reached}${against}.`;
 }
 
 function barRow(name, ink, width, text, more) {
@@ -44,12 +48,52 @@ function barRow(name, ink, width, text, more) {
     el("td", { class: "number" }, text), more === undefined ? null : el("td", { class: "number spread" }, more));
 }
 
-function accuracyCard(client) {
-  const rows = RANKED.filter((i) => isNumber(METHODS[i].per_client[client])).sort((a, b) => METHODS[b].per_client[client] - METHODS[a].per_client[client]);
+function scoreCard(client) {
+  const value = (i) => METHODS[i].per_client[client];
+  const rows = RANKED.filter((i) => isNumber(value(i))).sort((a, b) => UP * (value(b) - value(a)));
+  if (!rows.length) return null;
+  const most = METRIC.percent || METRIC.most === 1 ? 1 : Math.max(...rows.map((i) => value(i)), 1e-12);
   const gain = (i) => (ALONE === null ? undefined : i === ALONE ? "" : signed(METHODS[i].gain[client]));
-  return el("figure", {}, el("h4", {}, "Accuracy by method"),
-    el("figcaption", {}, ALONE === null ? "in %, at the end" : "in %, at the end; grey: against training alone"),
-    el("table", { class: "bars" }, el("tbody", {}, rows.map((i) => barRow(LABELS[i], colour(i), METHODS[i].per_client[client], perCent(METHODS[i].per_client[client]), gain(i))))));
+  const gained = ALONE === null ? "" : `; grey: against training alone, + is better`;
+  return el("figure", {}, el("h4", {}, `${METRIC.axis} by method`),
+    el("figcaption", {}, `at the end${METRIC.higher ? "" : "; less is better"}${gained}`),
+    el("table", { class: "bars" }, el("tbody", {}, rows.map((i) => barRow(LABELS[i], colour(i), Math.max(0, value(i) / most), inMetric(value(i)), gain(i))))));
+}
+
+const metricsShown = DATA.all_metrics.names;
+/** Why a client has no value of a metric. */
+const whyUndefined = (name, client) => (DATA.all_metrics.undefined[name] || {})[client] || "it has none";
+
+/** All metrics of a client, with every method. */
+function metricsCard(client) {
+  if (metricsShown.length < 2) return null;
+  const value = (i, name) => DATA.all_metrics.values[i][name][client];
+  const columns = RANKED;
+  const row = (m) => {
+    const known = columns.map((i) => value(i, m.name)).filter(isNumber);
+    const top = m.higher === null || known.length < 2 ? null : Math[m.higher ? "max" : "min"](...known);
+    const telling = known.filter((v) => v === top).length <= known.length / 2;
+    return el("tr", {}, el("th", { scope: "row" }, m.title + (m.percent ? " (%)" : ""), el("span", { class: "spread" }, m.higher === false ? " ↓" : "")),
+      columns.map((i) => {
+        const v = value(i, m.name);
+        if (!isNumber(v)) return el("td", { class: "number", title: whyUndefined(m.name, client) }, "–");
+        return el("td", { class: telling && v === top ? "number best" : "number" }, inWords(m.percent ? 100 * v : v, m.digits));
+      }));
+  };
+  return el("figure", { class: "whole" }, el("h4", {}, "All metrics"),
+    el("figcaption", {}, "on its test rows at the end; ↓: less is better; –: not defined here, point at it for the reason"),
+    el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "All metrics of this client" },
+      el("table", { class: "metrics" }, el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "metric"), columns.map((i) => el("th", { scope: "col", class: "number" }, i === ALONE ? "alone" : LABELS[i])))),
+        el("tbody", {}, metricsShown.map(row)))));
+}
+
+/** What may be said of this client alone, from the verdict. */
+function clientAnswer(client) {
+  const found = DATA.client_decisions?.[client];
+  if (!found) return "";
+  const range = found.interval.map((v) => (v === null ? "∞" : signed(v))).join(" to ");
+  if (found.gain === null) return `${DATA.decision.method} against training alone: ${ANSWERS[found.answer].words}, as ${found.reason}.`;
+  return `${DATA.decision.method} against training alone: ${ANSWERS[found.answer].words} (${signed(found.gain)}${GAIN_UNIT}, 95 % interval ${range}).`;
 }
 
 function mixCard(client) {
@@ -87,14 +131,14 @@ function curvesCard(client) {
   const box = el("div", {});
   const series = () => shown().map((i) => {
     const { round, values } = DATA.client_curves[i], found = unpack(values), count = round.length;
-    const y = round.map((_, k) => found.at(client * count + k)).map((v) => (isNumber(v) ? 100 * v : null));
+    const y = round.map((_, k) => found.at(client * count + k)).map((v) => (isNumber(v) ? TIMES * v : null));
     return { label: LABELS[i], colour: colour(i), dash: dash(i), x: round, y };
   });
-  clientCurvesAgain = lineChart(box, series, { label: "This client's accuracy by round.", height: 220, floor: 0, ceiling: 100, format: (v) => (Number.isInteger(v) ? short(v) : inWords(v, 1)) });
-  return el("figure", {}, el("h4", {}, "Accuracy by round"), el("figcaption", {}, `in %, on its test rows${METHODS.some((m) => m.seeds.length > 1) ? ", mean over seeds" : ""}`), box,
+  clientCurvesAgain = lineChart(box, series, { label: `This client's ${METRIC.word} by round.`, height: 220, floor: FLOOR, ceiling: CEILING, less: !METRIC.higher, format: onAxis });
+  return el("figure", {}, el("h4", {}, `${METRIC.axis} by round`), el("figcaption", {}, `on its test rows${METHODS.some((m) => m.seeds.length > 1) ? ", mean over seeds" : ""}`), box,
     numbersBelow("Numbers", () => {
       const found = series(), rounds = [...new Set(found.flatMap((s) => s.x))].sort((a, b) => a - b);
-      return { head: ["round", ...found.map((s) => s.label)], body: rounds.map((r) => [String(r), ...found.map((s) => inWords(s.y[s.x.indexOf(r)], 1))]) };
+      return { head: ["round", ...found.map((s) => s.label)], body: rounds.map((r) => [String(r), ...found.map((s) => inWords(s.y[s.x.indexOf(r)], METRIC.digits))]) };
     }));
 }
 let clientCurvesAgain = null;
@@ -160,8 +204,9 @@ function showClient() {
   byId("client-view").replaceChildren(
     el("div", { class: "client-head" }, el("h3", {}, DATA.clients[client]),
       el("p", { class: "lead" }, bestInWords(client)),
+      clientAnswer(client) ? el("p", {}, clientAnswer(client)) : null,
       el("p", { class: "hint" }, `${plural(rows.train[client], "row")} to train on, ${rows.val[client]} to validate, ${rows.test[client]} to test${share ? `; ${mostly(client) || "no main class"}` : ""}.${held}`)),
-    el("div", { class: "cards" }, accuracyCard(client), mixCard(client), curvesCard(client), confusionCard(client), ...donorCards(client)));
+    el("div", { class: "cards" }, scoreCard(client), CLASSES.length ? mixCard(client) : null, curvesCard(client), CLASSES.length ? confusionCard(client) : null, metricsCard(client), ...donorCards(client)));
 }
 
 function chooseClient(client) {
@@ -169,17 +214,24 @@ function chooseClient(client) {
   tell("client");
 }
 
+/** An order by some value of clients; those without one come last. */
+const byValue = (value, sign) => (a, b) => {
+  const [p, q] = [value(a), value(b)];
+  if (!isNumber(p) || !isNumber(q)) return isNumber(q) - isNumber(p);
+  return sign * (p - q);
+};
+
 function startExplorer() {
   const search = byId("client-search"), sort = byId("client-sort"), list = byId("client-list");
   const best = RANKED.find((i) => i !== ALONE) ?? RANKED[0];
   const orders = {
     name: ["as numbered", (a, b) => a - b],
-    low: [`least accurate first (${LABELS[best]})`, (a, b) => (METHODS[best].per_client[a] ?? 2) - (METHODS[best].per_client[b] ?? 2)],
+    low: [`worst first (${LABELS[best]})`, byValue((c) => METHODS[best].per_client[c], UP)],
     rows: ["fewest training rows first", (a, b) => DATA.rows.train[a] - DATA.rows.train[b]],
   };
   if (ALONE !== null && best !== ALONE) {
-    orders.gain = [`largest gain first (${LABELS[best]})`, (a, b) => (METHODS[best].gain[b] ?? -2) - (METHODS[best].gain[a] ?? -2)];
-    orders.loss = [`largest loss first (${LABELS[best]})`, (a, b) => (METHODS[best].gain[a] ?? 2) - (METHODS[best].gain[b] ?? 2)];
+    orders.gain = [`largest gain first (${LABELS[best]})`, byValue((c) => METHODS[best].gain[c], -1)];
+    orders.loss = [`largest loss first (${LABELS[best]})`, byValue((c) => METHODS[best].gain[c], 1)];
   }
   for (const [name, [words]] of Object.entries(orders)) sort.append(el("option", { value: name }, words));
   const refill = () => {

@@ -42,7 +42,7 @@ function shorten(text, letters) {
  * A line chart. `series()` gives what is to be drawn now:
  *   { label, colour, dash, x, y, low, high } with arrays of the same length.
  * options: label (for screen readers), height, format, xFormat, xName, floor (least y), level
- * ({ y, label }: a horizontal line), zero (x begins at 0).
+ * ({ y, label }: a horizontal line), zero (x begins at 0), less (less is better: read out first).
  */
 function lineChart(box, series, options) {
   box.classList.add("chart");
@@ -147,7 +147,7 @@ function lineChart(box, series, options) {
     at = step;
     const value = drawn.steps[step];
     const rows = drawn.all.map((s) => ({ s, y: s.y[options.loose ? nearest(s.x, value) : s.x.indexOf(value)] }))
-      .filter((r) => isNumber(r.y)).sort((a, b) => b.y - a.y);
+      .filter((r) => isNumber(r.y)).sort((a, b) => (options.less ? a.y - b.y : b.y - a.y));
     const title = `${options.xName || "round"} ${xFormat(value)}`;
     readout.replaceChildren(el("strong", {}, title), el("table", {}, rows.map((r) =>
       el("tr", {}, el("td", {}, el("span", { class: "swatch", style: `background:${r.s.colour}` }), r.s.label), el("td", { class: "number" }, format(r.y))))));

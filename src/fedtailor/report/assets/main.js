@@ -1,6 +1,6 @@
 // Everything in its place; one section that fails must not take the others with it.
 applyTheme();
-for (const start of [startTable, startLegends, startCurves, startSpread, startGain, startCost, startExplorer, startLearnt, startLandscape, startTrajectory]) {
+for (const start of [startForest, startTable, startLegends, startCurves, startSpread, startGain, startCost, startTested, startExplorer, startLearnt, startLandscape, startTrajectory]) {
   try {
     start();
   } catch (error) {

@@ -92,15 +92,13 @@ function startCurves() {
   for (const [name, words] of Object.entries(MEASURES)) {
     if (DATA.curves.some((c) => c[name])) choice.append(el("option", { value: name }, words));
   }
-  const caption = () => (byId("accuracy-caption").textContent = `Test accuracy (%) of personal models, ${MEASURES[choice.value]}`.replace("personal models, global model", "the global model"));
-  const inPer = (v) => inWords(v, 1);
-  const axis = (v) => short(v);
+  const caption = () => (byId("score-caption").textContent = `${METRIC.axis} of personal models on test rows, ${MEASURES[choice.value]}`.replace("personal models on test rows, global model", "the global model on test rows"));
   const redraw = [
-    lineChart(byId("accuracy-chart"), () => curveSeries(choice.value, 100, from()),
-      { label: "Accuracy by round.", format: (v) => (Number.isInteger(v) ? axis(v) : inPer(v)), floor: 0, ceiling: 100 }),
-    lineChart(byId("loss-chart"), () => curveSeries("loss", 1, from()), { label: "Loss by round.", floor: 0 }),
+    lineChart(byId("score-chart"), () => curveSeries(choice.value, TIMES, from()),
+      { label: `${METRIC.axis} by round.`, format: onAxis, floor: FLOOR, ceiling: CEILING, less: !METRIC.higher }),
+    lineChart(byId("loss-chart"), () => curveSeries("loss", 1, from()), { label: "Loss by round.", less: true }),
   ];
-  byId("accuracy-chart").after(numbersBelow("Numbers", () => curveTable(choice.value, 100, 2)));
+  byId("score-chart").after(numbersBelow("Numbers", () => curveTable(choice.value, TIMES, METRIC.digits + 1)));
   byId("loss-chart").after(numbersBelow("Numbers", () => curveTable("loss", 1, 4)));
   const all = () => {
     caption();
@@ -115,19 +113,19 @@ function startCurves() {
 function startCost() {
   const box = byId("bytes-chart");
   const spending = (i) => DATA.curves[i].sent.some((v) => v > 0);
-  const series = () => curveSeries("mean", 100).filter((s) => spending(s.method))
+  const series = () => curveSeries("mean", TIMES).filter((s) => spending(s.method))
     .map((s) => ({ ...s, x: DATA.curves[s.method].sent, low: null, high: null, dots: true }));
   const free = METHODS.map((_, i) => i).filter((i) => !spending(i) && DATA.curves[i].mean);
   const level = free.length ? {
-    y: 100 * DATA.curves[free[0]].mean.mid.at(-1), colour: colour(free[0]),
+    y: TIMES * DATA.curves[free[0]].mean.mid.at(-1), colour: colour(free[0]),
     label: `${LABELS[free[0]]} sends nothing`,
   } : null;
-  const draw = lineChart(box, series, { label: "Mean accuracy against bytes sent.", height: 280, level,
-    format: (v) => (Number.isInteger(v) ? short(v) : inWords(v, 1)), xFormat: inBytes, xName: "sent", loose: true, zero: true, nearEnds: true, floor: 0, ceiling: 100 });
+  const draw = lineChart(box, series, { label: `Mean ${METRIC.word} against bytes sent.`, height: 280, level, format: onAxis, less: !METRIC.higher,
+    xFormat: inBytes, xName: "sent", loose: true, zero: true, nearEnds: true, floor: FLOOR, ceiling: CEILING });
   when("methods", draw);
   box.after(numbersBelow("Numbers", () => ({
-    head: ["method", "mean accuracy %", "up", "down", "together"],
-    body: RANKED.map((i) => [LABELS[i], perCent(meanOf(i), 2), inBytes(METHODS[i].up), inBytes(METHODS[i].down), inBytes(METHODS[i].up + METHODS[i].down)]),
+    head: ["method", `mean ${METRIC.axis}`, "up", "down", "together"],
+    body: RANKED.map((i) => [LABELS[i], inMetric(METHODS[i].score.mean?.mean, 1), inBytes(METHODS[i].up), inBytes(METHODS[i].down), inBytes(METHODS[i].up + METHODS[i].down)]),
   })));
 
   const longest = Math.max(...METHODS.map((m) => m.seconds), 1e-9);
