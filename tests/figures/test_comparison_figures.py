@@ -11,7 +11,7 @@ from PIL import Image
 
 from fedtailor.figures import comparison_figures, look
 
-NAMES = ("accuracy", "gain_per_client", "clients")
+NAMES = ("score", "gain_per_client", "clients")
 
 
 def summary(methods: int = 3, clients: int = 5, seeds: int = 1) -> dict[str, Any]:
@@ -25,7 +25,7 @@ def summary(methods: int = 3, clients: int = 5, seeds: int = 1) -> dict[str, Any
             "per_client": each, "curve": curve, "gain": gain, "better_off": 3, "worse_off": 2,
         }  # fmt: skip
     settings = {"data": "digits", "clients": clients, "partition": "iid", "model": "mlp"}
-    return {"seeds": list(range(seeds)), "settings": settings, "table": table}
+    return {"metric": "accuracy", "seeds": list(range(seeds)), "settings": settings, "table": table}
 
 
 @pytest.mark.parametrize("made", [summary(), summary(2, 1), summary(11, 40, seeds=2)])
@@ -44,7 +44,7 @@ def test_pictures_can_be_opened(made: dict[str, Any], tmp_path: Path) -> None:
 def test_only_local_has_no_gains(tmp_path: Path) -> None:
     comparison_figures(summary(1), tmp_path)
     assert not (tmp_path / "gain_per_client.png").exists()
-    assert (tmp_path / "accuracy.png").stat().st_size > 1000
+    assert (tmp_path / "score.png").stat().st_size > 1000
 
 
 def test_methodslook_different() -> None:

@@ -19,7 +19,7 @@ from fedtailor.results.records import Records
 from tests.report import synthetic
 
 NAMES = (
-    "accuracy", "loss", "gain", "spread", "communication", "time", "partition", "weights",
+    "score", "loss", "gain", "spread", "communication", "time", "partition", "weights",
     "mixing", "scores",
 )  # fmt: skip
 

@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from safetensors.numpy import save_file
 
+from fedtailor.results.metrics.table import table_of_metrics
+
 METHODS = ("local", "fedavg", "fedala", "fedfomo", "pfedla", "pmixfed")
 TOP = {"local": 0.8, "fedavg": 0.7, "fedala": 0.88, "fedfomo": 0.86, "pfedla": 0.84}
 
@@ -168,6 +170,67 @@ def make_comparison(
             make_run(folder / "runs" / f"{method}-seed{seed}", method, seed=seed, **settings)
     kept = {"made_by": "FedTailor", "methods": list(methods), "seeds": seeds}
     (folder / "comparison.json").write_text(json.dumps(kept))
+    return folder
+
+
+METRIC = {"classification": "roc-auc", "regression": "rmse", "survival": "concordance"}
+
+
+def _said(
+    rng: np.random.Generator, task: str, rows: int, off: float
+) -> tuple[np.ndarray, np.ndarray]:
+    """Labels, and what a model says of them that errs the more, the larger `off` is."""
+    hidden = np.linspace(-2, 2, rows)
+    noisy = hidden + rng.normal(0, off, rows)
+    if task == "classification":
+        return (hidden > 0).astype(np.int64), np.stack([-noisy, noisy], 1)
+    if task == "regression":
+        return 50 + 10 * hidden, (50 + 10 * noisy)[:, None]
+    return np.stack([np.exp(1 - hidden), np.arange(rows) % 4 > 0], 1), noisy[:, None]
+
+
+def give_outputs(folder: Path, task: str, *, off: float = 0.5) -> Path:
+    """Turns a run's folder into one of another task, with outputs and all of its metrics."""
+    result = json.loads((folder / "result.json").read_text())
+    with (folder / "clients.csv").open() as file:
+        tested = {row["client"]: int(row["test"]) for row in csv.DictReader(file)}
+    rng = np.random.default_rng(result["seed"] + 10 * sum(map(ord, result["method"])))
+    each = [_said(rng, task, n, off) for n in tested.values()]
+    labels, said = (np.concatenate(part) for part in zip(*each, strict=True))
+    sizes = np.array(list(tested.values()), dtype=np.int64)
+    kept = {"last/round": np.array(result["rounds"])}
+    for part, keep in (("test", slice(None)), ("val", slice(0, 0))):
+        kept[f"labels/{part}"] = labels[keep]
+        kept[f"row/{part}"] = np.arange(len(labels))[keep]
+        kept[f"n/{part}"] = sizes if part == "test" else 0 * sizes
+        kept[f"last/{part}"] = said[keep]
+    save_file({k: np.ascontiguousarray(v) for k, v in kept.items()}, folder / "outputs.safetensors")
+    table = table_of_metrics(said, labels, tested, task)  # type: ignore[arg-type]
+    own = table[METRIC[task]]
+    score = {k: v for k, v in own.items() if k not in ("per_client", "undefined")}
+    told = {"task": task, "metric": METRIC[task], "metrics": table, "score": score}
+    told |= {"accuracy": {}, "per_client": own["per_client"]}
+    (folder / "result.json").write_text(json.dumps(result | told))
+    lines = []
+    for text in (folder / "history.jsonl").read_text().splitlines():
+        line = json.loads(text)
+        line |= {"pre": score | {"loss": 1.0}, "pre_per_client": list(own["per_client"].values())}
+        lines.append(json.dumps(line) + "\n")
+    (folder / "history.jsonl").write_text("".join(lines))
+    classes = ["well", "ill"] if task == "classification" else []
+    (folder / "preprocessing.json").write_text(json.dumps({"classes": classes}))
+    (folder / "confusion.safetensors").unlink()
+    return folder
+
+
+def make_tested(
+    folder: Path, task: str, off: dict[str, float], *, seeds: int = 1, **settings: Any
+) -> Path:
+    """Writes the folder of a comparison of some task, with outputs; `off` says how far each errs."""
+    make_comparison(folder, list(off), seeds=seeds, **settings)
+    for method, far in off.items():
+        for seed in range(seeds):
+            give_outputs(folder / "runs" / f"{method}-seed{seed}", task, off=far)
     return folder
 
 

@@ -18,6 +18,7 @@ from fedtailor.results import mixes, numbers
 from fedtailor.results.collect import CollectedRuns, collect
 from fedtailor.results.diagnostics import diagnostics_of
 from fedtailor.results.folder import ALONE, CENTRALISED, LINEAR, REPORT, write_atomically
+from fedtailor.results.objects import MARK
 from fedtailor.results.pack import pack_counts
 from fedtailor.results.records import learnt
 
@@ -78,13 +79,18 @@ def _each(values: Iterable[float], form: str) -> str:
     return ", ".join(found) if len(found) <= NAMED else f"{found[0]} to {found[-1]}"
 
 
+def _data_named(data: str) -> str:
+    """A dataset's name, a file's without its folder, or that the rows came from Python."""
+    return "data from Python" if data.startswith(MARK) else Path(data).name
+
+
 def _facts(collection: CollectedRuns) -> list[tuple[str, str]]:
     """What was run, in a few words each."""
     results = [contender.first.result for contender in collection.contenders]
     first = results[0]
     shares = _each((100 * r.get("participation", 1) for r in results), "g")
     return [
-        ("Data", Path(str(first.get("data", "?"))).name),
+        ("Data", _data_named(str(first.get("data", "?")))),
         ("Clients", f"{len(collection.clients):,}"),
         ("Partition", str(first.get("partition", "?"))),
         ("Network", f"{first.get('model', '?')} ({first.get('parameters', 0):,} parameters)"),
@@ -194,16 +200,16 @@ def _headline(data: dict[str, Any]) -> dict[str, str] | None:
         return {"kind": decision["answer"], "answer": answer, "by": decision["reason"]}
     times, digits = (100 if metric["percent"] else 1), metric["digits"]
 
-    def number(value: float | None, form: str = "") -> str:
-        text = "∞" if value is None else f"{times * value:{form}.{digits}f}"
-        return text.replace("-", "−")
+    def number(value: float | None, unbounded: str = "", form: str = "") -> str:
+        # without the sign of what is 0 when rounded
+        rounded = None if value is None else round(times * value, digits) + 0.0
+        return unbounded if rounded is None else f"{rounded:{form}.{digits}f}".replace("-", "−")
 
-    low, high = decision["interval"]
-    interval = f"{number(low)} to {number(high)}" if low is not None else f"−∞ to {number(high)}"
+    interval = " to ".join(map(number, decision["interval"], ("−∞", "∞")))
     unit = f"points of {metric['word']}" if metric["percent"] else metric["word"]
     better = "" if metric["higher"] else " (+ is better)"
     by = (
-        f"{decision['method']}: {number(decision['gain'], '+')} {unit} against training alone"
+        f"{decision['method']}: {number(decision['gain'], form='+')} {unit} against training alone"
         f"{better}, {100 - 100 * decision['level']:g} % interval {interval}; "
         f"speaks for {decision['speaks_for']}"
     )
@@ -218,7 +224,7 @@ def _ranked(data: dict[str, Any]) -> list[tuple[int | None, dict[str, Any]]]:
     ]
     if "mean" in data["constant"]:
         score = {k: {"mean": v} for k, v in data["constant"].items() if isinstance(v, float)}
-        told = "yardstick: always the same answer"
+        told = "yardstick: one fixed answer"
         rows.append((None, {"label": CONSTANT, "score": score, "seeds": [0], "stands_for": told}))
     up = -1 if data["metric"]["higher"] else 1
     return sorted(

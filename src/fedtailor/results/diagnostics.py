@@ -28,7 +28,7 @@ POINTS = 120  # of a curve: more no screen shows
 SCATTERED = 1500  # rows of a method
 CLASSES = 12  # curves of the commonest; more would be too many for a page
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
-MOMENTS = 6  # at which rows at risk are counted
+MOMENTS = 7  # at which rows at risk are counted
 GROUPS = ("low risk", "middle", "high risk")
 INSTEAD = {
     "classification": "roc or calibration",

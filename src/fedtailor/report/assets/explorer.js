@@ -73,7 +73,7 @@ function metricsCard(client) {
     const known = columns.map((i) => value(i, m.name)).filter(isNumber);
     const top = m.higher === null || known.length < 2 ? null : Math[m.higher ? "max" : "min"](...known);
     const telling = known.filter((v) => v === top).length <= known.length / 2;
-    return el("tr", {}, el("th", { scope: "row" }, m.title + (m.percent ? " (%)" : ""), el("span", { class: "spread" }, m.higher === false ? " ↓" : "")),
+    return el("tr", { class: m.name === METRIC.name ? "judged" : null }, el("th", { scope: "row" }, m.title + (m.percent ? " (%)" : ""), el("span", { class: "spread" }, m.higher === false ? " ↓" : "")),
       columns.map((i) => {
         const v = value(i, m.name);
         if (!isNumber(v)) return el("td", { class: "number", title: whyUndefined(m.name, client) }, "–");
@@ -81,7 +81,7 @@ function metricsCard(client) {
       }));
   };
   return el("figure", { class: "whole" }, el("h4", {}, "All metrics"),
-    el("figcaption", {}, "on its test rows at the end; ↓: less is better; –: not defined here, point at it for the reason"),
+    el("figcaption", {}, "on its test rows at the end; bold name: what the verdict goes by; ↓: less is better; –: not defined here, point at it for the reason"),
     el("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "All metrics of this client" },
       el("table", { class: "metrics" }, el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "metric"), columns.map((i) => el("th", { scope: "col", class: "number" }, i === ALONE ? "alone" : LABELS[i])))),
         el("tbody", {}, metricsShown.map(row)))));

@@ -87,7 +87,7 @@ function lineChart(box, series, options) {
     if (options.level) {
       const { y: value, label, colour: ink } = options.level;
       root.append(svg("line", { x1: frame.left, x2: frame.right, y1: y(value), y2: y(value), "stroke-dasharray": "5 3", style: `stroke:${ink};stroke-width:1.5` }),
-        svg("text", { x: frame.left + 4, y: y(value) - 5 }, label));
+        svg("text", { class: "halo", x: frame.right - 4, y: y(value) - 5, "text-anchor": "end" }, label));
     }
     for (const s of all) {
       if (!s.low || s.low.every((v, i) => v === s.high[i])) continue;

@@ -126,7 +126,8 @@ function gainPanel(i, low, high) {
     box.replaceChildren();
     const step = (width - GAIN_LEFT) / order.length;
     const letters = Math.min(12, Math.max(...order.map((c) => DATA.clients[c].length), 1));
-    const names = step >= 13 ? 10 + 6 * letters : 0; // room for names below the bars, where they fit
+    const flat = step >= 6.5 * letters + 4;
+    const names = flat ? 14 : step >= 13 ? 10 + 6 * letters : 0; // room below the bars, where names fit
     height = 150 + names;
     const y = linear([low, high], [144, 8]);
     x = linear([0, order.length], [GAIN_LEFT, width]);
@@ -145,8 +146,8 @@ function gainPanel(i, low, high) {
     });
     for (const [ink, d] of paths) root.append(svg("path", { d, style: `fill:${ink}` }));
     if (names) order.forEach((client, place) => {
-      const left = x(place) + bar / 2 + 4;
-      root.append(svg("text", { x: left, y: 152, transform: `rotate(-90 ${left} 152)`, "text-anchor": "end", style: "font-size:10.5px" }, shorten(DATA.clients[client], 12)));
+      const middle = x(place) + bar / 2, turned = { x: middle + 4, y: 152, transform: `rotate(-90 ${middle + 4} 152)`, "text-anchor": "end" };
+      root.append(svg("text", { ...(flat ? { x: middle, y: 160, "text-anchor": "middle" } : turned), style: "font-size:10.5px" }, shorten(DATA.clients[client], 12)));
     });
     mark = svg("rect", { y: 4, height: 142, width: Math.max(bar, 2), visibility: "hidden", style: "fill:var(--ink);fill-opacity:.14" });
     root.append(mark);

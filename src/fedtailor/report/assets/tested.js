@@ -1,7 +1,7 @@
 // What models say of test rows: ROC curves and calibration, residuals, survival by predicted risk.
 
 /** An empty chart with both axes; gives scales to draw with. */
-function plane(width, height, [x0, x1], [y0, y1], { xName, yName, label, left = 46, bottom = 40, format = short }) {
+function plane(width, height, [x0, x1], [y0, y1], { xName, yName, label, left = 46, bottom = 40, format = short, xTicks = null }) {
   const frame = { left, right: width - 10, top: 10, bottom: height - bottom };
   const x = linear([x0, x1], [frame.left, frame.right]), y = linear([y0, y1], [frame.bottom, frame.top]);
   const root = svg("svg", { viewBox: `0 0 ${width} ${height}`, role: "img", "aria-label": `${label} The same as numbers below.` });
@@ -9,7 +9,7 @@ function plane(width, height, [x0, x1], [y0, y1], { xName, yName, label, left = 
     root.append(svg("line", { class: "grid", x1: frame.left, x2: frame.right, y1: y(v), y2: y(v) }),
       svg("text", { x: frame.left - 8, y: y(v) + 4, "text-anchor": "end" }, format(v)));
   }
-  for (const v of ticks(x0, x1, Math.max(2, Math.floor((frame.right - frame.left) / 70)))) {
+  for (const v of xTicks || ticks(x0, x1, Math.max(2, Math.floor((frame.right - frame.left) / 70)))) {
     root.append(svg("text", { x: x(v), y: frame.bottom + 16, "text-anchor": "middle" }, format(v)));
   }
   root.append(svg("line", { class: "axis", x1: frame.left, x2: frame.right, y1: frame.bottom, y2: frame.bottom }),
@@ -135,7 +135,7 @@ function startSurvival() {
   again.push(testedChart(box, (width) => {
     const { moments, groups } = found[method()];
     const below = 40 + 18 * groups.length + 8, end = Math.max(...Object.values(found).flatMap((one) => one.groups.map((g) => g.steps.at(-1)[0])), 1e-9);
-    const on = plane(width, 330 + below, [0, end], [0, 1], { xName: "time", yName: "share without the event", label: "Survival by predicted risk.", bottom: below, left: 84 });
+    const on = plane(width, 330 + below, [0, end], [0, 1], { xName: "time", yName: "share without the event", label: "Survival by predicted risk.", bottom: below, left: 84, xTicks: moments });
     groups.forEach(({ name, steps, at_risk: counts }, k) => {
       const ink = RISK_COLOURS[name];
       const points = steps.flatMap(([t, share], n) => (n ? [[t, steps[n - 1][1]], [t, share]] : [[t, share]]));
