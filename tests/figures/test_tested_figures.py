@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -123,10 +124,8 @@ def test_accuracy_is_another_name_of_score(folders: dict[str, Path], tmp_path: P
 
 
 def test_runs_of_two_metrics_do_not_go_together(tmp_path: Path) -> None:
-    import json
-
     folder = synthetic.make_tested(tmp_path / "c", "regression", {"local": 2.0, "fedavg": 0.5})
     path = folder / "runs" / "fedavg-seed0" / "result.json"
     path.write_text(json.dumps(json.loads(path.read_text()) | {"metric": "mae"}))
-    with pytest.raises(BadInput, match="is judged by mae, but .* by rmse"):
+    with pytest.raises(BadInput, match=r"is judged by mae, but .* by rmse"):
         draw("score", collect([folder]))

@@ -226,7 +226,7 @@ def give_outputs(folder: Path, task: str, *, off: float = 0.5) -> Path:
 def make_tested(
     folder: Path, task: str, off: dict[str, float], *, seeds: int = 1, **settings: Any
 ) -> Path:
-    """Writes the folder of a comparison of some task, with outputs; `off` says how far each errs."""
+    """Writes the folder of a comparison of some task; `off` says how far each method errs."""
     make_comparison(folder, list(off), seeds=seeds, **settings)
     for method, far in off.items():
         for seed in range(seeds):

@@ -64,7 +64,7 @@ def choose(page: Browser, choice: str, value: Any, event: str = "change") -> Non
 def order(page: Browser) -> list[str]:
     return list(
         page.evaluate(
-            "[...document.querySelectorAll('#method-table tbody th')].map(h=>h.innerText)"
+            "[...document.querySelectorAll('#method-table tbody th')].map(h=>h.dataset.value)"
         )
     )
 
@@ -81,7 +81,7 @@ def numbers(page: Browser) -> dict[str, Any]:
 
 
 def test_it_opens_with_every_chart(page: Browser) -> None:
-    for box in ("accuracy-chart", "loss-chart", "spread-chart", "bytes-chart", "gain-charts"):
+    for box in ("score-chart", "loss-chart", "spread-chart", "bytes-chart", "gain-charts"):
         assert page.evaluate(f"!!document.querySelector('#{box} svg')"), box
     assert page.evaluate("document.querySelectorAll('.heat canvas[role=img]').length") == 2
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
@@ -105,7 +105,7 @@ def test_the_table_is_sorted_by_click_and_by_key(page: Browser) -> None:
 
 
 def test_methods_are_hidden_and_shown(page: Browser) -> None:
-    lines = "document.querySelectorAll('#accuracy-chart .line').length"
+    lines = "document.querySelectorAll('#score-chart .line').length"
     before = page.evaluate(lines)
     click(page, ".legend button")
     assert page.evaluate(lines) == before - 1
@@ -115,27 +115,27 @@ def test_methods_are_hidden_and_shown(page: Browser) -> None:
 
 
 def test_a_chart_is_read_with_pointer_and_keys(page: Browser) -> None:
-    page.evaluate("document.querySelector('#accuracy-chart').scrollIntoView({behavior: 'instant'})")
+    page.evaluate("document.querySelector('#score-chart').scrollIntoView({behavior: 'instant'})")
     box = page.evaluate(
-        "(() => {const r = document.querySelector('#accuracy-chart svg').getBoundingClientRect();"
+        "(() => {const r = document.querySelector('#score-chart svg').getBoundingClientRect();"
         "return [r.left, r.top, r.width, r.height]})()"
     )
     page.point(box[0] + 60, box[1] + box[3] / 2)
-    assert text(page, "#accuracy-chart .readout strong") == "round 1"
-    page.evaluate("document.querySelector('#accuracy-chart svg').focus()")
+    assert text(page, "#score-chart .readout strong") == "round 1"
+    page.evaluate("document.querySelector('#score-chart svg').focus()")
     page.press("ArrowRight")
-    assert text(page, "#accuracy-chart .readout strong") == "round 2"
+    assert text(page, "#score-chart .readout strong") == "round 2"
     data = numbers(page)
     place = [r["label"] for r in data["methods"]].index("fedala")
     value = 100 * data["curves"][place]["mean"]["mid"][1]
-    assert f"fedala{value:.1f}" in text(page, "#accuracy-chart .readout")
+    assert f"fedala{value:.1f}" in text(page, "#score-chart .readout")
 
 
 def test_the_measure_and_the_stretch_can_be_chosen(page: Browser) -> None:
     choose(page, "#measure", "bottom5")
-    assert "worst-off" in text(page, "#accuracy-caption")
+    assert "worst-off" in text(page, "#score-caption")
     choose(page, "#window", "0.5")
-    assert page.evaluate("document.querySelectorAll('#accuracy-chart .line').length") == 6
+    assert page.evaluate("document.querySelectorAll('#score-chart .line').length") == 6
 
 
 def test_a_client_is_chosen_found_and_escaped(page: Browser) -> None:
@@ -241,4 +241,56 @@ def test_a_thousand_clients_open_quickly(browser: Browser, tmp_path: Path) -> No
     took = browser.evaluate("performance.getEntriesByType('navigation')[0].domComplete")
     assert took < 2000 * 3, "milliseconds, on a machine that may be busy"
     assert browser.evaluate("document.querySelectorAll('*').length") < 6000
+    assert browser.complaints == []
+
+
+OFF = {"local": 2.0, "fedavg": 0.5, "ditto": 2.0}
+DRAWN = {
+    "classification": ("roc-chart", "calibration-chart"),
+    "regression": ("residuals-chart", "errors-chart"),
+    "survival": ("survival-chart",),
+}
+
+
+@pytest.mark.parametrize("task", DRAWN)
+def test_every_task_has_its_page(task: str, browser: Browser, tmp_path: Path) -> None:
+    folder = synthetic.make_tested(tmp_path / "c", task, OFF, clients=6)
+    browser.complaints.clear()
+    browser.open(write_report([folder]))
+    for box in (*DRAWN[task], "forest-chart", "score-chart", "spread-chart", "bytes-chart"):
+        assert browser.evaluate(f"!!document.querySelector('#{box} svg')"), box
+    assert browser.evaluate("!!document.querySelector('.matrix')") is False
+    assert browser.complaints == []
+    data = numbers(browser)
+    browser.evaluate("document.querySelector('#forest-chart svg').focus()")
+    browser.press("ArrowDown")
+    gains = [one["gain"] for one in data["client_decisions"]]
+    best = data["clients"][gains.index(max(gains))]
+    assert text(browser, "#forest-chart .hint").startswith(f"{best}: +")
+    browser.press("Enter")
+    assert text(browser, "#client-view h3") == best
+    for choice in ("#residuals-method", "#survival-method"):
+        if browser.evaluate(f"!!document.querySelector('{choice}')"):
+            choose(browser, choice, 0)
+    assert browser.complaints == []
+
+
+def test_all_metrics_of_a_client_with_reasons(browser: Browser, tmp_path: Path) -> None:
+    folder = synthetic.make_tested(tmp_path / "c", "classification", OFF, clients=6)
+    path = folder / "runs" / "fedavg-seed0" / "result.json"
+    result = json.loads(path.read_text())
+    result["metrics"]["macro-f1"]["per_client"]["client-0000"] = None
+    result["metrics"]["macro-f1"]["undefined"]["client-0000"] = "a <reason>"
+    path.write_text(json.dumps(result))
+    browser.complaints.clear()
+    browser.open(write_report([folder]))
+    heads = browser.evaluate(
+        "[...document.querySelectorAll('.metrics thead th')].map(h => h.textContent)"
+    )
+    assert sorted(heads) == ["alone", "ditto", "fedavg", "metric"]
+    rows = browser.evaluate("document.querySelectorAll('.metrics tbody tr').length")
+    assert rows == len(result["metrics"])
+    assert browser.evaluate(
+        "[...document.querySelectorAll('.metrics td[title]')].map(c => [c.textContent, c.title])"
+    ) == [["–", "a <reason>"]]
     assert browser.complaints == []

@@ -304,3 +304,76 @@ def test_a_run_writes_its_report(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     result = json.loads(Path("here/result.json").read_text())
     assert numbers["methods"][0]["score"]["mean"]["mean"] == result["accuracy"]["mean"]
     assert numbers["methods"][0]["per_client"] == list(result["per_client"].values())
+
+
+OFF = {"local": 2.0, "fedavg": 0.3}
+
+
+@pytest.mark.parametrize(
+    ("task", "sections", "others"),
+    [
+        ("classification", {"forest", "roc"}, {"residuals", "survival"}),
+        ("regression", {"forest", "residuals"}, {"roc", "survival"}),
+        ("survival", {"forest", "survival"}, {"roc", "residuals"}),
+    ],
+)
+def test_a_page_has_the_parts_of_its_task(
+    task: str, sections: set[str], others: set[str], tmp_path: Path
+) -> None:
+    folder = synthetic.make_tested(tmp_path / "c", task, OFF, clients=6)
+    found = parse(write_report([folder]).read_text())
+    assert sections <= set(found.ids)
+    assert not others & set(found.ids)
+    numbers = json.loads(found.scripts[1])
+    assert numbers["task"] == task
+    assert numbers["decision"]["method"] == "fedavg"
+    assert [d["gain"] is not None for d in numbers["client_decisions"]] == [True] * 6
+
+
+def test_the_answer_is_the_headline(tmp_path: Path) -> None:
+    folder = synthetic.make_tested(tmp_path / "c", "regression", OFF, clients=6)
+    page = write_report([folder]).read_text()
+    numbers = json.loads(parse(page).scripts[1])
+    decision = numbers["decision"]
+    assert decision["answer"] == "helps"
+    low, high = decision["interval"]
+    assert '<p class="answer helps">Federation helps<' in page
+    digits = numbers["metric"]["digits"]
+    told = f"+{decision['gain']:.{digits}f} RMSE against training alone (+ is better), "
+    assert f"{told}95 % interval {low:.{digits}f} to {high:.{digits}f};" in page
+
+
+def test_less_is_better_ranks_the_least_first(tmp_path: Path) -> None:
+    folder = synthetic.make_tested(tmp_path / "c", "regression", OFF, clients=6)
+    page = write_report([folder]).read_text()
+    rows = re.findall(r'<th scope="row" data-value="([^"]*)"', page)
+    assert rows == ["fedavg", "local"]
+    assert 'aria-sort="ascending"><button type="button" data-contest="1" data-low="1">Mean' in page
+    assert "yardstick: training alone" in page
+    assert "best on validation rows" in page
+
+
+def test_yardsticks_are_told_apart_from_methods(tmp_path: Path) -> None:
+    """The linear model alone is a run of local too, but not what gains are measured against."""
+    off = {"local": 2.0, "linear": 3.0, "centralised": 0.4, "fedavg": 0.3}
+    folder = synthetic.make_tested(tmp_path / "c", "regression", off, clients=6)
+    path = folder / "runs" / "linear-seed0" / "result.json"
+    kept = json.loads(path.read_text()) | {"method": "local", "model": "linear"}
+    path.write_text(json.dumps(kept))
+    constant = {"rmse": {"mean": 12.3, "per_client": {}, "undefined": {}, "clients": 6}}
+    (folder / "summary.json").write_text(json.dumps({"constant": constant}))
+    page = write_report([folder]).read_text()
+    numbers = json.loads(parse(page).scripts[1])
+    assert [row["label"] for row in numbers["methods"]] == [
+        "local", "linear", "centralised", "fedavg"
+    ]  # fmt: skip
+    assert numbers["yardstick"] == 0
+    rows = re.findall(r'<th scope="row" data-value="([^"]*)"', page)
+    assert rows[:2] == ["fedavg", "centralised"] and "constant" in rows
+    for told in ("all rows in one place", "a linear model alone", "one fixed answer"):
+        assert f"yardstick: {told}" in page
+
+
+def test_data_given_in_python_have_a_readable_name(tmp_path: Path) -> None:
+    folder = synthetic.make_run(tmp_path / "run", "fedavg", data="object:objects")
+    assert "<h1>data from Python, 8 clients</h1>" in write_report([folder]).read_text()

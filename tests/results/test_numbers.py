@@ -332,3 +332,59 @@ def test_real_runs_on_one_partition_stay_together(tmp_path: Path) -> None:
 def test_the_hardware_is_named_where_it_is_known() -> None:
     assert played_on({"device": "cuda:0", "hardware": "NVIDIA H200"}) == "cuda:0 (NVIDIA H200)"
     assert played_on({"device": "cuda:0"}) == "cuda:0"
+
+
+OFF = {"local": 2.0, "fedavg": 0.3}
+
+
+def test_curves_of_an_error_are_not_cut_off_at_one(tmp_path: Path) -> None:
+    folder = synthetic.make_tested(tmp_path / "c", "regression", OFF, clients=4)
+    data = page_data(collect([folder]))
+    for row, curve in zip(data["methods"], data["client_curves"], strict=True):
+        assert max(row["per_client"]) > 1
+        np.testing.assert_allclose(unpack(curve["values"])[:, -1], row["per_client"], rtol=1e-3)
+
+
+def test_less_error_is_a_gain(tmp_path: Path) -> None:
+    folder = synthetic.make_tested(tmp_path / "c", "regression", OFF, clients=4)
+    alone, fedavg = page_data(collect([folder]))["methods"]
+    gains = np.array(alone["per_client"]) - np.array(fedavg["per_client"])
+    np.testing.assert_allclose(fedavg["gain"], gains, atol=1e-5)
+    assert fedavg["better_off"] == 4
+
+
+def test_a_client_is_averaged_over_the_seeds_that_have_it(tmp_path: Path) -> None:
+    folder = synthetic.make_tested(tmp_path / "c", "classification", OFF, clients=2, seeds=2)
+    path = folder / "runs" / "fedavg-seed1" / "result.json"
+    kept = json.loads(path.read_text())
+    for found in (kept, kept["metrics"]["roc-auc"]):
+        found["per_client"]["client-0000"] = None
+    kept["metrics"]["roc-auc"]["undefined"]["client-0000"] = "only one class"
+    path.write_text(json.dumps(kept))
+    data = page_data(collect([folder]))
+    first = json.loads((folder / "runs" / "fedavg-seed0" / "result.json").read_text())
+    wanted = first["per_client"]["client-0000"]
+    assert data["methods"][1]["per_client"][0] == pytest.approx(wanted, abs=1e-6)
+    every = data["all_metrics"]
+    assert every["values"][1]["roc-auc"][0] == pytest.approx(wanted, rel=1e-4)
+    assert every["undefined"] == {}, "one seed has a value"
+
+
+def test_every_metric_of_every_client_is_on_the_page(tmp_path: Path) -> None:
+    folder = synthetic.make_tested(tmp_path / "c", "classification", OFF, clients=2)
+    every = page_data(collect([folder]))["all_metrics"]
+    told = result(folder, "fedavg", 0)["metrics"]
+    assert [m["name"] for m in every["names"]] == list(told)
+    for name, table in told.items():
+        np.testing.assert_allclose(
+            every["values"][1][name], list(table["per_client"].values()), rtol=1e-4
+        )
+
+
+def test_some_runs_of_a_comparison_keep_its_margin(tmp_path: Path) -> None:
+    folder = synthetic.make_tested(tmp_path / "c", "regression", OFF | {"ditto": 1.0}, clients=4)
+    (folder / "summary.json").write_text(json.dumps({"decision": {"margin": 0.77}}))
+    places = [folder / "runs" / f"{name}-seed0" for name in ("local", "ditto")]
+    data = page_data(collect(places))
+    assert data["decision"]["margin"] == 0.77
+    assert data["decision"]["method"] == "ditto"

@@ -101,9 +101,7 @@ def residuals_figure(collection: CollectedRuns, options: FigureOptions) -> Any:
         above, below = panels[0][place], panels[1][place]
         colour = look(place)["color"]
         kept = evenly(len(rows.labels), DOTS)
-        above.scatter(
-            rows.labels[kept], rows.outputs[kept, 0], s=4, color=colour, alpha=0.45, lw=0
-        )
+        above.scatter(rows.labels[kept], rows.outputs[kept, 0], s=4, color=colour, alpha=0.45, lw=0)
         above.plot([low, high], [low, high], color="0.5", lw=0.7)
         above.set_title(contender.label, pad=2)
         above.set_xlabel("true")

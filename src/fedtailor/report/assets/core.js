@@ -75,8 +75,8 @@ function ticks(low, high, count) {
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].map((k) => k * power).find((s) => span / s <= count + 0.5) || rough;
   const found = [];
-  for (let v = Math.ceil(low / step - 1e-9) * step; v <= high + step * 1e-9; v += step) {
-    found.push(+v.toPrecision(12));
+  for (let k = Math.ceil(low / step - 1e-9); k * step <= high + step * 1e-9; k++) {
+    found.push(+(k * step).toPrecision(12)); // counted, not added up: 0 is 0
   }
   return found;
 }

@@ -71,7 +71,7 @@ function startForest() {
     };
     all.forEach((d, k) => draw(d, k - 1));
     for (const [answer, d] of lines) root.append(svg("path", { d, style: `stroke:${ANSWERS[answer].colour};stroke-width:${named ? 1.6 : 0.7};fill:none` }));
-    for (const [answer, d] of marks) root.append(svg("path", { class: "marks", d, style: markStyle(ANSWERS[answer]) + (named ? "" : ";stroke-width:.5") }));
+    for (const [answer, d] of marks) root.append(svg("path", { class: "marks", d, style: named ? markStyle(ANSWERS[answer]) : `fill:${ANSWERS[answer].filled ? ANSWERS[answer].colour : "var(--ink)"}` }));
     const words = (k, name, d, strong) => {
       root.append(svg("text", { class: "name", x: left - 12, y: at(k) + 4, "text-anchor": "end", style: strong ? "font-weight:650" : null }, svg("title", {}, name), shorten(name, letters)));
       if (wide) root.append(svg("text", { x: width, y: at(k) + 4, "text-anchor": "end", style: strong ? "font-weight:650;fill:var(--ink)" : null }, `${signed(d.gain)}  (${inRange(d)})`));

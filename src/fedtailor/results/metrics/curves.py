@@ -102,4 +102,4 @@ def risk_thirds(risk: np.ndarray) -> np.ndarray:
       [1, 0, 2, 0, 2, 1]
     """
     place = rankdata(risk) - 0.5
-    return np.minimum(3 * place / max(len(risk), 1), 2).astype(np.int64)
+    return np.asarray(np.minimum(3 * place / max(len(risk), 1), 2), dtype=np.int64)
