@@ -350,7 +350,7 @@ def test_less_is_better_ranks_the_least_first(tmp_path: Path) -> None:
     assert rows == ["fedavg", "local"]
     assert 'aria-sort="ascending"><button type="button" data-contest="1" data-low="1">Mean' in page
     assert "yardstick: training alone" in page
-    assert "best on validation rows" in page
+    assert "the verdict is about it" in page
 
 
 def test_yardsticks_are_told_apart_from_methods(tmp_path: Path) -> None:

@@ -32,11 +32,12 @@ function startTable() {
       body.append(...rows);
       byId("sort-told").textContent = `Sorted by ${button.textContent}, ${way}.`;
     });
-    if (column === 0 || body.rows.length < 2) return;
-    const known = [...body.rows].map((row) => value(row, column)).filter((v) => v !== null);
+    const trained = [...body.rows].filter((row) => row.dataset.method); // a fixed answer wins nothing
+    if (column === 0 || trained.length < 2) return;
+    const known = trained.map((row) => value(row, column)).filter((v) => v !== null);
     const best = Math[button.dataset.low ? "min" : "max"](...known);
-    const winners = [...body.rows].filter((row) => value(row, column) === best);
-    const telling = button.dataset.contest && winners.length <= body.rows.length / 2;
+    const winners = trained.filter((row) => value(row, column) === best);
+    const telling = button.dataset.contest && winners.length <= trained.length / 2;
     if (telling) winners.forEach((row) => row.cells[column].classList.add("best"));
   });
   table.querySelectorAll(".swatch").forEach((mark) => {
