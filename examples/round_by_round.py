@@ -7,7 +7,7 @@ import fedtailor
 
 for report in fedtailor.simulate("fedala", model="mlp", clients=5, rounds=3):
     norm = sum(leaf.square().sum() for leaf in report.server["params"].values()).sqrt()
-    print(f"round {report.round}: accuracy {report.accuracy:.3f}, server's norm {norm:.2f}")
+    print(f"round {report.round}: accuracy {report.score:.3f}, server's norm {norm:.2f}")
 
 state = report.state("client-0")  # what this client keeps to itself
 print(sorted(state))

@@ -286,7 +286,7 @@ def test_rounds_one_at_a_time_are_the_run() -> None:
         seen.append(report.round)
         assert set(report.cohort) == set(whole["per_client"])
     assert seen == [1, 2]
-    assert report.accuracy == pytest.approx(whole["accuracy"]["mean"], abs=1e-6)
+    assert report.score == pytest.approx(whole["accuracy"]["mean"], abs=1e-6)
     kept = report.model("client-1").state_dict()
     again = whole.model("client-1").state_dict()
     assert all(torch.equal(kept[k], again[k]) for k in again)

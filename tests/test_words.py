@@ -17,6 +17,7 @@ SAME_MEANING = {
     "compare": COMMAND,
     "from_arrays": "named arrays as a tree again: from Ray's workers, from messages",
     "main": "where a process starts",
+    "metrics": COMMAND,
     "predict": COMMAND,
     "report": COMMAND,
     "reproduce": COMMAND,

@@ -1,4 +1,6 @@
-"""What people call: run, compare, resume, predict, report, simulate. Plays, then writes pages.
+"""What people call: run, compare, resume, predict, metrics, report, simulate.
+
+Plays, then writes pages.
 
 Everything that a run needs is a name or an object: a method by its name, as a factory or as a
 `Method`; data by name, by path, or as rows in memory; a network by name, as an `nn.Module` or as
@@ -26,21 +28,24 @@ from fedtailor.results.folder import (
     open_folder,
     read_history,
 )
+from fedtailor.results.kept_metrics import OwnMetric, kept_metrics
 from fedtailor.results.lock import lock_folder
 from fedtailor.results.objects import SETTINGS, Objects, separate
 from fedtailor.runs.comparison.plan import ComparisonPlan
 from fedtailor.runs.comparison.play import Announce, open_comparison, play_comparison
 from fedtailor.runs.predict import Prediction, predict
 from fedtailor.runs.resume import resume_run
-from fedtailor.runs.returned import ComparisonResult, RunResult, SimulatedRound
+from fedtailor.runs.returned import ComparisonResult, MetricsResult, RunResult, SimulatedRound
 from fedtailor.runs.run import Runner, Watcher
 
 __all__ = [
     "ComparisonResult",
+    "MetricsResult",
     "Prediction",
     "RunResult",
     "SimulatedRound",
     "compare",
+    "metrics",
     "predict",
     "report",
     "resume",
@@ -281,6 +286,42 @@ def _rounds(runner: Runner) -> Iterator[SimulatedRound]:
             yield SimulatedRound(line["round"], cohort, line, runner)
     finally:
         runner.simulation.close()
+
+
+def metrics(
+    folder: str | Path,
+    names: Sequence[str] = (),
+    *,
+    best: bool = False,
+    part: str = "test",
+    own: Mapping[str, OwnMetric] | None = None,
+) -> MetricsResult:
+    """Every metric of every client and over clients, of finished runs: nothing is run again.
+
+    Args:
+      folder: of a run or a comparison; over repeats and seeds, means are given.
+      names: of metrics (see `fedtailor metrics --help`); all that the task has if none is named.
+      best: of the models of the best round (by validation rows); else of the final ones.
+      part: `test` or `val` rows.
+      own: metrics of your own by name, beside these: functions (outputs, labels) -> number of one
+        client's rows. Outputs are [rows, K]: logits, or one number in the label's unit, or a log
+        risk. What a function raises is the reason why that client has no value.
+
+    Raises:
+      BadInput: the folder holds no finished run, it is of a version that kept no outputs (before
+        0.3), or a metric does not fit the task.
+
+    Example:
+      >>> from tempfile import TemporaryDirectory
+      >>> with TemporaryDirectory() as folder:
+      ...     done = run("local", model="mlp", clients=3, rounds=1, out=folder)
+      ...     found = metrics(folder, ["accuracy", "log-loss"])
+      >>> of_local = found["methods"]["local"]["metrics"]
+      >>> list(of_local), round(of_local["accuracy"]["mean"] - done["accuracy"]["mean"], 5)
+      (['accuracy', 'log-loss'], 0.0)
+    """
+    several = [names] if isinstance(names, str) else names
+    return MetricsResult(kept_metrics(Path(folder), several, best=best, part=part, own=own))
 
 
 def report(folders: str | Path | Sequence[str | Path], out: str | Path | None = None) -> Path:

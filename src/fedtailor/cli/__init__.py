@@ -16,6 +16,7 @@ from fedtailor.cli import (
     reporting,
     reproducing,
     running,
+    using,
     watching,
 )
 from fedtailor.core.errors import BadInput
@@ -37,6 +38,7 @@ app = typer.Typer(
 )
 running.add_to(app)
 inspecting.add_to(app)
+using.add_to(app)
 federation.add_to(app)
 reporting.add_to(app)
 figuring.add_to(app)

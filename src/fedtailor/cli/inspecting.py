@@ -1,22 +1,17 @@
-"""Commands that look at something: list, show, partition, check, predict."""
+"""Commands that look at something: list, show, partition, check."""
 
 from __future__ import annotations
 
 import json as as_text
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from fedtailor.cli.settings import with_settings
-from fedtailor.core.errors import BadInput
+from fedtailor.cli.showing import print_json
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, nothing else there.")]
-
-
-def _print_json(value: Any) -> None:
-    sys.stdout.write(as_text.dumps(value, indent=1) + "\n")
 
 
 def list_methods(json: Json = False) -> None:
@@ -31,7 +26,7 @@ def list_methods(json: Json = False) -> None:
 
     kinds = {kind: {m: page(f) for m, f in methods.items()} for kind, methods in KINDS.items()}
     if json:
-        _print_json(
+        print_json(
             [
                 {
                     "name": name,
@@ -64,7 +59,7 @@ def show(
     ] = False,
     json: Json = False,
 ) -> None:
-    """Explain a method: paper, maths, hyper-parameters, what is kept where, bytes per round.
+    """Explain a method: paper, maths, hyper-parameters, what it learns, bytes per round.
 
     Example: fedtailor show fedala --wire
     """
@@ -72,17 +67,19 @@ def show(
         _show_wire(method, json)
         return
     from rich import box
+    from rich.markup import escape
     from rich.table import Table
 
     from fedtailor.cli.showing import out
+    from fedtailor.methods.check import tasks_of
     from fedtailor.methods.describe import page
     from fedtailor.methods.find import find
     from fedtailor.methods.footprint import footprint
 
     factory = find(method)
-    found, sizes = page(factory), footprint(factory)
+    found, sizes, tasks = page(factory), footprint(factory), tasks_of(factory)
     if json:
-        _print_json(
+        print_json(
             {
                 "name": method,
                 "title": found.title,
@@ -93,6 +90,7 @@ def show(
                     {"name": o.name, "default": o.default, "values": o.values, "meaning": o.meaning}
                     for o in found.options
                 ],
+                "tasks": {task: {"learns": not why, "reason": why} for task, why in tasks.items()},
                 "footprint": sizes._asdict(),
             }
         )
@@ -101,6 +99,10 @@ def show(
     out.print(found.text, markup=False)
     out.print(f"\n[bold]Paper[/]: {found.reference}")
     out.print(f"[bold]Deviations[/]: {found.deviations or 'none'}")
+    out.print(f"[bold]Learns[/]: {', '.join(task for task, why in tasks.items() if not why)}")
+    for task, why in tasks.items():
+        if why:
+            out.print(f"[bold]Not[/] {task}: {escape(why)}")
     if found.options:
         table = Table("option", "default", "takes", "meaning", box=box.SIMPLE_HEAD)
         for o in found.options:
@@ -119,7 +121,7 @@ def _show_wire(method: str, json: bool) -> None:
 
     found = what_leaves(method)
     if json:
-        _print_json(
+        print_json(
             {
                 "name": method,
                 "arrays": [a._asdict() for a in found.arrays],
@@ -171,7 +173,7 @@ def partition(
         for kind in ("png", "svg"):
             draw_partition(made, source.strata, source.strata_names, out / f"partition.{kind}")
     if json:
-        _print_json(numbers)
+        print_json(numbers)
         return
     console.print(_partition_table(made.names, numbers, source.strata_names))
     spread = numbers["samples"]
@@ -224,7 +226,7 @@ def check(
     with err.status(f"checking {method}..."):
         findings = check_method(factory)
     if json:
-        _print_json([f._asdict() for f in findings])
+        print_json([f._asdict() for f in findings])
     else:
         for f in findings:
             mark = "[green]holds[/]" if f.passed else "[red]BROKEN[/]"
@@ -240,44 +242,8 @@ def check(
     raise typer.Exit(0 if all(f.passed for f in findings) else 1)
 
 
-def predict(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A finished run's folder.")],
-    files: Annotated[
-        list[Path] | None,
-        typer.Argument(metavar="FILES...", help="Images, or tables (csv, npz, parquet), or text."),
-    ] = None,
-    client: Annotated[
-        str | None, typer.Option("--client", metavar="ID", help="Whose model to use.")
-    ] = None,
-    json: Json = False,
-) -> None:
-    """Use a client's personal model on new examples.
-
-    Example: fedtailor predict runs/demo/runs/fedala-seed0 --client client-03 scan.png
-    """
-    if not files:
-        raise BadInput("no files: name at least one to predict for")
-    if client is None:
-        raise BadInput("no client: say whose model to use with --client")
-    from rich import box
-    from rich.markup import escape
-    from rich.table import Table
-
-    from fedtailor.api import predict as predict_files
-    from fedtailor.cli.showing import out, per_cent
-
-    found = predict_files(folder, client, files)
-    if json:
-        _print_json([p._asdict() for p in found])
-        return
-    table = Table("example", "class", "probability %", box=box.SIMPLE_HEAD)
-    for p in found:
-        table.add_row(escape(p.example), escape(p.label), per_cent(p.probability))
-    out.print(table)
-
-
 def add_to(app: typer.Typer) -> None:
     """Registers the commands."""
     app.command("list")(list_methods)
-    for command in (show, partition, check, predict):
+    for command in (show, partition, check):
         app.command()(command)

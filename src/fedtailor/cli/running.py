@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -104,7 +103,7 @@ class _Shown(ExitStack):
 
     def round_of(self, name: str, folder: Path | None = None, runs_after: int = 0) -> Told:
         """What is to be called with each round of a run."""
-        live = self._live.watch(name, runs_after)
+        live = self._live.watch(name, folder or self._folder, runs_after)
         if self._tracking is None:
             return live
         note = self._tracking.run(folder or self._folder)
@@ -141,12 +140,15 @@ class _Shown(ExitStack):
 
 
 def _show_result(result: dict[str, Any], folder: Path, as_json: bool) -> None:
-    from fedtailor.cli.showing import in_bytes, out, result_table
+    from fedtailor.cli.showing import in_bytes, out, print_json, result_table, undefined_lines
 
     if as_json:
-        sys.stdout.write(json.dumps(result, indent=1) + "\n")
+        print_json(result)
         return
     out.print(result_table(result))
+    metric = result["metric"]
+    for line in undefined_lines({metric: result["metrics"].get(metric, {}).get("undefined", {})}):
+        out.print(line, markup=False)
     sent = result["bytes"]
     work = f"{result['clients']} clients, {result['rounds']} rounds"
     size = f"{result['parameters']:,} parameters"
@@ -155,24 +157,27 @@ def _show_result(result: dict[str, Any], folder: Path, as_json: bool) -> None:
     out.print(f"{work}, {size}; {traffic}; {result['seconds']:.1f} s on {where}")
     out.print(
         f"Results: {folder}/report.html  (models: {folder}/models, per client: "
-        f"{folder}/clients.csv)",
+        f"{folder}/clients.csv; every metric: fedtailor metrics {folder})",
         markup=False,
+        soft_wrap=True,
     )
 
 
 def _show_summary(summary: dict[str, Any], folder: Path, as_json: bool) -> None:
-    from fedtailor.cli.showing import comparison_table, out
+    from fedtailor.cli.showing import comparison_table, out, print_json
 
     if as_json:
-        sys.stdout.write(json.dumps(summary, indent=1) + "\n")
+        print_json(summary)
         return
     out.print(comparison_table(summary))
     for line in summary["verdict"]:
         out.print(f"• {line}", markup=False)
+    pictures = sorted(picture.name for picture in folder.glob("*.png"))
     out.print(
-        f"\nResults: {folder}/report.html  (and summary.json, score.png, gain_per_client.png, "
-        "clients.png)",
+        f"\nResults: {folder}/report.html  (and {', '.join(['summary.json', *pictures])}; every "
+        f"metric: fedtailor metrics {folder})",
         markup=False,
+        soft_wrap=True,
     )
 
 

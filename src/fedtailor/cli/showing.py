@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import math
 import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.console import Console
@@ -16,12 +19,24 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from fedtailor.cli.time_left import TimeLeft
+from fedtailor.results.folder import YARDSTICKS, read_metric
+
+if TYPE_CHECKING:
+    from fedtailor.results.metrics.named import Metric
 
 # a pipe has no width of its own: lines there are not broken at 80 columns
 out = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
 err = Console(stderr=True, highlight=False)
 
+SHOWN = ("mean", "std", "bottom5", "top5")  # of a metric, in a comparison
+SHOWN_NAMES, SHOWN_REASONS = 6, 12  # clients in a line, lines
+
 SIZES = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
+
+
+def print_json(value: Any) -> None:
+    """The result, and nothing else, on stdout."""
+    sys.stdout.write(json.dumps(value, indent=1) + "\n")
 
 
 def in_bytes(count: float) -> str:
@@ -33,8 +48,34 @@ def in_bytes(count: float) -> str:
 
 
 def per_cent(value: float | None) -> str:
-    """An accuracy for people."""
+    """A share for people."""
     return "–" if value is None else f"{100 * value:.2f}"
+
+
+def metric_title(metric: Metric) -> str:
+    """What stands above a column of a metric's values."""
+    return f"{metric.title} %" if metric.percent else metric.title
+
+
+def metric_value(metric: Metric | None, value: float | None) -> str:
+    """A metric's value in such a column; "–" where there is none."""
+    if value is None or (metric is not None and metric.percent):
+        return per_cent(value)
+    from fedtailor.results.verdict import short_number  # late: it needs torch
+
+    return short_number(value)
+
+
+def score_note(name: str, value: float | None) -> str:
+    """A metric with its value, in a line."""
+    metric = _metric(name)
+    return f"{name} {metric_value(metric, value)}{' %' * metric.percent}"
+
+
+def _metric(name: str) -> Metric:
+    from fedtailor.results.metrics.named import METRICS  # late: it needs torch
+
+    return METRICS[name]
 
 
 class _Aloud(logging.Handler):
@@ -84,18 +125,23 @@ class Live:
         if err.is_terminal:
             self._bar.stop()
 
-    def watch(self, name: str, runs_after: int = 0) -> Callable[[dict[str, Any], int], None]:
+    def watch(
+        self, name: str, folder: Path, runs_after: int = 0
+    ) -> Callable[[dict[str, Any], int], None]:
         """What is to be called with each line of a run's history.
 
         Args:
           name: of the run, as shown.
+          folder: of the run, which says in its first round what metric it goes by.
           runs_after: how many more of as many rounds are to be played when it is finished.
         """
         task: Any = None
 
         def tell(line: dict[str, Any], rounds: int) -> None:
             nonlocal task
-            note = f"accuracy {per_cent(line['pre'].get('mean'))} %" if "pre" in line else ""
+            note = ""
+            if "pre" in line:
+                note = score_note(read_metric(folder), line["pre"].get("mean"))
             if "epsilon" in line:
                 from fedtailor.core.steps.privacy import epsilon_in_words  # late: it needs torch
 
@@ -120,10 +166,12 @@ class Live:
 
 
 def result_table(result: dict[str, Any]) -> Table:
-    """One run's accuracy at its evaluation points."""
+    """One run's metric at its evaluation points."""
+    metric = _metric(result["metric"])
     table = Table(box=box.SIMPLE_HEAD, title=escape(f"{result['method']} on {result['data']}"))
-    for column in ("accuracy %", "mean", "weighted", "std", "bottom 5 %", "top 5 %", "worst"):
-        table.add_column(column, justify="left" if column == "accuracy %" else "right")
+    table.add_column(metric_title(metric))
+    for column in ("mean", "all rows", "std", "bottom 5 %", "top 5 %", "worst"):
+        table.add_column(column, justify="right")
     keys = ("mean", "weighted", "std", "bottom5", "top5", "worst")
     tune = result["points"]["final"].get("finetune_epochs")
     rows = [
@@ -134,42 +182,76 @@ def result_table(result: dict[str, Any]) -> Table:
     if result["best"]:
         rows.append((f"best round {result['best_round']} (by validation)", result["best"]))
     for name, row in rows:
-        table.add_row(name, *(per_cent(row.get(k)) for k in keys))
+        table.add_row(name, *(metric_value(metric, row.get(k)) for k in keys))
     return table
 
 
+def undefined_lines(undefined: dict[str, dict[str, str]]) -> list[str]:
+    """Why some clients have no value: a line for each reason.
+
+    Args:
+      undefined: of each metric, the reason by client.
+
+    Example:
+      >>> why = "no event among its 3 test rows"
+      >>> undefined_lines({"concordance": {"north": why, "south": why}})
+      ['– concordance of north, south: no event among its 3 test rows']
+    """
+    names: dict[tuple[str, str], list[str]] = {}  # metrics by reason and client
+    for metric, reasons in undefined.items():
+        for client, reason in reasons.items():
+            names.setdefault((reason, client), []).append(metric)
+    clients: dict[tuple[str, str], list[str]] = {}  # clients by reason and metrics
+    for (reason, client), metrics in names.items():
+        clients.setdefault((reason, ", ".join(metrics)), []).append(client)
+    found = []
+    for (reason, metrics), who in clients.items():
+        more = f" and {len(who) - SHOWN_NAMES} more" if len(who) > SHOWN_NAMES else ""
+        found.append(f"– {metrics} of {', '.join(who[:SHOWN_NAMES])}{more}: {reason}")
+    more = [f"– and {len(found) - SHOWN_REASONS} reasons more: see --json"]
+    return found if len(found) <= SHOWN_REASONS else found[:SHOWN_REASONS] + more
+
+
 def comparison_table(summary: dict[str, Any]) -> Table:
-    """All methods of a comparison, best mean first."""
+    """All methods of a comparison, best mean first, with the yardsticks among them."""
+    metric = _metric(summary["metric"])
     several = len(summary["seeds"]) > 1
-    over = f"mean ± std over {len(summary['seeds'])} seeds, " if several else ""
-    caption = f"accuracy in %, {over}last round; std is over clients"
+    over = f"mean ± std over {len(summary['seeds'])} runs, " if several else ""
+    direction = "" if metric.higher_is_better else ", less is better"
+    caption = (
+        f"{metric_title(metric)} over clients{direction}; {over}last round; std is over clients; "
+        "above alone: clients above training alone, by chance or not; *: a yardstick"
+    )
     table = Table(box=box.SIMPLE_HEAD, caption=caption)
     table.add_column("method")
-    for column in (
-        "mean",
-        "std",
-        "bottom 5 %",
-        "top 5 %",
-        "better off",
-        "up",
-        "down",
-        "s",
-    ):
+    for column in ("mean", "std", "bottom 5 %", "top 5 %", "above alone", "up", "down", "s"):
         table.add_column(column, justify="right")
-    rows = sorted(summary["table"].items(), key=lambda kv: -kv[1]["score"]["mean"]["mean"])
-    for method, row in rows:
-        shown = []
-        for key in ("mean", "std", "bottom5", "top5"):
-            cell = row["score"][key]
-            text = per_cent(cell["mean"])
-            shown.append(f"{text} ± {per_cent(cell['std'])}" if several and key != "std" else text)
+    for method, row in sorted(
+        summary["table"].items(), key=lambda kv: _rank(kv[1], metric.higher_is_better)
+    ):
         better = "–" if method == "local" else f"{row['better_off']} / {len(row['gain'])}"
         table.add_row(
-            escape(method),
-            *shown,
+            escape(f"{method} *" if method in YARDSTICKS else method),
+            *(_cell(metric, row["score"].get(k, {}), several and k != "std") for k in SHOWN),
             better,
             in_bytes(row["bytes"]["up"]),
             in_bytes(row["bytes"]["down"]),
             f"{row['seconds']:.1f}",
         )
+    constant = summary.get("constant", {}).get(metric.name)
+    if constant is not None:
+        cells = (metric_value(metric, constant.get(k)) for k in SHOWN)
+        table.add_row("always the same answer *", *cells, *"–" * 4)
     return table
+
+
+def _rank(row: dict[str, Any], higher_is_better: bool) -> float:
+    mean = row["score"].get("mean", {}).get("mean")
+    if mean is None:  # no client has a value
+        return math.inf
+    return -mean if higher_is_better else mean
+
+
+def _cell(metric: Metric, found: dict[str, float], spread: bool) -> str:
+    text = metric_value(metric, found.get("mean"))
+    return f"{text} ± {metric_value(metric, found['std'])}" if spread and found else text

@@ -276,6 +276,11 @@ def read_note(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def read_metric(folder: Path) -> str:
+    """The metric that a run goes by, which it says before its first round."""
+    return str(read_note(folder / BEGUN).get("metric", "accuracy"))  # before 0.3: always
+
+
 def read_result(folder: Path) -> dict[str, Any]:
     """What a finished run found.
 

@@ -77,9 +77,23 @@ def wording_of(metric: Metric, label: str = "") -> Wording:
     return Wording(named, "", 1.0, 3)
 
 
+def short_number(value: float) -> str:
+    """A number for people, with about four digits.
+
+    Example:
+      >>> [short_number(v) for v in (0.8124, -23.456, 18230.7, 0.000123)]
+      ['0.812', '-23.46', '18,231', '0.000123']
+    """
+    size = abs(value)
+    if 0 < size < 0.01:
+        return f"{value:.3g}"
+    digits = 3 if size < 10 else 2 if size < 100 else 1 if size < 1000 else 0
+    return f"{value:,.{digits}f}"
+
+
 def shown(metric: Metric, value: float) -> str:
     """A metric's value for people."""
-    return f"{100 * value:.1f} %" if metric.percent else f"{value:.3f}"
+    return f"{100 * value:.1f} %" if metric.percent else short_number(value)
 
 
 def margin_of(metric: Metric, labels: np.ndarray) -> float:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
 from fedtailor.core import tree
 from fedtailor.core.errors import BadInput, unknown
@@ -21,17 +22,26 @@ from fedtailor.runs.build import make_method, make_task
 
 
 class Prediction(NamedTuple):
-    """What a client's model takes one example for.
+    """What a client's model says of one example.
 
     Attributes:
       example: name of the file, and row where it has several.
-      label: the most likely class.
+      label: the most likely class; None unless classes are learnt.
       probability: of that class, as the model sees it.
+      probabilities: of every class, by name.
+      value: of a regression, in the label's own unit.
+      risk: of survival, relative: who has 2 is twice as likely to have the event next as who has
+        1. It orders the rows of one client's model; it is no probability.
+      note: which of its values are unlike those of training; empty where none is.
     """
 
     example: str
-    label: str
-    probability: float
+    label: str | None = None
+    probability: float | None = None
+    probabilities: Mapping[str, float] = {}
+    value: float | None = None
+    risk: float | None = None
+    note: str = ""
 
 
 def _encoder(folder: Path) -> Encoder:
@@ -77,7 +87,10 @@ def predict(
     method: Any = None,
     model: Any = None,
 ) -> list[Prediction]:
-    """Classifies new examples with a client's personal model.
+    """What a client's personal model says of new examples: classes, values or risks.
+
+    Rows are prepared as the client's training rows were: scaled by its own numbers, where the run
+    did so.
 
     Args:
       folder: of a finished run.
@@ -97,17 +110,42 @@ def predict(
       ...     done = fedtailor.run("local", model="mlp", clients=2, rounds=1, out=f"{place}/run")
       ...     Image.new("L", (8, 8)).save(f"{place}/black.png")
       ...     (found,) = predict(f"{place}/run", "client-0", [f"{place}/black.png"])
-      >>> found.example
-      'black.png'
+      >>> found.example, found.label == max(found.probabilities, key=found.probabilities.get)
+      ('black.png', True)
     """
     given = Objects(method=method, model=model)
     config, encoder, network, weights = open_model(Path(folder), client, given)
     predicts = make_method(config, make_task(config, encoder.form, network)).predict
-    names, x, _ = read_examples([Path(f) for f in files], encoder)
+    names, x, notes = read_examples([Path(f) for f in files], encoder)
     with torch.no_grad():
-        logits = predicts(weights, torch.from_numpy(x))
-    chances, classes = logits.softmax(-1).max(-1)
+        said = predicts(weights, torch.from_numpy(x)).double()
+    answers = _answers(said, encoder)
+    unusable = (~answers.isfinite()).any(-1).nonzero()
+    if len(unusable):
+        raise BadInput(
+            f"the model of client '{client}' gives no finite number for {names[int(unusable[0])]}: "
+            "its training diverged, or the row is far from all others"
+        )
     return [
-        Prediction(name, encoder.classes[int(c)], float(p))
-        for name, c, p in zip(names, classes, chances, strict=True)
+        _prediction(name, row, encoder, note)
+        for name, row, note in zip(names, answers.tolist(), notes, strict=True)
     ]
+
+
+def _answers(said: Tensor, encoder: Encoder) -> Tensor:
+    """What a network said, as people want it: probabilities, the label's unit, relative risks."""
+    if encoder.form.task == "classification":
+        return said.softmax(-1)
+    if encoder.target is not None:
+        return said * encoder.target.scale + encoder.target.shift
+    return said.exp()
+
+
+def _prediction(example: str, answer: list[float], encoder: Encoder, note: str) -> Prediction:
+    if encoder.form.task == "regression":
+        return Prediction(example, value=answer[0], note=note)
+    if encoder.form.task == "survival":
+        return Prediction(example, risk=answer[0], note=note)
+    chances = dict(zip(encoder.classes, answer, strict=True))
+    label = max(chances, key=chances.__getitem__)
+    return Prediction(example, label, chances[label], chances, note=note)

@@ -1,4 +1,4 @@
-"""What `run`, `compare` and `simulate` return: entries of files, and what one can do with them."""
+"""What `run`, `compare`, `simulate`, `metrics` return: entries, and what one can do with them."""
 
 from __future__ import annotations
 
@@ -87,13 +87,22 @@ class RunResult(dict[str, Any]):
         self._prepared, self._objects, self._page = prepared, objects, page
 
     def table(self) -> pandas.DataFrame:
-        """A row for each client: its accuracy at the end and in the best round, and metrics."""
-        best = self["best_per_client"]
-        own = {name: found["per_client"] for name, found in self.get("metrics", {}).items()}
+        """A row for each client: the metric of the run at the end and in the best round, and all
+        other metrics at the end.
+
+        Columns are `client`, the metric by its name (`accuracy`, `rmse`, ...), `best`, and the
+        others by their names; a value that a client cannot have is empty.
+        """
+        best, metric = self["best_per_client"], self.get("metric", "accuracy")
+        others = {
+            name: found["per_client"]
+            for name, found in self.get("metrics", {}).items()
+            if name != metric
+        }
         return _frame(
             [
-                {"client": client, "accuracy": value, "best": best.get(client)}
-                | {name: found.get(client) for name, found in own.items()}
+                {"client": client, metric: value, "best": best.get(client)}
+                | {name: found.get(client) for name, found in others.items()}
                 for client, value in self["per_client"].items()
             ]
         )
@@ -139,8 +148,29 @@ class ComparisonResult(dict[str, Any]):
         self.history, self.folder = history, folder
         self._objects, self._page = objects or {}, page
 
+    @property
+    def decision(self) -> dict[str, Any] | None:
+        """The answer on the method that is recommended; None if nothing can be judged.
+
+        Its entries: `answer` (helps, harms, no difference, cannot tell), `method`, `metric`,
+        `gain`, `interval`, `p`, `level`, `margin`, `speaks_for`, `reason`, `needed`.
+        """
+        found: dict[str, Any] | None = self.get("decision")
+        return found
+
+    @property
+    def clients(self) -> dict[str, dict[str, Any]]:
+        """The same for each client by name, corrected for their number."""
+        found: dict[str, dict[str, Any]] = self.get("clients", {})
+        return found
+
     def table(self) -> pandas.DataFrame:
-        """A row for each method: accuracy over clients, who is better off, bytes and seconds."""
+        """A row for each method: the metric over clients, the other metrics' means, bytes, seconds.
+
+        `mean`, `weighted`, `std`, `median`, `bottom5`, `top5` and `worst` are of the comparison's
+        metric; `better_off` and `worse_off` count clients above and below training alone, by
+        chance or not: `clients` says of whom it is established.
+        """
         rows = []
         for found in self["table"].values():
             row = {name: value["mean"] for name, value in found["score"].items()}
@@ -165,6 +195,36 @@ class ComparisonResult(dict[str, Any]):
         return self._page(_place(self.folder, "a report"))
 
 
+class MetricsResult(dict[str, Any]):
+    """Metrics of finished runs, by method: what `fedtailor metrics --json` prints.
+
+    Entries: `task`, `metric` (that the runs went by), `part`, `models` (`last` or `best`),
+    `unfinished`, and `methods`: of each its `runs`, `rounds` and `metrics`.
+    """
+
+    def table(self) -> pandas.DataFrame:
+        """A row for each method and client, with a column for each metric."""
+        rows = []
+        for method, found in self["methods"].items():
+            each = {name: of["per_client"] for name, of in found["metrics"].items()}
+            for client in next(iter(each.values())):
+                values = {name: of[client] for name, of in each.items()}
+                rows.append({"method": method, "client": client} | values)
+        return _frame(rows)
+
+    def summary(self) -> pandas.DataFrame:
+        """A row for each method and metric: mean, deviation, worst and so on over clients.
+
+        `weighted` is over all rows of all clients together, `clients` says how many have a value.
+        """
+        rows = []
+        for method, found in self["methods"].items():
+            for name, of in found["metrics"].items():
+                numbers = {k: v for k, v in of.items() if k not in ("per_client", "undefined")}
+                rows.append({"method": method, "metric": name} | numbers)
+        return _frame(rows)
+
+
 @dataclass(frozen=True)
 class SimulatedRound:
     """One round of a simulation, and a look at everything as it is after it.
@@ -181,8 +241,8 @@ class SimulatedRound:
     _run: PreparedRun
 
     @property
-    def accuracy(self) -> float | None:
-        """Mean over clients of their models' accuracy on test rows; None if not evaluated."""
+    def score(self) -> float | None:
+        """Mean over clients of the run's metric on test rows; None if not evaluated."""
         return self.line["pre"].get("mean") if "pre" in self.line else None
 
     @property

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 Line = dict[str, Any]
-PARTS = {"pre": "accuracy", "post": "accuracy_after_training", "global": "accuracy_global"}
+PARTS = {"pre": "", "post": "_after_training", "global": "_global"}  # how names of values end
 
 
 @dataclass(frozen=True)
@@ -35,8 +35,12 @@ class Tracker(Protocol):
         """Closes the tool without an end: the run may be resumed."""
 
 
-def round_values(line: Line) -> dict[str, float]:
+def round_values(line: Line, metric: str = "accuracy") -> dict[str, float]:
     """The numbers in a line of the history.
+
+    Args:
+      line: of the history.
+      metric: that the run goes by; the values are named after it.
 
     Example:
       >>> round_values({"round": 1, "bytes": {"up": 5, "down": 7}, "pre": {"mean": 0.5, "loss": 2}})
@@ -46,9 +50,9 @@ def round_values(line: Line) -> dict[str, float]:
     found |= {f"time/{k}": line.get(k) for k in ("train_seconds", "seconds")}
     found["privacy/epsilon"] = line.get("epsilon", {}).get("max")
     found["clients/left_out"] = len(line["skipped"]) if "skipped" in line else None
-    for part, name in PARTS.items():
+    for part, ending in PARTS.items():
         scores = line.get(part) or {}
-        found |= {f"{name}/{k}": v for k, v in scores.items() if k != "loss"}
+        found |= {f"{metric}{ending}/{k}": v for k, v in scores.items() if k != "loss"}
         if part == "pre":
             found["loss/test"] = scores.get("loss")
     return {k: float(v) for k, v in found.items() if isinstance(v, (int, float))}

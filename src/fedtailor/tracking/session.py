@@ -14,7 +14,15 @@ from pathlib import Path
 from typing import Any
 
 from fedtailor.results.config import read_config
-from fedtailor.results.folder import CLIENTS, CONFIG, RESULT, TRACKING, read_note, write_json
+from fedtailor.results.folder import (
+    CLIENTS,
+    CONFIG,
+    RESULT,
+    TRACKING,
+    read_metric,
+    read_note,
+    write_json,
+)
 from fedtailor.tracking.protocol import Line, TrackedRun, Tracker, final_values, round_values
 from fedtailor.tracking.tools import TOOLS, Open, opener
 
@@ -99,7 +107,7 @@ class Tracking:
         number = line["round"]
         if not self._trackers or number <= self._kept.logged:
             return  # played again after an interruption, or nobody listens
-        values = round_values(line)
+        values = round_values(line, read_metric(folder))
         self._each("cannot note a round", lambda tracker: tracker.log(number, values))
         self._kept.logged = number
         _write(folder, self._kept)

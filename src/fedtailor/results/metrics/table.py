@@ -103,11 +103,16 @@ def table_of_own(
     found: dict[str, Any] = {"per_client": {}, "undefined": {}}
     parts = (torch.split(rows, sizes) for rows in (outputs, labels))
     for client, said, truth in zip(n, *parts, strict=True):
+        value, why = math.nan, ""
         try:
-            found["per_client"][client] = float(metric(said, truth))
+            value = float(metric(said, truth))
         except Exception as error:  # a stranger's function may raise anything
-            found["per_client"][client] = None
-            found["undefined"][client] = " ".join(f"{type(error).__name__}: {error}".split())
+            why = " ".join(f"{type(error).__name__}: {error}".split())
+        else:
+            why = "" if math.isfinite(value) else f"it gives {value}"
+        found["per_client"][client] = None if why else value
+        if why:
+            found["undefined"][client] = why
     there = [value for value in found["per_client"].values() if value is not None]
     return found | {"mean": float(np.mean(there)) if there else None}
 
