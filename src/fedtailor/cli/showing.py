@@ -61,9 +61,9 @@ def metric_value(metric: Metric | None, value: float | None) -> str:
     """A metric's value in such a column; "–" where there is none."""
     if value is None or (metric is not None and metric.percent):
         return per_cent(value)
-    from fedtailor.results.verdict import short_number  # late: it needs torch
+    from fedtailor.results.verdict import IN_UNITS, short_number  # late: it needs torch
 
-    return short_number(value)
+    return short_number(value) if metric is None or metric.name in IN_UNITS else f"{value:.3f}"
 
 
 def score_note(name: str, value: float | None) -> str:
@@ -208,8 +208,8 @@ def undefined_lines(undefined: dict[str, dict[str, str]]) -> list[str]:
     for (reason, metrics), who in clients.items():
         more = f" and {len(who) - SHOWN_NAMES} more" if len(who) > SHOWN_NAMES else ""
         found.append(f"– {metrics} of {', '.join(who[:SHOWN_NAMES])}{more}: {reason}")
-    more = [f"– and {len(found) - SHOWN_REASONS} reasons more: see --json"]
-    return found if len(found) <= SHOWN_REASONS else found[:SHOWN_REASONS] + more
+    left = len(found) - SHOWN_REASONS
+    return [*found[:SHOWN_REASONS], *([f"– and {left} reasons more: see --json"] * (left > 0))]
 
 
 def comparison_table(summary: dict[str, Any]) -> Table:
@@ -246,7 +246,7 @@ def comparison_table(summary: dict[str, Any]) -> Table:
 
 
 def _rank(row: dict[str, Any], higher_is_better: bool) -> float:
-    mean = row["score"].get("mean", {}).get("mean")
+    mean: float | None = row["score"].get("mean", {}).get("mean")
     if mean is None:  # no client has a value
         return math.inf
     return -mean if higher_is_better else mean

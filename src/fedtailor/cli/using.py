@@ -96,34 +96,37 @@ def metrics(
         print_json(found)
         return
     for method, of in found["methods"].items():
-        out.print(_metrics_table(method, of, found))
+        out.print(_metrics_title(method, of, found), markup=False)
+        out.print(_metrics_table(of))
         for line in undefined_lines({n: m["undefined"] for n, m in of["metrics"].items()}):
             out.print(line, markup=False, soft_wrap=True)
 
 
-def _metrics_table(method: str, of: dict[str, Any], found: dict[str, Any]) -> Table:
+def _metrics_title(method: str, of: dict[str, Any], found: dict[str, Any]) -> str:
+    from fedtailor.results.kept_metrics import PART_WORDS
+
+    rounds = ", ".join(str(number) for number in dict.fromkeys(of["rounds"]))
+    which = f"{found['models']} round ({rounds})"
+    runs = f", means over {of['runs']} runs" if of["runs"] > 1 else ""
+    return f"{method}: {PART_WORDS[found['part']]} rows, {which}{runs}"
+
+
+def _metrics_table(of: dict[str, Any]) -> Table:
     from rich import box
     from rich.markup import escape
     from rich.table import Table
 
     from fedtailor.cli.showing import metric_title, metric_value
-    from fedtailor.results.kept_metrics import PART_WORDS
     from fedtailor.results.metrics.named import METRICS
 
-    rounds = ", ".join(str(number) for number in dict.fromkeys(of["rounds"]))
-    runs = f", means over {of['runs']} runs" if of["runs"] > 1 else ""
-    which = f"{found['models']} round ({rounds})"
-    table = Table(
-        box=box.SIMPLE_HEAD,
-        title=escape(f"{method}: {PART_WORDS[found['part']]} rows, {which}{runs}"),
-    )
+    table = Table(box=box.SIMPLE_HEAD)
     shown = {name: METRICS.get(name) for name in of["metrics"]}
     table.add_column("client")
     for name, metric in shown.items():
         table.add_column(metric_title(metric) if metric else escape(name), justify="right")
     clients = list(next(iter(of["metrics"].values()))["per_client"])
     for client in clients[:SHOWN_CLIENTS]:
-        values = (of["metrics"][name]["per_client"][client] for name in shown)
+        values = [of["metrics"][name]["per_client"][client] for name in shown]
         cells = (metric_value(m, v) for m, v in zip(shown.values(), values, strict=True))
         table.add_row(escape(client), *cells)
     if len(clients) > SHOWN_CLIENTS:

@@ -343,8 +343,9 @@ def _usual_label(names: Sequence[str], where: str, named: NamedColumns) -> str:
 def _time_and_event(names: Sequence[str], where: str, named: NamedColumns) -> tuple[str, str]:
     if named.label is not None:
         raise BadInput(
-            f"--label {quoted(named.label)} beside a time and an event: leave it out, or leave out "
-            "--time-column and --event-column"
+            f"--label {quoted(named.label)} beside a time and an event: for survival name these "
+            "with --time-column and --event-column alone; else say --task classification or "
+            "regression without them"
         )
     found = []
     for what, name in (("time", named.time), ("event", named.event)):
