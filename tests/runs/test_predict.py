@@ -12,6 +12,7 @@ from PIL import Image
 import fedtailor
 from fedtailor import BadInput
 from fedtailor.methods import METHODS
+from fedtailor.results.outputs import read_outputs
 
 
 def table(path: Path, flipped: tuple[str, ...] = ("south",), clients: str = "north south") -> Path:
@@ -179,3 +180,72 @@ def test_broken_preprocessing(text: str, run: Path, tmp_path: Path) -> None:
     (tmp_path / "config.toml").write_text((run / "config.toml").read_text())
     with pytest.raises(BadInput):
         fedtailor.predict(tmp_path, "north", [run.parent / "new.csv"])
+
+
+# --- other tasks ---
+
+
+def mixed(path: Path, task: str) -> Path:
+    """Hospitals that measure in units of their own, with a category that only one of them has."""
+    draw = np.random.default_rng(3)
+    label = "months,died" if task == "survival" else "y"
+    rows = [f"client,a,kind,{label}"]
+    for client, unit in (("north", 1.0), ("south", 100.0)):
+        for i in range(40):
+            a, kind = draw.normal(), ("new" if client == "south" and i % 3 else "old")
+            y = {
+                "regression": f"{unit * (50 + 10 * a):.2f}",
+                "survival": f"{draw.exponential(np.exp(-a)):.3f},{i % 4 > 0:d}",
+                "classification": ("no", "yes")[a > 0],
+            }[task]
+            rows.append(f"{client},{unit * a:.4f},{kind},{y}")
+    path.write_text("\n".join(rows) + "\n")
+    return path
+
+
+@pytest.mark.parametrize("task", ["classification", "regression", "survival"])
+@pytest.mark.parametrize(
+    ("method", "normalise"), [("local", "auto"), ("fedavg", "own"), ("fedavg", "federated")]
+)
+def test_a_clients_test_rows_are_answered_as_in_the_run(
+    method: str, normalise: str, task: str, tmp_path: Path
+) -> None:
+    """What `predict` says of raw rows is what the run kept of the same rows, to the last digits."""
+    data, place = mixed(tmp_path / "own.csv", task), tmp_path / "run"
+    given = {"task": task, "normalise": normalise, "rounds": 2, "model": "mlp"}
+    given |= {"label": "y"} if task != "survival" else {
+        "time_column": "months", "event_column": "died"
+    }  # fmt: skip
+    fedtailor.run(method, data=str(data), client_column="client", out=place, **given)
+    kept = read_outputs(place)
+    assert kept is not None and kept.last is not None
+    header, *rows = data.read_text().splitlines()
+    start = 0
+    for client, count in zip(("north", "south"), kept.test.n.tolist(), strict=True):
+        mine = [rows[i] for i in kept.test.row[start : start + count].tolist()]
+        said = kept.last.test[start : start + count].double()
+        assert all(row.startswith(client) for row in mine)
+        (tmp_path / "test.csv").write_text("\n".join([header, *mine]) + "\n")
+        found = fedtailor.predict(place, client, [tmp_path / "test.csv"])
+        if task == "classification":
+            got = [list(p.probabilities.values()) for p in found]
+            expected = said.softmax(-1).tolist()
+        else:
+            got = [[p.value if task == "regression" else p.risk] for p in found]
+            expected = (said if task == "regression" else said.exp()).tolist()
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-5)
+        start += count
+
+
+def test_what_is_unlike_a_clients_own_training_rows_is_noted(tmp_path: Path) -> None:
+    """`new` is known to the federation, but not to north when it trains alone."""
+    data = mixed(tmp_path / "own.csv", "regression")
+    (tmp_path / "new.csv").write_text("a,kind\n0,old\n0,new\n60,old\n")
+    notes = {}
+    for method in ("local", "fedavg"):
+        given = {"label": "y", "client_column": "client", "rounds": 1, "model": "mlp"}
+        fedtailor.run(method, data=str(data), out=tmp_path / method, **given)
+        found = fedtailor.predict(tmp_path / method, "north", [tmp_path / "new.csv"])
+        notes[method] = [bool(p.note) for p in found]
+        assert found[0].label is None and found[0].risk is None and found[0].value is not None
+    assert notes == {"local": [False, True, True], "fedavg": [False, False, True]}

@@ -205,9 +205,9 @@ def undefined_lines(undefined: dict[str, dict[str, str]]) -> list[str]:
     for (reason, client), metrics in names.items():
         clients.setdefault((reason, ", ".join(metrics)), []).append(client)
     found = []
-    for (reason, metrics), who in clients.items():
+    for (reason, which), who in clients.items():
         more = f" and {len(who) - SHOWN_NAMES} more" if len(who) > SHOWN_NAMES else ""
-        found.append(f"– {metrics} of {', '.join(who[:SHOWN_NAMES])}{more}: {reason}")
+        found.append(f"– {which} of {', '.join(who[:SHOWN_NAMES])}{more}: {reason}")
     left = len(found) - SHOWN_REASONS
     return [*found[:SHOWN_REASONS], *([f"– and {left} reasons more: see --json"] * (left > 0))]
 
