@@ -10,13 +10,22 @@ import re
 import sys
 from pathlib import Path
 
-from fedtailor.methods import KINDS
+from fedtailor.methods import KINDS, Factory
+from fedtailor.methods.check import tasks_of
 from fedtailor.methods.describe import page
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / "docs" / "faithful.md", *sorted((ROOT / "docs" / "howto").glob("*.md"))]
 METHODS = re.compile(r"(<!-- pages -->\n).*?(<!-- end -->)", re.DOTALL)
 CODE = re.compile(r"(<!-- code: ([\w/.]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def refused(factory: Factory) -> list[str]:
+    """The tasks that a method does not learn, and why."""
+    reasons: dict[str, list[str]] = {}
+    for task, why in tasks_of(factory).items():
+        reasons.setdefault(why, []).append(task)
+    return [f"- Not for {' or '.join(t)}: {why}." for why, t in reasons.items() if why]
 
 
 def listing() -> str:
@@ -29,6 +38,7 @@ def listing() -> str:
                 f"**{name}**: {found.title}",
                 f"- Paper: {found.reference}",
                 f"- Deviations: {found.deviations or 'none.'}",
+                *refused(factory),
                 "",
             ]
     return "\n".join(lines)

@@ -113,6 +113,7 @@ def method_pages() -> dict[str, str]:
 
 def method_page(name: str, factory: Any) -> str:
     """One method: idea and maths, options, bytes, deviations, paper, how to run it, its file."""
+    from fedtailor.methods.check import tasks_of
     from fedtailor.methods.describe import page
     from fedtailor.methods.footprint import footprint
 
@@ -124,6 +125,9 @@ def method_page(name: str, factory: Any) -> str:
     lines = [f"# {name}", "", found.title, "", found.text, ""]
     lines += [f"**Paper**: {_linked(found.reference)}", ""]
     lines += [f"**Deviations**: {found.deviations or 'none.'}", ""]
+    tasks = tasks_of(factory)
+    lines += [f"**Learns**: {', '.join(task for task, why in tasks.items() if not why)}", ""]
+    lines += [f"- not {task}: {why}" for task, why in tasks.items() if why] + [""]
     lines += ["## Run it", "", "```bash", f"fedtailor run {name} --data digits --clients 20"]
     if found.options:
         first = found.options[0]

@@ -235,6 +235,19 @@ def test_show(method: str, cli: Any) -> None:
     assert found["footprint"]["up"] == found["footprint"]["down"] == sent
 
 
+def test_show_says_what_a_method_learns_and_why_not_the_rest(cli: Any) -> None:
+    out, _ = cli("show", "fedphp")
+    assert "Learns: classification\n" in out
+    assert "Not survival: its distillation" in out
+    found = json.loads(cli("show", "fedphp", "--json")[0])["tasks"]
+    assert {task: told["learns"] for task, told in found.items()} == {
+        "classification": True,
+        "regression": False,
+        "survival": False,
+    }
+    assert "class probabilities" in found["regression"]["reason"]
+
+
 def test_partition(cli: Any) -> None:
     arguments = ["--partition", "pathological:2", "--clients", "6"]
     out, _ = cli("partition", *arguments, "--out", "parts")

@@ -216,3 +216,17 @@ def test_bad_tools_leave_nothing_behind(
         assert end.value.code == 2
         assert "--track wandb needs the package wandb" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
+
+
+def test_values_are_named_after_the_runs_metric(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run")
+    (folder / "begun.json").write_text(json.dumps({"metric": "roc-auc"}))
+    said: list[dict[str, float]] = []
+
+    class Listening(Fake):
+        def log(self, number: int, values: dict[str, float]) -> None:
+            said.append(values)
+
+    with tracking(folder, wandb=Listening()) as it:
+        it.run(folder)({"round": 1, "pre": {"mean": 0.5}, "global": {"mean": 0.25}}, 3)
+    assert said == [{"roc-auc/mean": 0.5, "roc-auc_global/mean": 0.25}]
