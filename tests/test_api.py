@@ -184,7 +184,9 @@ def test_a_result_is_a_dictionary_and_more(tmp_path: Path) -> None:
     table = found.table()
     assert isinstance(table, pandas.DataFrame)
     assert list(table["client"]) == list(found["per_client"])
-    assert list(table["accuracy"]) == pytest.approx(list(found["per_client"].values()))
+    assert list(table.columns[:3]) == ["client", found["metric"], "best"]
+    assert list(table[found["metric"]]) == pytest.approx(list(found["per_client"].values()))
+    assert set(table.columns[3:]) == set(found["metrics"]) - {found["metric"]}
     assert [line["round"] for line in found.history] == [1, 2]
     assert found.report() == tmp_path / "run" / "report.html"
 
@@ -228,6 +230,8 @@ def test_a_comparison_takes_objects_and_gives_a_table(tmp_path: Path) -> None:
     rows = found["table"]
     assert rows["fedavg"]["per_client"] == rows["object:mine"]["per_client"]
     assert list(found.table().index) == ["local", "fedavg", "object:mine"]
+    assert found.decision is not None and found.decision["method"] in ("fedavg", "object:mine")
+    assert found.clients.keys() == rows["fedavg"]["per_client"].keys()
     assert isinstance(found.model("north", "object:mine"), nn.Module)
     assert len(found.history["fedavg", 0]) == 2
     assert found.report().name == "report.html"

@@ -61,7 +61,8 @@ def metric_value(metric: Metric | None, value: float | None) -> str:
     """A metric's value in such a column; "–" where there is none."""
     if value is None or (metric is not None and metric.percent):
         return per_cent(value)
-    from fedtailor.results.verdict import IN_UNITS, short_number  # late: it needs torch
+    from fedtailor.results.statistics.scoring import IN_UNITS  # late: it needs torch
+    from fedtailor.results.verdict import short_number
 
     return short_number(value) if metric is None or metric.name in IN_UNITS else f"{value:.3f}"
 

@@ -87,8 +87,7 @@ class RunResult(dict[str, Any]):
         self._prepared, self._objects, self._page = prepared, objects, page
 
     def table(self) -> pandas.DataFrame:
-        """A row for each client: the metric of the run at the end and in the best round, and all
-        other metrics at the end.
+        """A row for each client: the run's metric at the end and in the best round, all others.
 
         Columns are `client`, the metric by its name (`accuracy`, `rmse`, ...), `best`, and the
         others by their names; a value that a client cannot have is empty.
