@@ -199,8 +199,8 @@ class Source:
         if len(present) < 2:
             raise BadInput(
                 f"data '{name}' has only the class {quoted(self.classes[present[0]])}: "
-                "there must be at least 2 to tell apart: name another label column (--label), or "
-                "add rows"
+                "there must be at least 2 classes to tell apart: add rows of another, or name "
+                "another label (--label)"
             )
 
     def _check_owners(self, name: str) -> None:
