@@ -77,24 +77,33 @@ class Evaluation:
         self, outputs: Tensor, part: str = "test", ids: Tensor | None = None
     ) -> list[float | None]:
         """Each client's value; None where it has none."""
-        found = self.metric.function(*self._asked(outputs, part, ids)).tolist()
-        return [round(v, 6) if math.isfinite(v) else None for v in found]
+        return self.judged(outputs, part, ids)[1]
 
     def summary(
         self, outputs: Tensor, part: str = "test", ids: Tensor | None = None
     ) -> dict[str, float]:
         """The metric over clients and over all rows, with the mean loss over rows."""
+        return self.judged(outputs, part, ids)[0]
+
+    def judged(
+        self, outputs: Tensor, part: str = "test", ids: Tensor | None = None
+    ) -> tuple[dict[str, float], list[float | None]]:
+        """The metric over clients and over all rows, with the mean loss; and each client's value.
+
+        A client without a value has None.
+        """
         said, labels, weight = self._asked(outputs, part, ids)
         real = weight > 0
         if not bool(real.any()):
-            return {}
+            return {}, [None] * len(said)
         rows, truth = said[real], labels[real]
         each = self.metric.function(said, labels, weight).cpu().numpy()
         all_rows = float(self.metric.function(rows, truth, torch.ones_like(rows[:, 0])))
         found = over_clients(each, all_rows, self.metric.higher_is_better)
         found["loss"] = float(self._losses(said, labels, weight))
         # a diverged model's loss may be infinite, for which JSON has no word
-        return {k: round(v, 6) for k, v in found.items() if math.isfinite(v)}
+        short = {k: round(v, 6) for k, v in found.items() if math.isfinite(v)}
+        return short, [round(v, 6) if math.isfinite(v) else None for v in each.tolist()]
 
     def _losses(self, said: Tensor, labels: Tensor, weight: Tensor) -> Tensor:
         """The mean over rows of the task's plain loss, whatever training makes small."""

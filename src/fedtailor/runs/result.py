@@ -107,8 +107,8 @@ def result_of(run: PreparedRun) -> dict[str, Any]:
     )
     at_best = next((line for line in scored if line["round"] == best), None)
     posts = [line["post"] for line in scored if "post" in line]
-    score, metrics = judge.summary(final.test), judge.table(final.test)
-    each = _numbers(judge.per_client(final.test))
+    (score, own), metrics = judge.judged(final.test), judge.table(final.test)
+    each = _numbers(own)
     held, trained = run.data.held_out.numpy(), run.data.trained.numpy()
     better = 1 if metric.higher_is_better else -1
     on_train = _numbers(judge.per_client(sim.outputs(part="train").test, "train"))
@@ -138,7 +138,7 @@ def result_of(run: PreparedRun) -> dict[str, Any]:
         "seconds": round(run.progress.seconds, 3),
         "train_seconds": round(sum(line["train_seconds"] for line in history), 3),
         "peak_memory_bytes": peak_memory(sim.device),
-        "per_client": dict(zip(fed.names, judge.per_client(final.test), strict=True)),
+        "per_client": dict(zip(fed.names, own, strict=True)),
         "best_per_client": dict(zip(fed.names, at_best["pre_per_client"], strict=True))
         if at_best
         else {},

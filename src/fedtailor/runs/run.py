@@ -126,13 +126,12 @@ class Runner(PreparedRun):
         if evaluate:
             judge = self.evaluation
             pre = self.latest = sim.outputs()
-            line["pre"] = judge.summary(pre.test)
+            line["pre"], line["pre_per_client"] = judge.judged(pre.test)
             line["pre_val"] = judge.summary(pre.val, "val")
-            line["pre_per_client"] = judge.per_client(pre.test)
             self._keep_best(line, pre)
             if report.post is not None:
-                line["post"] = judge.summary(report.post.test, ids=report.ids)
-                line["post_per_client"] = judge.per_client(report.post.test, ids=report.ids)
+                after = judge.judged(report.post.test, ids=report.ids)
+                line["post"], line["post_per_client"] = after
             if self.method.general is not None:
                 line["global"] = judge.summary(sim.outputs(general=True).test)
             if self.late:
