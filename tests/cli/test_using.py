@@ -179,6 +179,11 @@ def test_predictions_never_replace_what_they_are_made_for(
     assert "choose another" in err and new.read_text() == "age,sex\n0.1,m\n"
 
 
+def test_a_comparison_has_many_models(comparison: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, err = said(capsys, "predict", comparison, "--client", "north", "new.csv", code=2)
+    assert "is a comparison" in err and str(comparison / "runs" / "fedavg-seed0") in err
+
+
 # --- words ---
 
 

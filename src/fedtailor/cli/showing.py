@@ -221,11 +221,11 @@ def comparison_table(summary: dict[str, Any]) -> Table:
     direction = "" if metric.higher_is_better else ", less is better"
     caption = (
         f"{metric_title(metric)} over clients{direction}; {over}last round; std is over clients; "
-        "above alone: clients above training alone, by chance or not; *: a yardstick"
+        "better: clients that do better than alone, by chance or not; *: a yardstick"
     )
     table = Table(box=box.SIMPLE_HEAD, caption=caption)
     table.add_column("method")
-    for column in ("mean", "std", "bottom 5 %", "top 5 %", "above alone", "up", "down", "s"):
+    for column in ("mean", "std", "bottom 5 %", "top 5 %", "better", "up", "down", "s"):
         table.add_column(column, justify="right")
     for method, row in sorted(
         summary["table"].items(), key=lambda kv: _rank(kv[1], metric.higher_is_better)

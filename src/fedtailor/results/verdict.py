@@ -62,19 +62,29 @@ class Verdict(NamedTuple):
     sentences: list[str]
 
 
-def wording_of(metric: Metric, label: str = "") -> Wording:
+def wording_of(metric: Metric, label: str = "", margin: float = 0.0) -> Wording:
     """How differences of a metric are spoken of.
+
+    Args:
+      metric: which.
+      label: what the label is called, where it is a number.
+      margin: what does not matter: in the label's unit, digits beyond two of it do not either.
 
     Example:
       >>> wording_of(METRICS["accuracy"]).amount(0.021)
       '2.1 points'
+      >>> wording_of(METRICS["rmse"], "price", margin=970.0).amount(1921.32)
+      '1921'
     """
     title = metric.title if metric.title.isupper() or "²" in metric.title else metric.title.lower()
     title = "ROC AUC" if metric.name == "roc-auc" else title
     if metric.percent:
         return Wording(title)
     named = f"{title} of {label}" if label and metric.name in IN_UNITS else title
-    return Wording(named, "", 1.0, 3)
+    digits = 3
+    if margin > 0 and metric.name in IN_UNITS:
+        digits = max(0, 1 - math.floor(math.log10(margin)))
+    return Wording(named, "", 1.0, digits)
 
 
 def short_number(value: float) -> str:
@@ -178,14 +188,15 @@ def judge(
     others = holm_corrected({m: d for m, d in decisions.items() if m != best})
     pairs = _paired(known[best], known[ALONE], clients)
     each = decide_clients(pairs, scoring, method=best, **asked)
+    wording = wording_of(metric, label, chosen_margin)
     told = sentences(
         decisions[best],
-        wording_of(metric, label),
+        wording,
         clients=each,
         end=_end(runs[best], metric, chosen_margin),
         repeats=len(runs[best]),
     )
-    told += _of_others(others, wording_of(metric, label))
+    told += _of_others(others, wording)
     return Verdict(
         decisions[best].as_dict(),
         {m: d.as_dict() for m, d in others.items()},

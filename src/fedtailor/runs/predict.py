@@ -15,7 +15,16 @@ from fedtailor.core.errors import BadInput, unknown
 from fedtailor.core.tree import Tree
 from fedtailor.datasets import Encoder, read_examples
 from fedtailor.results.config import Config, config_of
-from fedtailor.results.folder import PREPROCESSING, RESULT, model_file, read_note
+from fedtailor.results.folder import (
+    PREPROCESSING,
+    RESULT,
+    RUNS,
+    is_comparison,
+    is_finished,
+    model_file,
+    read_note,
+    run_folders,
+)
 from fedtailor.results.objects import Objects
 from fedtailor.results.storage import load_tensors
 from fedtailor.runs.build import make_method, make_task
@@ -69,6 +78,9 @@ def open_model(
     Raises:
       BadInput: the run or the client cannot be used.
     """
+    if is_comparison(folder):
+        run = next((f for f in run_folders(folder) if is_finished(f)), folder / RUNS)
+        raise BadInput(f"'{folder}' is a comparison: name one of its runs, such as '{run}'")
     encoder = _encoder(folder)
     config = config_of(folder, objects, using=("method", "model"), device="cpu")
     result = _result(folder)
