@@ -20,14 +20,14 @@ if TYPE_CHECKING:
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, nothing else there.")]
 OVER = {
-    "mean": "mean over clients",
-    "std": "std over clients",
+    "mean": "mean",
+    "std": "std",
     "median": "median",
     "bottom5": "bottom 5 %",
     "top5": "top 5 %",
     "worst": "worst",
-    "weighted": "all rows together",
-    "clients": "clients with a value",
+    "weighted": "all rows",
+    "clients": "have a value",
 }
 SHOWN_CLIENTS, SHOWN_CLASSES = 40, 10
 
@@ -121,7 +121,7 @@ def _metrics_table(of: dict[str, Any]) -> Table:
 
     table = Table(box=box.SIMPLE_HEAD)
     shown = {name: METRICS.get(name) for name in of["metrics"]}
-    table.add_column("client")
+    table.add_column("client", no_wrap=True)
     for name, metric in shown.items():
         table.add_column(metric_title(metric) if metric else escape(name), justify="right")
     clients = list(next(iter(of["metrics"].values()))["per_client"])
