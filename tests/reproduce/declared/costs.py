@@ -25,6 +25,7 @@ SIZES: dict[str, tuple[int, float, Form]] = {
     "cifar100": (60_000, 1 / 6, Form("image", (3, 32, 32), 100)),
     "tiny-imagenet": (110_000, 1 / 11, Form("image", (3, 64, 64), 200)),
     "flamby-heart-disease": (740, 254 / 740, Form("table", (13,), 2)),
+    "tcga-brca": (1_088, 222 / 1_088, Form("table", (39,), 0, task="survival")),
     "ag-news": (127_600, 1 / 17, Form("text", (200,), 4, 98_635)),
 }
 

@@ -65,6 +65,13 @@ def _models(result: Result, history: History) -> Value | None:
 
 MEASURES: dict[str, Measure] = {
     "last": Measure(lambda r, h: _mean(r["accuracy"]), "mean client accuracy, last round"),
+    "score": Measure(
+        lambda r, h: _mean(r.get("score", {})), "mean over clients by the run's metric, last round"
+    ),
+    "score-weighted": Measure(
+        lambda r, h: _mean(r.get("score", {}), "weighted"),
+        "over all test rows by the run's metric, last round",
+    ),
     "best": Measure(
         lambda r, h: _mean(r["best"]), "mean client accuracy of the round best on validation rows"
     ),
