@@ -100,6 +100,18 @@ def test_clients_that_do_not_count_are_named() -> None:
     )
 
 
+def test_clients_of_which_nothing_can_be_told_have_the_true_reason() -> None:
+    few = replace(FOUND, answer="cannot tell", speaks_for="this site", reason="p = 0.4 over rows")
+    one_class = replace(few, gain=float("nan"), reason="only one class among its 12 test rows")
+    told = lambda **clients: sentences(FOUND, POINTS, clients=clients, repeats=5)[-1]
+    begin = "Of no single client can it be told: "
+    assert told(a=few, b=few) == f"{begin}each has too few test rows."
+    assert told(a=one_class) == f"{begin}only one class among its 12 test rows."
+    assert told(a=few, b=one_class) == (
+        f"{begin}only one class among its 12 test rows; the others have too few test rows."
+    )
+
+
 def test_nothing_known_says_why() -> None:
     found = replace(FOUND, gain=float("nan"), answer="cannot tell", clients=0, reason="no rows")
     assert sentences(found, POINTS, repeats=2) == [

@@ -187,8 +187,12 @@ def _by_client(clients: Mapping[str, Decision], wording: Wording) -> list[str]:
         margin = wording.amount(next(iter(clients.values())).margin)
         told.append(f"No difference above {margin}: {_names(same)}.")
     open_ = [n for n, d in clients.items() if d.answer == "cannot tell"]
+    unknown = sorted({d.reason for d in clients.values() if not isfinite(d.gain)})
     if len(open_) == len(clients):
-        told.append("Of no single client can it be told: each has too few test rows.")
+        known = any(isfinite(d.gain) for d in clients.values())
+        why = ["each has too few test rows"] if known and not unknown else unknown
+        why = [*why, "the others have too few test rows"] if known and unknown else why
+        told.append(f"Of no single client can it be told: {'; '.join(why)}.")
     elif open_:
         told.append(f"Of {len(open_)} of {len(clients)} clients it cannot be told.")
     return told
