@@ -21,9 +21,9 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	touch $@
 
 demo: $(VENV)/.installed
-	$(BIN)/fedtailor compare local fedavg ditto fedrep fedala fedfomo \
-	  --data digits --clients 20 --partition dirichlet:0.1 --model cnn --rounds 30 --eval-every 2 \
-	  --out runs/demo --overwrite
+	$(BIN)/fedtailor compare fedavg fedrep fedala \
+	  --data digits --clients 20 --partition dirichlet:0.1 --model cnn --rounds 20 --eval-every 4 \
+	  --repeats 2 --out runs/demo --overwrite
 
 test: $(VENV)/.installed-dev
 	$(BIN)/ruff check .

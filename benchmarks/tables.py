@@ -433,7 +433,51 @@ def power(name: str) -> str:
     return rows([*header, "cannot tell %"], body) + made_by(report)
 
 
+def hospitals(name: str) -> str:
+    """The benchmark's tables, one after the other; published numbers in brackets."""
+    report = read(name)
+    out = []
+    for table in report["tables"].values():
+        body = []
+        for row, cells in table["rows"].items():
+            told = []
+            for column in table["columns"]:
+                cell = cells.get(column, {})
+                mean, paper = cell.get("mean"), cell.get("published")
+                text = "–" if mean is None else f"{mean:.1f}"
+                told.append(text if paper is None else f"{text} ({paper:.1f})")
+            body.append([row, *told])
+        out.append(f"*{table['title']}, mean of {table['seeds']} seeds*\n\n")
+        out.append(rows(["row", *table["columns"]], body) + "\n\n")
+    return "".join(out).rstrip() + made_by(report)
+
+
+def judged_runs(name: str) -> str:
+    report = read(name)
+    body = []
+    for kind in report["kinds"]:
+        count, answers = kind["federations"], kind["answers"]
+        share = lambda answer, a=answers, n=count: f"{100 * a.get(answer, 0) / n:.1f}"
+        body.append(
+            [
+                kind["kind"],
+                str(count),
+                f"{100 * kind['mean_gain']:+.1f}",
+                *(share(answer) for answer in ("helps", "harms", "no difference", "cannot tell")),
+                f"{100 * kind['intervals_that_cover']:.1f}",
+                f"{100 * kind['rule_of_0_1_says_helps']:.0f}",
+            ]
+        )
+    header = [
+        "kind", "federations", "mean gain, points", "helps %", "harms %", "no difference %",
+        "cannot tell %", "intervals that cover %", "0.1 said helps %",
+    ]  # fmt: skip
+    return rows(header, body) + made_by(report)
+
+
 TABLES: dict[str, Callable[[str], str]] = {
+    "judged": judged_runs,
+    "hospitals": hospitals,
     "nothing": nothing,
     "covered": covered,
     "tried": tried,

@@ -141,6 +141,37 @@ def summed(kind: str, found: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+def draw(results: Path, out: Path) -> None:
+    """A picture of the answers, by what there was to find."""
+    from fedtailor.figures.style import empty_figure, save_figure, tidy
+
+    kinds = json.loads(results.read_text())["kinds"]
+    picture = empty_figure(7.0, 2.6)
+    axes = picture.add_subplot()
+    colours = {"helps": "#1b7837", "no difference": "#9ecae1", "cannot tell": "#d9d9d9"}
+    colours["harms"] = "#b2182b"
+    names = []
+    for at, kind in enumerate(reversed(kinds)):
+        left = 0.0
+        for answer, colour in colours.items():
+            share = 100 * kind["answers"].get(answer, 0) / kind["federations"]
+            named = answer if at == 0 else None
+            axes.barh(at, share, left=left, color=colour, label=named, edgecolor="white")
+            left += share
+        what = {"coin": "coin flips", "noise": "training noise"}.get(kind["kind"])
+        gain = f"true gain {100 * kind['mean_gain']:.1f} points"
+        names.append(f"{what}: nothing to find" if what else gain)
+        old = 100 * kind["rule_of_0_1_says_helps"]
+        named = "version 0.1 said helps" if at == 0 else None
+        axes.plot([old, old], [at - 0.4, at + 0.4], color="black", lw=1.6, label=named)
+    axes.set_yticks(range(len(names)), names)
+    axes.set_xlabel("% of federations")
+    axes.set_xlim(0, 100.5)
+    tidy(axes)
+    picture.legend(loc="outside upper center", ncols=5, frameon=False, fontsize=7.5)
+    save_figure(picture, out.parent, out.stem, (out.suffix[1:],))
+
+
 def _commit() -> str:
     asked = ["git", "rev-parse", "--short", "HEAD"]
     return subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
@@ -153,7 +184,11 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--commit", help="of the code, where git is not there to be asked")
     parser.add_argument("--out", type=Path)
+    parser.add_argument("--draw", type=Path, help="only draw the results in --out, as this file")
     given = parser.parse_args()
+    if given.draw:
+        draw(given.out, given.draw)
+        return
     kinds = {"coin": given.federations, "noise": given.federations}
     kinds |= {f"gain {rows}": given.power for rows in GAINS}
     jobs = [(kind, seed) for kind, count in kinds.items() for seed in range(count)]
