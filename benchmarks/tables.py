@@ -134,6 +134,15 @@ def before_after(name: str) -> str:
     return rows(header, body) + made_by(report) + f" Before: {report['before']}."
 
 
+def evaluation(name: str) -> str:
+    report = read(name)
+    body = [
+        [what, f"{1e3 * seconds:.1f}", f"{report['against_accuracy'][what]:.2f}"]
+        for what, seconds in report["seconds"].items()
+    ]
+    return rows(["", "ms", "against accuracy"], body) + made_by(report)
+
+
 def same_ten(name: str) -> str:
     report = read(name)
     body = [
@@ -485,6 +494,7 @@ TABLES: dict[str, Callable[[str], str]] = {
     "comparison": comparison,
     "speed": speed,
     "before_after": before_after,
+    "evaluation": evaluation,
     "growth": growth,
     "profile": profile,
     "cifar": cifar,
