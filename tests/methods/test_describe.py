@@ -300,3 +300,11 @@ def test_options_of_our_records_stand_once(name: str, option: str, record: Any) 
     assert option not in inspect.signature(METHODS[name]).parameters
     assert option in {o.name for o in page(METHODS[name]).options}
     assert getattr(record, option) == 50.0
+
+
+def test_an_annotation_that_nobody_knows_is_refused_by_name() -> None:
+    def mine(task, *, strength: Strength = 1.0):  # noqa: F821
+        """A method."""
+
+    with pytest.raises(BadInput, match=r"'mine' has an annotation .*'Strength' is not defined"):
+        page(mine)

@@ -13,7 +13,7 @@ import typing
 from collections.abc import Callable
 from typing import Any, NamedTuple, ParamSpec
 
-from fedtailor.core.errors import unknown
+from fedtailor.core.errors import BadInput, unknown
 from fedtailor.core.method import Method
 from fedtailor.core.options import Option, option_of
 
@@ -121,7 +121,13 @@ def options_of(maker: Callable[..., Any]) -> tuple[Option, ...]:
     """The hyper-parameters of a function or record, from its signature and docstring."""
     parts = _sections(inspect.cleandoc(maker.__doc__ or ""))
     meanings = _meanings(parts.get("Args", parts.get("Attributes", "")))
-    hints, records = typing.get_type_hints(maker, include_extras=True), records_of(maker)
+    try:
+        hints, records = typing.get_type_hints(maker, include_extras=True), records_of(maker)
+    except NameError as error:
+        raise BadInput(
+            f"'{maker.__name__}' has an annotation that its module does not know ({error}): import "
+            "that name at the top of the module"
+        ) from None
     options: list[Option | None] = []
     for name, parameter in inspect.signature(maker).parameters.items():
         if name in records:
