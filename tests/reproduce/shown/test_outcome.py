@@ -45,7 +45,8 @@ def test_over_seeds_by_hand() -> None:
 def test_measures_read_what_they_say() -> None:
     scores = {"mean": 0.5, "weighted": 0.6, "bottom5": 0.1, "top5": 0.9}
     result = {
-        "accuracy": scores, "best": {"mean": 0.7, "weighted": 0.65}, "global": {},
+        "accuracy": scores, "score": {"mean": 0.55, "weighted": 0.45},
+        "best": {"mean": 0.7, "weighted": 0.65}, "global": {},
         "points": {"post": {"mean": 0.8}},
         "epsilon": {"max": 3.5}, "participation_gap": 0.05,
         "bytes": {"up": 1_500_000, "down": 500_000}, "seconds": 12.0,
@@ -58,7 +59,7 @@ def test_measures_read_what_they_say() -> None:
     ]
     expected = {
         "last": Value(50), "best": Value(70), "best-weighted": Value(65), "best-test": Value(40),
-        "weighted": Value(60),
+        "weighted": Value(60), "score": Value(55), "score-weighted": Value(45),
         "last-groups": Value(50, 10, 90), "global-groups": None, "global": None, "post": Value(80),
         "gap": Value(5), "epsilon": Value(3.5), "megabytes": Value(2.0), "seconds": Value(12.0),
         "megabytes-per-round": Value(0.5), "minutes-per-round": Value(0.025),
