@@ -142,6 +142,12 @@ class ClientData(NamedTuple):
         counts = Counts(self.train.n[ids], self.val.n[ids])
         return Data(self.x, self.y, rows, n, val_rows, val_n, counts)
 
+    def labels(self, ids: Tensor, which: str) -> tuple[Tensor, Tensor]:
+        """(labels, weights) of a part of some clients: padding weighs 0, real rows 1."""
+        rows, n = getattr(self, which).at(ids)
+        real = torch.arange(rows.shape[1], device=n.device) < n[:, None]
+        return self.y[rows], real.float()
+
     def part(self, ids: Tensor, which: str) -> Data:
         """One part (`train`, `val` or `test`) of some clients, for evaluation."""
         part: Rows = getattr(self, which)

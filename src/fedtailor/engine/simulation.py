@@ -293,10 +293,11 @@ class Simulation:
         return Scores(self._summed(said.test, who, part), self._summed(said.val, who, "val"))
 
     def _summed(self, outputs: Tensor, ids: Tensor, part: str) -> Score:
-        rows = self.client_data.part(ids, part)
-        real = torch.arange(outputs.shape[1], device=rows.n.device) < rows.n[:, None]
-        labels = rows.y[rows.rows[:, : outputs.shape[1]]].to(outputs.device)
-        weight = real.to(outputs)
+        labels, weight = (
+            found[:, : outputs.shape[1]].to(outputs.device)
+            for found in self.client_data.labels(ids, part)
+        )
+        weight = weight.to(outputs)
 
         def one(said: Tensor, y: Tensor, weight: Tensor) -> Tensor:
             return (self.task.losses(said, y, weight) * weight).sum()

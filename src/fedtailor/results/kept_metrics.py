@@ -11,6 +11,7 @@ from torch import Tensor
 from fedtailor.core.errors import BadInput, unknown
 from fedtailor.results.collect import FinishedRun, collect
 from fedtailor.results.metrics.named import METRICS
+from fedtailor.results.metrics.over_clients import mean_of_known
 from fedtailor.results.metrics.table import table_of_metrics, table_of_own
 from fedtailor.results.outputs import PARTS, RunOutputs, read_outputs
 
@@ -129,19 +130,14 @@ def mean_tables(tables: Sequence[dict[str, Any]]) -> dict[str, Any]:
         numbers = {k for one in each for k in one if k not in ("per_client", "undefined")}
         ordered = [k for k in max(each, key=len) if k in numbers]
         per_client = {
-            client: _mean([one["per_client"][client] for one in each])
+            client: mean_of_known([one["per_client"][client] for one in each])
             for client in each[0]["per_client"]
         }
-        found[name] = {k: _mean([one.get(k) for one in each]) for k in ordered} | {
+        found[name] = {k: mean_of_known([one.get(k) for one in each]) for k in ordered} | {
             "per_client": per_client,
             "undefined": _reasons([one["undefined"] for one in each], list(per_client)),
         }
     return found
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known else None
 
 
 def _reasons(each: Sequence[Mapping[str, str]], clients: Sequence[str]) -> dict[str, str]:

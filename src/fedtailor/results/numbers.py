@@ -105,6 +105,12 @@ def mean_and_std(values: list[float]) -> dict[str, float]:
     return {"mean": round(float(found.mean()), 6), "std": round(spread, 6)}
 
 
+def over_runs(results: Sequence[Mapping[str, Any]], part: str) -> dict[str, dict[str, float]]:
+    """A part of results ("score") over seeds: each of its numbers that all of them have."""
+    known = [k for k in SUMMED if all(k in r[part] for r in results)]
+    return {k: mean_and_std([r[part][k] for r in results]) for k in known}
+
+
 def final_scores(contender: Contender, clients: list[str]) -> Array:
     """Each client's value at the end, averaged over the seeds that have one; nan without any."""
     return _mean_of_known([run.result["per_client"] for run in contender.runs], clients)
@@ -219,7 +225,6 @@ def _metric_shown(name: str, values: list[float | None]) -> dict[str, Any]:
 
 def _row(contender: Contender, each: Array, alone: Array | None) -> dict[str, Any]:
     results = [run.result for run in contender.runs]
-    known = [k for k in SUMMED if all(k in r["score"] for r in results)]
     gain = None if alone is None else each - alone
     if gain is not None and not METRICS[results[0]["metric"]].higher_is_better:
         gain = -gain
@@ -227,7 +232,7 @@ def _row(contender: Contender, each: Array, alone: Array | None) -> dict[str, An
         "label": contender.label,
         "method": contender.method,
         "seeds": [r["seed"] for r in results],
-        "score": {k: mean_and_std([r["score"][k] for r in results]) for k in known},
+        "score": over_runs(results, "score"),
         "best_round": [r.get("best_round") for r in results],
         "better_off": None if gain is None else int((gain > SAME).sum()),
         "worse_off": None if gain is None else int((gain < -SAME).sum()),

@@ -21,6 +21,7 @@ from fedtailor.results.statistics import (
     decide,
     decide_clients,
     holm_corrected,
+    measure_gains,
     pick_method,
     scoring_of,
     sentences,
@@ -31,35 +32,21 @@ from fedtailor.results.statistics.scoring import IN_UNITS
 
 
 class JudgedRun(NamedTuple):
-    """What the verdict needs to know of one run.
+    """What the verdict needs to know of one run."""
 
-    Attributes:
-      outputs: what its models said of all test rows; None if they were not kept.
-      val: the metric over clients on validation rows, at the end.
-      curve: the same by round.
-      rows: share of a client's rows that are tested.
-    """
-
-    outputs: RunOutputs | None
-    val: float | None
-    curve: tuple[tuple[int, float], ...] = ()
-    tested_share: float = 0.25
+    outputs: RunOutputs | None  # what its models said of all test rows, if that was kept
+    val: float | None  # the metric over clients on validation rows, at the end
+    curve: tuple[tuple[int, float], ...] = ()  # the same by round
+    tested_share: float = 0.25  # of a client's rows
 
 
 class Verdict(NamedTuple):
-    """An answer with what it rests on, for files and for people.
+    """An answer with what it rests on, for files and for people."""
 
-    Attributes:
-      decision: of the method that is recommended; None if nothing can be judged.
-      others: of the other methods, corrected for their number.
-      clients: of each client, for the recommended method, corrected for their number.
-      sentences: the same in words, the most important first.
-    """
-
-    decision: dict[str, Any] | None
-    others: dict[str, Any]
-    clients: dict[str, Any]
-    sentences: list[str]
+    decision: dict[str, Any] | None  # of the recommended method; None if nothing can be judged
+    others: dict[str, Any]  # of the other methods, corrected for their number
+    clients: dict[str, Any]  # of each client with that method, corrected for their number
+    sentences: list[str]  # the same in words, the most important first
 
 
 def wording_of(metric: Metric, label: str = "", margin: float = 0.0) -> Wording:
@@ -76,8 +63,8 @@ def wording_of(metric: Metric, label: str = "", margin: float = 0.0) -> Wording:
       >>> wording_of(METRICS["rmse"], "price", margin=970.0).amount(1921.32)
       '1921'
     """
-    title = metric.title if metric.title.isupper() or "²" in metric.title else metric.title.lower()
-    title = "ROC AUC" if metric.name == "roc-auc" else title
+    title = metric.title  # ROC AUC and R² stay as they are
+    title = title[0].lower() + title[1:] if title[1].islower() else title
     if metric.percent:
         return Wording(title)
     named = f"{title} of {label}" if label and metric.name in IN_UNITS else title
@@ -181,13 +168,14 @@ def judge(
     }
     scoring = scoring_of(metric)
     best = _recommended(runs, methods, metric)
-    decisions = {
-        m: decide(_paired(known[m], known[ALONE], clients), scoring, method=m, **asked)
-        for m in methods
-    }
+    decisions, each = {}, {}
+    for m in methods:
+        pairs = _paired(known[m], known[ALONE], clients)
+        gains = measure_gains(pairs, scoring)
+        decisions[m] = decide(pairs, scoring, method=m, gains=gains, **asked)
+        if m == best:
+            each = decide_clients(pairs, scoring, method=m, gains=gains, **asked)
     others = holm_corrected({m: d for m, d in decisions.items() if m != best})
-    pairs = _paired(known[best], known[ALONE], clients)
-    each = decide_clients(pairs, scoring, method=best, **asked)
     wording = wording_of(metric, label, chosen_margin)
     told = sentences(
         decisions[best],

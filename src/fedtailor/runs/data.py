@@ -43,17 +43,15 @@ DEFAULT_MODELS = {"image": "cnn", "table": "mlp", "text": "fasttext"}
 
 
 class TargetScales(NamedTuple):
-    """How each client's label was scaled, where it is a number.
+    """How each client's label was scaled, where it is a number; both are in the label's unit."""
 
-    Attributes:
-      name: of the label.
-      shift: [clients], in the label's unit.
-      scale: [clients], in the label's unit.
-    """
-
-    name: str
-    shift: Tensor
+    name: str  # of the label
+    shift: Tensor  # [clients], float64
     scale: Tensor
+
+    def of(self, ids: Tensor) -> TargetScales:
+        """Those of some clients."""
+        return self._replace(shift=self.shift[ids], scale=self.scale[ids])
 
     def unscaled(self, values: Tensor) -> Tensor:
         """[clients, ...] numbers as the networks say them, in the label's unit.
@@ -64,28 +62,19 @@ class TargetScales(NamedTuple):
           [[75.0, 200.0], [-0.5, 2.0]]
         """
         each = (-1, *(1,) * (values.ndim - 1))
-        shift, scale = self.shift.to(values.device), self.scale.to(values.device)
-        return values * scale.to(values.dtype).view(each) + shift.to(values.dtype).view(each)
+        shift, scale = (part.to(values.device).view(each) for part in (self.shift, self.scale))
+        return values * scale + shift
 
 
 class RunData(NamedTuple):
-    """The data of a run, laid out by client.
+    """The data of a run, laid out by client."""
 
-    Attributes:
-      config: as given, with every `auto` that concerns data replaced.
-      source: where the rows come from.
-      encoder: preprocessing, fitted on training rows.
-      partition: whose the rows are.
-      client_data: the same on the compute device.
-      held_out: ids of clients that never train.
-    """
-
-    config: Config
+    config: Config  # as given, with every `auto` that concerns data replaced
     source: Source
-    encoder: Encoder
-    partition: Partition
-    client_data: ClientData
-    held_out: Tensor
+    encoder: Encoder  # fitted on training rows
+    partition: Partition  # whose the rows are
+    client_data: ClientData  # the same on the compute device
+    held_out: Tensor  # ids of clients that never train
 
     @property
     def trained(self) -> Tensor:

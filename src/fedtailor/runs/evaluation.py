@@ -45,23 +45,14 @@ class Evaluation:
 
     def _part(self, name: str) -> _Part:
         if name not in self._parts:
-            fed = self.client_data
-            rows = fed.part(torch.arange(fed.clients), name)
-            real = torch.arange(rows.rows.shape[1], device=rows.n.device) < rows.n[:, None]
-            labels = self._in_unit(fed.y[rows.rows], torch.arange(fed.clients))
-            self._parts[name] = _Part(labels, real.float())
+            everyone = torch.arange(self.client_data.clients)
+            labels, weight = self.client_data.labels(everyone, name)
+            self._parts[name] = _Part(self._in_unit(labels, everyone), weight)
         return self._parts[name]
 
     def _in_unit(self, values: Tensor, ids: Tensor) -> Tensor:
         """Numbers of clients in the label's own unit."""
-        if self.targets is None:
-            return values
-        ends = [1] * (values.ndim - 1)
-        shift, scale = (
-            part[ids].to(values.device).reshape(-1, *ends)
-            for part in (self.targets.shift, self.targets.scale)
-        )
-        return values * scale + shift
+        return values if self.targets is None else self.targets.of(ids).unscaled(values)
 
     def _asked(
         self, outputs: Tensor, part: str, ids: Tensor | None

@@ -26,9 +26,15 @@ from fedtailor.runs.schedule import arrivals, networks
 Line = dict[str, Any]  # of a run's history
 
 LAID = (
-    "data", "data_dir", "partition_file", "clients", "partition", "model", "device",
+    "data", "data_dir", "partition_file", "clients", "partition", "device",
     "task", "normalise", "metric", "loss", "class_weights",
 )  # fmt: skip
+
+
+def as_laid_out(config: Config, laid: Config) -> Config:
+    """A configuration with what its data decided; runs on the same data may differ in the model."""
+    model = laid.model if config.model == "auto" else config.model
+    return replace(config, model=model, **{k: getattr(laid, k) for k in LAID})
 
 
 @dataclass
@@ -56,11 +62,7 @@ class PreparedRun:
         self, config: Config, data: RunData | None = None, folder: Path | None = None
     ) -> None:
         self.data = data or load_run_data(config)
-        laid = self.data.config
-        config = replace(
-            config,
-            **{k: getattr(laid, k) for k in LAID},
-        )
+        config = as_laid_out(config, self.data.config)
         form = self.data.encoder.form
         fed = self.data.client_data
         having = networks(config.depths, config.model, fed.clients)

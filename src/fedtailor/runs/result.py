@@ -107,12 +107,14 @@ def result_of(run: PreparedRun) -> dict[str, Any]:
     )
     at_best = next((line for line in scored if line["round"] == best), None)
     posts = [line["post"] for line in scored if "post" in line]
-    (score, own), metrics = judge.judged(final.test), judge.table(final.test)
+    before, before_each = judge.judged(last.test)
+    score, own = (before, before_each) if final is last else judge.judged(final.test)
+    metrics = judge.table(final.test)
     each = _numbers(own)
     held, trained = run.data.held_out.numpy(), run.data.trained.numpy()
     better = 1 if metric.higher_is_better else -1
     on_train = _numbers(judge.per_client(sim.outputs(part="train").test, "train"))
-    gap = _mean(on_train[trained]) - _mean(_numbers(judge.per_client(last.test))[trained])
+    gap = _mean(on_train[trained]) - _mean(_numbers(before_each)[trained])
     accuracy = score
     if metric.name != "accuracy":
         accuracy = {k: v for k, v in metrics.get("accuracy", {}).items() if isinstance(v, float)}
@@ -120,7 +122,7 @@ def result_of(run: PreparedRun) -> dict[str, Any]:
         "score": score,
         "accuracy": accuracy,
         "points": {
-            "pre": judge.summary(last.test),
+            "pre": before,
             "post": posts[-1] if posts else {},
             "final": score | {"finetune_epochs": config.finetune},
         },

@@ -43,6 +43,8 @@ CHECKPOINT_SHARE = 20  # a checkpoint may cost a twentieth of the time
 class Runner(PreparedRun):
     """Plays one configuration, and keeps what comes of it in a folder if it has one."""
 
+    said: RunOutputs | None = None  # what its models said, once all rounds are played
+
     # --- playing ---
 
     def play(self, watch: Watcher | None = None) -> dict[str, Any]:
@@ -87,8 +89,9 @@ class Runner(PreparedRun):
                 self._checkpoint()
             result = result_of(self)
             result["seconds"] = round(time.monotonic() - begun, 3)
+            self.said = run_outputs(self)
             if self.folder:
-                self._write(result)
+                self._write(result, self.said)
             # the run is finished; whoever would go on with another hears of it
             if self.folder and interrupted():
                 raise Interrupted(self.folder, self.config.rounds)
@@ -202,22 +205,22 @@ class Runner(PreparedRun):
             "down": self.progress.down,
             "noisy": self.progress.noisy,
         }
-        save_outputs(self.folder, run_outputs(self))  # the best round's, to go on from
+        if self.progress.best is not None:  # to go on from
+            save_outputs(self.folder, run_outputs(self))
         history = self.folder / files.HISTORY
         if history.exists():  # before the checkpoint, which relies on the lines up to its round
             files.sync(history)
         save_checkpoint(self.folder / files.CHECKPOINT, self.simulation, meta)
 
-    def _write(self, result: dict[str, Any]) -> None:
+    def _write(self, result: dict[str, Any], said: RunOutputs) -> None:
         assert self.folder is not None
         folder = self.folder
         (folder / files.MODELS).mkdir(exist_ok=True)
         for cid, model in self.simulation.models(self.finetune):
             path = files.model_file(folder, self.data.client_data.names[cid])
             save_tensors(path, tree.flatten(model))
-        found = run_outputs(self)
-        save_outputs(folder, found)
-        save_confusion(folder, self.data.client_data, self.data.encoder.form, found)
+        save_outputs(folder, said)
+        save_confusion(folder, self.data.client_data, self.data.encoder.form, said)
         if self.method.general is not None:
             keep_general(self.simulation, folder)
         files.write_atomically(folder / files.CLIENTS, client_table(self, result))
@@ -240,4 +243,5 @@ def play_config(
     if folder:
         runner.keep_in(folder)
     result = runner.play(watch)
-    return result, run_outputs(runner)
+    assert runner.said is not None  # it has been played
+    return result, runner.said

@@ -61,6 +61,12 @@ def over_clients(
     return known | {"clients": len(each)}
 
 
+def mean_of_known(values: Sequence[float | None]) -> float | None:
+    """The mean of those that are there; None if none is."""
+    known = [value for value in values if value is not None]
+    return float(np.mean(known)) if known else None
+
+
 def best_round(
     rounds: Sequence[int], val: Sequence[float | None], higher_is_better: bool = True
 ) -> int | None:

@@ -25,39 +25,22 @@ LEAST_SITES = 6  # with fewer, clients cannot reach 0.05: the least p of K is 2/
 
 @dataclass(frozen=True)
 class Decision:
-    """An answer, and what it rests on.
+    """An answer, and what it rests on."""
 
-    Attributes:
-      answer: "no difference" means: none above the margin.
-      method: that is compared with training alone.
-      metric: its name.
-      gain: mean over clients; positive is better, whichever way the metric points.
-      interval: of the gain, 95 % at level 0.05; an end is infinite where nothing bounds it.
-      p: two-sided; of both tests the larger, where both are asked.
-      level: up to which p an answer may be chance.
-      margin: differences up to here do not matter.
-      speaks_for: whom the answer is about.
-      reason: why this is the answer.
-      needed: what it would take to tell; None where it was told.
-      clients: over how many the mean is.
-      left_out: clients without a gain, each with the reason.
-      beside: the answer for the other reading, where there is one.
-    """
-
-    answer: Answer
-    method: str
+    answer: Answer  # "no difference" means: none above the margin
+    method: str  # that is compared with training alone
     metric: str
-    gain: float
-    interval: Interval
-    p: float
-    level: float
-    margin: float
+    gain: float  # mean over clients; positive is better, whichever way the metric points
+    interval: Interval  # 95 % at level 0.05; an end is infinite where nothing bounds it
+    p: float  # two-sided; of both tests the larger, where both are asked
+    level: float  # up to which p an answer may be chance
+    margin: float  # differences up to here do not matter
     speaks_for: SpeaksFor
     reason: str
-    needed: Needed | None
-    clients: int
-    left_out: dict[str, str] = field(default_factory=dict)
-    beside: Decision | None = None
+    needed: Needed | None  # what it would take to tell; None where it was told
+    clients: int  # over how many the mean is
+    left_out: dict[str, str] = field(default_factory=dict)  # without a gain, each with the reason
+    beside: Decision | None = None  # the answer for the other reading, where there is one
 
     def as_dict(self) -> dict[str, Any]:
         """For JSON, which has no word for what is no number: None."""
@@ -122,6 +105,7 @@ def decide(
     margin: float = MARGIN,
     level: float = LEVEL,
     tested_share: float = 0.25,
+    gains: Gains | None = None,
 ) -> Decision:
     """Whether a method helps these clients, against training alone.
 
@@ -136,6 +120,7 @@ def decide(
       margin: differences up to here do not matter.
       level: of all tests.
       tested_share: of a client's rows in each repeat.
+      gains: what `measure_gains` finds, if somebody has it: of rankings it takes long.
 
     Example:
       >>> from fedtailor.results.statistics.paired import PairedRows
@@ -148,7 +133,7 @@ def decide(
       ('helps', 0.4, 'these sites')
     """
     terms = _Terms(method, metric, margin, level, tested_share).checked()
-    gains = measure_gains(paired, scoring)
+    gains = gains or measure_gains(paired, scoring)
     if not gains.clients:
         return _nothing_known(gains, terms)
     of_rows = rows_test(gains, paired, scoring)
@@ -266,6 +251,7 @@ def decide_clients(
     margin: float = MARGIN,
     level: float = LEVEL,
     tested_share: float = 0.25,
+    gains: Gains | None = None,
 ) -> dict[str, Decision]:
     """Whether it helps each client, by the client's own rows, corrected over clients (Holm).
 
@@ -273,7 +259,7 @@ def decide_clients(
     Clients at which the metric is undefined cannot be told.
     """
     terms = _Terms(method, metric, margin, level, tested_share).checked()
-    gains = measure_gains(paired, scoring)
+    gains = gains or measure_gains(paired, scoring)
     # so many draws that the least p, times the number of clients, still is below the level
     swaps = int(np.clip(3 * len(gains.clients) / level, SWAPS, DRAWS))
     found = {}

@@ -20,7 +20,7 @@ from fedtailor.results.objects import Objects
 from fedtailor.results.storage import READABLE_VERSIONS
 from fedtailor.runs.build import make_method, make_task
 from fedtailor.runs.data import RunData, load_run_data
-from fedtailor.runs.prepared import LAID
+from fedtailor.runs.prepared import as_laid_out
 
 MOST_SEEDS = 1000
 PATHS = ("data", "data_dir", "partition_file")
@@ -146,11 +146,9 @@ class ComparisonPlan:
         return self._data[split]
 
     def _try(self, data: RunData) -> None:
-        laid = {k: getattr(data.config, k) for k in LAID}
         for method in list(self.methods):
             config = next(c for (m, _), c in self.configs.items() if m == method)
-            model = config.model if method == LINEAR else data.config.model
-            config = replace(config, **laid | {"model": model})
+            config = as_laid_out(config, data.config)
             try:
                 make_method(config, make_task(config, data.encoder.form))
             except BadInput as error:
@@ -159,13 +157,6 @@ class ComparisonPlan:
                 self.left_out[method] = str(error)
                 self.methods.remove(method)
         self.configs = {k: c for k, c in self.configs.items() if k[0] in self.methods}
-
-    def data_of(self, method: str, config: Config) -> RunData:
-        """The data of one run."""
-        data = self.load_data(config.split_seed)
-        if method == LINEAR:  # the data have no say in its model
-            data = data._replace(config=replace(data.config, model=config.model))
-        return data
 
     def to_json(self) -> str:
         """For the folder, so that an interrupted comparison can go on."""

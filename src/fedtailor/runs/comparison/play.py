@@ -40,7 +40,7 @@ def _play(plan: ComparisonPlan, folder: Path | None, announce: Announce | None) 
                 told(line, rounds)
 
         place = files.run_folder(folder, method, seed) if folder else None
-        data = plan.data_of(method, config)
+        data = plan.load_data(config.split_seed)
         if place and files.is_finished(place):
             result = files.read_result(place)
             rows = data.rows_digest()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,16 +10,15 @@ import torch
 from fedtailor.core.version import __version__
 from fedtailor.results.folder import ALONE, YARDSTICKS
 from fedtailor.results.metrics.named import METRICS
+from fedtailor.results.metrics.over_clients import mean_of_known
 from fedtailor.results.metrics.table import table_of_metrics
-from fedtailor.results.numbers import judged_run, mean_and_std
+from fedtailor.results.numbers import judged_run, mean_and_std, over_runs
 from fedtailor.results.outputs import RunOutputs
 from fedtailor.results.verdict import beside_yardsticks, constant_outputs, judge
 from fedtailor.runs.comparison.plan import ComparisonPlan
 from fedtailor.runs.data import RunData
 from fedtailor.runs.evaluation import evaluation_of, rounded_table
 from fedtailor.runs.prepared import Line
-
-SUMMED = ("mean", "weighted", "std", "median", "bottom5", "top5", "worst")
 
 
 class PlayedRun(NamedTuple):
@@ -42,20 +40,15 @@ Played = dict[tuple[str, int], PlayedRun]  # by method and seed
 
 def _mean_curve(lines: list[list[Line]]) -> list[dict[str, Any]]:
     """The metric by round over runs: mean, least and largest."""
-    rounds = [line["round"] for line in lines[0] if "pre" in line]
+    judged = [[line for line in run if "pre" in line] for run in lines]
     curve = []
-    for i, number in enumerate(rounds):
-        at = [[line for line in run if "pre" in line][i]["pre"].get("mean") for run in lines]
-        known = [value for value in at if value is not None]
+    for at in zip(*judged, strict=True):
+        known = [line["pre"]["mean"] for line in at if "mean" in line["pre"]]
         if known:
             mean = float(np.mean(known))
-            curve.append({"round": number, "mean": mean, "low": min(known), "high": max(known)})
+            row = {"round": at[0]["round"], "mean": mean, "low": min(known), "high": max(known)}
+            curve.append(row)
     return curve
-
-
-def _mean_of(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return float(np.mean(known)) if known else None
 
 
 def _rounded(value: float | None) -> float | None:
@@ -67,7 +60,7 @@ def _row(
 ) -> dict[str, Any]:
     """A method's row of the summary, over its runs and against training alone."""
     results = [run.result for run in runs]
-    each = {name: _mean_of([r["per_client"][name] for r in results]) for name in names}
+    each = {name: mean_of_known([r["per_client"][name] for r in results]) for name in names}
     gains = {
         name: (value - without) * (1 if up else -1)
         for name, value in each.items()
@@ -76,23 +69,15 @@ def _row(
     # runs of 0.1 have no metrics but accuracy, and none on validation rows
     shared = set.intersection(*(set(r.get("metrics", {})) for r in results))
     return {
-        "score": {
-            k: mean_and_std([r["score"][k] for r in results])
-            for k in SUMMED
-            if all(k in r["score"] for r in results)
-        },
-        "accuracy": {
-            k: mean_and_std([r["accuracy"][k] for r in results])
-            for k in SUMMED
-            if all(k in r["accuracy"] for r in results)
-        },
+        "score": over_runs(results, "score"),
+        "accuracy": over_runs(results, "accuracy"),
         "best": {
             "round": [r["best_round"] for r in results],
             "mean": mean_and_std([r["best"]["mean"] for r in results])
             if all("mean" in r["best"] for r in results)
             else None,
         },
-        "val": _rounded(_mean_of([r.get("val", {}).get("mean") for r in results])),
+        "val": _rounded(mean_of_known([r.get("val", {}).get("mean") for r in results])),
         "metrics": {
             name: mean_and_std([r["metrics"][name]["mean"] for r in results])
             for name in results[0].get("metrics", {})
@@ -128,7 +113,8 @@ def summarise_runs(plan: ComparisonPlan, played: Played) -> dict[str, Any]:
     runs = {m: [played[m, s] for s in seeds] for m in plan.methods}
     metric = METRICS[data.config.metric]
     alone = {
-        name: _mean_of([run.result["per_client"][name] for run in runs[ALONE]]) for name in names
+        name: mean_of_known([run.result["per_client"][name] for run in runs[ALONE]])
+        for name in names
     }
     table = {m: _row(of, names, alone, metric.higher_is_better) for m, of in runs.items()}
     first = played[plan.methods[0], seeds[0]].result
