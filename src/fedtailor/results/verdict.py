@@ -181,7 +181,10 @@ def judge(
         decisions[best],
         wording,
         clients=each,
-        end=_end(runs[best], metric, chosen_margin),
+        ends={
+            f"with {best}": _end(runs[best], metric, chosen_margin),
+            "alone": _end(runs[ALONE], metric, chosen_margin),
+        },
         repeats=len(runs[best]),
     )
     told += _of_others(others, wording)

@@ -120,7 +120,10 @@ def test_nothing_known_says_why() -> None:
 
 
 def test_a_curve_that_still_rises_is_said() -> None:
-    told = sentences(FOUND, POINTS, end=TrainingEnd(True, 0.021, 20))
-    assert any("still got better by 2.1 points" in line and "20 more" in line for line in told)
-    ended = sentences(FOUND, POINTS, end=TrainingEnd(False, 0.0, 0))
+    ends = {"with fedavg": TrainingEnd(True, 0.021, 20), "alone": TrainingEnd(False, 0.0, 0)}
+    told = sentences(FOUND, POINTS, ends=ends)[-1]
+    assert "(by 2.1 points with fedavg); try about 20 more" in told
+    told = sentences(FOUND, POINTS, ends=ends | {"alone": TrainingEnd(True, 0.033, 30)})[-1]
+    assert "(by 2.1 points with fedavg and 3.3 points alone); try about 30 more" in told
+    ended = sentences(FOUND, POINTS, ends={"alone": TrainingEnd(False, 0.0, 0)})
     assert not any("Training had not ended" in line for line in ended)

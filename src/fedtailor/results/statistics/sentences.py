@@ -46,10 +46,10 @@ def sentences(
     wording: Wording,
     *,
     clients: Mapping[str, Decision] | None = None,
-    end: TrainingEnd | None = None,
+    ends: Mapping[str, TrainingEnd] | None = None,
     repeats: int = 1,
 ) -> list[str]:
-    """What was found, the most important first.
+    """What was found, the most important first; `ends` says how training ended, by method.
 
     Example:
       >>> found = Decision(
@@ -74,13 +74,19 @@ def sentences(
         )
     if clients:
         told += _by_client(clients, wording)
-    if end is not None and end.still_rising:
-        told.append(
-            f"Training had not ended: {wording.metric} still got better by "
-            f"{wording.amount(end.rise)} in the last third of the rounds; "
-            f"try about {end.more_rounds} more."
-        )
-    return told
+    return told + _still_rising(ends or {}, wording)
+
+
+def _still_rising(ends: Mapping[str, TrainingEnd], wording: Wording) -> list[str]:
+    rising = {name: end for name, end in ends.items() if end.still_rising}
+    if not rising:
+        return []
+    each = [f"{wording.amount(end.rise)} {name}" for name, end in rising.items()]
+    more = max(end.more_rounds for end in rising.values())
+    return [
+        f"Training had not ended: {wording.metric} still got better in the last third of the "
+        f"rounds (by {' and '.join(each)}); try about {more} more."
+    ]
 
 
 def _interval(d: Decision, wording: Wording) -> str:
