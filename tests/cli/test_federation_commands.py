@@ -187,6 +187,7 @@ def test_images_need_their_size_and_classes_alone(here: Path) -> None:
         (["init", "p", "--deadline", "0"], "--deadline is 0"),
         (["init", "p", "--data", "rows.csv"], "--like"),
         (["init", "p", "--like", "no/such.csv"], "does not exist"),
+        (["init", "p", "--like", "digits", "--normalise", "federated"], "do not exchange sums"),
         (["init", "p", "--like", "digits", "--data", "digits"], "--data and --like"),
         (["run", "p"], "federation init"),
         (["status", "p"], "federation init"),
@@ -251,9 +252,9 @@ def played(root: Path) -> None:
     common["envelope"] = {"up": 7, "down": 3}
     lines = [
         common | {"round": 1, "taken": [0, 1], "failed": {}}
-        | {"sites": {"site-0": {"post_accuracy": 0.5}, "site-1": {"post_accuracy": 0.6}}},
+        | {"sites": {"site-0": {"post_score": 0.5}, "site-1": {"post_score": 0.6}}},
         common | {"round": 2, "taken": [0], "failed": {"site-1": "not connected"}}
-        | {"sites": {"site-0": {"post_accuracy": 0.75}}},
+        | {"sites": {"site-0": {"post_score": 0.75}}},
     ]  # fmt: skip
     (folder / "history.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (folder / "latest.json").write_text(json.dumps({"round": 2, "version": __version__}))
@@ -273,7 +274,7 @@ def test_status_and_stop_without_a_coordinator(
     assert not found["playing"] and found["ended"] == "stopped: why"
     assert found["bytes"] == {"up": 200, "down": 100, "envelope_up": 14, "envelope_down": 6}
     first, second = found["sites"]
-    assert first["name"] == "site-0" and first["last"] == 2 and first["accuracy"] == 0.75
+    assert first["name"] == "site-0" and first["last"] == 2 and first["score"] == 0.75
     assert second["failures"] == 1 and second["why"] == "round 2: not connected"
     assert call("status", "trial") == 0
     assert "does NOT listen" in capsys.readouterr().out

@@ -47,7 +47,7 @@ def test_demo_ends_with_the_simulations_numbers_and_stops_all(tmp_path: Path) ->
     assert time.monotonic() - begun < 180
     found = json.loads(done.stdout)
     values = {"data": "digits", "partition": "dirichlet:0.1", "model": "cnn", "rounds": 3}
-    for method, key in (("fedala", "accuracy"), ("local", "local_accuracy")):
+    for method, key in (("fedala", "score"), ("local", "local_score")):
         config = make_config(method, values | {"clients": 3, "device": "cpu"}, {})
         expected = list(Runner(config).play(lambda line, rounds: None)["per_client"].values())
         assert [site[key] for site in found["sites"]] == pytest.approx(expected, abs=1e-6)

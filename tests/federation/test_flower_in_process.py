@@ -10,8 +10,9 @@ pytest.importorskip("flwr", reason="needs flwr: pip install 'fedtailor[flower]'"
 from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
+import fedtailor
 from fedtailor.federation.coordinator.app import server_app
-from fedtailor.federation.coordinator.progress import rounds_of
+from fedtailor.federation.coordinator.progress import finished_of, rounds_of
 from fedtailor.federation.coordinator.store import CoordinatorStore, read_lines
 from fedtailor.federation.protocol.packet import from_records, to_records
 from fedtailor.federation.site.app import make_client_app
@@ -21,7 +22,8 @@ from fedtailor.methods import METHODS
 from fedtailor.results.storage import load_tensors
 from fedtailor.runs.predict import predict
 from tests.federation.local_grid import LocalGrid
-from tests.federation.trial import Trial, distance
+from tests.federation.site.test_local_data import write_sites
+from tests.federation.trial import SETTINGS, Trial, distance
 
 # what a method needs beside its defaults to be played by sites
 OPTIONS = {"fedavg-data": {"beta": 0.0}}
@@ -78,11 +80,45 @@ def test_bytes_card_and_prediction(tmp_path, float64):
     for i in range(3):
         site = tmp_path / f"site-{i}" / "federations" / "trial"
         card = json.loads((site / "card.json").read_text())
-        assert card["local_accuracy"] == pytest.approx(float(alone[i]), abs=1e-6)
-        assert card["accuracy"] == pytest.approx(float(own[i]), abs=1e-6)
+        assert card["local_score"] == pytest.approx(float(alone[i]), abs=1e-6)
+        assert card["score"] == pytest.approx(float(own[i]), abs=1e-6)
         assert sum(card["class_mix"].values()) == card["rows"]["train"]
         found = predict(site, f"site-{i}", [tmp_path / "data" / f"site-{i}" / "rows.npz"])
         assert len(found) == sum(card["rows"].values())
+
+
+# from which columns it is learnt, what training makes small, and what it is judged by
+TASKS = {
+    "regression": ({"label": "weight"}, {"loss": "huber:2"}, "rmse"),
+    "survival": ({"time_column": "days", "event_column": "died"}, {"lr": 2.0}, "concordance"),
+    "classification": (
+        {"label": "ill"},
+        {"metric": "roc-auc", "loss": "focal:2", "class_weights": "1,2"},
+        "roc-auc",
+    ),
+}
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_sites_learn_and_judge_as_a_run_does(task: str, tmp_path: Path) -> None:
+    columns, judged, metric = TASKS[task]
+    data = write_sites(tmp_path / "data")
+    trial = Trial(tmp_path, "fedavg", **columns, **judged)
+    for i in range(3):
+        trial.write_site(i, data=f"data/site-{i}/rows.csv", **columns)
+    finished = finished_of(play(trial))
+    given = SETTINGS | columns | judged | {"data": str(data), "device": "cpu"}
+    own, alone = (fedtailor.run(m, **given)["per_client"] for m in ("fedavg", "local"))
+    assert own != alone
+    for name, said in finished.items():
+        card = json.loads((tmp_path / name / "federations" / "trial" / "card.json").read_text())
+        assert card["metric"] == metric
+        for value, found in ((own[name], "score"), (alone[name], "local_score")):
+            assert card[found] == pytest.approx(value, abs=1e-5)
+        assert (said["pre_score"], said["local_score"]) == (card["score"], card["local_score"])
+        gain = (card["score"] - card["local_score"]) * (-1 if metric == "rmse" else 1)
+        assert card["gain"] == pytest.approx(gain, abs=1e-6)
+        assert metric in card["metrics"] and metric in card["local_metrics"]
 
 
 def test_an_array_that_does_not_parse_fails_its_site_alone(tmp_path):

@@ -56,7 +56,7 @@ def test_status_opens(project: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert found["rounds"] == 3 and found["ended"].split(":")[0] in ("stopped", "finished")
     assert found["round"] == (2 if "stopped" in found["ended"] else 3)
     assert [site["name"] for site in found["sites"]] == ["north", "south"]
-    assert all(site["last"] == found["round"] and site["accuracy"] for site in found["sites"])
+    assert all(site["last"] == found["round"] and site["score"] for site in found["sites"])
     assert call("status", str(project), "--insecure") == 0
     assert call("stop", str(project), "--insecure") == 0
 

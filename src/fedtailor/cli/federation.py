@@ -78,7 +78,7 @@ def demo(
         # being told to end is like Ctrl-C: what was started is stopped first
         with signals_to(signal.default_int_handler, "SIGTERM", "SIGHUP"):
             project = demo_project(keep or scratch / "demo", method, total, count, insecure)  # type: ignore[operator]
-            with FederationView(method, total) as view:
+            with FederationView(method, "accuracy", total) as view:
                 ending = play_demo(project, count, view.tell, view.say)
         cards = model_cards(project, count)
         traffic = traffic_of(read_federation(project.file).state_folder)
@@ -131,6 +131,7 @@ def run(
     project = read_project(folder, insecure=insecure)
     found, link = read_federation(project.file), project.link()
     kept, rounds = found.state_folder, found.plan.rounds
+    metric = str(found.plan.settings["metric"])
     if store.is_played(kept):
         raise BadInput(
             f"'{folder}' is being played already: see fedtailor federation status {folder}"
@@ -144,7 +145,7 @@ def run(
     progress.forget_stop(kept)
     since = len(store.read_lines(kept / store.EVENTS))
     done = progress.round_now(kept)
-    with FederationView(found.plan.method, rounds, done) as view:
+    with FederationView(found.plan.method, metric, rounds, done) as view:
         view.say("starting" if not progress.rounds_of(kept) else f"going on after round {done}")
         flower_run = link.submit(project.file, **rules)
         try:
@@ -160,7 +161,7 @@ def run(
         said = {"ending": ending._asdict(), "rounds": progress.round_now(kept), "sites": sites}
         sys.stdout.write(as_text.dumps(said, indent=1) + "\n")
     elif ending.kind == "finished":
-        out.print(finished_table(found.plan.method, sites))
+        out.print(finished_table(found.plan.method, metric, sites))
         missing = found.plan.clients - len(sites)
         if missing:
             out.print(f"{missing} sites have no model yet: start them and run again.")

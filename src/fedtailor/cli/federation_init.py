@@ -101,6 +101,11 @@ def init(
     settings = {k: getattr(config, k) for k in given}
     agreed = None
     if like is not None:
+        if config.normalise == "federated":
+            raise BadInput(
+                "normalise is 'federated': real sites do not exchange sums yet; use own (each site "
+                "by its own rows), or pooled (all by the example's numbers)"
+            )
         encoder = preprocessing_like(like, settings)
         agreed = encoder.to_json()
         settings["model"] = model_for(encoder, config.model)

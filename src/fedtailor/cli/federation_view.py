@@ -10,14 +10,19 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from fedtailor.cli.showing import err, in_bytes, out, per_cent
+from fedtailor.cli.showing import err, in_bytes, metric_title, metric_value, out, score_note
+from fedtailor.federation.coordinator.progress import told_score
+from fedtailor.federation.site.scoring import gain_over
+from fedtailor.results.metrics.named import METRICS, Metric
 
 if TYPE_CHECKING:
     from fedtailor.federation.protocol.disclosure import Disclosure
 
 
-def _signed(value: float | None) -> str:
-    return "–" if value is None else f"{100 * value:+.2f}"
+def _signed(metric: Metric, value: float | None) -> str:
+    if value is None:
+        return "–"
+    return ("+" if value >= 0 else "−") + metric_value(metric, abs(value))
 
 
 class FederationView:
@@ -25,12 +30,13 @@ class FederationView:
 
     Args:
       name: of the method.
+      metric: that sites' models are judged by.
       rounds: in all.
       done: before this run.
     """
 
-    def __init__(self, name: str, rounds: int, done: int = 0) -> None:
-        self._rounds = rounds
+    def __init__(self, name: str, metric: str, rounds: int, done: int = 0) -> None:
+        self._metric, self._rounds = metric, rounds
         self._bar = Progress(
             TextColumn("{task.description}"),
             BarColumn(bar_width=28),
@@ -63,10 +69,11 @@ class FederationView:
             self._tell_event(line)
             return
         taken, cohort = len(line["taken"]), len(line["cohort"])
-        found = [s["post_accuracy"] for s in line["sites"].values() if "post_accuracy" in s]
+        each = [told_score(said, "post") for said in line["sites"].values()]
+        found = [score for score in each if score is not None]
         note = f"{taken}/{cohort} sites, {line['seconds']:.1f} s"
         if found:
-            note += f", accuracy {per_cent(sum(found) / len(found))} %"
+            note += f", {score_note(self._metric, sum(found) / len(found))}"
         if err.is_terminal:
             self._bar.update(self._task, completed=line["round"], note=note)
         else:
@@ -88,7 +95,9 @@ def _plain(text: str) -> None:
 
 def gains_table(method: str, cards: list[dict[str, Any]]) -> Table:
     """Each site's gain, from the cards that lie at the sites."""
-    table = Table(box=box.SIMPLE_HEAD, caption="accuracy in % on each site's own test rows")
+    metric = METRICS[cards[0]["metric"] if cards else "accuracy"]
+    caption = f"{metric_title(metric)} on each site's own test rows; a gain is better if positive"
+    table = Table(box=box.SIMPLE_HEAD, caption=caption)
     table.add_column("site")
     for column in (f"with {method}", "alone", "gain", "test rows", "training rows"):
         table.add_column(column, justify="right")
@@ -98,9 +107,9 @@ def gains_table(method: str, cards: list[dict[str, Any]]) -> Table:
         shown = ", ".join(f"{name}: {count}" for name, count in mix[:4])
         table.add_row(
             escape(card["site"]),
-            per_cent(card["accuracy"]),
-            per_cent(card["local_accuracy"]),
-            _signed(card["gain"]),
+            metric_value(metric, card["score"]),
+            metric_value(metric, card["local_score"]),
+            _signed(metric, card["gain"]),
             str(card["rows"]["test"]),
             str(card["rows"]["train"]),
             escape(shown + (f", {len(mix) - 4} more" if len(mix) > 4 else "")),
@@ -108,17 +117,19 @@ def gains_table(method: str, cards: list[dict[str, Any]]) -> Table:
     return table
 
 
-def finished_table(method: str, sites: dict[str, Any]) -> Table:
+def finished_table(method: str, metric_name: str, sites: dict[str, Any]) -> Table:
     """What sites told when they had their models; those that share nothing show nothing."""
-    table = Table(box=box.SIMPLE_HEAD, caption="accuracy in %, as far as sites tell it")
+    metric = METRICS[metric_name]
+    caption = f"{metric_title(metric)}, as far as sites tell it; a gain is better if positive"
+    table = Table(box=box.SIMPLE_HEAD, caption=caption)
     table.add_column("site")
     for column in (f"with {method}", "alone", "gain", "test rows"):
         table.add_column(column, justify="right")
     for name, said in sites.items():
-        here, alone = said.get("pre_accuracy"), said.get("local_accuracy")
-        gain = None if here is None or alone is None else here - alone
-        rows = str(said.get("test", "–"))
-        table.add_row(escape(name), per_cent(here), per_cent(alone), _signed(gain), rows)
+        here, alone = told_score(said, "pre"), told_score(said, "local")
+        gain = gain_over(here, alone, metric_name)
+        shown = [metric_value(metric, here), metric_value(metric, alone), _signed(metric, gain)]
+        table.add_row(escape(name), *shown, str(said.get("test", "–")))
     return table
 
 
@@ -131,8 +142,10 @@ def show_status(found: dict[str, Any]) -> None:
         f"{playing}; coordinator {listens} at {found['address']}",
         markup=False,
     )
+    metric = METRICS[found["metric"]]
     table = Table(box=box.SIMPLE_HEAD)
-    for column in ("site", "connected", "last round", "accuracy %", "failures", "latest failure"):
+    scored = metric_title(metric)
+    for column in ("site", "connected", "last round", scored, "failures", "latest failure"):
         table.add_column(column)
     words = {True: "yes", False: "no", None: "–"}
     for site in found["sites"]:
@@ -140,7 +153,7 @@ def show_status(found: dict[str, Any]) -> None:
             escape(site["name"]),
             words[site["connected"]],
             str(site["last"] or "–"),
-            per_cent(site["accuracy"]),
+            metric_value(metric, site["score"]),
             str(site["failures"]),
             escape(site["why"]),
         )

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fedtailor.core.errors import BadInput
+from fedtailor.core.form import TaskKind
 from fedtailor.core.losses import LOSSES, balanced_weights, parse_loss
 from fedtailor.datasets import Encoder, Source, encode, encode_clients, fit_encoder, load
 from fedtailor.datasets.labels import refuse_as_many_classes_as_rows
@@ -310,7 +311,8 @@ def load_run_data(config: Config) -> RunData:
         raise BadInput(
             f"augment is '{config.augment}', but '{source.name}' is {source.kind}: use none"
         )
-    config, why = _judged(config, source, partition)
+    counts = class_counts(source, partition)
+    config, why = settle_judging(config, source.task, len(source.classes), counts)
     encoder, x, y = encode_clients(source, encoder, *_rows_of(partition))
     client_data = ClientData.of(
         torch.from_numpy(x).to(device),
@@ -327,33 +329,52 @@ def load_run_data(config: Config) -> RunData:
     return RunData(config, source, encoder, partition, client_data, held)
 
 
-def _judged(config: Config, source: Source, partition: Partition) -> tuple[Config, str]:
+def class_counts(source: Source, partition: Partition) -> list[int]:
+    """How many training rows there are of each class; empty where there are no classes."""
+    if source.task != "classification":
+        return []
+    trained = source.labels[np.concatenate(partition.train)]
+    counts: list[int] = np.bincount(trained, minlength=len(source.classes)).tolist()
+    return counts
+
+
+def settle_judging(
+    config: Config, task: TaskKind, classes: int, counts: Sequence[int]
+) -> tuple[Config, str]:
     """The configuration with metric, loss and class weights that fit the task and the labels.
 
     Also says why that metric, where nobody asked for one and it is not accuracy.
+
+    Args:
+      config: what was asked for.
+      task: what is learnt.
+      classes: how many.
+      counts: training rows of each class; empty where nobody knows them (rows lie at sites).
     """
-    counts: list[int] = []
-    if source.task == "classification":
-        trained = source.labels[np.concatenate(partition.train)]
-        counts = np.bincount(trained, minlength=len(source.classes)).tolist()
-    elif config.class_weights != "none":
+    weights = config.class_weights
+    if task != "classification" and weights != "none":
         raise BadInput(
-            f"class-weights is '{config.class_weights}', but '{source.name}' has no classes "
-            f"({source.task}): leave it out"
+            f"class-weights is '{weights}', but the labels are no classes ({task}): leave it out"
         )
+    if weights == "balanced":
+        if not counts:
+            raise BadInput(
+                "class-weights is 'balanced', but how many rows of each class the sites have is "
+                "not known here: give a number for each class, e.g. 1,5"
+            )
+        weights = ",".join(f"{w:g}" for w in balanced_weights(counts))
+    check_class_weights(weights, classes)
     loss = config.loss
     if not loss.startswith(MARK):
-        parse_loss(loss, source.task)
-        loss = LOSSES[source.task][0] if loss == "auto" else loss
-    weights = config.class_weights
-    if weights == "balanced":
-        weights = ",".join(f"{w:g}" for w in balanced_weights(counts))
-    check_class_weights(weights, len(source.classes))
+        parse_loss(loss, task)
+        loss = LOSSES[task][0] if loss == "auto" else loss
     metric, why = config.metric, ""
-    if metric == "auto":
-        metric, why = default_metric(source.task, counts)
-    metric_named(metric, source.task, len(source.classes))
-    made = replace(config, task=source.task, loss=loss, class_weights=weights, metric=metric)
+    if metric == "auto" and task == "classification" and not counts:
+        metric = "accuracy"
+    elif metric == "auto":
+        metric, why = default_metric(task, counts)
+    metric_named(metric, task, classes)
+    made = replace(config, task=task, loss=loss, class_weights=weights, metric=metric)
     return made, "" if metric == "accuracy" else why
 
 

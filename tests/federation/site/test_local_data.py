@@ -61,7 +61,7 @@ def test_every_row_is_the_simulations(task: str, normalise: str, tmp_path: Path)
                 here = getattr(found, name)[found.rows[:count]]
                 there = getattr(theirs, name)[theirs.rows[0, :count]]
                 assert torch.equal(here, there), (part, name)
-        assert mine.encoder.without_clients() == world.encoder.of_client(f"site-{i}")
+        assert mine.rows.encoder.without_clients() == world.encoder.of_client(f"site-{i}")
         assert sum(mine.mix.values()) == (0 if task == "regression" else int(mine.data.n))
 
 

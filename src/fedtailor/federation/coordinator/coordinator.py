@@ -25,7 +25,7 @@ from fedtailor.federation.protocol.packet import FINISH, SCORE, TRAIN, Packet
 from fedtailor.federation.protocol.plan import Setup, first_server, in_dtype, upload_like
 from fedtailor.federation.protocol.transport import Rules, Transport
 
-METRICS = ("post_accuracy", "post_loss", "pre_accuracy", "pre_loss", "local_accuracy")
+SCORES = ("post_score", "post_loss", "pre_score", "pre_loss", "local_score")
 
 
 class Stopped(Exception):
@@ -254,7 +254,7 @@ class Coordinator:
 def _metrics(packet: Packet) -> dict[str, Any]:
     """The agreed numbers of an answer."""
     found: dict[str, Any] = {}
-    for name in METRICS:
+    for name in SCORES:
         value = packet.header.get(name)
         if isinstance(value, (int, float)) and isfinite(value):
             found[name] = round(float(value), 6)

@@ -25,7 +25,7 @@ from fedtailor.federation.protocol.packet import checked_id
 from fedtailor.federation.protocol.plan import TrainingPlan, make_training_plan
 from fedtailor.federation.protocol.transport import Rules
 from fedtailor.results.config import Config, make_config, settings
-from fedtailor.runs.data import lay_out
+from fedtailor.runs.data import class_counts, lay_out, settle_judging
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +68,9 @@ def _preprocessing(config: Config, name: str, base: Path) -> tuple[Config, Encod
     """Preprocessing that was agreed on, or that of trial data which everybody has."""
     if not name:
         config, source, partition = lay_out(config)
-        return config, fit_encoder(source, partition.train, normalise=config.normalise)
+        encoder = fit_encoder(source, partition.train, normalise=config.normalise)
+        counts = class_counts(source, partition)
+        return settle_judging(config, source.task, len(source.classes), counts)[0], encoder
     path = base / name
     try:
         encoder = Encoder.from_json(json.loads(path.read_text(encoding="utf-8")))
@@ -78,7 +80,8 @@ def _preprocessing(config: Config, name: str, base: Path) -> tuple[Config, Encod
         raise BadInput(f"preprocessing '{path}' is not JSON: {error}") from None
     if config.model == "auto":
         raise BadInput('model is missing: name the network, e.g. model = "cnn"')
-    return config, encoder.without_clients()
+    form = encoder.form
+    return settle_judging(config, form.task, form.classes, [])[0], encoder.without_clients()
 
 
 def read_federation(path: Path) -> FederationFile:

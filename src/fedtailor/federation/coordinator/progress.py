@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from fedtailor.core.errors import BadInput
 from fedtailor.federation.coordinator.store import (
@@ -106,13 +106,19 @@ def forget_stop(folder: Path) -> None:
     (folder / STOP).unlink(missing_ok=True)
 
 
+def told_score(said: Mapping[str, Any], point: Literal["pre", "post", "local"]) -> float | None:
+    """What a site told of its model; versions before 0.3 knew accuracy alone."""
+    found: float | None = said.get(f"{point}_score", said.get(f"{point}_accuracy"))
+    return found
+
+
 class SiteStatus(NamedTuple):
     """What the coordinator knows of a site."""
 
     name: str  # of the site
     connected: bool | None  # whether its node is; None if that is not known
     last: int  # the latest round in which its upload was taken; 0 for none
-    accuracy: float | None  # what it last told of its test rows
+    score: float | None  # what it last told of its test rows
     failures: int  # how often it failed
     why: str  # the latest failure, with its round
 
@@ -120,26 +126,26 @@ class SiteStatus(NamedTuple):
 def sites_of(folder: Path, names: dict[str, bool | None]) -> list[SiteStatus]:
     """What the coordinator knows of each site; `names` say who is connected, as far as known."""
     last: dict[str, int] = {}
-    accuracy: dict[str, float] = {}
+    score: dict[str, float] = {}
     failures: dict[str, list[str]] = {}
     joined = [e["site"] for e in read_lines(folder / EVENTS) if e.get("event") == "joined"]
     for line in rounds_of(folder):
         for name, said in line["sites"].items():
             last[name] = line["round"]
-            if (found := said.get("post_accuracy")) is not None:
-                accuracy[name] = found
+            if (found := told_score(said, "post")) is not None:
+                score[name] = found
         for name, why in line["failed"].items():
             failures.setdefault(name, []).append(f"round {line['round']}: {why}")
     for name, said in finished_of(folder).items():
-        if (found := said.get("pre_accuracy")) is not None:
-            accuracy[name] = found
+        if (found := told_score(said, "pre")) is not None:
+            score[name] = found
     everyone = dict.fromkeys([*names, *sorted({*joined, *last, *failures})])
     return [
         SiteStatus(
             name,
             names.get(name),
             last.get(name, 0),
-            accuracy.get(name),
+            score.get(name),
             len(failures.get(name, [])),
             failures.get(name, [""])[-1],
         )

@@ -51,6 +51,7 @@ def project_status(folder: Path, *, insecure: bool) -> dict[str, Any]:
     return {
         "id": found.id,
         "method": found.plan.method,
+        "metric": str(found.plan.settings["metric"]),
         "round": round_now(kept),
         "rounds": found.plan.rounds,
         "playing": is_played(kept),

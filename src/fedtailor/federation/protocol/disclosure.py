@@ -30,16 +30,16 @@ NUMBERS = (
     ("weight", "each round", "the upload's weight in a mean, usually the training rows"),
     ("n", "each round", "training rows"),
     (
-        "post_accuracy, post_loss, test",
+        "post_score, post_loss, test",
         "each round, if shared (scores)",
-        "of its model on its own test rows, and how many these are",
+        "the metric of its model on its own test rows, and how many these are",
     ),
     (
-        "pre_accuracy, pre_loss, test",
+        "pre_score, pre_loss, test",
         "at the end, and where score_every asks; if shared (scores)",
         "the same of its personal model",
     ),
-    ("local_accuracy", "at the end, if shared (baseline)", "of a model trained without the others"),
+    ("local_score", "at the end, if shared (baseline)", "of a model trained without the others"),
 )
 PROTECTED = (
     "With --dp-clip and --dp-noise the site clips each example's gradient and adds noise in every "

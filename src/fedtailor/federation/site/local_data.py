@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -20,13 +21,30 @@ from fedtailor.results.config import make_config
 from fedtailor.runs.data import find_source, lay_out
 
 
+class EncodedRows(NamedTuple):
+    """A site's rows as a network takes them."""
+
+    data: Data  # for training and validation
+    test: Data
+    encoder: Encoder  # what encoded them
+
+
 class LocalData(NamedTuple):
     """A site's rows, encoded as the federation agreed."""
 
-    data: Data  # training and validation rows, as methods see them
-    test: Data  # rows that only evaluation sees
+    rows: EncodedRows
     mix: dict[str, int]  # how many training rows there are of each class, or of each event
-    encoder: Encoder  # what encoded them; scaled by the site's own rows where that was agreed
+    alone: EncodedRows  # as the site would encode them if there were no federation
+
+    @property
+    def data(self) -> Data:
+        """Training and validation rows, as methods see them."""
+        return self.rows.data
+
+    @property
+    def test(self) -> Data:
+        """Rows that only evaluation sees."""
+        return self.rows.test
 
 
 # (source, its rows for training, for validation, for testing)
@@ -109,9 +127,21 @@ def load_local_data(site: SiteSettings, encoder: Encoder) -> LocalData:
             f"{encoder.form.kind}: name other data"
         )
     labels = _labels(source, encoder)
-    if encoder.normalise == "own":
-        own = fit_own(encoder, take(source.raw, cut[0]), labels[cut[0]])
-        encoder = encoder.with_fit(own)
+    fits = [
+        fit_own(encoder, take(source.raw, cut[0]), labels[cut[0]], alone=alone)
+        for alone in (False, True)
+    ]
+    agreed = encoder.with_fit(fits[0]) if encoder.normalise == "own" else encoder
+    rows = _encoded(source, labels, cut, agreed)
+    own = encoder.with_fit(fits[1])
+    # images are as they are, and many
+    alone = rows if own == agreed else _encoded(source, labels, cut, own)
+    return LocalData(rows, _mix(labels[cut[0]], encoder), alone)
+
+
+def _encoded(
+    source: Source, labels: np.ndarray, cut: Sequence[np.ndarray], encoder: Encoder
+) -> EncodedRows:
     rows = np.concatenate(cut)
     x = torch.from_numpy(np.ascontiguousarray(encoder.apply(take(source.raw, rows))))
     y = torch.from_numpy(encoder.labels(labels[rows]))
@@ -121,7 +151,7 @@ def load_local_data(site: SiteSettings, encoder: Encoder) -> LocalData:
     data = Data(x, y, train, n, val, val_n, Counts(n[None], val_n[None]))
     none = torch.tensor(0)
     tested = Data(x, y, test, test_n, test[:1], none, Counts(test_n[None], none[None]))
-    return LocalData(data, tested, _mix(labels[cut[0]], encoder), encoder)
+    return EncodedRows(data, tested, encoder)
 
 
 def _mix(labels: np.ndarray, encoder: Encoder) -> dict[str, int]:

@@ -12,15 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from fedtailor.core import rng, tree
+from fedtailor.core.data import Data
 from fedtailor.core.steps.privacy import Spent, epsilons
-from fedtailor.core.training import Recipe, Score, fit, score
+from fedtailor.core.training import Recipe, fit
 from fedtailor.core.tree import Params, Tree
 from fedtailor.core.version import __version__
 from fedtailor.federation.protocol.plan import Setup
 from fedtailor.federation.site.local_data import LocalData
+from fedtailor.federation.site.scoring import gain_over, score_model
 from fedtailor.federation.site.settings import SiteSettings
 from fedtailor.results.config import write_config
 from fedtailor.results.folder import (
@@ -37,31 +38,27 @@ from fedtailor.results.storage import save_tensors
 CARD = "card.json"
 
 
-def finetuned_model(setup: Setup, model: Params, local: LocalData, turn: rng.Turn) -> Params:
+def finetuned_model(setup: Setup, model: Params, data: Data, turn: rng.Turn) -> Params:
     """The model after the fine-tuning that was agreed on, if any was."""
     epochs = setup.config.finetune
     if not epochs:
         return model
     recipe: Recipe = replace(setup.config.recipe(), epochs=epochs, steps=0)
-    return fit(setup.task, model, local.data, turn, recipe)
+    return fit(setup.task, model, data, turn, recipe)
 
 
-def local_model(setup: Setup, local: LocalData, client: int, played: Sequence[int]) -> Params:
+def local_model(setup: Setup, data: Data, client: int, played: Sequence[int]) -> Params:
     """What the site would have without the federation.
 
-    Trained alone in the same rounds, with the same batches, from the same initial model.
+    Trained alone in the same rounds, with the same batches, from the same initial model, on rows
+    that are encoded as if there were no other sites.
     """
     own, recipe = setup.initial, setup.config.recipe()
     for round in played:
         turn = setup.turn(rng.TURN, round).of(torch.tensor(client)).at_client()
-        own = fit(setup.task, own, local.data, turn, recipe)
+        own = fit(setup.task, own, data, turn, recipe)
     last = setup.turn(rng.SCORE, setup.plan.rounds).of(torch.tensor(client)).at_client()
-    return finetuned_model(setup, own, local, last.split()[1])
-
-
-def accuracy(found: Score, n: Tensor) -> float:
-    """Share of right answers."""
-    return round(float(found.correct) / max(int(n), 1), 6)
+    return finetuned_model(setup, own, data, last.split()[1])
 
 
 def _spent(setup: Setup, local: LocalData, noisy: Spent) -> dict[str, Any] | None:
@@ -83,10 +80,10 @@ def write_model(
     noisy: Spent,
 ) -> dict[str, Any]:
     """Writes model, preprocessing and card; returns the card."""
-    test = local.test
-    own = score(setup.task, model, test, predict=setup.method.predict)
-    alone = score(setup.task, local_model(setup, local, site.client, played), test)
-    here, there = accuracy(own, test.n), accuracy(alone, test.n)
+    agreed, without, metric = local.rows, local.alone, setup.config.metric
+    own = score_model(setup, setup.method.predict, model, agreed.test, agreed.encoder)
+    trained = local_model(setup, without.data, site.client, played)
+    alone = score_model(setup, setup.task.predict, trained, without.test, without.encoder)
     card: dict[str, Any] = {
         "site": site.name,
         "federation": folder.name,
@@ -95,10 +92,18 @@ def write_model(
         "model": setup.config.model,
         "rounds": setup.plan.rounds,
         "played": len(played),
-        "accuracy": here,
-        "local_accuracy": there,
-        "gain": round(here - there, 6),
-        "rows": {"train": int(local.data.n), "val": int(local.data.val_n), "test": int(test.n)},
+        "task": setup.encoder.form.task,
+        "metric": metric,
+        "score": own.value,
+        "local_score": alone.value,
+        "gain": gain_over(own.value, alone.value, metric),
+        "metrics": own.metrics,
+        "local_metrics": alone.metrics,
+        "rows": {
+            "train": int(local.data.n),
+            "val": int(local.data.val_n),
+            "test": int(local.test.n),
+        },
         "class_mix": local.mix,
         "epsilon": _spent(setup, local, noisy),
         "version": __version__,
@@ -107,8 +112,8 @@ def write_model(
     save_tensors(model_file(folder, site.name), tree.flatten(model))
     config = replace(setup.config, **site.data)
     write_atomically(folder / CONFIG, write_config(config, __version__))
-    write_json(folder / PREPROCESSING, local.encoder.to_json())
-    result = card | {"per_client": {site.name: here}, "networks": {}}
+    write_json(folder / PREPROCESSING, agreed.encoder.to_json())
+    result = card | {"per_client": {site.name: own.value}, "networks": {}}
     write_json(folder / RESULT, result)
     write_json(folder / CARD, card)
     return card

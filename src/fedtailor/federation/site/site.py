@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -14,7 +13,6 @@ from fedtailor.core import rng, tree
 from fedtailor.core.errors import BadInput
 from fedtailor.core.method import Model
 from fedtailor.core.steps.privacy import Spent
-from fedtailor.core.training import score
 from fedtailor.core.tree import Tree
 from fedtailor.core.turn import ClientTurn
 from fedtailor.core.version import __version__
@@ -40,7 +38,8 @@ from fedtailor.federation.protocol.packet import (
 )
 from fedtailor.federation.protocol.plan import Setup, in_dtype, read_plan, require_version, set_up
 from fedtailor.federation.site.local_data import LocalData, load_local_data
-from fedtailor.federation.site.model_card import accuracy, finetuned_model, write_model
+from fedtailor.federation.site.model_card import finetuned_model, write_model
+from fedtailor.federation.site.scoring import score_model
 from fedtailor.federation.site.settings import BASELINE, SCORES, SiteSettings
 from fedtailor.federation.site.state import SavedState, SiteStore, StateError
 from fedtailor.methods import METHODS
@@ -271,15 +270,18 @@ class Site:
     def _scores(self, joined: _Joined, model: Model, point: str) -> Header:
         """A model's score in numbers that may leave; nothing unless the site shares it.
 
-        How many were right, of how many, and their mean loss.
+        The metric on its test rows where it is defined, how many these are, and their mean loss.
         """
         if SCORES not in self.settings.share:
             return {}
-        test = joined.local.test
-        found = score(joined.setup.task, model, test, predict=joined.setup.method.predict)
-        loss = float(found.loss) / max(int(test.n), 1)
-        said: Header = {f"{point}_accuracy": accuracy(found, test.n), "test": int(test.n)}
-        return said | ({f"{point}_loss": loss} if math.isfinite(loss) else {})
+        setup, rows = joined.setup, joined.local.rows
+        found = score_model(setup, setup.method.predict, model, rows.test, rows.encoder)
+        told = {
+            f"{point}_score": found.value,
+            f"{point}_loss": found.loss,
+            "test": int(rows.test.n),
+        }
+        return {name: value for name, value in told.items() if value is not None}
 
     def _score(self, packet: Packet, joined: _Joined) -> Packet:
         """The score of the model that the site would use now, as the simulation scores it."""
@@ -291,7 +293,9 @@ class Site:
         """The same, after fine-tuning, and the model is kept."""
         turn, kept = self._turn(packet, joined, rng.SCORE)
         setup, local = joined.setup, joined.local
-        model, taken = turn.personal(lambda own, turn: finetuned_model(setup, own, local, turn))
+        model, taken = turn.personal(
+            lambda own, turn: finetuned_model(setup, own, local.data, turn)
+        )
         played, noisy = kept.played if kept else (), _spent(kept, taken)
         folder = joined.store.folder
         try:
@@ -300,10 +304,10 @@ class Site:
             raise Refused(
                 "disk", f"the site's disk did not take its model: {error.strerror}"
             ) from None
-        log.info("done: accuracy %.4f, alone %.4f", card["accuracy"], card["local_accuracy"])
+        log.info("done: %s %s, alone %s", card["metric"], card["score"], card["local_score"])
         said = self._signature(packet) | {"status": "ok"} | self._scores(joined, model, "pre")
-        if BASELINE in self.settings.share:
-            said |= {"local_accuracy": card["local_accuracy"]}
+        if BASELINE in self.settings.share and card["local_score"] is not None:
+            said |= {"local_score": card["local_score"]}
         return Packet(said, {})
 
 
