@@ -11,6 +11,7 @@ from fedtailor.methods import apple, local
 from tests.methods.worlds import (
     ENGINES,
     HALF,
+    SIZES,
     data_of,
     gap,
     models,
@@ -146,14 +147,14 @@ def test_the_pull_fades_over_the_first_rounds(schedule):
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("M", [0, 2, 5, 9])
 def test_bytes(M, engine):
-    """min(M, N - 1) cores down and one up; prior and own place, 2 N numbers, once."""
+    """min(M, N - 1) cores down, at first all, and one up; prior and own place once: 2 N numbers."""
     task, world = task_of(), ragged()
     sim = simulate(apple(task, M=M), world, task, engine=engine)
     met: set[int] = set()
     for report in play(sim, COHORTS):
         ids = report.ids.tolist()
-        cores = (min(M, 5) if M else 5) * SIGMA
-        assert report.down.tolist() == [4 * (cores + (0 if i in met else 12)) for i in ids]
+        usual, first = (min(M, 5) if M else 5) * SIGMA, 5 * SIGMA + 12
+        assert report.down.tolist() == [4 * (usual if i in met else first) for i in ids]
         assert report.up.tolist() == [4 * SIGMA] * len(ids)
         met |= set(ids)
 
@@ -161,6 +162,7 @@ def test_bytes(M, engine):
 def test_who_is_downloaded_is_drawn_anew_and_never_oneself():
     task, world = task_of(), ragged()
     sim = simulate(apple(task, M=2), world, task)
+    play(sim)
     drawn = []
     for number in range(40):
         turn = sim._turn(rng.TURN)._replace(key=rng.key(number))
@@ -179,16 +181,14 @@ def test_who_is_downloaded_is_drawn_anew_and_never_oneself():
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("M", [0, 2])
 def test_absent_clients_are_left_alone(M, engine):
-    """State, and core on the server; of weights only those of cores that were sent move."""
+    """State, and core on the server; all weights of who is there move."""
     task, world = task_of("norm"), ragged()
     sim = simulate(apple(task, M=M, eta2=0.01), world, task, engine=engine)
     play(sim)
     for cohort in COHORTS:
         before = snapshot(sim)
-        turn = sim._turn(rng.TURN)
         play(sim, [cohort])
         for client in range(6):
-            cid = torch.tensor(client)
             kept = [
                 same(tree.index(a, client), tree.index(b, client))
                 for a, b in (
@@ -197,10 +197,62 @@ def test_absent_clients_are_left_alone(M, engine):
                 )
             ]
             assert kept == [client not in cohort] * 2
-            message = sim.method.send(before["server"], cid, turn.of(cid))
-            sent = wire.here(message["cores"]) | (torch.arange(6) == client)
             moved = sim.states.rows["weights"][client] != before["states"]["weights"][client]
-            assert torch.equal(moved, sent if client in cohort else sent & False)
+            assert moved.tolist() == [client in cohort] * 6
+
+
+def _played_alone(task, world, drawn, rounds, lr, eta2):
+    """APPLE in a few lines of plain torch: a client's copies of cores are as it got them last."""
+    count, prior = world.clients, world.train.n / world.train.n.sum()
+    first = task.init(rng.key(0, rng.INITIAL))
+    cores = [dict(first) for _ in range(count)]
+    weights = [prior.clone() for _ in range(count)]
+    copies = [[first] * count for _ in range(count)]
+    for t in range(rounds):
+        for i in range(count):
+            copies[i] = [cores[j] if drawn[t][i][j] else copies[i][j] for j in range(count)]
+        new = list(cores)
+        for i in range(count):
+            held = [cores[i] if j == i else copies[i][j] for j in range(count)]
+            own = data_of(world, i)
+            batch = next(own._replace(rows=own.rows[: int(own.n)]).batches(0, rng.key(0)))
+            p = weights[i]
+            mixed = {k: sum(p[j] * held[j][k] for j in range(count)) for k in first}
+            g = grad(lambda q, batch=batch: task.loss(q, batch)[0])(mixed)
+            dots = torch.stack([sum((g[k] * c[k]).sum() for k in g) for c in held])
+            new[i] = {k: cores[i][k] - lr * p[i] * g[k] for k in g}
+            weights[i] = p - eta2 * dots
+        cores = new
+    return tree.stack(cores), torch.stack(weights)
+
+
+@pytest.mark.usefixtures("double")
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_core_that_is_not_sent_counts_with_its_last_download(engine):
+    """M = 1 of three others; all in the first round. Against a loop in plain torch."""
+    task, world = task_of(), ragged(SIZES[:4])
+    recipe = Recipe(batch=0, lr=0.3)
+    sim = simulate(apple(task, M=1, eta2=0.02, mu=0.0, recipe=recipe), world, task, engine=engine)
+    drawn = []
+    for _ in range(4):
+        turn = sim._turn(rng.TURN)
+        sends = [sim.method.send(sim.server, c, turn.of(c))["cores"] for c in torch.arange(4)]
+        drawn.append([wire.here(cores).tolist() for cores in sends])
+        play(sim)
+    assert [sum(flags) for flags in drawn[0]] == [3] * 4
+    assert [sum(flags) for flags in drawn[3]] == [1] * 4
+    sim_cores, sim_weights = sim.server["cores"], sim.states.rows["weights"]
+    cores, weights = _played_alone(task, world, drawn, 4, 0.3, 0.02)
+    assert gap(sim_cores, cores) < 1e-12
+    assert gap({"p": sim_weights}, {"p": weights}) < 1e-12
+
+
+def test_cores_are_kept_where_some_are_not_sent_and_only_there():
+    task, world = task_of(), ragged()
+    for M, kept in ((0, False), (2, True), (5, False)):
+        sim = simulate(apple(task, M=M), world, task)
+        play(sim)
+        assert ("cores" in sim.states.rows) == kept
 
 
 @pytest.mark.parametrize("optimizer", ["adam", "adamw"])

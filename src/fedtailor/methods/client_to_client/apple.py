@@ -41,11 +41,13 @@ def apple(
         w_i = Σ_j p_ij c_j;   per mini-batch, with g = ∇CE(w_i):
             c_i ← c_i − η₁ p_ii g,   p_ij ← p_ij − η₂ (⟨g, c_j⟩ + 2 λ(t) μ (p_ij − p⁰_j))
 
-    p⁰_j = n_j / Σ n; λ(t) falls from 1 to 0 over the first L T rounds. Learnt on the client: c_i
+    p⁰_j = n_j / Σ n; λ(t) falls from 1 to 0 over the first ⌊L T⌋ rounds. Learnt on the client: c_i
     (uploaded) and p_i (kept). Tested with w_i.
 
     Args:
-      M: cores of others that a client downloads, drawn anew each round; 0 for all of them.
+      M: cores of others that a client downloads, drawn anew each round; 0 for all of them. In its
+        first turn it downloads all; a core that is not sent counts with its last download, so that
+        with M > 0 a client keeps as many cores as there are clients.
       eta2: learning rate η₂ of p_i; η₁ is the recipe's, and where that decays η₂ does, too. With
         0 p_i stays at p⁰.
       mu: strength μ of the pull of p_i to p⁰.
@@ -54,9 +56,10 @@ def apple(
       recipe: how a client trains in a round.
 
     Deviations: the regulariser is λ μ |p − p⁰|², as in the code (paper: μ/2). One common initial
-    model (the code: one per client). How the M are chosen is open in the seed paper: at random
-    here. The core is uploaded, not the personalised model (one public code uploads that). Weight
-    decay acts on the core alone.
+    model (the code: one per client). The M are drawn at random, which is what the authors' code
+    comes to (its list of cores that were never downloaded is never shortened). The core is
+    uploaded, not the personalised model (one public code uploads that). Weight decay acts on the
+    core alone.
 
     Reference: Luo and Wu, "Adapt to Adaptation: Learning Personalization for Cross-Silo Federated
     Learning", IJCAI 2022, https://arxiv.org/abs/2110.08394
@@ -80,7 +83,7 @@ def apple(
 
     def send(server: Tree, cid: Tensor, turn: Turn) -> Tree:
         count = len(server["met"])
-        others = others_of(cid, count, M, turn.key)
+        others = others_of(cid, count, M, turn.key, first=~server["met"][cid])
         own = (torch.arange(count, device=cid.device) == cid).to(server["prior"].dtype)
         first = {"prior": server["prior"], "own": own}
         return {
@@ -90,23 +93,31 @@ def apple(
 
     def start(msg: Tree, initial: Params, key: Key) -> Tree:
         once = wire.value(msg["once"])
-        return {
+        state = {
             "core": tree.drop(initial, task.buffers),
             "buffers": tree.pick(initial, task.buffers),
             "weights": once["prior"],
             "prior": once["prior"],
             "own": once["own"],
         }
+        if not 0 < M < len(once["own"]) - 1:  # all are sent in every round
+            return state
+        none = tree.map(torch.zeros_like, wire.value(msg["cores"]))
+        return state | {"cores": latest(msg["cores"], none)}
 
     def around(msg: Tree, state: Tree, turn: Turn) -> Tree:
+        """What `personalised` and `learn` are given beside what is learnt."""
+        sent = msg["cores"]
+        cores = latest(sent, state["cores"]) if "cores" in state else wire.value(sent)
         pull = fading(turn, L, schedule) * mu
-        return surroundings(msg["cores"], state["own"], state["prior"], pull)
+        return {"cores": cores, "own": state["own"], "prior": state["prior"], "pull": pull}
 
     def client(msg: Tree, state: Tree, data: Data, turn: Turn) -> Outcome:
         given = around(msg, state, turn)
         done = learn(task, state, given, data, turn, recipe, eta2)
         core, weights = done.theta["core"], done.theta["weights"]
         kept = state | {"core": core, "buffers": done.carried, "weights": weights}
+        kept |= tree.pick(given, ["cores"] if "cores" in state else [])
         model = personalised(done.theta, given) | done.carried
         return Outcome(kept, Upload(each={"core": core}), model, {"directed_weight": weights})
 
@@ -123,50 +134,40 @@ def apple(
     return Method(init, send, start, client, receive, personal, task.predict)
 
 
-def others_of(cid: Tensor, clients: int, limit: int, key: Key) -> Tensor:
-    """A flag per client: all but `cid`, or `limit` of them at random; 0 is no limit."""
+def others_of(cid: Tensor, clients: int, limit: int, key: Key, first: Tensor) -> Tensor:
+    """A flag per client: all but `cid`, or `limit` of them at random; `first` and 0: no limit."""
     number = torch.arange(clients, device=cid.device)
     others = number != cid
     if limit:
         luck = rng.uniform(key, clients).masked_fill(~others, 2.0)
-        others = others & (luck.argsort().argsort() < limit)
+        others = others & (first | (luck.argsort().argsort() < limit))
     return others
 
 
+def latest(sent: Tree, before: Tree) -> Tree:
+    """Stacked cores: those that were sent, a `maybe`, and for the others what was there before."""
+
+    def row_by_row(new: Tensor, old: Tensor) -> Tensor:
+        return new.where(wire.here(sent).view(-1, *[1] * (new.ndim - 1)), old)
+
+    return tree.map(row_by_row, wire.value(sent), before)
+
+
 def fading(turn: Turn, share: float, schedule: Schedule) -> Tensor:
-    """λ(t), which falls from 1 to 0 over the first share of the rounds, x = t / (share T).
+    """λ(t), which falls from 1 to 0 over the first share of the rounds, x = t / ⌊share T⌋.
 
     (cos(π x) + 1) / 2   or   0.001^x,   and 0 from x = 1 on
     """
-    part = (turn.round / (share * turn.rounds).clamp(min=1e-9)).clamp(max=1.0)
+    length = (share * turn.rounds.double()).floor()  # a whole number, as the authors' code has it
+    part = turn.round / length.clamp(min=1).to(torch.get_default_dtype())
     fall = (torch.cos(math.pi * part) + 1) / 2 if schedule == "cosine" else 0.001**part
-    return torch.where(part < 1, fall, 0.0)
-
-
-def surroundings(cores: Tree, own: Tensor, prior: Tensor, pull: Tensor) -> Tree:
-    """What `personalised` and `learn` are given beside what is learnt.
-
-    Args:
-      cores: everybody's, stacked, as a `maybe`; the own one is not among them.
-      own: 1 at the client's own place, 0 elsewhere.
-      prior: p⁰.
-      pull: strength of the pull of p to p⁰.
-    """
-    here = wire.here(cores).to(prior.dtype)
-    return {
-        "cores": wire.value(cores),
-        "here": here,
-        "own": own,
-        "prior": prior,
-        "pull": pull,
-        "sent": here + own,
-    }
+    return torch.where(turn.round < length, fall, 0.0)
 
 
 def personalised(theta: Tree, given: Tree) -> Params:
-    """w_i from the own core and those that were sent; the others count as not there."""
+    """w_i from the own core and the others'; the own row of `given["cores"]` does not count."""
     mine = (theta["weights"] * given["own"]).sum()
-    rest = theta["weights"] * given["here"]
+    rest = theta["weights"] * (1 - given["own"])
     return {
         k: mine.to(c.dtype) * c + torch.tensordot(rest.to(c.dtype), given["cores"][k], 1)
         for k, c in theta["core"].items()
@@ -184,13 +185,13 @@ def learn(
 ) -> Descent:
     """Core and weights after a round of training, each with a learning rate of its own.
 
-        F(w_i) + pull Σ_j (p_ij − p⁰_j)²      j over the clients whose cores are here
+        F(w_i) + pull Σ_j (p_ij − p⁰_j)²
         ∂/∂c_i = p_ii ∇F(w_i),   ∂/∂p_ij = ⟨∇F(w_i), c_j⟩ + 2 pull (p_ij − p⁰_j)
 
     Args:
       task: the network.
       state: where to begin: `core` c_i, `weights` p_i, and running statistics as `buffers`.
-      given: the `surroundings`.
+      given: everybody's `cores`, stacked; a 1 at the client's `own` place; p⁰ as `prior`; `pull`.
       data: the client's rows.
       turn: round and random key.
       recipe: how to train, with plain SGD; its learning rate is that of the core.
@@ -200,9 +201,8 @@ def learn(
 
     def objective(theta: Tree, batch: Batch, given: Tree, rest: Tree) -> tuple[Tensor, Tree]:
         loss, changed = task.loss(personalised(theta, given) | rest, batch)
-        apart = (theta["weights"] - given["prior"]).square()
-        # only what was sent can be learnt about
-        return loss + given["pull"] * (apart * given["sent"]).sum(), changed
+        apart = (theta["weights"] - given["prior"]).square().sum()
+        return loss + given["pull"] * apart, changed
 
     def two_rates(at: Slope) -> Slope:
         def slope(theta: Tree, batch: Batch, given: Tree, rest: Tree) -> tuple[Tree, Tensor, Tree]:
