@@ -14,8 +14,10 @@ from fedtailor.engine import ClientData
 from fedtailor.methods import fedavg, fedphp
 from tests.methods.worlds import (
     ENGINES,
+    data_of,
     gap,
     models,
+    module_of,
     near,
     of_models,
     play,
@@ -58,6 +60,62 @@ def _world() -> ClientData:
 @pytest.mark.parametrize("engine", ENGINES)
 def test_two_clients_by_hand(engine):
     # λ = 1/2, temperature 2, steps of 4. The gradient of cross-entropy is s(w) - 1 for the label 0
+    # and s(w) for the label 1; that of R = -s(H/2) log s(w) - s(-H/2) log s(-w) is s(w) - s(H/2).
+    # round 0: H is the initial model, s(0) = 1/2:
+    #   client 0:  0 + 4 (0.5/2 + 0/2) = 1    client 1:  -1    w = (1 - 3)/4 = -0.5
+    #   first participation, μ_k = 0: H = 1 and -1
+    # round 1:  s(-0.5) = 0.377540668798145, s(0.5) = 0.622459331201855
+    #   client 0:  (-0.622459331201855 + 0.377540668798145 - 0.622459331201855)/2
+    #     = -0.433688996802783     w_0 = -0.5 + 4 0.433688996802783 = 1.234755987211130
+    #   client 1:  (0.377540668798145 + 0)/2
+    #     = 0.188770334399073      w_1 = -0.5 - 0.755081337596291 = -1.255081337596291
+    #   C T = 0.29 10 = 2.9, as a whole number 2; one participation before: μ_k = 0.9/2 = 0.45
+    #   H_0 = 0.45 + 0.55 1.234755987211130 = 1.129115792966122
+    #   H_1 = -0.45 - 0.55 1.255081337596291 = -1.140294735677960
+    #   w = (1.234755987211130 - 3 1.255081337596291)/4 = -0.632622006394436
+    task = _odds()
+    recipe = Recipe(batch=0, lr=4.0)
+    method = fedphp(task, lam=0.5, temperature=2.0, participation=0.29, recipe=recipe)
+    sim = simulate(method, _world(), task, engine=engine)
+    play(sim)
+    assert of_models(sim, "w") == near(1.0, -1.0)
+    assert float(sim.server["params"]["w"]) == near(-0.5)
+    play(sim)
+    assert of_models(sim, "w") == near(1.129115792966122, -1.140294735677960)
+    assert float(sim.server["params"]["w"]) == near(-0.632622006394436)
+
+
+@pytest.mark.usefixtures("double")
+@pytest.mark.parametrize("soften", ["teacher", "both"])
+def test_the_gradient_is_that_of_the_loss_in_plain_torch(soften):
+    """One step on all rows of a client, against autograd on an ordinary module."""
+    task, world = task_of(), ragged()
+    sim = simulate(
+        fedphp(task, lam=0.3, soften=soften, recipe=Recipe(batch=0, lr=0.1)), world, task
+    )
+    play(sim)
+    begun, taught = (
+        module_of("mlp", p)
+        for p in (sim.server["params"], tree.index(sim.states.rows, 2)["inherited"])
+    )
+    own = data_of(world, 2)
+    rows = own.rows[: int(own.n)]
+    logits, teacher = begun(own.x[rows]), taught(own.x[rows]).detach()
+    if soften == "teacher":
+        transfer = F.cross_entropy(logits, (teacher / 4).softmax(1))
+    else:
+        p, q = (teacher / 4).softmax(1), (logits / 4).softmax(1)
+        transfer = 16 * (p * (p / q).log()).sum(1).mean()
+    (0.7 * F.cross_entropy(logits, own.y[rows]) + 0.3 * transfer).backward()
+    play(sim, [[2]])  # alone in its round, so the server's model is the one it trained
+    stepped = {k: v.detach() - 0.1 * v.grad for k, v in begun.named_parameters()}
+    assert gap(sim.server["params"], stepped) < 1e-12
+
+
+@pytest.mark.usefixtures("double")
+@pytest.mark.parametrize("engine", ENGINES)
+def test_two_clients_by_hand_with_both_softened(engine):
+    # λ = 1/2, temperature 2, steps of 4. The gradient of cross-entropy is s(w) - 1 for the label 0
     # and s(w) for the label 1; that of distillation, T² KL, is 2 (s(w/2) - s(H/2)).
     # round 0: H is the initial model, there is nothing to learn from it:
     #   client 0:  0 + 4 0.5 0.5 = 1      client 1:  -1      w = (1 - 3)/4 = -0.5
@@ -74,7 +132,12 @@ def test_two_clients_by_hand(engine):
     #   w = (1.483461990754322 - 3 1.496212658860517)/4 = -0.751293996456807
     task = _odds()
     method = fedphp(
-        task, lam=0.5, temperature=2.0, participation=0.2, recipe=Recipe(batch=0, lr=4.0)
+        task,
+        lam=0.5,
+        temperature=2.0,
+        soften="both",
+        participation=0.2,
+        recipe=Recipe(batch=0, lr=4.0),
     )
     sim = simulate(method, _world(), task, engine=engine)
     play(sim)
@@ -129,7 +192,8 @@ def test_the_teacher_has_a_say():
     task, world = task_of(), ragged()
     apart = []
     for lam in (0.0, 0.5, 1.0):
-        sim = simulate(fedphp(task, lam=lam, recipe=Recipe(epochs=5)), world, task)
+        method = fedphp(task, lam=lam, soften="both", recipe=Recipe(epochs=5))
+        sim = simulate(method, world, task)
         play(sim, [[1]])
         x = world.x[world.train.flat]
         teacher = task.predict(sim.initial, x)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -31,14 +33,15 @@ def fedphp(
     lam: Share = 0.05,
     mu: Share = 0.9,
     temperature: Above = 4.0,
+    soften: Literal["teacher", "both"] = "teacher",
     participation: Share = 1.0,
     weighting: Weighting = "data",
     recipe: Recipe = Recipe(),
 ) -> Method:
     """The global model is trained under the eyes of the client's inherited model H_k.
 
-        w_k ← SGD on (1 − λ) CE + λ R,  R = distillation from H_k's logits
-        H_k ← μ_k H_k + (1 − μ_k) w_k,  μ_k = min(μ, μ · previous participations / (C T))
+        w_k ← SGD on (1 − λ) CE + λ R,  R = −Σ_c softmax_c(H_k's logits / τ) log softmax_c(w_k's)
+        H_k ← μ_k H_k + (1 − μ_k) w_k,  μ_k = min(μ, μ · previous participations / ⌊C T⌋)
         w ← Σ_k Ω_k w_k
 
     Learnt on the client: H_k, with which it is tested; w is tested too.
@@ -46,14 +49,15 @@ def fedphp(
     Args:
       lam: weight λ of distillation. With 0 the w-path is FedAvg.
       mu: momentum μ of inheritance at the end of the run. With 0, H_k is the last trained w_k.
-      temperature: of distillation.
+      temperature: τ of distillation.
+      soften: whose logits are divided by τ: the `teacher`'s (the authors' code), or `both`, as
+        distillation usually is: R = τ² KL(softmax(H_k's / τ) | softmax(w_k's / τ)).
       participation: C: share of clients per round, so that C T is how often a client takes part;
         a run fills in its own.
       weighting: a client's weight in the mean: `data` or `uniform`.
       recipe: how a client trains in a round.
 
-    Deviations: R is distillation; the paper also has MMD between features. In a client's first
-    turn H_k is the initial model.
+    Deviations: R is distillation; the paper also has MMD between features.
 
     Reference: Li et al., "FedPHP: Federated Personalization with Inherited Private Models", ECML
     PKDD 2021
@@ -69,13 +73,16 @@ def fedphp(
         logits, buffers = task.outputs(params, batch)
         teacher = task.predict(given["teacher"], batch.x)
         hard = task.losses(logits, batch.y, batch.weight)
-        soft = F.kl_div(
-            (logits / temperature).log_softmax(-1),
-            (teacher / temperature).log_softmax(-1),
-            reduction="none",
-            log_target=True,
-        ).sum(-1)
-        each = (1 - lam) * hard + lam * temperature**2 * soft
+        if soften == "both":
+            soft = temperature**2 * F.kl_div(
+                (logits / temperature).log_softmax(-1),
+                (teacher / temperature).log_softmax(-1),
+                reduction="none",
+                log_target=True,
+            ).sum(-1)
+        else:
+            soft = -((teacher / temperature).softmax(-1) * logits.log_softmax(-1)).sum(-1)
+        each = (1 - lam) * hard + lam * soft
         return weighted_mean(each, batch), buffers
 
     def start(msg: Tree, initial: Params, key: Key) -> Tree:
@@ -86,8 +93,8 @@ def fedphp(
         given = {"teacher": state["inherited"]}
         loss = taught if lam else None
         params = fit(task, begin, data, turn, recipe, loss=loss, given=given)
-        expected = (participation * turn.rounds).clamp(min=1)
-        keep = (mu * state["times"] / expected).clamp(max=mu)
+        expected = (participation * turn.rounds.double()).floor().clamp(min=1)
+        keep = (mu * state["times"] / expected).clamp(max=mu).to(state["times"].dtype)
         inherited = tree.lerp(params, state["inherited"], keep)
         kept = {"inherited": inherited, "times": state["times"] + 1}
         upload = Upload({"params": params}, by_size(data, weighting))
