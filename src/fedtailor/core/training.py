@@ -46,6 +46,7 @@ class Recipe:
       optimizer: `sgd`, `adam` or `adamw`.
       momentum: of SGD.
       weight_decay: added to the gradient (SGD, Adam) or applied directly (AdamW).
+      decay_biases: whether biases decay, too: `yes` or `no`.
       lr_decay: factor on the learning rate, per round.
       lr_floor: the decayed learning rate does not fall below this.
       schedule: instead of `lr_decay`: how the learning rate changes from round to round, by name
@@ -63,6 +64,7 @@ class Recipe:
     optimizer: Literal["sgd", "adam", "adamw"] = "sgd"
     momentum: float = 0.0
     weight_decay: float = 0.0
+    decay_biases: Literal["yes", "no"] = "yes"
     lr_decay: float = 1.0
     lr_floor: float = 0.0
     clip: float = 0.0
@@ -87,9 +89,11 @@ class Recipe:
 
     def make_optimizer(self, lr: float | Tensor) -> Optimizer:
         """The optimiser with a learning rate, see `rate`."""
+        biases = self.decay_biases == "yes"
         if self.optimizer == "sgd":
-            return sgd(lr, self.momentum, self.weight_decay)
-        return {"adam": adam, "adamw": adamw}[self.optimizer](lr, self.weight_decay)
+            return sgd(lr, self.momentum, self.weight_decay, decay_biases=biases)
+        made = {"adam": adam, "adamw": adamw}[self.optimizer]
+        return made(lr, self.weight_decay, decay_biases=biases)
 
     def count(self, rows: int) -> int:
         """How many steps a client with so many rows takes in a round."""
@@ -117,11 +121,13 @@ class Descent(NamedTuple):
       theta: what was trained, after training.
       carried: what was carried along, with its changes.
       loss: of the client's last batch, before that batch's step.
+      memory: of the optimiser.
     """
 
     theta: Tree
     carried: Tree
     loss: Tensor
+    memory: Tree
 
 
 def descend(
@@ -133,6 +139,7 @@ def descend(
     *,
     given: Tree | None = None,
     carried: Tree | None = None,
+    memory: Tree | None = None,
     gradient: Gradient = as_is,
     project: Callable[[Tensor], Tensor] | None = None,
     task: Task | None = None,
@@ -148,6 +155,7 @@ def descend(
       recipe: how long, how fast, with which optimiser.
       given: tensors that the objective needs and that stay as they are.
       carried: entries that the objective may change as it goes (running statistics).
+      memory: of the optimiser, from an earlier `Descent`; None begins anew.
       gradient: makes the direction of a step from the gradient, e.g. `sam(0.05)`.
       project: applied to each trained leaf after each step.
       task: the network behind the objective, to see that the recipe fits it.
@@ -176,7 +184,7 @@ def descend(
     step = _step(objective, recipe, gradient, project, augment)
     begun = {
         "theta": theta,
-        "memory": recipe.make_optimizer(rate).init(theta),
+        "memory": recipe.make_optimizer(rate).init(theta) if memory is None else memory,
         "carried": carried or {},
         "loss": _zero(theta, turn),
     }
@@ -190,7 +198,7 @@ def descend(
         for number in steps.number:
             entry = Entry(number, recipe.batch, kind, notes["gradients"])
             ledger.entries += [entry] * notes["batches"]
-    return Descent(done["theta"], done["carried"], done["loss"])
+    return Descent(done["theta"], done["carried"], done["loss"], done["memory"])
 
 
 def _zero(theta: Tree, turn: Turn) -> Tensor:
@@ -277,9 +285,36 @@ def fit(
       >>> sorted(fit(task, task.init(rng.key(0)), data, turn, Recipe(epochs=2), train=task.head))
       ['bias', 'weight']
     """
-    names = [k for k in (params if train is None else train) if k not in task.buffers]
+    how: dict[str, Any] = {"loss": loss, "given": given, "gradient": gradient, "train": train}
+    return fit_on(task, params, None, data, turn, recipe, **how)[0]
+
+
+def trained_names(task: Task, params: Params, train: Sequence[str] | None = None) -> list[str]:
+    """The names that `fit` trains: of all, or of `train`, those that are no buffers."""
+    return [k for k in (params if train is None else train) if k not in task.buffers]
+
+
+def fit_on(
+    task: Task,
+    params: Params,
+    memory: Tree | None,
+    data: Data,
+    turn: Turn,
+    recipe: Recipe,
+    *,
+    loss: Loss | None = None,
+    given: Tree | None = None,
+    gradient: Gradient = as_is,
+    train: Sequence[str] | None = None,
+) -> tuple[Params, Tree]:
+    """As `fit`, with an optimiser that goes on from its `memory` of the client's last turn.
+
+    Returns:
+      Parameters and memory after training.
+    """
+    names = trained_names(task, params, train)
     if not names:
-        return params
+        return params, memory or {}
 
     def objective(theta: Tree, batch: Batch, given: Tree, rest: Tree) -> tuple[Tensor, Tree]:
         whole = rest | theta
@@ -293,12 +328,14 @@ def fit(
         recipe,
         given=given,
         carried=tree.drop(params, names),
+        memory=memory,
         gradient=gradient,
         task=task,
         augment=task.augment,
     )
     # in the order of `params`, so that a state keeps its layout
-    return {k: (done.theta if k in done.theta else done.carried)[k] for k in params}
+    fitted = {k: (done.theta if k in done.theta else done.carried)[k] for k in params}
+    return fitted, done.memory
 
 
 SCORED = 128  # rows of a client at a time

@@ -84,6 +84,28 @@ def test_adamw(lr: float, decay: float) -> None:
     assert_same(ours(optim.adamw(lr, decay)), theirs)
 
 
+@pytest.mark.parametrize("made", ["sgd", "adam", "adamw"])
+def test_weight_decay_may_spare_biases(made: str) -> None:
+    """Found by the last part of their names, in trees of trees, too; as groups do in torch."""
+    names = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
+    ours = getattr(optim, made)(0.1, weight_decay=0.3, decay_biases=False)
+    params = {
+        "net": {"unbiased.weight": rng.normal(rng.key(1), 3), "bias": rng.normal(rng.key(2), 3)}
+    }
+    weight, bias = (p.clone().requires_grad_() for p in params["net"].values())
+    groups = [{"params": [weight]}, {"params": [bias], "weight_decay": 0.0}]
+    theirs = names[made](groups, lr=0.1, weight_decay=0.3)
+    state = ours.init(params)
+    for _ in range(STEPS):
+        theirs.zero_grad()
+        ((weight - 1) * bias.sin()).sum().backward()
+        grads = {"net": {"unbiased.weight": weight.grad.clone(), "bias": bias.grad.clone()}}
+        theirs.step()
+        step, state = ours.update(grads, state, params)
+        params = tree.add(params, step)
+        assert_same(params["net"], {"unbiased.weight": weight.detach(), "bias": bias.detach()})
+
+
 def test_adam_with_other_constants() -> None:
     theirs = torchs(lambda p: torch.optim.Adam(p, lr=0.1, betas=(0.5, 0.9), eps=1e-3))
     assert_same(ours(optim.adam(0.1, betas=(0.5, 0.9), eps=1e-3)), theirs)

@@ -4,6 +4,7 @@ import inspect
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from fedtailor.core import tree
 from fedtailor.core.method import Upload
@@ -13,8 +14,11 @@ from fedtailor.methods import cfl, fedavg
 from tests.methods.worlds import (
     ENGINES,
     HALF,
+    SIZES,
+    data_of,
     gap,
     models,
+    module_of,
     near,
     of_models,
     one_number,
@@ -31,7 +35,7 @@ from tests.methods.worlds import (
 
 COHORTS = [[0, 1, 3], [1, 2, 4, 5], [0, 2, 5]]
 # splits as soon as it may, in round 1; after that updates are shorter than 0.5
-AT_ONCE = {"e1": 10.0, "e2": 0.5, "first_split": 0}
+AT_ONCE = {"e1": 10.0, "e2": 0.5, "first_split": 1}
 
 
 def _number() -> Task:
@@ -91,21 +95,74 @@ def test_the_model_of_a_new_cluster_by_hand(engine):
 def test_both_conditions_and_the_round_decide(e1, e2):
     """|mean| = 0.1 < e1 and max |update| = 1.1 > e2, and the round is past `first_split`."""
     task = _number()
-    for first in (0, 1):
+    for first in (1, 2):
         method = cfl(task, e1=e1, e2=e2, first_split=first, recipe=HALF)
         sim = simulate(method, _opposed(), task)
         play(sim, 2)
         split = len(set(sim.records()["cluster"].tolist())) == 2
-        assert split == (first == 0 and e1 > 0 and e2 < 1.1)
+        assert split == (first == 1 and e1 > 0 and e2 < 1.1)
 
 
 def test_by_default_nothing_is_split_up_to_round_20():
     task = _number()
     sim = simulate(cfl(task, e1=10.0, e2=0.01, recipe=HALF), _opposed(), task)
-    play(sim, 21)  # rounds 0 to 20
+    play(sim, 20)
     assert sim.records()["cluster"].tolist() == [0] * 5
     play(sim)
     assert sim.records()["cluster"].tolist() == [1, 0, 1, 0, 0]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_momentum_goes_on_over_rounds_by_hand(engine):
+    # momentum 1/2, steps of 1/2, equal weights; gradients are w - 2 and w - 8
+    # round 1, w = 0:    m = -2 and -8,                       updates 1 and 4,      w = 2.5
+    # round 2, w = 2.5:  m = 0.5 - 1 and -5.5 - 4,            updates 0.25, 4.75,   w = 5
+    #   anew:            m = 0.5 and -5.5,                    updates -0.25, 2.75,  w = 3.75
+    # round 3, client 1 alone, w = 5:  m = -3 - 4.75 = -7.75, update 3.875,         w = 8.875
+    # round 4, client 0 alone, w = 8.875:  m = 6.875 - 0.25 = 6.625,                w = 5.5625
+    task, recipe = _number(), Recipe(batch=0, lr=0.5, momentum=0.5)
+    found = {}
+    for keep in (True, False):
+        method = cfl(task, keep_momentum=keep, recipe=recipe)
+        sim = simulate(method, two_clients(), task, engine=engine)
+        found[keep] = []
+        for cohort in ([0, 1], [0, 1], [1], [0]):
+            play(sim, [cohort])
+            found[keep].append(of_models(sim, "w")[0])
+    assert found[True] == near(2.5, 5.0, 8.875, 5.5625)
+    assert found[False][:2] == near(2.5, 3.75)
+
+
+@pytest.mark.usefixtures("double")
+def test_momentum_is_that_of_one_optimiser_per_client():
+    """Three rounds against `torch.optim.SGD`, made once per client."""
+    task, world = task_of(), ragged(SIZES[:2])
+    recipe = Recipe(batch=0, lr=0.1, momentum=0.9, weight_decay=0.01)
+    sim = simulate(cfl(task, e1=0.0, recipe=recipe), world, task)
+    shared = {k: v.clone() for k, v in sim.initial.items()}
+    nets = [module_of("mlp", shared) for _ in range(2)]
+    kept = [torch.optim.SGD(n.parameters(), 0.1, momentum=0.9, weight_decay=0.01) for n in nets]
+    for _ in range(3):
+        play(sim)
+        updates = []
+        for i, (net, optimiser) in enumerate(zip(nets, kept, strict=True)):
+            own = data_of(world, i)
+            rows = own.rows[: int(own.n)]
+            net.load_state_dict(shared)
+            optimiser.zero_grad()
+            F.cross_entropy(net(own.x[rows]), own.y[rows]).backward()
+            optimiser.step()
+            updates.append({k: v - shared[k] for k, v in net.state_dict().items()})
+        shared = {k: v + (updates[0][k] + updates[1][k]) / 2 for k, v in shared.items()}
+        assert gap(models(sim)["0"], shared) < 1e-12
+
+
+def test_without_momentum_nothing_is_kept():
+    task, world = task_of(), ragged()
+    for recipe, kept in ((Recipe(), False), (Recipe(momentum=0.9), True)):
+        sim = simulate(cfl(task, recipe=recipe), world, task)
+        play(sim)
+        assert bool(sim.states.rows) == kept
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -113,7 +170,7 @@ def test_by_default_nothing_is_split_up_to_round_20():
 def test_without_splits_it_is_fedavg_with_equal_weights(net, engine):
     """e1 = 0 (1e-6): the server adds mean updates."""
     task, world = task_of(net), ragged()
-    methods = cfl(task, e1=0.0, first_split=0), fedavg(task, weighting="uniform")
+    methods = cfl(task, e1=0.0, first_split=1), fedavg(task, weighting="uniform")
     sims = [simulate(method, world, task, engine=engine) for method in methods]
     for sim in sims:
         play(sim, COHORTS)
@@ -125,7 +182,7 @@ def test_without_splits_it_is_fedavg_with_equal_weights(net, engine):
 def test_clusters_always_partition_the_clients(engine):
     """Everybody is in one cluster, and clusters are only ever refined."""
     task, world = task_of(), ragged([9] * 8)
-    method = cfl(task, e1=10.0, e2=0.0, first_split=0, recipe=Recipe(lr=0.1))
+    method = cfl(task, e1=10.0, e2=0.0, first_split=1, recipe=Recipe(lr=0.1))
     sim = simulate(method, world, task, engine=engine)
     before, counts = [0] * 8, []
     for _ in range(6):
@@ -185,7 +242,7 @@ def test_absent_clients_go_with_the_larger_half(engine):
 
 def test_two_clusters_may_split_in_one_round():
     task = _number()._replace(init=lambda key: {"w": torch.zeros(2)})
-    method = cfl(task, e1=10.0, e2=0.1, first_split=0)
+    method = cfl(task, e1=10.0, e2=0.1, first_split=1)
     server = {
         "models": {"w": torch.zeros(8, 2)},
         "cluster": torch.tensor([0, 1, 0, 1, 0, 1, 1, 0]),
@@ -232,7 +289,7 @@ def test_clusters_are_ids_not_positions():
     and 1, 3: kept as positions they would be the clients 0, 2 and 1, 3.
     """
     plane: Task = one_number()._replace(init=lambda key: {"w": torch.zeros(2)})
-    method = cfl(plane, e1=10.0, e2=0.5, first_split=0)
+    method = cfl(plane, e1=10.0, e2=0.5, first_split=1)
     server = method.init(8, {"w": torch.zeros(2)}, torch.tensor(0))
     right, left, up, down = (1.0, 0.0), (-1.0, 0.0), (0.0, 1.0), (0.0, -1.0)
     first = {i: right if i in (1, 4, 5, 7) else left for i in range(8)}

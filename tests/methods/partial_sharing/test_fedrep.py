@@ -2,14 +2,17 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from fedtailor.core import tree
 from fedtailor.core.training import Recipe
 from fedtailor.methods import fedavg, fedrep, local
 from tests.methods.worlds import (
     ENGINES,
+    data_of,
     gap,
     models,
+    module_of,
     near,
     of_models,
     outcome,
@@ -66,6 +69,27 @@ def test_head_epochs_come_before_the_body_by_hand(engine):
     play(sim, [[0]])
     assert of_models(sim, "b") == near(1.234375, 1.0)
     assert of_models(sim, "a") == near(1.118133544921875, 1.118133544921875)
+
+
+@pytest.mark.usefixtures("double")
+@pytest.mark.parametrize("decay_biases", ["yes", "no"])
+def test_a_turn_as_the_authors_train_it(decay_biases):
+    """Head, then body, each with SGD whose decay may spare biases: against `torch.optim`."""
+    task, world = task_of(), ragged()
+    recipe = Recipe(batch=0, lr=0.1, momentum=0.5, weight_decay=0.2, decay_biases=decay_biases)
+    sim = simulate(fedrep(task, head_epochs=2, recipe=recipe), world, task)
+    net, own = module_of("mlp", sim.initial), data_of(world, 3)
+    rows = own.rows[: int(own.n)]
+    for part, epochs in ((net[2], 2), (net[0], 1)):
+        groups = [{"params": [part.weight]}, {"params": [part.bias]}]
+        groups[1]["weight_decay"] = 0.2 if decay_biases == "yes" else 0.0
+        optimiser = torch.optim.SGD(groups, lr=0.1, momentum=0.5, weight_decay=0.2)
+        for _ in range(epochs):
+            net.zero_grad()
+            F.cross_entropy(net(own.x[rows]), own.y[rows]).backward()
+            optimiser.step()
+    play(sim, [[3]])  # alone in its round
+    assert gap(models(sim)["3"], net.state_dict()) < 1e-12
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -30,7 +30,33 @@ class Optimizer(NamedTuple):
     update: Callable[[Tree, Tree, Tree], tuple[Tree, Tree]]
 
 
-def sgd(lr: float | Tensor, momentum: float = 0.0, weight_decay: float = 0.0) -> Optimizer:
+def decay_rates(params: Tree, weight_decay: float, biases: bool) -> Tree:
+    """The weight decay of each parameter; 0 for biases, by their names, where they are spared.
+
+    Example:
+      >>> decay_rates({"0.weight": torch.ones(2, 2), "0.bias": torch.ones(2)}, 0.1, biases=False)
+      {'0.weight': 0.1, '0.bias': 0.0}
+    """
+    return {
+        name: decay_rates(leaf, weight_decay, biases)
+        if isinstance(leaf, dict)
+        else weight_decay * (biases or "bias" not in name.rpartition(".")[2])
+        for name, leaf in params.items()
+    }
+
+
+def _decayed(grads: Tree, params: Tree, weight_decay: float, biases: bool) -> Tree:
+    rates = decay_rates(params, weight_decay, biases)
+    return tree.map(lambda g, p, rate: g + rate * p if rate else g, grads, params, rates)
+
+
+def sgd(
+    lr: float | Tensor,
+    momentum: float = 0.0,
+    weight_decay: float = 0.0,
+    *,
+    decay_biases: bool = True,
+) -> Optimizer:
     """Stochastic gradient descent, as `torch.optim.SGD` without dampening."""
 
     def init(params: Tree) -> Tree:
@@ -38,7 +64,7 @@ def sgd(lr: float | Tensor, momentum: float = 0.0, weight_decay: float = 0.0) ->
 
     def update(grads: Tree, state: Tree, params: Tree) -> tuple[Tree, Tree]:
         if weight_decay:
-            grads = tree.map(lambda g, p: g + weight_decay * p, grads, params)
+            grads = _decayed(grads, params, weight_decay, decay_biases)
         if momentum:
             grads = state = tree.map(lambda m, g: momentum * m + g, state, grads)
         return tree.map(lambda g: -lr * g, grads), state
@@ -51,6 +77,7 @@ def adam(
     weight_decay: float = 0.0,
     *,
     decoupled: bool = False,
+    decay_biases: bool = True,
     betas: tuple[float, float] = (0.9, 0.999),
     eps: float = 1e-8,
 ) -> Optimizer:
@@ -65,26 +92,29 @@ def adam(
 
     def update(grads: Tree, state: Tree, params: Tree) -> tuple[Tree, Tree]:
         if weight_decay and not decoupled:
-            grads = tree.map(lambda g, p: g + weight_decay * p, grads, params)
+            grads = _decayed(grads, params, weight_decay, decay_biases)
         count = state["count"] + 1
         mean = tree.map(lambda m, g: first * m + (1 - first) * g, state["mean"], grads)
         square = tree.map(lambda v, g: second * v + (1 - second) * g * g, state["square"], grads)
         root = (1 - second**count).sqrt()
         rate = lr / (1 - first**count)
 
-        def step(m: Tensor, v: Tensor, p: Tensor) -> Tensor:
+        def step(m: Tensor, v: Tensor, p: Tensor, decay: float) -> Tensor:
             change: Tensor = -rate * m / (v.sqrt() / root + eps)
-            return change - lr * weight_decay * p if decoupled and weight_decay else change
+            return change - lr * decay * p if decay else change
 
         moved = {"mean": mean, "square": square, "count": count}
-        return tree.map(step, mean, square, params), moved
+        rates = decay_rates(params, weight_decay * decoupled, decay_biases)
+        return tree.map(step, mean, square, params, rates), moved
 
     return Optimizer(init, update)
 
 
-def adamw(lr: float | Tensor, weight_decay: float = 0.01) -> Optimizer:
+def adamw(
+    lr: float | Tensor, weight_decay: float = 0.01, *, decay_biases: bool = True
+) -> Optimizer:
     """Adam with decoupled weight decay, as `torch.optim.AdamW`."""
-    return adam(lr, weight_decay, decoupled=True)
+    return adam(lr, weight_decay, decoupled=True, decay_biases=decay_biases)
 
 
 def clip_norm(grads: Tree, limit: float) -> Tree:

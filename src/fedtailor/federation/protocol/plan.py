@@ -35,8 +35,8 @@ from fedtailor.runs.build import make_method, make_task
 # Settings that all must share. What concerns a site's data is its own affair.
 SHARED = (
     "model", "blocks", "augment", "epochs", "steps", "batch", "lr", "optimizer", "momentum",
-    "weight_decay", "lr_decay", "lr_floor", "clip", "last", "dp_clip", "dp_noise", "dp_delta",
-    "participation", "rounds", "finetune", "seed", "loss", "class_weights", "metric",
+    "weight_decay", "decay_biases", "lr_decay", "lr_floor", "clip", "last", "dp_clip", "dp_noise",
+    "dp_delta", "participation", "rounds", "finetune", "seed", "loss", "class_weights", "metric",
 )  # fmt: skip
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 

@@ -17,7 +17,7 @@ from fedtailor.core.method import ClientCount, Method, Outcome, Upload
 from fedtailor.core.options import NonNegative, Whole
 from fedtailor.core.rng import Key, Turn
 from fedtailor.core.task import Task
-from fedtailor.core.training import Recipe, fit
+from fedtailor.core.training import Recipe, fit_on, trained_names
 from fedtailor.core.tree import Params, Tree
 from fedtailor.methods.parts.attention import cosines, pairwise
 
@@ -28,6 +28,7 @@ def cfl(
     e1: NonNegative = 0.4,
     e2: NonNegative = 1.6,
     first_split: Whole = 20,
+    keep_momentum: bool = True,
     recipe: Recipe = Recipe(),
 ) -> Method:
     """Everyone begins in one cluster; a cluster whose members disagree at a standstill is halved.
@@ -36,13 +37,16 @@ def cfl(
         t > 20, over 2 members, |mean ΔW| < e₁ and max |ΔW_k| > e₂:  split by cosine(ΔW_i, ΔW_j)
         w_c ← w_c + mean of its members' ΔW_k
 
-    Learnt on the server: the clusters and one model each. Tested with the cluster's model.
+    with rounds t = 1 .. T. Learnt on the server: the clusters and one model each. Kept by the
+    client: its optimiser's momentum. Tested with the cluster's model.
 
     Args:
       e1: a mean update shorter than this is a standstill. With 0 no cluster is split: FedAvg with
         equal weights.
       e2: an update longer than this is disagreement.
       first_split: no cluster is split up to this round.
+      keep_momentum: a client's optimiser goes on with its momentum from round to round, as in the
+        authors' code; else it begins anew.
       recipe: how a client trains in a round.
 
     Deviations: clients that are absent in the round of a split go with the larger half. Halves are
@@ -66,14 +70,20 @@ def cfl(
     def send(server: Tree, cid: Tensor, turn: Turn) -> Tree:
         return {"params": tree.index(server["models"], server["cluster"][cid])}
 
+    def start(msg: Tree, initial: Params, key: Key) -> Tree:
+        trained = tree.pick(initial, trained_names(task, initial))
+        memory = recipe.make_optimizer(recipe.lr).init(trained)
+        return {"memory": memory} if keep_momentum and memory else {}
+
     def client(msg: Tree, state: Tree, data: Data, turn: Turn) -> Outcome:
-        params = fit(task, msg["params"], data, turn, recipe)
-        return Outcome(state, Upload(each={"update": tree.sub(params, msg["params"])}), params)
+        params, memory = fit_on(task, msg["params"], state.get("memory"), data, turn, recipe)
+        upload = Upload(each={"update": tree.sub(params, msg["params"])})
+        return Outcome({"memory": memory} if state else {}, upload, params)
 
     def receive(server: Tree, ids: Tensor, up: Upload, turn: Turn) -> Tree:
         before, models, updates = server["cluster"], server["models"], up.each["update"]
         cluster = before
-        if int(turn.round) > first_split:
+        if int(turn.round) + 1 > first_split:  # rounds are counted from 1
             learnt = tree.drop(updates, task.buffers)
             cluster = refined(before, ids, learnt, still=e1, moving=e2)
         for c in cluster[ids].unique().tolist():
@@ -91,7 +101,7 @@ def cfl(
     return Method(
         init=init,
         send=send,
-        start=lambda msg, initial, key: {},
+        start=start,
         client=client,
         receive=receive,
         personal=lambda msg, state, data, turn: msg["params"],

@@ -31,7 +31,8 @@ def fedrep(
       recipe: how a client trains in a round.
 
     Deviations: the official code ends with 10 epochs on the head at all clients; ask for that with
-    the run's fine-tuning. Running statistics of the body follow in both phases.
+    the run's fine-tuning. It decays weights alone (0.0001): `--decay-biases no`. Running statistics
+    of the body follow in both phases.
 
     Reference: Collins et al., "Exploiting Shared Representations for Personalized Federated
     Learning", ICML 2021, https://arxiv.org/abs/2102.07078

@@ -121,6 +121,9 @@ class Config:
     optimizer: Literal["sgd", "adam", "adamw"] = _says("sgd", "Training", "clients' optimiser")
     momentum: Share = _says(0.0, "Training", "momentum of sgd")
     weight_decay: NonNegative = _says(0.0, "Training", "weight decay")
+    decay_biases: Literal["yes", "no"] = _says(
+        "yes", "Training", "whether weight decay acts on biases, too"
+    )
     lr_decay: NonNegative = _says(1.0, "Training", "factor on the learning rate, per round")
     lr_floor: NonNegative = _says(0.0, "Training", "the decayed learning rate stays above this")
     schedule: str = _says(
