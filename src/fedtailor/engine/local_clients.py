@@ -20,7 +20,7 @@ from fedtailor.core import tree, wire
 from fedtailor.core.errors import BadInput
 from fedtailor.core.method import Model, Upload
 from fedtailor.core.rng import Turn
-from fedtailor.core.training import SCORED, outputs_on
+from fedtailor.core.steps.scoring import SCORED, outputs_on
 from fedtailor.core.tree import Tree
 from fedtailor.engine.chunk import estimate_chunk
 from fedtailor.engine.client_data import ClientData

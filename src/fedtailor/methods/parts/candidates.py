@@ -12,8 +12,8 @@ from torch.func import vmap
 from fedtailor.core import rng, tree, wire
 from fedtailor.core.data import Data
 from fedtailor.core.rng import Key
+from fedtailor.core.steps.scoring import SCORED, mean_loss, score
 from fedtailor.core.task import Task
-from fedtailor.core.training import SCORED, mean_loss, score
 from fedtailor.core.tree import Params, Tree
 
 Norm = Literal["l2", "l1"]
