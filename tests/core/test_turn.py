@@ -83,7 +83,7 @@ def test_a_turn_has_no_effect_but_its_result(name: str) -> None:
     one, two = (ClientTurn(method, initial, message, data, turn).play() for _ in range(2))
     assert same(one[0].state, two[0].state)
     assert same(one[0].upload.mean, two[0].upload.mean)
-    assert one[1].tolist() == two[1].tolist() != [0, 0]
+    assert one[1].tolist() == two[1].tolist() != [0, 0, 0]
     assert turn.ledger is None
 
 
@@ -106,7 +106,7 @@ def test_turns_of_clients_that_share_a_call_are_charged_each_for_its_own() -> No
 
     keys = torch.stack([turn_of(c).key for c in (0, 1)])
     params, noisy = vmap(one)(data.rows, data.n, keys)
-    assert noisy.tolist() == [[-(-int(n) // 8), 1] for n in data.n]
+    assert noisy.tolist() == [[-(-int(n) // 8), 1, min(1, 8 / int(n))] for n in data.n]
     for i in (0, 1):
         turn = turn_of()._replace(key=keys[i])
         alone, row = ClientTurn(method, initial, message, data_of(world, i), turn).play()
@@ -123,5 +123,5 @@ def test_fine_tuning_is_charged_with_the_model_that_it_begins_with() -> None:
     _, adapted = ClientTurn(method, initial, message, data, turn).personal()
     tune = lambda model, turn: fit(task, model, data, turn, recipe)
     _, both = ClientTurn(method, initial, message, data, turn).personal(tune)
-    assert adapted.tolist() == [1, 1]
-    assert both.tolist() == [1 + 5, 1]
+    assert adapted.tolist() == [1, 1, 0.2]
+    assert both.tolist() == [1 + 5, 1, 0.2]

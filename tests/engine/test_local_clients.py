@@ -168,7 +168,7 @@ def test_noisy_gradients_of_a_failed_chunk_are_not_charged(
     recipe = Recipe(batch=3, lr=0.1, dp_clip=1.0, dp_noise=0.5)
     monkeypatch.setitem(local_clients.MAPPERS, "vectorised", Cramped(3, ERRORS["cpu"]))
     report = start("fedavg", recipe=recipe).step(torch.arange(9))
-    assert report.noisy.tolist() == [[2, 1]] * 9  # 5 rows in batches of 3, once
+    assert report.noisy[:, :2].tolist() == [[2, 1]] * 9  # 5 rows in batches of 3, once
 
 
 @pytest.mark.parametrize("engine", ["vectorised", "sequential"])

@@ -15,6 +15,8 @@ from fedtailor.core.rng import Key
 from fedtailor.core.steps.scan import HostMask, Steps
 from fedtailor.core.task import Batch
 
+DRAWN = 1 << 18  # numbers at a time: a pass draws one for every row and step
+
 
 @dataclass(frozen=True, eq=False)
 class Counts:
@@ -155,6 +157,32 @@ class Data(NamedTuple):
         if self.counts is not None:
             known = HostMask((self.counts.n > 0)[:, None].expand(-1, len(keys)))
         return Steps(*vmap(draw)(keys), (0,) * len(keys), known)
+
+    def sampled(self, steps: Steps, size: int, most: int) -> Steps:
+        """The same steps, each on a Poisson sample: every row by itself, `size` of them on average.
+
+        Steps have room for `most` rows; the rest of a larger sample is lost.
+
+        Args:
+          steps: when, and with which keys.
+          size: expected rows of a sample; 0 takes all rows.
+          most: places of a step.
+        """
+        width, places = len(self.rows), min(most, len(self.rows)) if size else len(self.rows)
+        position = torch.arange(width, device=self.rows.device)
+        blank = self.rows[:1].expand(places + 1)  # the last place takes what is not drawn
+
+        def draw(key: Key) -> tuple[Tensor, Tensor]:
+            taken = position < self.n
+            if size:
+                luck = rng.bits(rng.fold(key, -3), width)
+                taken = taken & (luck % self.n.clamp(min=1) < size)
+            place = torch.where(taken, taken.cumsum(0) - 1, places).clamp(max=places)
+            return blank.scatter(0, place, self.rows)[:places], position[:places] < taken.sum()
+
+        at_a_time = max(1, DRAWN // max(width, 1))
+        rows, real = vmap(draw, chunk_size=at_a_time)(steps.key)
+        return steps._replace(rows=rows, weight=real.to(torch.get_default_dtype()))
 
     def batches(self, size: int, key: Key, last: str = "pad") -> Iterator[Batch]:
         """The batches of `steps`, with their examples."""

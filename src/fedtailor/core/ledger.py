@@ -11,52 +11,38 @@ from torch import Tensor
 
 
 class Entry(NamedTuple):
-    """Noisy gradients on one batch.
+    """Noisy gradients on the batches of one descent."""
 
-    Attributes:
-      number: of the batch within a pass.
-      size: rows of a batch.
-      last: what becomes of a short last batch.
-      gradients: how many were taken on it.
-    """
-
-    number: int
-    size: int
-    last: str
-    gradients: int = 1
-
-    @property
-    def least(self) -> int:
-        """How many rows a client must have to have this batch."""
-        if self.last == "steps":
-            return 0
-        return (self.number + 1) * self.size if self.last == "drop" else self.number * self.size + 1
+    batches: Tensor  # how many of them the client had
+    gradients: int  # how many were taken on each
+    rate: Tensor  # with which probability a row was in a batch
 
 
 @dataclass(eq=False)
 class Ledger:
     """The noisy gradients of one turn; whoever plays the turn makes it, `Turn` carries it.
 
-    Clients that share a call share its entries, one per batch; who has no such batch is not charged
-    for it. Descents are counted so that each draws batches and noise of its own.
+    Descents are counted so that each draws batches and noise of its own.
     """
 
     entries: list[Entry] = field(default_factory=list)
     descents: int = 0
 
 
-def charged(entries: Sequence[Entry], rows: Tensor) -> Tensor:
-    """What a client with so many training rows has to account for: a row of `privacy.Spent`.
+def charged(entries: Sequence[Entry], like: Tensor) -> Tensor:
+    """What a client has to account for: a row of `privacy.Spent`, on the device of `like`.
 
     Example:
-      >>> taken = [Entry(0, 10, "pad"), Entry(1, 10, "pad", gradients=2)]
-      >>> charged(taken, torch.tensor(10)), charged(taken, torch.tensor(11))
-      (tensor([1, 1]), tensor([2, 2]))
+      >>> taken = [Entry(torch.tensor(4), 1, torch.tensor(0.1)),
+      ...          Entry(torch.tensor(2), 3, torch.tensor(0.2)),
+      ...          Entry(torch.tensor(0), 9, torch.tensor(1.0))]  # had none of them
+      >>> [round(value, 6) for value in charged(taken, torch.tensor(0)).tolist()]
+      [6.0, 3.0, 0.2]
     """
     if not entries:
-        return torch.zeros(2, dtype=torch.int64, device=rows.device)
-    least, gradients = torch.tensor(
-        [(entry.least, entry.gradients) for entry in entries], device=rows.device
-    ).T
-    has = least <= rows
-    return torch.stack([has.sum(), (has * gradients).amax()])
+        return torch.zeros(3, dtype=torch.float64, device=like.device)
+    batches = torch.stack([entry.batches for entry in entries]).double()
+    rates = torch.stack([entry.rate for entry in entries]).double()
+    gradients = batches.new_tensor([entry.gradients for entry in entries])
+    had = batches > 0
+    return torch.stack([batches.sum(), (had * gradients).amax(), (had * rates).amax()])

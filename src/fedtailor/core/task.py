@@ -26,6 +26,13 @@ from fedtailor.core.rng import Key
 from fedtailor.core.tree import Params
 
 
+class Sample(NamedTuple):
+    """What is known of a batch that is a Poisson sample (DP-SGD)."""
+
+    expected: Tensor  # how many examples it has on average: the divisor of sums
+    lot: Tensor  # a random number of each place, for parts: no example decides on another's
+
+
 class Batch(NamedTuple):
     """Examples of one client that share a step.
 
@@ -36,6 +43,7 @@ class Batch(NamedTuple):
       active: False when this client has no such step; nothing may change then.
       key: random key of this step, for augmentation, dropout and noise.
       position: which of the step's examples these are: all, or of a `part` (first, every).
+      sample: empty unless it is a Poisson sample.
 
     Example:
       >>> x, weight = torch.arange(4), torch.tensor([1.0, 1.0, 1.0, 0.0])
@@ -50,16 +58,26 @@ class Batch(NamedTuple):
     active: Tensor
     key: Key
     position: tuple[int, ...] = ()
+    sample: Sample | tuple[()] = ()
 
     def again(self) -> Batch:
         """The same examples for another pass, with noise and dropout of its own."""
         return self._replace(key=rng.fold(self.key, -1))
 
     def part(self, i: int, n: int) -> Batch:
-        """Every n-th example from the i-th on, so that each part of a short batch has some."""
+        """Every n-th example from the i-th on, so that each part of a short batch has some.
+
+        Of a sample, each example is in one of the parts by lot.
+        """
         first, every = self.position or (0, 1)
+        position = (first + i * every, every * n)
+        if self.sample:
+            expected, lot = self.sample
+            weight = self.weight * (lot % n == i)
+            rest = Sample(expected / n, lot // n)
+            return self._replace(weight=weight, position=position, sample=rest)
         x, y, weight = (rows[i::n] for rows in (self.x, self.y, self.weight))
-        return self._replace(x=x, y=y, weight=weight, position=(first + i * every, every * n))
+        return self._replace(x=x, y=y, weight=weight, position=position)
 
 
 def weighted_mean(each: Tensor, batch: Batch) -> Tensor:

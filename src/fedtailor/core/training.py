@@ -22,10 +22,10 @@ from fedtailor.core.ledger import Entry, Ledger
 from fedtailor.core.objectives import Gradient, Loss, Objective, as_is, exact_gradient
 from fedtailor.core.rng import Key, Turn
 from fedtailor.core.steps.optim import Optimizer, adam, adamw, clip_norm, sgd
-from fedtailor.core.steps.privacy import private_gradient
+from fedtailor.core.steps.privacy import padded, private_gradient
 from fedtailor.core.steps.scan import Notes, Step, StepRows, Steps, join_steps, scan
 from fedtailor.core.steps.schedules import Schedule, factor, parse_schedule
-from fedtailor.core.task import Augment, Batch, Task
+from fedtailor.core.task import Augment, Batch, Sample, Task
 from fedtailor.core.tree import Params, Tree
 
 
@@ -54,7 +54,8 @@ class Recipe:
       clip: largest norm of a gradient; 0 for no limit.
       last: what becomes of a short last batch: `pad`, `wrap` or `drop`.
       dp_clip: DP-SGD: largest norm of one example's gradient; 0 switches DP-SGD off.
-      dp_noise: DP-SGD: standard deviation of the noise, in units of `dp_clip`.
+      dp_noise: DP-SGD: standard deviation of the noise, in units of `dp_clip`. With noise every
+        batch is a Poisson sample of `batch` rows on average; a pass has as many as without.
     """
 
     epochs: int = 1
@@ -78,6 +79,11 @@ class Recipe:
             parse_schedule(self.schedule)
         if self.schedule != "constant" and (self.lr_decay != 1 or self.lr_floor):
             raise BadInput("schedule and lr_decay or lr_floor: give one of them (decay:0.99)")
+
+    @property
+    def private(self) -> bool:
+        """Whether gradients have noise: without, clipping promises nothing."""
+        return self.dp_clip > 0 and self.dp_noise > 0
 
     def rate(self, turn: Turn) -> float | Tensor:
         """The learning rate in this round."""
@@ -106,28 +112,25 @@ class Recipe:
         """The batches of a round."""
         if self.steps:
             keys = rng.fold(key, torch.arange(self.steps, device=key.device))
-            return data.draws(self.batch, keys)
+            return self._sampled(data, data.draws(self.batch, keys))
         passes = []
         for epoch in range(self.epochs):
             order, each = rng.split(rng.fold(key, epoch))
             passes.append(data.shuffle(order).steps(self.batch, each, self.last))
-        return join_steps(passes)
+        return self._sampled(data, join_steps(passes))
+
+    def _sampled(self, data: Data, steps: Steps) -> Steps:
+        """With noise, the same number of batches as Poisson samples, as the accountant has it."""
+        return data.sampled(steps, self.batch, padded(self.batch)) if self.private else steps
 
 
 class Descent(NamedTuple):
-    """What `descend` ends with.
+    """What `descend` ends with."""
 
-    Attributes:
-      theta: what was trained, after training.
-      carried: what was carried along, with its changes.
-      loss: of the client's last batch, before that batch's step.
-      memory: of the optimiser.
-    """
-
-    theta: Tree
-    carried: Tree
-    loss: Tensor
-    memory: Tree
+    theta: Tree  # what was trained
+    carried: Tree  # what was carried along, with its changes
+    loss: Tensor  # of the client's last batch, before that batch's step; has no noise
+    memory: Tree  # of the optimiser
 
 
 def descend(
@@ -173,9 +176,9 @@ def descend(
         # rows are repeated up to the longest client's, and would count in the statistics
         raise BadInput("batch is 0, but BatchNorm needs batches of a fixed size: give --batch")
     if recipe.dp_clip and recipe.last == "wrap":
-        raise BadInput("last is 'wrap', but DP-SGD must not count an example twice: use drop")
+        raise BadInput("last is 'wrap', but DP-SGD counts no example twice: use pad or drop")
     ledger, key, rate = turn.ledger or Ledger(), turn.key, recipe.rate(turn)
-    if recipe.dp_noise:
+    if recipe.private:
         # a client may train several times in a turn: each time with new noise, and on batches drawn
         # anew, since the accountant counts on that
         key = rng.fold(key, 1000 + ledger.descents)
@@ -189,15 +192,17 @@ def descend(
         "loss": _zero(theta, turn),
     }
     kept = {"given": given or {}} | ({"rate": rate} if isinstance(rate, Tensor) else {})
+    rows = data.n.clamp(min=1)
+    if recipe.private:
+        expected = rows.clamp(max=recipe.batch) if recipe.batch else rows
+        kept["expected"] = expected.to(steps.weight.dtype)
     # noise for every parameter is so much code that compilers take minutes
     compiles = not recipe.dp_clip
     done, notes = scan(step, begun, kept, steps, (data.x, data.y), compiles=compiles)
     if recipe.dp_clip:
-        # all rows at once are never a short batch
-        kind = "steps" if recipe.steps or recipe.batch == 0 else recipe.last
-        for number in steps.number:
-            entry = Entry(number, recipe.batch, kind, notes["gradients"])
-            ledger.entries += [entry] * notes["batches"]
+        # of the rows that are there: a method may train on some of them only
+        share = ((recipe.batch or rows) / rows.double()).clamp(max=1)
+        ledger.entries.append(Entry(steps.active.sum(), notes.get("gradients", 0), share))
     return Descent(done["theta"], done["carried"], done["loss"], done["memory"])
 
 
@@ -234,12 +239,15 @@ def _step(
             # its own key: the batch's also serves dropout and noise
             x = augment(x, rng.fold(now.key, -2))
         batch = Batch(x, y, now.weight, now.active, now.key)
+        if recipe.private:
+            lot = rng.bits(rng.fold(now.key, -4), len(now.rows))
+            batch = batch._replace(sample=Sample(kept["expected"], lot))
         theta, carried = carry["theta"], carry["carried"]
         grads, loss, changed = gradient(measured)(theta, batch, kept["given"], carried)
-        # parts of different sizes may share examples: then all count as one batch
+        # an example is in one of several equal parts, but may be in parts of different sizes
         alike = len({position[1:] for position in taken}) == 1
         shared = Counter(taken if alike else [()] * len(taken))
-        notes["batches"], notes["gradients"] = len(shared), max(shared.values(), default=0)
+        notes["gradients"] = max(shared.values(), default=0)
         optimiser = recipe.make_optimizer(kept.get("rate", recipe.lr))
         change, memory = optimiser.update(clip_norm(grads, recipe.clip), carry["memory"], theta)
         after = tree.add(theta, change)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fedtailor.core import rng
+from fedtailor.core.ledger import charged
 from fedtailor.core.method import Method, Model
 from fedtailor.core.task import Task
 from fedtailor.core.training import fit
@@ -59,7 +60,7 @@ class ClientGroup:
             return outcome.model, noisy
         if choice.point == "general":
             assert self.method.general is not None
-            return self.method.general(own.message, own.state()), client.cid.new_zeros(2)
+            return self.method.general(own.message, own.state()), charged((), client.cid)
         if recipe is None:
             return own.personal()
         return own.personal(lambda model, turn: fit(self.task, model, client.data, turn, recipe))

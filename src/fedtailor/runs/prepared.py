@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from fedtailor.core.errors import BadInput
-from fedtailor.core.steps.privacy import Spent, epsilons
+from fedtailor.core.steps.privacy import Spent, epsilon
 from fedtailor.core.training import Recipe
 from fedtailor.engine import Cluster, Outputs, Simulation
 from fedtailor.engine.loops.runner import LoopMode, Workload, choose_loop_mode
@@ -140,8 +140,8 @@ class PreparedRun:
 
     def epsilon(self, spent: Sequence[Spent]) -> dict[str, Any]:
         """Everyone's ε, for files."""
-        rows, config = self.data.client_data.train.n.tolist(), self.config
-        found = epsilons(spent, rows, config.batch, config.dp_noise, config.dp_delta)
+        config = self.config
+        found = [epsilon(one, config.dp_noise, config.dp_delta) for one in spent]
         # without noise there is no guarantee: JSON has no word for infinity
         shown = [None if math.isinf(e) else round(e, 6) for e in found]
         most = None if config.dp_noise == 0 else max(found)

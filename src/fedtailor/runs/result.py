@@ -181,7 +181,7 @@ def final_epsilon(run: PreparedRun, noisy: Tensor) -> dict[str, Any] | None:
     """ε of all rounds and of making the final models, for which some methods train once more."""
     if not run.config.dp_clip:
         return None
-    made = (Spent(*more) for more in noisy.tolist())
+    made = (Spent.of(more) for more in noisy.tolist())
     return run.epsilon(
         [spent.and_then(more) for spent, more in zip(run.progress.noisy, made, strict=True)]
     )

@@ -60,6 +60,7 @@ def restored(folder: Path, objects: Objects = Objects()) -> Runner:
             f"'{folder}' was made by FedTailor {made_by}, this is {__version__}: "
             "install that version to resume it"
         )
+    spent = [Spent.of(row) for row in meta["noisy"]]
     config = config_of(folder, objects)
     if meta.get("config") != config.fingerprint():
         raise BadInput(
@@ -90,7 +91,7 @@ def restored(folder: Path, objects: Objects = Objects()) -> Runner:
         float(meta["seconds"]),
         int(meta["up"]),
         int(meta["down"]),
-        [Spent(*spent) for spent in meta["noisy"]],
+        spent,
     )
     kept = read_outputs(folder)
     if kept is not None and kept.best is not None and kept.best.round <= runner.simulation.round:

@@ -160,7 +160,7 @@ class Runner(PreparedRun):
         if not self.progress.noisy:
             self.progress.noisy = [Spent()] * self.data.client_data.clients
         for i, more in zip(report.ids.tolist(), report.noisy.tolist(), strict=True):
-            self.progress.noisy[i] = self.progress.noisy[i].and_then(Spent(*more))
+            self.progress.noisy[i] = self.progress.noisy[i].and_then(Spent.of(more))
         return self.epsilon(self.progress.noisy)
 
     def _record(self, number: int, report: RoundReport) -> None:

@@ -157,7 +157,7 @@ def test_noise_is_accounted_for_though_steps_are_replayed() -> None:
         counts.append([sim.step(torch.arange(2)).noisy.tolist() for _ in range(2)])
         sim.close()
     assert counts[0] == counts[1]
-    assert counts[0][0] == [[2, 2], [1, 2]]
+    assert counts[0][0] == [[2, 2, 0.5], [1, 2, 1.0]]
 
 
 def test_programs_are_made_once() -> None:

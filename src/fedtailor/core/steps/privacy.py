@@ -1,15 +1,14 @@
 """DP-SGD: its gradients, and what they have cost each client, over all its rounds.
 
-The guarantee is per example of a client's training rows, for everything that is made from its
-noisy gradients. Validation rows that a method looks at (FedFomo's weights, pMixFed's accuracies,
-the choice of the best round) are outside of it.
+Neighbours differ in the content of one training row of one client; how many rows a client has is
+public. The guarantee is for all that is made of the noisy gradients (docs/privacy.md).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from math import ceil, inf, sqrt
+from math import ceil, inf, log, sqrt
 from typing import NamedTuple
 from zlib import crc32
 
@@ -33,8 +32,9 @@ def private_gradient(objective: Objective, clip: float, noise: float, draw: int 
 
         g = (Σ_i g_i min(1, C/|g_i|) + σ C z) / B,   z standard normal
 
-    (Abadi et al., 2016). With C = ∞ and σ = 0 it is the gradient itself. Gradients of one batch
-    with different numbers `draw` have noise of their own.
+    (Abadi et al., 2016); B is what a Poisson sample has on average, or else the batch's rows. With
+    C = ∞ and σ = 0 it is the gradient itself. Gradients of one batch with different numbers `draw`
+    have noise of their own.
     """
     at = grad_and_value(objective, has_aux=True)
 
@@ -47,7 +47,7 @@ def private_gradient(objective: Objective, clip: float, noise: float, draw: int 
 
         order = torch.arange(len(batch.y), device=batch.y.device)
         each, losses = vmap(one)(batch.x, batch.y, rng.fold(batch.key, order))
-        count = batch.weight.sum().clamp(min=1)
+        count = batch.sample.expected if batch.sample else batch.weight.sum().clamp(min=1)
         total = tree.map(lambda g: torch.tensordot(batch.weight.to(g.dtype), g, 1), each)
         if noise:
             flat, first = tree.flatten(total), (1 << 40) + (draw << 33)
@@ -72,45 +72,82 @@ def require_accountant() -> None:
         raise BadInput("DP-SGD needs its accountant: pip install 'fedtailor[privacy]'") from None
 
 
-class Spent(NamedTuple):
-    """What noisy gradients were taken on a client's rows.
+OVERFLOW = 2.0**-50  # probability that a Poisson sample has no room in its batch
 
-    Attributes:
-      batches: on how many batches, each drawn anew.
-      gradients: the most on one of them.
+
+@lru_cache
+def padded(batch: int) -> int:
+    """Places for a Poisson sample of so many rows on average (Chernoff's bound, for any client).
+
+        P(more than m) ≤ exp(−B) (e B / m)^m ≤ 2⁻⁵⁰
+
+    Example:
+      >>> padded(10), padded(100), padded(0)
+      (47, 195, 0)
     """
+    most = batch
+    while batch and most * (1 + log(batch / most)) - batch > log(OVERFLOW):
+        most += 1
+    return most
 
-    batches: int = 0
-    gradients: int = 0
+
+class Spent(NamedTuple):
+    """What noisy gradients were taken on a client's rows."""
+
+    batches: int = 0  # on how many batches, each drawn anew
+    gradients: int = 0  # the most on one of them
+    rate: float = 0.0  # the largest probability that a row was in one
+
+    @classmethod
+    def of(cls, row: Sequence[float]) -> Spent:
+        """From three numbers, of an engine or a file.
+
+        Raises:
+          BadInput: there are fewer, as versions wrote that drew batches otherwise.
+        """
+        if len(row) != len(cls._fields) and any(row):
+            raise BadInput(
+                "a run with DP-SGD of a version that did not draw Poisson samples: its ε is not "
+                "known, so it cannot be resumed: start it anew"
+            )
+        batches, gradients, rate = (*row, 0.0)[:3]
+        return cls(int(batches), int(gradients), float(rate))
 
     def and_then(self, more: Spent) -> Spent:
         """Both, one after the other."""
-        return Spent(self.batches + more.batches, max(self.gradients, more.gradients))
+        return Spent(
+            self.batches + more.batches,
+            max(self.gradients, more.gradients),
+            max(self.rate, more.rate),
+        )
 
 
 @lru_cache(maxsize=4096)
-def epsilon(spent: Spent, rate: float, noise: float, delta: float) -> float:
-    """ε of what was spent, each batch being a `rate` of the rows (Rényi accountant).
+def epsilon(spent: Spent, noise: float, delta: float) -> float:
+    """ε of what was spent, each batch being a Poisson sample (Rényi accountant).
 
     K noisy gradients on one batch move by up to √K clips together when an example comes or goes:
     they count as one gradient with 1/√K of the noise, not as gradients on K batches, which would
-    be cheaper. Where batches differ in K, all are charged for the largest.
+    be cheaper. Where batches differ in K or in their rate, all are charged for the largest. That a
+    sample has no room is no more likely than `OVERFLOW`, whatever the row in question is: so much
+    of δ is spent on each batch.
 
     Example:
-      >>> epsilon(Spent(), 0.1, 1.0, 1e-5), epsilon(Spent(10, 1), 0.1, 0.0, 1e-5)
+      >>> epsilon(Spent(), 1.0, 1e-5), epsilon(Spent(10, 1, 0.1), 0.0, 1e-5)
       (0.0, inf)
     """
     if spent.batches == 0:
         return 0.0
-    if noise == 0:
+    left = delta - spent.batches * OVERFLOW
+    if noise == 0 or left <= 0:
         return inf
     import dp_accounting
     from dp_accounting.rdp import RdpAccountant
 
     accountant = RdpAccountant(orders=ORDERS)
     gaussian = dp_accounting.GaussianDpEvent(noise / sqrt(spent.gradients))
-    accountant.compose(dp_accounting.PoissonSampledDpEvent(rate, gaussian), spent.batches)
-    return float(accountant.get_epsilon(delta))
+    accountant.compose(dp_accounting.PoissonSampledDpEvent(spent.rate, gaussian), spent.batches)
+    return float(accountant.get_epsilon(left))
 
 
 def epsilon_in_words(epsilon: float | None) -> str:
@@ -121,13 +158,3 @@ def epsilon_in_words(epsilon: float | None) -> str:
       ('≤ 3.56', '= ∞')
     """
     return "= ∞" if epsilon is None else f"≤ {ceil(100 * epsilon) / 100:.2f}"
-
-
-def epsilons(
-    spent: Sequence[Spent], rows: Sequence[int], batch: int, noise: float, delta: float
-) -> list[float]:
-    """Each client's ε so far."""
-    return [
-        epsilon(one, min(1.0, (batch or n) / max(n, 1)), noise, delta)
-        for one, n in zip(spent, rows, strict=True)
-    ]

@@ -15,7 +15,7 @@ import torch
 
 from fedtailor.core import rng, tree
 from fedtailor.core.data import Data
-from fedtailor.core.steps.privacy import Spent, epsilons
+from fedtailor.core.steps.privacy import Spent, epsilon
 from fedtailor.core.training import Recipe, fit
 from fedtailor.core.tree import Params, Tree
 from fedtailor.core.version import __version__
@@ -61,12 +61,12 @@ def local_model(setup: Setup, data: Data, client: int, played: Sequence[int]) ->
     return finetuned_model(setup, own, data, last.split()[1])
 
 
-def _spent(setup: Setup, local: LocalData, noisy: Spent) -> dict[str, Any] | None:
+def _spent(setup: Setup, noisy: Spent) -> dict[str, Any] | None:
     """The site's ε, for what left it and for what it keeps."""
-    config, rows = setup.config, int(local.data.n)
+    config = setup.config
     if not config.dp_clip:
         return None
-    (found,) = epsilons([noisy], [rows], config.batch, config.dp_noise, config.dp_delta)
+    found = epsilon(noisy, config.dp_noise, config.dp_delta)
     return {"delta": config.dp_delta, "epsilon": found if isfinite(found) else None}
 
 
@@ -105,7 +105,7 @@ def write_model(
             "test": int(local.test.n),
         },
         "class_mix": local.mix,
-        "epsilon": _spent(setup, local, noisy),
+        "epsilon": _spent(setup, noisy),
         "version": __version__,
     }
     (folder / MODELS).mkdir(exist_ok=True)

@@ -314,4 +314,4 @@ class Site:
 def _spent(kept: SavedState | None, taken: Tensor) -> Spent:
     """What noisy gradients were taken up to a state, and then."""
     before = kept.noisy if kept else Spent()
-    return before.and_then(Spent(*taken.tolist()))
+    return before.and_then(Spent.of(taken.tolist()))

@@ -98,7 +98,7 @@ class SiteStore:
         except SafetensorError as error:
             raise StateError(f"state '{self.folder / entry['file']}': {error}") from None
         played = tuple(int(r) for r in entry["played"])
-        noisy = Spent(*(int(n) for n in entry["noisy"]))
+        noisy = Spent.of(entry["noisy"])
         return SavedState(int(entry["round"]), tree.unflatten(flat), played, noisy)
 
     def answered(self, round: int, request: str) -> Packet | None:
