@@ -180,3 +180,9 @@ def test_settings_that_mean_nothing_are_refused() -> None:
         decide(paired, ACCURACY, margin=-1, **NAMES)
     with pytest.raises(BadInput, match="level is 5"):
         decide(paired, ACCURACY, level=5, **NAMES)
+
+
+def test_a_share_cannot_gain_more_than_all_of_it() -> None:
+    paired = {"a": [rows_of([1] * 6, [0] * 6)], "b": [rows_of([1, 0] * 3, [1, 0] * 3)]}
+    found = decide(paired, ACCURACY, **NAMES)
+    assert found.interval[1] == 1.0 and found.interval[0] >= -1.0

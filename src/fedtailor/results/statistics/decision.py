@@ -180,6 +180,8 @@ def _judged(
     interval_of = both_interval if beyond else rows_interval
     p = max(of_rows, of_clients) if beyond else of_rows
     interval = interval_of(gains, level)
+    if gains.share and isfinite(interval[0]) and isfinite(interval[1]):  # a share's gain is no more
+        interval = max(-1.0, interval[0]), min(1.0, interval[1])
     # two one-sided tests at the level: the interval of 1 − 2·level, corrected as Bonferroni does
     inner = interval_of(gains, 2 * level / side_by_side)
     answer = _answer(gains.mean, interval, inner, p, level, margin)
