@@ -254,14 +254,6 @@ def test_dropout_of_channels_is_keyed_too(kind: type[nn.Module], shape: tuple[in
     torch.testing.assert_close(after.seen[kept], before.seen[kept] / 0.75)
 
 
-@pytest.mark.parametrize("kind", [nn.AlphaDropout, nn.FeatureAlphaDropout])
-def test_other_dropouts_are_refused(kind: type[nn.Module]) -> None:
-    inner = lambda: nn.Sequential(nn.Linear(4, 16), kind(0.5))
-    with pytest.raises(BadInput, match=kind.__name__) as caught:
-        classification(lambda: nn.Sequential(inner(), nn.Linear(16, 3)))
-    assert "\n" not in str(caught.value) and "nn.Dropout" in str(caught.value)
-
-
 def test_batch_norm_without_a_momentum_is_refused() -> None:
     # its statistics would be means over all batches so far, whose number is not kept
     norm = lambda: nn.BatchNorm1d(6, momentum=None)

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor, nn
 
 import fedtailor
 from fedtailor import BadInput
@@ -85,6 +87,28 @@ def test_resume_restores_every_kind_of_state(
     )
     assert models(folder) == models(tmp_path / "whole")
     assert timeless(result(folder)) == timeless(result(tmp_path / "whole"))
+
+
+class Attentive(nn.Module):
+    """Eight tokens of eight pixels, with dropout in attention and after it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.2, batch_first=True)
+        self.fc = nn.Linear(8, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.fc(self.layer(x[:, 0]).mean(1))
+        return out
+
+
+def test_a_transformer_with_dropout_resumes_to_the_last_bit(tmp_path: Path) -> None:
+    folder = broken_off(tmp_path / "cut", "fedavg", model=Attentive, device="cpu")
+    torch.manual_seed(1)  # another process has drawn other numbers
+    fedtailor.resume(folder, model=Attentive)
+    given = SMALL | {"rounds": 5, "checkpoint_every": 1, "model": Attentive, "device": "cpu"}
+    fedtailor.run("fedavg", out=tmp_path / "whole", **given)
+    assert models(folder) == models(tmp_path / "whole")
 
 
 def test_resuming_a_finished_run_is_harmless(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import nullcontext
 from typing import Any, NamedTuple
 
 import torch
@@ -22,6 +23,8 @@ from fedtailor.core.losses import (
     row_by_row,
     squared_error,
 )
+from fedtailor.core.network.randomness import KeyedDraws
+from fedtailor.core.network.repeatable import may_draw, refuse_hidden_draws
 from fedtailor.core.rng import Key
 from fedtailor.core.tree import Params
 
@@ -119,6 +122,7 @@ class Task(NamedTuple):
       losses: (outputs, labels, weight) -> one loss per row, for objectives that are more than the
         loss.
       kind: what is learnt.
+      try_out: (params, some rows) -> None; refuses a network that two runs would not call alike.
     """
 
     init: Callable[[Key], Params]
@@ -131,6 +135,7 @@ class Task(NamedTuple):
     outputs: Callable[[Params, Batch], tuple[Tensor, Params]] | None = None
     losses: BatchLosses = row_by_row(cross_entropy)
     kind: TaskKind = "classification"
+    try_out: Callable[[Params, Tensor], None] = lambda params, x: None
 
     def top(self, n: int) -> tuple[str, ...]:
         """All names in the `n` blocks next to the output."""
@@ -141,46 +146,6 @@ class Task(NamedTuple):
     def head(self) -> tuple[str, ...]:
         """The names of the last block."""
         return self.blocks[-1]
-
-
-class _KeyedDropout(nn.Module):
-    """Dropout whose mask is a function of a key, so that every engine drops the same units.
-
-    Args:
-      p: how many are dropped.
-      channels: drop whole channels (Dropout1d to 3d).
-    """
-
-    key: Tensor
-
-    def __init__(self, p: float, channels: bool) -> None:
-        super().__init__()
-        self.p, self.channels = p, channels
-        self.register_buffer("key", torch.zeros((), dtype=torch.int64), persistent=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        if not self.training or self.p == 0:
-            return x
-        shape = (*x.shape[:2], *[1] * (x.ndim - 2)) if self.channels else tuple(x.shape)
-        keep = rng.uniform(self.key, *shape, dtype=x.dtype) >= self.p
-        return x * keep / max(1 - self.p, 1e-12)
-
-
-_WHOLE_CHANNELS = (nn.Dropout1d, nn.Dropout2d, nn.Dropout3d)
-
-
-def _with_keyed_dropout(module: nn.Module) -> nn.Module:
-    """The module with every dropout replaced by a keyed one, also where it is used twice."""
-    made: dict[nn.Module, _KeyedDropout] = {}
-    for parent in list(module.modules()):
-        for name, child in list(parent._modules.items()):
-            if isinstance(child, (nn.AlphaDropout, nn.FeatureAlphaDropout)):
-                raise BadInput(f"module '{name}' is {type(child).__name__}: use nn.Dropout")
-            if isinstance(child, nn.modules.dropout._DropoutNd):
-                if child not in made:
-                    made[child] = _KeyedDropout(child.p, isinstance(child, _WHOLE_CHANNELS))
-                setattr(parent, name, made[child])
-    return module
 
 
 def _batch_norms(module: nn.Module) -> dict[str, Any]:
@@ -227,7 +192,7 @@ def _task(
 ) -> Task:
     """A task around an ordinary `nn.Module`; see `classification`."""
     with torch.random.fork_rng(devices=[]):  # building draws numbers that nobody uses
-        training, evaluating = (_with_keyed_dropout(build()).to(device) for _ in range(2))
+        training, evaluating = (build().to(device) for _ in range(2))
         example = build()
     training.train()
     evaluating.eval()
@@ -242,10 +207,15 @@ def _task(
     groups = tuple(group for group in groups if group)
     names = {name for group in groups for name in group}
     buffers = tuple(k for k, b in training.named_buffers() if k in names and b.is_floating_point())
-    dropouts = [k for k, m in training.named_modules() if isinstance(m, _KeyedDropout)]
     norms = tuple(n for n in sorted(names) if n.rpartition(".")[0] in _batch_norms(training))
 
     full = {*buffers, *norms}  # BatchNorm's statistics and scales keep their type
+    keyed = {module: may_draw(module) for module in (training, evaluating)}
+
+    def call(module: nn.Module, params: Params, x: Tensor, key: Key) -> Tensor:
+        with KeyedDraws(key) if keyed[module] else nullcontext():
+            out: Tensor = functional_call(module, params, (x,))
+        return out
 
     def init(key: Key) -> Params:
         with torch.random.fork_rng(devices=[]):
@@ -259,12 +229,11 @@ def _task(
         # BatchNorm writes into the buffers it is given: hand it copies that carry the client axis
         axis = torch.zeros_like(batch.active, dtype=batch.weight.dtype)
         written = {k: params[k] + axis for k in buffers}
-        keys = {f"{name}.key": rng.fold(batch.key, i) for i, name in enumerate(dropouts)}
         if compute is None:
-            return functional_call(training, params | written | keys, (x,)), written
+            return call(training, params | written, x, batch.key), written
         used = {k: v if k in full else v.to(compute) for k, v in params.items()}
         x = x.to(compute) if x.is_floating_point() else x
-        logits: Tensor = functional_call(training, used | written | keys, (x,))
+        logits = call(training, used | written, x, batch.key)
         return logits.to(next(iter(params.values())).dtype), written
 
     def mean_loss(params: Params, batch: Batch) -> tuple[Tensor, Params]:
@@ -272,12 +241,24 @@ def _task(
         return weighted_mean(losses(logits, batch.y, batch.weight), batch), written
 
     def predict(params: Params, x: Tensor) -> Tensor:
-        logits: Tensor = functional_call(
-            evaluating, params, (to_input(x, next(iter(params.values())).dtype),)
-        )
-        return logits
+        # evaluation has no key: what a network still draws there is always the same
+        key = x.new_zeros((), dtype=torch.int64)
+        return call(evaluating, params, to_input(x, next(iter(params.values())).dtype), key)
 
-    return Task(init, mean_loss, predict, groups, buffers, norms, augment, outputs, losses, kind)
+    def try_out(params: Params, x: Tensor) -> None:
+        some = x[[0, -1]]
+        one, key = torch.ones(2, device=x.device), rng.key(0, device=x.device)
+        batch = Batch(some, one, one, one[0] > 0, key)
+        for module, forward in (
+            (training, lambda: outputs(params, batch)),
+            (evaluating, lambda: predict(params, some)),
+        ):
+            if keyed[module]:
+                refuse_hidden_draws(module, forward, x.device)
+
+    return Task(
+        init, mean_loss, predict, groups, buffers, norms, augment, outputs, losses, kind, try_out
+    )
 
 
 def classification(
@@ -285,8 +266,8 @@ def classification(
 ) -> Task:
     """A classification task around an ordinary `nn.Module` that returns logits.
 
-    `num_batches_tracked` is left out: BatchNorm with a fixed momentum never reads it. Dropout is
-    replaced by a keyed one.
+    `num_batches_tracked` is left out: BatchNorm with a fixed momentum never reads it. What the
+    module draws (dropout, `torch.rand`) comes from the step's key.
 
     Args:
       build: makes the module; called once per mode and once per initialisation.

@@ -19,6 +19,7 @@ from torch import Tensor
 from fedtailor.core import tree, wire
 from fedtailor.core.errors import BadInput
 from fedtailor.core.method import Model, Upload
+from fedtailor.core.network.repeatable import generators, unmoved
 from fedtailor.core.rng import Turn
 from fedtailor.core.steps.scoring import SCORED, outputs_on
 from fedtailor.core.tree import Tree
@@ -100,6 +101,7 @@ class LocalClients:
         self.stores: list[StateStore] = []
         training, scoring = [], []
         for group in groups:
+            group.task.try_out(group.initial, client_data.x)
             first, count = group.members[0].to(self.device), len(group.members)
             message = group.method.send(server, first, turn.of(first))
             like = group.method.start(message, group.initial, turn.of(first).at_start())
@@ -221,8 +223,14 @@ class LocalClients:
             turn.of(here),
             ~store.met[rows].to(self.device),
         )
+        drawn = generators(self.device)
         with torch.no_grad(), self.runner.running():
             found: Found = MAPPERS[self.engine](fn)(stacked)
+        if not unmoved(drawn, self.device):
+            raise BadInput(
+                "the method draws from torch's own random numbers, which a run's seed does not "
+                "reach: draw with fedtailor.rng and the turn's key, e.g. rng.uniform(turn.key, 3)"
+            )
         store.expect(group.rows(following))  # while the device is still at work
         return found
 

@@ -174,6 +174,7 @@ def make_training_plan(config: Config, encoder: Encoder, clients: int) -> Traini
         encoder=encoder.to_json(),
     )
     setup = set_up(plan)
+    setup.task.try_out(setup.initial, _few_rows(encoder.form, config.batch).x)
     _refuse_what_sites_cannot(config, setup.method)
     server = first_server(setup, torch.ones(clients, dtype=torch.int64))
     first = torch.tensor(0)

@@ -1,0 +1,1 @@
+"""A network as it is called: what it draws, and which operators it is made of."""
