@@ -6,10 +6,12 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
+import fedtailor
 from fedtailor.analysis.landscape import default_clients, write_landscapes
 from fedtailor.core.errors import BadInput
 from fedtailor.results.measurements import read_landscape
@@ -38,6 +40,23 @@ def test_the_middle_is_what_the_run_said(measured: list[Path]) -> None:
             assert own["accuracy"][2][2] == pytest.approx(result["per_client"][client], abs=1e-6)
             assert own["sharpness"]["centre"] == own["loss"][2][2]
             assert found["axis"] == [-0.5, -0.25, 0, 0.25, 0.5]
+
+
+def test_a_number_that_is_learnt_has_a_squared_error_and_no_accuracy(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    rows = [f"{a:.3f},{'ns'[i % 2]},{3 * a:.3f}" for i, a in enumerate(draw.normal(size=60))]
+    data = tmp_path / "rows.csv"
+    data.write_text("\n".join(["a,site,weight", *rows]) + "\n")
+    folder, given = tmp_path / "run", {"client_column": "site", "label": "weight"}
+    fedtailor.run("fedavg", data=str(data), rounds=1, out=folder, device="cpu", **given)
+    write_landscapes([folder], clients=["n"], points=3)
+    found, run = read_landscape(folder), reopen(folder, "cpu")
+    x, y = run.rows("test", "n")
+    with torch.no_grad():
+        said = run.player("n")[0].predict(run.personal("n"), x)[:, 0]
+    own = found["clients"]["n"]["personal"]["own"]
+    assert own["loss"][1][1] == pytest.approx(float(((said - y) ** 2).mean()), rel=1e-5)
+    assert own["accuracy"] == [[None] * 3] * 3
 
 
 def test_global_and_personal_models_lie_at_the_ends_of_the_line(measured: list[Path]) -> None:

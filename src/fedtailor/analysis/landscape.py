@@ -27,6 +27,7 @@ from fedtailor.analysis.surface import (
 )
 from fedtailor.core import rng, tree
 from fedtailor.core.errors import BadInput
+from fedtailor.core.losses import PLAIN_LOSSES
 from fedtailor.core.tree import Tree
 from fedtailor.core.version import __version__
 from fedtailor.results.folder import GENERAL, LANDSCAPE, TENSORS, write_atomically
@@ -111,7 +112,9 @@ class _Surfaces:
 
     def _measure(self, client: str, at: Callable[[Tensor], Tree], where: Tensor, rows: str) -> Any:
         x, y = self.run.rows("test", client if rows == OWN else None)
-        return measure_points(self.run.player(client)[0].predict, at, where, x, y, tell=self.tell)
+        method, task = self.run.player(client)
+        loss = PLAIN_LOSSES[task.kind]
+        return measure_points(method.predict, at, where, x, y, loss=loss, tell=self.tell)
 
     def client(self, name: str) -> Json:
         """All that is measured of a client."""

@@ -146,6 +146,8 @@ def measure_points(
 ) -> SurfaceValues:
     """Loss and accuracy over all rows, at every point: exact, many points at once.
 
+    Accuracy is nan where labels are no classes.
+
     Args:
       predict: (model, examples) -> logits.
       at: the model at a point, which is a row of `points`.
@@ -154,11 +156,12 @@ def measure_points(
       loss: (logits, labels) -> each row's loss.
       tell: called with the number of points that were done since the last time.
     """
+    classes = not y.is_floating_point()
     chunk = chunk or points_at_once(predict, at(points[0].to(x.device)), x)
 
     def row(model: Tree, some: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         logits = predict(model, some)
-        right = (logits.argmax(-1) == labels).sum()
+        right = (logits.argmax(-1) == labels).sum() if classes else torch.tensor(torch.nan)
         return loss(logits, labels).double().sum(), right.double()
 
     def together(some: Tensor) -> Tensor:

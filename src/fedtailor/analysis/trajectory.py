@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,6 +22,7 @@ from fedtailor.analysis.pca import frame, model_plane
 from fedtailor.analysis.surface import measure_points, plane
 from fedtailor.core import tree
 from fedtailor.core.errors import BadInput, unknown
+from fedtailor.core.losses import PLAIN_LOSSES
 from fedtailor.core.tree import Tree
 from fedtailor.core.version import __version__
 from fedtailor.results.folder import TRAJECTORY, write_atomically
@@ -104,16 +106,15 @@ def _trajectory(
     across, up = frame(found.places, points)
     add = counting(tell, name, points**2 + len(waypoints))
     where = torch.cartesian_prod(torch.from_numpy(up), torch.from_numpy(across)).flip(1)
-    losses = measure_points(method.predict, at, where, x, y, tell=add).loss.reshape(points, points)
+    measure = partial(measure_points, loss=PLAIN_LOSSES[task.kind], tell=add)
+    losses = measure(method.predict, at, where, x, y).loss.reshape(points, points)
     # what the models themselves have: beside the plane lies more than on it
     stacked = to(tree.stack([point.model for point in waypoints]))
 
     def pick(k: Tensor) -> Tree:
         return tree.map(lambda leaf: leaf.index_select(0, k)[0], stacked)
 
-    own = measure_points(
-        method.predict, pick, torch.arange(len(waypoints))[:, None], x, y, tell=add
-    )
+    own = measure(method.predict, pick, torch.arange(len(waypoints))[:, None], x, y)
     return {
         "version": __version__,
         "client": name,

@@ -112,6 +112,14 @@ def cox(outputs: Tensor, labels: Tensor, weight: Tensor) -> Tensor:
     return event * (all_risks.logsumexp(-1) - risk)
 
 
+# what a model is judged by, whatever training makes small; a risk counts among the rows given
+PLAIN_LOSSES: dict[TaskKind, RowLosses] = {
+    "classification": cross_entropy,
+    "regression": squared_error,
+    "survival": lambda outputs, labels: cox(outputs, labels, torch.ones_like(labels[..., 0])),
+}
+
+
 def row_by_row(loss: RowLosses) -> BatchLosses:
     """A loss of single rows in the form that a task keeps, with its shape checked."""
 

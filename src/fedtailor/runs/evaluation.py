@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from fedtailor.core.form import Form, TaskKind
-from fedtailor.core.losses import cox, cross_entropy, squared_error
+from fedtailor.core.losses import PLAIN_LOSSES, cox
 from fedtailor.engine import ClientData
 from fedtailor.results.metrics.named import METRICS, Metric, metric_named
 from fedtailor.results.metrics.over_clients import over_clients
@@ -98,12 +98,11 @@ class Evaluation:
 
     def _losses(self, said: Tensor, labels: Tensor, weight: Tensor) -> Tensor:
         """The mean over rows of the task's plain loss, whatever training makes small."""
-        if self.task == "survival":
+        if self.task == "survival":  # padding is at nobody's risk
             each = vmap(cox)(said, labels.to(said), weight.to(said))
-        elif self.task == "regression":
-            each = squared_error(said, labels)
         else:
-            each = cross_entropy(said.flatten(0, 1), labels.flatten()).reshape(labels.shape)
+            each = PLAIN_LOSSES[self.task](said.flatten(0, 1), labels.flatten())
+            each = each.reshape(labels.shape)
         return (each * weight).nan_to_num(nan=math.inf).sum() / weight.sum()
 
     def rows(self, outputs: Tensor, part: str = "test") -> tuple[Tensor, Tensor]:

@@ -2,6 +2,7 @@
 const ROWS_TOLD = { own: "the client's own test rows", all: "all clients' test rows" };
 const MODEL_TOLD = { global: "Global model", personal: "Personal model" };
 const LEVELS = 10;
+const accuracyTold = (value) => (isNumber(value) ? `, accuracy ${perCent(value)} %` : "");
 
 /** Pieces of the lines on which a surface has some value, in places of the grid. */
 function contour(values, level) {
@@ -153,14 +154,14 @@ function startLandscape() {
     }
     const range = lossRange(models(told).map((which) => told[which][part].loss));
     maps.replaceChildren(...models(told).map((which) => {
-      const found = told[which][part], axis = one.axis;
+      const found = told[which][part], axis = one.axis, middle = (axis.length - 1) / 2;
       const upright = axis.map((_, i) => axis.map((_, j) => found.loss[j][i])); // the first direction goes across
       const title = models(told).length > 1 ? MODEL_TOLD[which] : "The client's model";
       return el("figure", { "data-model": which }, el("h4", {}, title),
-        el("figcaption", {}, `Loss ${short(found.sharpness.centre)}, accuracy ${perCent(found.accuracy[(axis.length - 1) / 2][(axis.length - 1) / 2])} % in the middle.`),
+        el("figcaption", {}, `Loss ${short(found.sharpness.centre)}${accuracyTold(found.accuracy[middle][middle])} in the middle.`),
         contourMap({ x: axis, y: axis, loss: upright, range, xName: "first direction", yName: "second direction",
           label: `${title}: loss on ${ROWS_TOLD[part]} around it.`,
-          told: (i, j) => `${short(axis[j])} along the first, ${short(axis[i])} along the second direction: loss ${short(found.loss[j][i])}, accuracy ${perCent(found.accuracy[j][i])} %` }),
+          told: (i, j) => `${short(axis[j])} along the first, ${short(axis[i])} along the second direction: loss ${short(found.loss[j][i])}${accuracyTold(found.accuracy[j][i])}` }),
         heatScale(range[0], range[1]), surfaceNumbers(axis, found));
     }));
   };
@@ -176,10 +177,11 @@ function startLandscape() {
         el("td", {}, which), [s.centre, s.highest, s.mean].map((v) => el("td", { class: "number" }, short(v))))))));
   };
 
+  const classes = all.some((one) => one.clients.some((c) => c.line && isNumber(c.line.own?.accuracy?.[0])));
   const lossBox = el("div", {}), accuracyBox = el("div", {});
   const lines = el("div", { class: "pair" },
     el("figure", {}, el("figcaption", {}, "Loss on the straight line from the global (0) to the personal model (1)"), lossBox),
-    el("figure", {}, el("figcaption", {}, "Accuracy on it, in %"), accuracyBox));
+    classes ? el("figure", {}, el("figcaption", {}, "Accuracy on it, in %"), accuracyBox) : null);
   const series = (kind, scale) => () => all.filter((one) => ofClient(one)?.line).map((one) => {
     const { t, [rows.select.value]: found } = ofClient(one).line;
     return { label: LABELS[one.method], colour: colour(one.method), dash: dash(one.method), x: t, y: found[kind].map((v) => (isNumber(v) ? v * scale : null)) };
@@ -187,11 +189,11 @@ function startLandscape() {
   const wording = { xFormat: short, xName: "t", height: 240 };
   const again = all.some((one) => one.clients.some((c) => c.line)) ? [
     lineChart(lossBox, series("loss", 1), { ...wording, label: "Loss between global and personal model." }),
-    lineChart(accuracyBox, series("accuracy", 100), { ...wording, label: "Accuracy between global and personal model." }),
+    ...(classes ? [lineChart(accuracyBox, series("accuracy", 100), { ...wording, label: "Accuracy between global and personal model." })] : []),
   ] : [];
   const lineNumbers = numbersBelow("Numbers of the line", () => ({
-    head: ["t", ...series("loss", 1)().map((s) => `loss, ${s.label}`), ...series("accuracy", 100)().map((s) => `accuracy %, ${s.label}`)],
-    body: (series("loss", 1)()[0]?.x || []).map((t, k) => [short(t), ...series("loss", 1)().map((s) => short(s.y[k])), ...series("accuracy", 100)().map((s) => short(s.y[k]))]),
+    head: ["t", ...series("loss", 1)().map((s) => `loss, ${s.label}`), ...(classes ? series("accuracy", 100)().map((s) => `accuracy %, ${s.label}`) : [])],
+    body: (series("loss", 1)()[0]?.x || []).map((t, k) => [short(t), ...series("loss", 1)().map((s) => short(s.y[k])), ...(classes ? series("accuracy", 100)().map((s) => short(s.y[k])) : [])]),
   }));
   const show = () => {
     drawMaps();
