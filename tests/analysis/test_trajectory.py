@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch.nn.functional as F
 
+import fedtailor
 from fedtailor.analysis.trajectory import write_trajectory
 from fedtailor.core.errors import BadInput
 from fedtailor.results.measurements import read_trajectory
@@ -63,6 +64,17 @@ def test_runs_of_one_method_are_told_apart_by_their_folders(runs: list[Path]) ->
     twin = play(runs[0].parent / "twin", "fedavg", keep_path=1, lr=0.05)
     found = write_trajectory([runs[0], twin], points=3)
     assert [run["label"] for run in found["runs"]] == ["fedavg (avg)", "fedavg (twin)"]
+
+
+def test_a_comparisons_yardsticks_with_another_network_are_left_out_and_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    given = {"data": "digits", "model": "mlp", "clients": 3, "rounds": 1, "keep_path": 1}
+    fedtailor.compare("fedavg", out=tmp_path / "c", device="cpu", batch=100, **given)
+    with caplog.at_level("INFO", logger="fedtailor"):
+        found = write_trajectory([tmp_path / "c"], points=3)
+    assert [run["label"] for run in found["runs"]] == ["centralised", "fedavg", "local"]
+    assert "linear is left out: another network" in caplog.messages
 
 
 @pytest.mark.slow

@@ -9,6 +9,7 @@ global model, with ALA where the client's own loss is low.
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -30,6 +31,8 @@ from fedtailor.results.measurements import Json
 from fedtailor.results.pack import evenly
 from fedtailor.runs.finished import Reopened, finished_runs, reopen
 from fedtailor.runs.saved_models import path_clients, path_rounds, read_points
+
+log = logging.getLogger("fedtailor")
 
 ROUNDS = 60  # of each run: more arrows cannot be told apart
 
@@ -165,12 +168,29 @@ def write_trajectory(
     if not folders:
         raise BadInput("no folders: name at least one run that was made with --keep-path")
     places = finished_runs([Path(f) for f in folders])
-    runs = [reopen(place, device) for place in places]
+    runs = _on_one_plane([reopen(place, device) for place in places])
     first = runs[0].data.digest()
     for run in runs[1:]:
         if run.data.digest() != first:
             raise BadInput(f"'{run.folder}' has other data or clients than '{runs[0].folder}'")
     found = _trajectory(runs, client, points, window, tell)
-    for place in places:
-        write_atomically(place / TRAJECTORY, json.dumps(found) + "\n")
+    for run in runs:
+        write_atomically(run.folder / TRAJECTORY, json.dumps(found) + "\n")
     return found
+
+
+def _on_one_plane(runs: list[Reopened]) -> list[Reopened]:
+    """The runs without yardsticks that have another network, or rows encoded as if alone."""
+    methods = [run for run in runs if run.yardstick is None]
+    if not methods:
+        return runs
+    like = methods[0]
+    kept = []
+    for run in runs:
+        same = run.result["model"] == like.result["model"]
+        if run.yardstick and not (same and run.data.digest() == like.data.digest()):
+            why = "its rows are encoded as if there were no others" if same else "another network"
+            log.info("%s is left out: %s", run.yardstick, why)
+        else:
+            kept.append(run)
+    return kept

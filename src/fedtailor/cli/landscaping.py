@@ -162,9 +162,9 @@ def trajectory(
     window = _window(rounds) if rounds else (1, 10**9)
     from fedtailor.analysis.trajectory import write_trajectory
     from fedtailor.api import report
-    from fedtailor.cli.showing import out
+    from fedtailor.cli.showing import library_aloud, out
 
-    with points_shown() as tell:
+    with library_aloud(), points_shown() as tell:
         found = write_trajectory(
             folders, client, points=points, window=window, device=device, tell=tell
         )

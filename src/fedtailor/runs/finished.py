@@ -37,6 +37,14 @@ class Reopened(NamedTuple):
     players: list[tuple[Method, Task, Tensor]]
 
     @property
+    def yardstick(self) -> str | None:
+        """Which of a comparison's yardsticks it is, if it is one."""
+        named = [
+            y for y in files.YARDSTICKS if self.folder.name == f"{y}-seed{self.result['seed']}"
+        ]
+        return named[0] if named and self.folder.parent.name == files.RUNS else None
+
+    @property
     def clients(self) -> tuple[str, ...]:
         """Everybody's name."""
         return self.data.client_data.names
