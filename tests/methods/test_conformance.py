@@ -87,10 +87,10 @@ def test_engines_agree(name, net):
         assert gap(reference, other) < 1e-9
 
 
-@pytest.mark.parametrize(
-    ("name", "engine"),
-    [*((name, "vectorised") for name in METHODS), *((name, "sequential") for name in NAMES)],
-)
+ONCE = [*((name, "vectorised") for name in METHODS), *((name, "sequential") for name in NAMES)]
+
+
+@pytest.mark.parametrize(("name", "engine"), ONCE)
 def test_full_batches_with_batch_norm_are_refused(name, engine):
     """Rows repeated up to the longest client's number would count in the statistics."""
     task, world = _world("norm")
@@ -159,8 +159,7 @@ def test_cohorts_depend_on_seed_and_round_alone():
     assert max(counts.values()) < 160
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize(("name", "engine"), ONCE)
 def test_absent_clients_and_evaluation_leave_everything_alone(name, engine):
     """Bitwise, round by round; those who are there do change.
 
