@@ -17,17 +17,11 @@ TIMEOUT = 60.0  # seconds without an answer
 
 
 class PublishedFile(NamedTuple):
-    """A file as its owner publishes it.
+    """A file as its owner publishes it."""
 
-    Attributes:
-      name: what it is called in the data folder.
-      url: where it is fetched.
-      md5: of its bytes; no guard against malice, but against another version and a broken line.
-    """
-
-    name: str
-    url: str
-    md5: str
+    name: str  # what it is called in the data folder
+    url: str  # where it is fetched
+    md5: str  # of its bytes; no guard against malice, but against another version and a broken line
 
 
 def download(file: PublishedFile, folder: Path) -> None:

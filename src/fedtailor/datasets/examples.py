@@ -20,16 +20,11 @@ from fedtailor.datasets.wording import listed, quoted, reason
 
 
 class Examples(NamedTuple):
-    """New examples, ready for a network.
+    """New examples, ready for a network."""
 
-    Attributes:
-      names: what each is called.
-      x: as the network takes them.
-      notes: what training never saw of the like, see `unfamiliar`; empty where all is known.
-    """
-
-    names: list[str]
-    x: Array
+    names: list[str]  # what each is called
+    x: Array  # as the network takes them
+    # what training never saw of the like, see `unfamiliar`; empty where all is known
     notes: list[str]
 
 

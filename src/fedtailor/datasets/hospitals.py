@@ -173,19 +173,12 @@ def _texts(table: RawTable, column: str) -> list[str]:
 
 
 class HospitalData(NamedTuple):
-    """A data set of hospitals.
+    """A data set of hospitals."""
 
-    Attributes:
-      folder: the name of its folder in the data folder.
-      aliases: other names of that folder, in the form `simple_name` gives.
-      files: what it consists of.
-      read: makes a source of the folder.
-    """
-
-    folder: str
-    aliases: tuple[str, ...]
-    files: tuple[PublishedFile, ...]
-    read: Callable[[Path], Source]
+    folder: str  # the name of its folder in the data folder
+    aliases: tuple[str, ...]  # other names of that folder, in the form `simple_name` gives
+    files: tuple[PublishedFile, ...]  # what it consists of
+    read: Callable[[Path], Source]  # makes a source of the folder
 
     def found_in(self, root: Path) -> Path | None:
         """The folder that has all files: one of its names, or `root` itself."""

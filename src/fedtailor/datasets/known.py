@@ -15,22 +15,14 @@ from fedtailor.datasets.parts import SourcePart
 
 @dataclass(frozen=True)
 class KnownDataset:
-    """A data set with a name.
+    """A data set with a name."""
 
-    Attributes:
-      name: as the user writes it.
-      kind: `image` or `text`.
-      channels: 1 (grey) or 3 (colour); 0 for text.
-      classes: the class names; empty where the files tell them.
-      repository: its id on the Hugging Face hub.
-      aliases: other names of its folder or file, in the form `simple_name` gives.
-    """
-
-    name: str
-    kind: Literal["image", "text"]
-    channels: int
-    classes: tuple[str, ...]
-    repository: str
+    name: str  # as the user writes it
+    kind: Literal["image", "text"]  # `image` or `text`
+    channels: int  # 1 (grey) or 3 (colour); 0 for text
+    classes: tuple[str, ...]  # the class names; empty where the files tell them
+    repository: str  # its id on the Hugging Face hub
+    # other names of its folder or file, in the form `simple_name` gives
     aliases: tuple[str, ...] = ()
 
     def is_called(self, name: str) -> bool:

@@ -23,19 +23,13 @@ FEW_FRACTIONS = 10  # more different fractional numbers than this are surely mea
 
 
 class SettledLabels(NamedTuple):
-    """Labels of all parts, of one task.
+    """Labels of all parts, of one task."""
 
-    Attributes:
-      task: what is learnt.
-      labels: as a `Source` has them.
-      classes: the class names; empty unless classes are learnt.
-      decided: one line that says what was decided and how to have it otherwise; empty where the
-        user or the data set said it.
-    """
-
-    task: TaskKind
-    labels: Array
-    classes: tuple[str, ...] = ()
+    task: TaskKind  # what is learnt
+    labels: Array  # as a `Source` has them
+    classes: tuple[str, ...] = ()  # the class names; empty unless classes are learnt
+    # one line that says what was decided and how to have it otherwise; empty where the user or the
+    # data set said it
     decided: str = ""
 
 

@@ -15,26 +15,17 @@ from fedtailor.datasets.wording import listed, quoted
 
 @dataclass(frozen=True, eq=False)
 class SourcePart:
-    """Some rows from one place.
+    """Some rows from one place."""
 
-    Attributes:
-      raw: the examples.
-      labels: one per example, as they were found: names or numbers as text (unicode), numbers
-        (int64, float64), or times and events (float64 [n, 2]).
-      where: the file or folder that messages about these rows name.
-      test: whether the data set's own test split holds these rows.
-      owners: the client of each row; empty when unknown.
-      places: what messages call each row, e.g. "line 3"; empty: "row 2".
-      label: what the labels are called; empty where they have no name.
-    """
-
-    raw: Raw
+    raw: Raw  # the examples
+    # one per example, as they were found: names or numbers as text (unicode), numbers (int64,
+    # float64), or times and events (float64 [n, 2])
     labels: Array
-    where: str
-    test: bool = False
-    owners: Sequence[str] = ()
-    places: Sequence[str] = ()
-    label: str = ""
+    where: str  # the file or folder that messages about these rows name
+    test: bool = False  # whether the data set's own test split holds these rows
+    owners: Sequence[str] = ()  # the client of each row; empty when unknown
+    places: Sequence[str] = ()  # what messages call each row, e.g. "line 3"; empty: "row 2"
+    label: str = ""  # what the labels are called; empty where they have no name
 
     def __post_init__(self) -> None:
         if len(self.raw) != len(self.labels):

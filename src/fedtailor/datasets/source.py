@@ -83,34 +83,22 @@ def kind_of(raw: Raw) -> Kind:
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """A data set before any preprocessing, checked on construction.
+    """A data set before any preprocessing, checked on construction."""
 
-    Attributes:
-      name: what messages and reports call it.
-      kind: `image`, `table` or `text`.
-      raw: uint8 [n, c, h, w], a `Table`, or a tuple of str.
-      labels: classification: int64 [n] in 0..len(classes)-1; regression: float64 [n] in the
-        label's own unit; survival: float64 [n, 2], time and whether the event was seen (0 or 1).
-      classes: the class names; empty unless classes are learnt.
-      official_test: True where the data set's own test split had the row.
-      owners: names of the natural clients; empty when there are none.
-      owner: int64 [n], the number of each row's natural client; all -1 when there are none.
-      task: what is learnt: `classification`, `regression` or `survival`.
-      label: what the label is called, where it has a name.
-      decided: one line that says what the labels were taken for, where nobody had said it.
-    """
-
-    name: str
-    kind: Kind
-    raw: Raw
+    name: str  # what messages and reports call it
+    kind: Kind  # `image`, `table` or `text`
+    raw: Raw  # uint8 [n, c, h, w], a `Table`, or a tuple of str
+    # classification: int64 [n] in 0..len(classes)-1; regression: float64 [n] in the label's own
+    # unit; survival: float64 [n, 2], time and whether the event was seen (0 or 1)
     labels: Array
-    classes: tuple[str, ...]
-    official_test: NDArray[np.bool_]
-    owners: tuple[str, ...]
-    owner: Labels
+    classes: tuple[str, ...]  # the class names; empty unless classes are learnt
+    official_test: NDArray[np.bool_]  # True where the data set's own test split had the row
+    owners: tuple[str, ...]  # names of the natural clients; empty when there are none
+    owner: Labels  # int64 [n], the number of each row's natural client; all -1 when there are none
+    # what is learnt: `classification`, `regression` or `survival`
     task: TaskKind = "classification"
-    label: str = ""
-    decided: str = ""
+    label: str = ""  # what the label is called, where it has a name
+    decided: str = ""  # one line that says what the labels were taken for, where nobody had said it
 
     def __post_init__(self) -> None:
         self.check()

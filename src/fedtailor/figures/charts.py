@@ -11,20 +11,13 @@ from fedtailor.figures.style import COLOURS, empty_figure, look, tidy
 
 
 class Curve(NamedTuple):
-    """A method's line in a chart.
+    """A method's line in a chart."""
 
-    Attributes:
-      number: which look the method has.
-      label: for the legend.
-      x: rounds, bytes or seconds.
-      y: what is shown.
-      band: least and largest, if there are several seeds.
-    """
-
-    number: int
-    label: str
-    x: Sequence[float]
-    y: Sequence[float]
+    number: int  # which look the method has
+    label: str  # for the legend
+    x: Sequence[float]  # rounds, bytes or seconds
+    y: Sequence[float]  # what is shown
+    # least and largest, if there are several seeds
     band: tuple[Sequence[float], Sequence[float]] | None = None
 
 

@@ -12,17 +12,12 @@ from fedtailor.results.collect import CollectedRuns
 
 @dataclass(frozen=True)
 class FigureOptions:
-    """What a caller may choose.
+    """What a caller may choose."""
 
-    Attributes:
-      width: in inches; 0 takes what suits the figure.
-      rounds: which ones to show, where a figure shows single rounds; empty: the last one.
-      methods: labels of the methods to show; empty: all.
-    """
-
-    width: float = 0.0
+    width: float = 0.0  # in inches; 0 takes what suits the figure
+    # which ones to show, where a figure shows single rounds; empty: the last one
     rounds: tuple[int, ...] = ()
-    methods: tuple[str, ...] = ()
+    methods: tuple[str, ...] = ()  # labels of the methods to show; empty: all
 
 
 # (what lies in the folders, what is wanted) -> a matplotlib figure; raises BadInput if the folders
@@ -32,18 +27,10 @@ DrawFigure = Callable[[CollectedRuns, FigureOptions], Any]
 
 @dataclass(frozen=True)
 class FigureKind:
-    """A figure that `fedtailor figure` can draw.
+    """A figure that `fedtailor figure` can draw."""
 
-    Attributes:
-      shows: what is to be seen, in a few words.
-      needs: what the folders must hold.
-      draw: draws it.
-      width: in inches, unless somebody wants another one.
-      against: whether methods are shown against training alone, which is needed then.
-    """
-
-    shows: str
-    needs: str
-    draw: DrawFigure
-    width: float = COLUMN
-    against: bool = False
+    shows: str  # what is to be seen, in a few words
+    needs: str  # what the folders must hold
+    draw: DrawFigure  # draws it
+    width: float = COLUMN  # in inches, unless somebody wants another one
+    against: bool = False  # whether methods are shown against training alone, which is needed then

@@ -21,19 +21,12 @@ NOT_TOLD = MERE_PLACE | {"seed", "split_seed", "data", "keep_path"}
 
 @dataclass
 class FinishedRun:
-    """One run as its folder has it.
+    """One run as its folder has it."""
 
-    Attributes:
-      folder: where it lies.
-      result: `result.json`; of a run that still goes on, what it has come to so far.
-      history: its evaluated rounds, with bytes summed up to each.
-      clients: rows of `clients.csv` by client.
-    """
-
-    folder: Path
-    result: dict[str, Any]
-    history: list[files.Line]
-    clients: dict[str, dict[str, str]]
+    folder: Path  # where it lies
+    result: dict[str, Any]  # `result.json`; of a run that still goes on, what it has come to so far
+    history: list[files.Line]  # its evaluated rounds, with bytes summed up to each
+    clients: dict[str, dict[str, str]]  # rows of `clients.csv` by client
 
 
 @dataclass
@@ -52,22 +45,17 @@ class Contender:
 
 @dataclass
 class CollectedRuns:
-    """All that a page is made of.
+    """All that a page is made of."""
 
-    Attributes:
-      contenders: the methods, in the order in which they were run.
-      clients: names, the same for all runs.
-      unfinished: names of runs that were left out since they are not finished, with reasons.
-      running: what is to be said of runs that are shown although they still go on.
-      not_begun: methods of comparisons that have not been run with all seeds, and with which not.
-      resumable: folders of which something is left to play that nobody plays.
-    """
-
-    contenders: list[Contender]
-    clients: list[str]
+    contenders: list[Contender]  # the methods, in the order in which they were run
+    clients: list[str]  # names, the same for all runs
+    # names of runs that were left out since they are not finished, with reasons
     unfinished: list[str]
+    # what is to be said of runs that are shown although they still go on
     running: list[str] = field(default_factory=list)
+    # methods of comparisons that have not been run with all seeds, and with which not
     not_begun: list[str] = field(default_factory=list)
+    # folders of which something is left to play that nobody plays
     resumable: list[Path] = field(default_factory=list)
 
 

@@ -38,17 +38,11 @@ INSTEAD = {
 
 
 class PooledRows(NamedTuple):
-    """What a method's final models said of test rows, all clients' together.
+    """What a method's final models said of test rows, all clients' together."""
 
-    Attributes:
-      outputs: rows x outputs.
-      labels: class, number, or time and event.
-      client: number of the client whose row it is.
-    """
-
-    outputs: Array
-    labels: Array
-    client: Array
+    outputs: Array  # rows x outputs
+    labels: Array  # class, number, or time and event
+    client: Array  # number of the client whose row it is
 
     def each_client(self) -> Iterator[tuple[int, PooledRows]]:
         """The rows of each client that has any."""
@@ -196,17 +190,11 @@ def residual_quantiles(rows: PooledRows) -> Array:
 
 
 class RiskGroup(NamedTuple):
-    """A third of the rows by predicted risk.
+    """A third of the rows by predicted risk."""
 
-    Attributes:
-      name: low risk, middle or high risk.
-      steps: share without the event by time, from `kaplan_meier`.
-      at_risk: rows still seen at the figure's moments.
-    """
-
-    name: str
-    steps: Array
-    at_risk: Array
+    name: str  # low risk, middle or high risk
+    steps: Array  # share without the event by time, from `kaplan_meier`
+    at_risk: Array  # rows still seen at the figure's moments
 
 
 def risk_groups(rows: PooledRows) -> tuple[Array, list[RiskGroup]]:

@@ -23,25 +23,15 @@ SETTINGS = ("method", "data", "model", "partition", "schedule", "loss", "metrics
 
 
 class Objects(NamedTuple):
-    """The objects of a run; None where the configuration has a name.
+    """The objects of a run; None where the configuration has a name."""
 
-    Attributes:
-      method: a factory, or a method that was made already.
-      data: the rows.
-      model: a network, or what makes one.
-      partition: who has which rows, or what decides it.
-      schedule: (round, rounds) -> factor on the learning rate.
-      loss: (outputs, labels) -> a loss for each row.
-      metrics: (outputs, labels) -> number, by name.
-    """
-
-    method: Factory | Method | None = None
-    data: Source | None = None
-    model: Any = None
-    partition: Any = None
-    schedule: Callable[..., Any] | None = None
-    loss: Callable[..., Any] | None = None
-    metrics: Mapping[str, Callable[..., Any]] | None = None
+    method: Factory | Method | None = None  # a factory, or a method that was made already
+    data: Source | None = None  # the rows
+    model: Any = None  # a network, or what makes one
+    partition: Any = None  # who has which rows, or what decides it
+    schedule: Callable[..., Any] | None = None  # (round, rounds) -> factor on the learning rate
+    loss: Callable[..., Any] | None = None  # (outputs, labels) -> a loss for each row
+    metrics: Mapping[str, Callable[..., Any]] | None = None  # (outputs, labels) -> number, by name
 
     def factory(self) -> Factory | None:
         """What makes the method; None if that has a name."""

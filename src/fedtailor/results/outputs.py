@@ -16,46 +16,28 @@ PARTS = ("test", "val")
 
 
 class PartRows(NamedTuple):
-    """The rows of a part, one client after the other.
+    """The rows of a part, one client after the other."""
 
-    Attributes:
-      labels: of each row: a class, a number, or time and event.
-      row: its number in the data.
-      n: how many each client has.
-    """
-
-    labels: Tensor
-    row: Tensor
-    n: Tensor
+    labels: Tensor  # of each row: a class, a number, or time and event
+    row: Tensor  # its number in the data
+    n: Tensor  # how many each client has
 
 
 class SaidInRound(NamedTuple):
-    """What models said in one round, in the order of the rows.
+    """What models said in one round, in the order of the rows."""
 
-    Attributes:
-      round: which; counted from 1.
-      test: rows x outputs: logits, or one number in the label's unit, or log risks.
-      val: the same for validation rows.
-    """
-
-    round: int
-    test: Tensor
-    val: Tensor
+    round: int  # which; counted from 1
+    test: Tensor  # rows x outputs: logits, or one number in the label's unit, or log risks
+    val: Tensor  # the same for validation rows
 
 
 class RunOutputs(NamedTuple):
-    """What the models of a run said of all clients' rows.
+    """What the models of a run said of all clients' rows."""
 
-    Attributes:
-      test: the test rows.
-      val: the validation rows.
-      last: what the final models say of them.
-      best: what those of the best round said; None if no round was judged on validation rows.
-    """
-
-    test: PartRows
-    val: PartRows
-    last: SaidInRound | None
+    test: PartRows  # the test rows
+    val: PartRows  # the validation rows
+    last: SaidInRound | None  # what the final models say of them
+    # what those of the best round said; None if no round was judged on validation rows
     best: SaidInRound | None
 
 

@@ -55,25 +55,16 @@ def failure(folder: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class RunStatus:
-    """How far a run is.
+    """How far a run is."""
 
-    Attributes:
-      name: of its folder.
-      round: the last one that was played.
-      rounds: how many there will be; 0 if it has not begun.
-      finished: whether its results are there.
-      silent: seconds without news, if these are many and nothing else tells whether it goes on.
-      failed: why it cannot go on; empty if it can.
-      stopped: what goes on with it, if it is known that nobody plays it; else empty.
-    """
-
-    name: str
-    round: int
-    rounds: int
-    finished: bool
+    name: str  # of its folder
+    round: int  # the last one that was played
+    rounds: int  # how many there will be; 0 if it has not begun
+    finished: bool  # whether its results are there
+    # seconds without news, if these are many and nothing else tells whether it goes on
     silent: float = 0.0
-    failed: str = ""
-    stopped: str = ""
+    failed: str = ""  # why it cannot go on; empty if it can
+    stopped: str = ""  # what goes on with it, if it is known that nobody plays it; else empty
 
     @property
     def words(self) -> str:

@@ -22,19 +22,12 @@ from fedtailor.runs.saved_models import read_general
 
 
 class Reopened(NamedTuple):
-    """A finished run with all that is needed to use its models.
+    """A finished run with all that is needed to use its models."""
 
-    Attributes:
-      folder: of the run.
-      result: what it came to.
-      data: its data.
-      players: (method, network, ids of the clients that have it).
-    """
-
-    folder: Path
-    result: dict[str, Any]
-    data: RunData
-    players: list[tuple[Method, Task, Tensor]]
+    folder: Path  # of the run
+    result: dict[str, Any]  # what it came to
+    data: RunData  # its data
+    players: list[tuple[Method, Task, Tensor]]  # (method, network, ids of the clients that have it)
 
     @property
     def yardstick(self) -> str | None:

@@ -27,23 +27,14 @@ ROUNDING = 1e-12
 
 @dataclass(frozen=True)
 class Numeric:
-    """A column of numbers: (value - shift) / scale, with `fill` in place of a missing value.
+    """A column of numbers: (value - shift) / scale, with `fill` in place of a missing value."""
 
-    Attributes:
-      name: of the column.
-      fill: for a missing value.
-      shift: what becomes 0.
-      scale: what becomes 1, beyond `shift`.
-      low: least value in training; None where nobody told it.
-      high: largest value in training.
-    """
-
-    name: str
-    fill: float
-    shift: float
-    scale: float
-    low: float | None = None
-    high: float | None = None
+    name: str  # of the column
+    fill: float  # for a missing value
+    shift: float  # what becomes 0
+    scale: float  # what becomes 1, beyond `shift`
+    low: float | None = None  # least value in training; None where nobody told it
+    high: float | None = None  # largest value in training
 
     width = 1
 
@@ -56,16 +47,11 @@ class Numeric:
 
 @dataclass(frozen=True)
 class Categorical:
-    """A column of categories, one-hot; a value that training never saw gives all zeros.
+    """A column of categories, one-hot; a value that training never saw gives all zeros."""
 
-    Attributes:
-      name: of the column.
-      values: the categories, one place each.
-      seen: of those, the ones that one client's own training rows had; None: all.
-    """
-
-    name: str
-    values: tuple[str, ...]
+    name: str  # of the column
+    values: tuple[str, ...]  # the categories, one place each
+    # of those, the ones that one client's own training rows had; None: all
     seen: tuple[str, ...] | None = None
 
     @property
@@ -112,16 +98,11 @@ class ColumnSums(NamedTuple):
 
     With its count and total, the sum of squares says as much as these deviations do; but the
     difference of two huge sums would be all rounding.
-
-    Attributes:
-      rows: how many values it has.
-      total: their sum.
-      squares: the sum of their squared distances from their own mean.
     """
 
-    rows: int
-    total: float
-    squares: float
+    rows: int  # how many values it has
+    total: float  # their sum
+    squares: float  # the sum of their squared distances from their own mean
 
     @classmethod
     def of(cls, column: Array) -> ColumnSums:

@@ -41,42 +41,28 @@ LATER: Mapping[str, Any] = {
 
 @dataclass(frozen=True)
 class OwnFit:
-    """What one client's own training rows say, in place of what an encoder has for all.
+    """What one client's own training rows say, in place of what an encoder has for all."""
 
-    Attributes:
-      columns: of a table, as many and as wide as the encoder's.
-      target: of a regression.
-      seen: of a text, the words that are known here; None: all.
-    """
-
-    columns: tuple[Column, ...] = ()
-    target: Target | None = None
-    seen: tuple[str, ...] | None = None
+    columns: tuple[Column, ...] = ()  # of a table, as many and as wide as the encoder's
+    target: Target | None = None  # of a regression
+    seen: tuple[str, ...] | None = None  # of a text, the words that are known here; None: all
 
 
 @dataclass(frozen=True)
 class Encoder:
-    """Turns raw examples into what a network takes, always as it was fitted.
+    """Turns raw examples into what a network takes, always as it was fitted."""
 
-    Attributes:
-      form: the shape of the encoded problem.
-      classes: the class names; empty unless classes are learnt.
-      columns: of a table, in the order of the features.
-      words: of a text, the word with number 2 first (0 is padding, 1 any unknown word).
-      normalise: whose training rows scale numbers: `own` those of the client itself, `pooled` all
-        clients' rows, `federated` all clients' sums, `none` nobody's.
-      target: of a regression, how its label is scaled.
-      seen: of a text, the words that are known here; None: all.
-      clients: by name, what is each client's own.
-    """
-
-    form: Form
-    classes: tuple[str, ...]
-    columns: tuple[Column, ...] = ()
+    form: Form  # the shape of the encoded problem
+    classes: tuple[str, ...]  # the class names; empty unless classes are learnt
+    columns: tuple[Column, ...] = ()  # of a table, in the order of the features
+    # of a text, the word with number 2 first (0 is padding, 1 any unknown word)
     words: tuple[str, ...] = ()
+    # whose training rows scale numbers: `own` those of the client itself, `pooled` all clients'
+    # rows, `federated` all clients' sums, `none` nobody's
     normalise: Normalisation = "pooled"
-    target: Target | None = None
-    seen: tuple[str, ...] | None = None
+    target: Target | None = None  # of a regression, how its label is scaled
+    seen: tuple[str, ...] | None = None  # of a text, the words that are known here; None: all
+    # by name, what is each client's own
     clients: Mapping[str, OwnFit] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -37,17 +37,11 @@ NORMALISATIONS = ("auto", *get_args(Normalisation))
 
 
 class EncodedClients(NamedTuple):
-    """All clients' rows as networks take them.
+    """All clients' rows as networks take them."""
 
-    Attributes:
-      encoder: how; with what is each client's own.
-      x: of all rows of the source; zeros where no client has the row.
-      y: their labels, likewise.
-    """
-
-    encoder: Encoder
-    x: Array
-    y: Array
+    encoder: Encoder  # how; with what is each client's own
+    x: Array  # of all rows of the source; zeros where no client has the row
+    y: Array  # their labels, likewise
 
 
 def encode(

@@ -25,19 +25,12 @@ Cells: TypeAlias = Array | list[str] | list[bytes]
 
 @dataclass(frozen=True, eq=False)
 class RawTable:
-    """A table as read: numbers as an array, text as str, images as bytes.
+    """A table as read: numbers as an array, text as str, images as bytes."""
 
-    Attributes:
-      where: how messages call it: the file's name in quotes.
-      columns: the cells of each column.
-      places: "line 3" or "row 2" of each row, for messages.
-      typed: whether the file itself says what is a number (parquet) or all is text (csv).
-    """
-
-    where: str
-    columns: Mapping[str, Cells]
-    places: Sequence[str]
-    typed: bool
+    where: str  # how messages call it: the file's name in quotes
+    columns: Mapping[str, Cells]  # the cells of each column
+    places: Sequence[str]  # "line 3" or "row 2" of each row, for messages
+    typed: bool  # whether the file itself says what is a number (parquet) or all is text (csv)
 
     def __len__(self) -> int:
         return len(self.places)
@@ -288,13 +281,9 @@ class NamedColumns(NamedTuple):
 
 
 class ColumnRoles(NamedTuple):
-    """Which column is what; `text` is None where the features make a table.
+    """Which column is what; `text` is None where the features make a table."""
 
-    Attributes:
-      labels: the label, or time and event.
-    """
-
-    labels: tuple[str, ...]
+    labels: tuple[str, ...]  # the label, or time and event
     client: str | None
     text: str | None
     features: tuple[str, ...]

@@ -26,31 +26,22 @@ class WhyUndefined(Protocol):
 
 @dataclass(frozen=True)
 class Metric:
-    """A measure of how well a model answers.
+    """A measure of how well a model answers."""
 
-    Attributes:
-      name: as people type it.
-      function: of outputs [..., R, K], labels [..., R] (survival: [..., R, 2]) and weight
-        [..., R]; gives [...], nan where undefined.
-      tasks: for which it is made.
-      higher_is_better: False for errors.
-      title: as it stands above a table.
-      per_row: of the same arguments; gives a number per row [..., R], 0 in the padding, whose
-        mean over the real rows is the metric. None where there is no such number.
-      why_undefined: gives the reason, of one client's labels and weight.
-      percent: whether it is shown as a percentage.
-      two_classes: whether it needs exactly two classes.
-    """
-
-    name: str
+    name: str  # as people type it
+    # of outputs [..., R, K], labels [..., R] (survival: [..., R, 2]) and weight [..., R]; gives
+    # [...], nan where undefined
     function: OfRows
-    tasks: tuple[TaskKind, ...]
-    higher_is_better: bool
-    title: str
+    tasks: tuple[TaskKind, ...]  # for which it is made
+    higher_is_better: bool  # False for errors
+    title: str  # as it stands above a table
+    # of the same arguments; gives a number per row [..., R], 0 in the padding, whose mean over the
+    # real rows is the metric. None where there is no such number
     per_row: OfRows | None = None
+    # gives the reason, of one client's labels and weight
     why_undefined: WhyUndefined = undefined.without_rows
-    percent: bool = False
-    two_classes: bool = False
+    percent: bool = False  # whether it is shown as a percentage
+    two_classes: bool = False  # whether it needs exactly two classes
 
     def fits(self, task: TaskKind, classes: int = 0) -> bool:
         """Whether it can be had of a task, with so many classes."""

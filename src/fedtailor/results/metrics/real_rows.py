@@ -19,19 +19,12 @@ BLOCK = 2**22
 
 
 class RealRows(NamedTuple):
-    """Outputs and labels with nothing in the padding.
+    """Outputs and labels with nothing in the padding."""
 
-    Attributes:
-      outputs: [..., R, K] in float64; 0 in the padding.
-      labels: [..., R]; 0 in the padding.
-      weight: [..., R] in float64; 1 for a real row, 0 for padding.
-      finite: [..., R]; False for real rows whose outputs are not all finite numbers.
-    """
-
-    outputs: Tensor
-    labels: Tensor
-    weight: Tensor
-    finite: Tensor
+    outputs: Tensor  # [..., R, K] in float64; 0 in the padding
+    labels: Tensor  # [..., R]; 0 in the padding
+    weight: Tensor  # [..., R] in float64; 1 for a real row, 0 for padding
+    finite: Tensor  # [..., R]; False for real rows whose outputs are not all finite numbers
 
     def each(self, value: Tensor) -> Tensor:
         """A number per row: 0 in the padding, nan where the outputs are not finite."""

@@ -13,17 +13,11 @@ LEAST_POINTS = 12  # of a curve: four in each third
 
 
 class TrainingEnd(NamedTuple):
-    """How a curve ends.
+    """How a curve ends."""
 
-    Attributes:
-      still_rising: None where the curve has too few points to say.
-      rise: over the last third, by its slope; positive is better.
-      more_rounds: to try; 0 where training had ended.
-    """
-
-    still_rising: bool | None
-    rise: float
-    more_rounds: int
+    still_rising: bool | None  # None where the curve has too few points to say
+    rise: float  # over the last third, by its slope; positive is better
+    more_rounds: int  # to try; 0 where training had ended
 
 
 def training_end(

@@ -17,19 +17,12 @@ MOST = 100_000  # more than that is no advice
 
 
 class Needed(NamedTuple):
-    """One of these would do, all else as it is; None: it alone would not.
+    """One of these would do, all else as it is; None: it alone would not."""
 
-    Attributes:
-      gain: what could be told, with a power of 80 %.
-      rows: test rows of each site.
-      sites: of this kind.
-      repeats: of split and training.
-    """
-
-    gain: float
-    rows: int | None
-    sites: int | None
-    repeats: int | None
+    gain: float  # what could be told, with a power of 80 %
+    rows: int | None  # test rows of each site
+    sites: int | None  # of this kind
+    repeats: int | None  # of split and training
 
 
 def what_is_needed(

@@ -23,19 +23,12 @@ MOST_GROUPS = 400  # of a client's rows, where each is left out once
 
 @dataclass(frozen=True)
 class PairedRows:
-    """One client's test rows in one repeat, and what both models say of them.
+    """One client's test rows in one repeat, and what both models say of them."""
 
-    Attributes:
-      rows: [n] which rows they are: the same number is the same row in every repeat.
-      labels: [n] classes or values; [n, 2] time and event.
-      ours: [n, outputs] of the method's model.
-      alone: [n, outputs] of the model that was trained alone.
-    """
-
-    rows: Values
-    labels: Values
-    ours: Values
-    alone: Values
+    rows: Values  # [n] which rows they are: the same number is the same row in every repeat
+    labels: Values  # [n] classes or values; [n, 2] time and event
+    ours: Values  # [n, outputs] of the method's model
+    alone: Values  # [n, outputs] of the model that was trained alone
 
     def __post_init__(self) -> None:
         n = len(self.rows)
@@ -59,47 +52,33 @@ Paired = Mapping[str, Sequence[PairedRows]]  # client → one for each repeat
 
 
 class Scoring(NamedTuple):
-    """How outputs are judged.
+    """How outputs are judged."""
 
-    Attributes:
-      function: outputs [..., n, k], labels [n], weight [..., n] of 0 and 1 → a number for each
-        leading index, nan where it is undefined.
-      per_row: outputs [n, k], labels [n] → [n], whose mean is the metric, if there is such a thing.
-      higher_is_better: False for errors and losses.
-      ranking: only the order of outputs counts (AUC, average precision, concordance); for more
-        than two classes it is the mean over classes, each against the rest.
-      share: between 0 and 1, as accuracy is, so that one row of n can change it by 1/n.
-      why_undefined: labels → the reason why there is no metric of them, if it knows one.
-    """
-
+    # outputs [..., n, k], labels [n], weight [..., n] of 0 and 1 → a number for each leading index,
+    # nan where it is undefined
     function: Callable[[Values, Values, Values], Values]
+    # outputs [n, k], labels [n] → [n], whose mean is the metric, if there is such a thing
     per_row: Callable[[Values, Values], Values] | None = None
-    higher_is_better: bool = True
+    higher_is_better: bool = True  # False for errors and losses
+    # only the order of outputs counts (AUC, average precision, concordance); for more than two
+    # classes it is the mean over classes, each against the rest
     ranking: bool = False
-    share: bool = True
+    share: bool = True  # between 0 and 1, as accuracy is, so that one row of n can change it by 1/n
+    # labels → the reason why there is no metric of them, if it knows one
     why_undefined: Callable[[Values], str | None] | None = None
 
 
 class Gains(NamedTuple):
-    """What ours gains over alone.
+    """What ours gains over alone."""
 
-    Attributes:
-      clients: those at which the metric is defined.
-      left_out: the others, each with the reason.
-      by_repeat: [repeats, clients]; nan where a repeat's test rows leave the metric undefined.
-      row_variances: [repeats, clients] of those gains, as the rows of each repeat have it.
-      parts: each client's gain as a sum over its rows, one number for each row.
-      weights: how much a row counts at its client; they sum to 1.
-      share: the metric is a share (see `Scoring`).
-    """
-
-    clients: tuple[str, ...]
-    left_out: dict[str, str]
+    clients: tuple[str, ...]  # those at which the metric is defined
+    left_out: dict[str, str]  # the others, each with the reason
+    # [repeats, clients]; nan where a repeat's test rows leave the metric undefined
     by_repeat: Values
-    row_variances: Values
-    parts: tuple[Values, ...]
-    weights: tuple[Values, ...]
-    share: bool
+    row_variances: Values  # [repeats, clients] of those gains, as the rows of each repeat have it
+    parts: tuple[Values, ...]  # each client's gain as a sum over its rows, one number for each row
+    weights: tuple[Values, ...]  # how much a row counts at its client; they sum to 1
+    share: bool  # the metric is a share (see `Scoring`)
 
     @property
     def by_client(self) -> Values:

@@ -14,19 +14,12 @@ MOST_NAMES = 6
 
 
 class Wording(NamedTuple):
-    """How a metric is spoken of.
+    """How a metric is spoken of."""
 
-    Attributes:
-      metric: what people call it: "accuracy", "the error in blood pressure".
-      unit: of a difference: "points", "mmHg"; empty where it has none.
-      scale: what a difference is multiplied with: 100 for points.
-      digits: after the decimal point.
-    """
-
-    metric: str
-    unit: str = "points"
-    scale: float = 100.0
-    digits: int = 1
+    metric: str  # what people call it: "accuracy", "the error in blood pressure"
+    unit: str = "points"  # of a difference: "points", "mmHg"; empty where it has none
+    scale: float = 100.0  # what a difference is multiplied with: 100 for points
+    digits: int = 1  # after the decimal point
 
     def number(self, value: float) -> str:
         """A difference without its unit."""

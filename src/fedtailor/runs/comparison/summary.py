@@ -22,16 +22,11 @@ from fedtailor.runs.prepared import Line
 
 
 class PlayedRun(NamedTuple):
-    """One run of a comparison.
+    """One run of a comparison."""
 
-    Attributes:
-      result: what it came to.
-      history: a line for each round.
-      outputs: what its models said of all test and validation rows; None if they were not kept.
-    """
-
-    result: dict[str, Any]
-    history: list[Line]
+    result: dict[str, Any]  # what it came to
+    history: list[Line]  # a line for each round
+    # what its models said of all test and validation rows; None if they were not kept
     outputs: RunOutputs | None
 
 
