@@ -66,7 +66,9 @@ def test_a_personal_model_has_random_numbers_apart_from_its_fine_tuning() -> Non
 def test_a_secret_changes_what_a_client_draws() -> None:
     method, data, turn = telling(), data_of(ragged(), 0), turn_of(1)
     open_one, _ = ClientTurn(method, INITIAL, MESSAGE, data, turn).play()
-    hidden, _ = ClientTurn(method, INITIAL, MESSAGE, data, turn, secret=7).play()
+    hidden, _ = ClientTurn(
+        method, INITIAL, MESSAGE, data, turn, secret=bytes([0] * 7 + [14] * 9)
+    ).play()
     assert hidden.model["key"] == rng.fold(open_one.model["key"], 7)
     assert hidden.state["key"] == open_one.state["key"]  # the first state is the method's affair
 

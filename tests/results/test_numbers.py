@@ -260,7 +260,8 @@ def test_epsilon_is_told_in_words(tmp_path: Path) -> None:
     data = page_data(collect(sorted(tmp_path.iterdir())))
     assert [note for note in data["notes"] if "ε" in note] == [
         "Differential privacy, ε of the client with the largest, in any seed: "
-        "fedala = ∞, which is no guarantee, fedavg ≤ 7.50."
+        "fedala = ∞, which is no guarantee, fedavg ≤ 7.50. The noise of a simulation is keyed by "
+        "its seed: whoever knows that can take it away."
     ]
     render_report(data)  # it can be written as JSON
 

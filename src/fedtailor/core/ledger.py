@@ -27,6 +27,9 @@ class Ledger:
 
     entries: list[Entry] = field(default_factory=list)
     descents: int = 0
+    secret: bytes = b""  # what noise is drawn with; empty: with the turn's key, as in simulations
+    # noisy gradients are those of blank rows: whatever still depends on the rows leaks them
+    blind: bool = False
 
 
 def charged(entries: Sequence[Entry], like: Tensor) -> Tensor:

@@ -184,7 +184,7 @@ def descend(
         key = rng.fold(key, 1000 + ledger.descents)
     ledger.descents += 1
     steps = recipe.plan(data, key)
-    step = _step(objective, recipe, gradient, project, augment)
+    step = _step(objective, recipe, gradient, project, augment, ledger.secret, ledger.blind)
     begun = {
         "theta": theta,
         "memory": recipe.make_optimizer(rate).init(theta) if memory is None else memory,
@@ -218,6 +218,8 @@ def _step(
     gradient: Gradient,
     project: Callable[[Tensor], Tensor] | None,
     augment: Augment | None,
+    secret: bytes = b"",
+    blind: bool = False,
 ) -> Step:
     """One step of `descend` for one client, from constants alone."""
     exact = exact_gradient(objective)
@@ -230,9 +232,15 @@ def _step(
         ) -> tuple[Tree, Tensor, Tree]:
             slope = exact
             if recipe.dp_clip:
-                slope = private_gradient(objective, recipe.dp_clip, recipe.dp_noise, len(taken))
+                slope = private_gradient(
+                    objective, recipe.dp_clip, recipe.dp_noise, len(taken), secret
+                )
             taken.append(batch.position)
-            return slope(theta, batch, given, carried)
+            found = slope(theta, batch, given, carried)
+            if blind and recipe.private:
+                blank = batch._replace(x=torch.zeros_like(batch.x), y=torch.zeros_like(batch.y))
+                return slope(theta, blank, given, carried)[0], *found[1:]
+            return found
 
         x, y = (rows[now.rows] for rows in store)
         if augment:

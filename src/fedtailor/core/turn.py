@@ -36,7 +36,7 @@ class ClientTurn(NamedTuple):
     turn: Turn
     kept: Tree | None = None
     fresh: Tensor | None = None
-    secret: int | None = None
+    secret: bytes = b""
 
     def state(self) -> Tree:
         """The state that the turn begins with: what was kept, or at first contact `start`'s."""
@@ -47,10 +47,15 @@ class ClientTurn(NamedTuple):
             return made
         return tree.where(self.fresh, made, self.kept)
 
+    def _own(self) -> tuple[Turn, Ledger]:
+        """The client's part of the turn, with a new ledger."""
+        ledger = Ledger(secret=self.secret)
+        number = int.from_bytes(self.secret[:8]) >> 1 if self.secret else None  # has 63 bits
+        return self.turn.at_client(number)._replace(ledger=ledger), ledger
+
     def play(self) -> tuple[Outcome, Tensor]:
         """What the turn ends with, and what noisy gradients it took (a row of `Spent`)."""
-        ledger = Ledger()
-        own = self.turn.at_client(self.secret)._replace(ledger=ledger)
+        own, ledger = self._own()
         outcome = self.method.client(self.message, self.state(), self.data, own)
         return outcome, charged(ledger.entries, self.data.n)
 
@@ -62,8 +67,8 @@ class ClientTurn(NamedTuple):
         Args:
           finetune: trains the model further.
         """
-        ledger = Ledger()
-        before, after = self.turn.at_client(self.secret)._replace(ledger=ledger).split()
+        own, ledger = self._own()
+        before, after = own.split()
         model = self.method.personal(self.message, self.state(), self.data, before)
         if finetune is not None:
             model = finetune(model, after)

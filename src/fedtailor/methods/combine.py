@@ -13,6 +13,7 @@ from fedtailor.core.errors import BadInput, unknown
 from fedtailor.core.method import Method, download_of
 from fedtailor.core.task import Task, classification
 from fedtailor.core.training import Recipe
+from fedtailor.methods import METHODS
 from fedtailor.methods.describe import (
     Factory,
     flat_options,
@@ -96,6 +97,17 @@ WRAPPERS: dict[str, Wrapper] = {
     "yogi": _at_the_server(ServerYogi()),
     "adagrad": _at_the_server(ServerAdagrad()),
 }
+
+
+def built_in(name: str) -> bool:
+    """Whether a method and all its parts are FedTailor's own.
+
+    Example:
+      >>> built_in("fedavg+ala"), built_in("my_module:my_method")
+      (True, False)
+    """
+    host, *parts = name.split("+")
+    return host in METHODS and all(part in WRAPPERS for part in parts)
 
 
 def with_part(host: Factory, host_name: str, part_name: str) -> Factory:

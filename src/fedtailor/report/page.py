@@ -129,7 +129,8 @@ def _notes(collection: CollectedRuns, table: list[dict[str, Any]]) -> list[str]:
     if private:
         notes.append(
             "Differential privacy, ε of the client with the largest, in any seed: "
-            f"{', '.join(private)}."
+            f"{', '.join(private)}. The noise of a simulation is keyed by its seed: whoever knows "
+            "that can take it away."
         )
     return notes
 

@@ -15,7 +15,10 @@ from fedtailor.core.losses import RowLosses, class_weighted, parse_loss
 from fedtailor.core.method import Method
 from fedtailor.core.steps.privacy import require_accountant
 from fedtailor.core.task import AUGMENTATIONS, TASKS, Task
+from fedtailor.engine import ClientData
 from fedtailor.engine.loops.runner import use_precision
+from fedtailor.methods.combine import built_in
+from fedtailor.methods.leakage import Leaks, leaks_of, refuse_leaks
 from fedtailor.models import network_of
 from fedtailor.results.config import Config, check_class_weights
 from fedtailor.runs.schedule import networks
@@ -77,6 +80,8 @@ def make_method(config: Config, task: Task, whole: Task | None = None) -> Method
         raise BadInput(f"val is 0, but {config.method} looks at validation rows: raise --val")
     if config.dp_clip and method.not_private:
         raise BadInput(f"DP-SGD with '{config.method}': {method.not_private}")
+    if config.dp_noise:
+        refuse_leaks(config.method, method, Leaks(), config.dp_public)
     if config.dp_clip and task.kind == "survival":
         raise BadInput(
             "DP-SGD clips the gradient of every row, and Cox's loss has none of single rows: leave "
@@ -88,6 +93,17 @@ def make_method(config: Config, task: Task, whole: Task | None = None) -> Method
             "another method"
         )
     return method
+
+
+def prove_private(config: Config, method: Method, task: Task, data: ClientData) -> None:
+    """Sees that what a stranger's method sends is protected; ours are known to be as they say.
+
+    Raises:
+      BadInput: something depends on rows without noise.
+    """
+    strange = config.objects.factory() is not None or not built_in(config.method)
+    if config.dp_noise and strange:
+        refuse_leaks(config.method, method, leaks_of(method, task, data), config.dp_public)
 
 
 def make_players(config: Config, form: Form, clients: int) -> list[tuple[Method, Task, Tensor]]:

@@ -18,7 +18,7 @@ from fedtailor.engine import Cluster, Outputs, Simulation
 from fedtailor.engine.loops.runner import LoopMode, Workload, choose_loop_mode
 from fedtailor.results.config import Config
 from fedtailor.results.outputs import SaidInRound
-from fedtailor.runs.build import make_players, players_on
+from fedtailor.runs.build import make_players, players_on, prove_private
 from fedtailor.runs.data import RunData, load_run_data
 from fedtailor.runs.evaluation import evaluation_of
 from fedtailor.runs.schedule import arrivals, networks
@@ -75,6 +75,8 @@ class PreparedRun:
             fed = self.data.client_data
         if self.method.leaks:  # for literal replication only: methods look at test rows
             fed = fed._replace(val=fed.test)
+        for method, task in ((self.method, self.task), *(other[:2] for other in others)):
+            prove_private(config, method, task, fed)
         model = next(name for name, ids in having if torch.equal(ids, first))
         self.config = config = replace(config, model=model)
         self.fingerprint = config.fingerprint()  # of a resumed run: as its file has it
@@ -145,4 +147,5 @@ class PreparedRun:
         # without noise there is no guarantee: JSON has no word for infinity
         shown = [None if math.isinf(e) else round(e, 6) for e in found]
         most = None if config.dp_noise == 0 else max(found)
-        return {"delta": config.dp_delta, "max": most, "each": shown}
+        noise = "keyed by the seed, as in every simulation"
+        return {"delta": config.dp_delta, "max": most, "each": shown, "noise": noise}

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+from torch import Tensor
 
 from fedtailor.core import tree
 from fedtailor.core.errors import Interrupted
@@ -120,7 +122,7 @@ class Runner(PreparedRun):
             "train_seconds": round(trained, 4),
         }
         if self.config.dp_clip:
-            line["epsilon"] = self._spend(report)
+            line["epsilon"] = self._spend(report.ids.tolist(), report.noisy)
         arrived = [i for at, ids in self.late if at == number - 1 for i in ids.tolist()]
         if arrived:
             line["joined"] = [fed.names[i] for i in arrived]
@@ -129,6 +131,8 @@ class Runner(PreparedRun):
         if evaluate:
             judge = self.evaluation
             pre = self.latest = sim.outputs()
+            if self.config.dp_clip and number < self.config.rounds:  # the result pays for the last
+                line["epsilon"] = self._spend(range(fed.clients), pre.noisy)
             line["pre"], line["pre_per_client"] = judge.judged(pre.test)
             line["pre_val"] = judge.summary(pre.val, "val")
             self._keep_best(line, pre)
@@ -155,11 +159,11 @@ class Runner(PreparedRun):
 
     # --- privacy ---
 
-    def _spend(self, report: RoundReport) -> dict[str, Any]:
+    def _spend(self, ids: Sequence[int], noisy: Tensor) -> dict[str, Any]:
         """Charges clients for noisy gradients; returns everyone's ε over all rounds so far."""
         if not self.progress.noisy:
             self.progress.noisy = [Spent()] * self.data.client_data.clients
-        for i, more in zip(report.ids.tolist(), report.noisy.tolist(), strict=True):
+        for i, more in zip(ids, noisy.tolist(), strict=True):
             self.progress.noisy[i] = self.progress.noisy[i].and_then(Spent.of(more))
         return self.epsilon(self.progress.noisy)
 

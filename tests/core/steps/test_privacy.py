@@ -29,6 +29,7 @@ from fedtailor.core.steps.privacy import (
     padded,
     private_gradient,
     require_accountant,
+    strong_normal,
 )
 from fedtailor.core.task import Batch, Sample, Task
 from fedtailor.core.training import Recipe, descend, fit
@@ -235,6 +236,30 @@ def test_noise_is_independent_between_steps_clients_and_rounds(engine: str) -> N
             assert abs(correlation(move, other)) < 0.3
     both = models(sim)["1"]
     assert abs(correlation(both["a"], both["b"])) < 0.3
+
+
+def test_a_secret_makes_the_noise_strong() -> None:
+    """Normal by a test of Kolmogorov and Smirnov; the same key again, the same numbers."""
+    from scipy.stats import kstest
+
+    drawn = strong_normal(b"s" * 32, rng.key(1), 100, 200, dtype=torch.float64)
+    assert drawn.shape == (100, 200)
+    assert kstest(drawn.flatten().numpy(), "norm").pvalue > 0.001
+    assert abs(correlation(drawn[:50].flatten(), drawn[50:].flatten())) < 0.05
+    task, data = silent(), data_of(rows_of([[1.0] * 4]), 0)
+    recipe = Recipe(batch=0, lr=1.0, dp_clip=1.0, dp_noise=1.0)
+    train = lambda secret: fit(
+        task,
+        task.init(rng.key(0)),
+        data,
+        turn_of()._replace(ledger=Ledger(secret=secret)),
+        recipe,
+    )["a"]
+    keyed, one, two = train(b""), train(b"1" * 32), train(b"2" * 32)
+    assert torch.equal(one, train(b"1" * 32))
+    assert float(one.std()) == pytest.approx(1 / 4, rel=0.3)
+    for a, b in ((keyed, one), (one, two)):
+        assert abs(correlation(a, b)) < 0.3
 
 
 def test_noise_of_a_step_is_its_own() -> None:
@@ -811,6 +836,16 @@ def test_fine_tuning_is_charged() -> None:
     )
     assert one < two
     assert two == pytest.approx(three, abs=1e-5)  # two epochs more, either way
+
+
+def test_models_that_are_trained_to_be_judged_are_charged() -> None:
+    """Per-FedAvg takes a step before each evaluation: its accuracies tell of that step."""
+    often, once = (
+        fedtailor.run("perfedavg-fo", **PRIVATE | {"rounds": 3, "eval_every": every})["epsilon"]
+        for every in (1, 3)
+    )
+    assert often["max"] > once["max"]
+    assert "seed" in often["noise"]
 
 
 def test_what_a_method_trains_before_the_test_is_charged() -> None:

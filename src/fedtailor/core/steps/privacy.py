@@ -7,11 +7,13 @@ public. The guarantee is for all that is made of the noisy gradients (docs/priva
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
-from math import ceil, inf, log, sqrt
+from functools import lru_cache, partial
+from hashlib import shake_256
+from math import ceil, inf, log, prod, sqrt
 from typing import NamedTuple
 from zlib import crc32
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.func import grad_and_value, vmap
@@ -27,14 +29,16 @@ from fedtailor.core.tree import Tree
 ORDERS = [*range(2, 64), 72, 80, 96, 128, 192, 256, 512]
 
 
-def private_gradient(objective: Objective, clip: float, noise: float, draw: int = 0) -> Slope:
+def private_gradient(
+    objective: Objective, clip: float, noise: float, draw: int = 0, secret: bytes = b""
+) -> Slope:
     """DP-SGD: every example's gradient is clipped, and noise is added to their sum.
 
         g = (Σ_i g_i min(1, C/|g_i|) + σ C z) / B,   z standard normal
 
     (Abadi et al., 2016); B is what a Poisson sample has on average, or else the batch's rows. With
     C = ∞ and σ = 0 it is the gradient itself. Gradients of one batch with different numbers `draw`
-    have noise of their own.
+    have noise of their own. With a `secret` it is cryptographically strong, but slower.
     """
     at = grad_and_value(objective, has_aux=True)
 
@@ -53,15 +57,32 @@ def private_gradient(objective: Objective, clip: float, noise: float, draw: int 
             flat, first = tree.flatten(total), (1 << 40) + (draw << 33)
             # by name, not by place: a state that comes back from a file may have another order
             keys = {k: rng.fold(batch.key, first + crc32(k.encode())) for k in flat}
+            drawn = partial(strong_normal, secret) if secret else rng.normal
             total = tree.unflatten(
                 {
-                    k: g + noise * clip * rng.normal(keys[k], *g.shape, dtype=g.dtype)
+                    k: g + noise * clip * drawn(keys[k], *g.shape, dtype=g.dtype)
                     for k, g in flat.items()
                 }
             )
         return tree.scale(total, 1 / count), (losses * batch.weight).sum() / count, {}
 
     return slope
+
+
+def strong_normal(secret: bytes, key: Key, *shape: int, dtype: torch.dtype | None = None) -> Tensor:
+    """Standard normal numbers that nobody can tell from chance without the secret (SHAKE-256).
+
+    Example:
+      >>> one, two = (strong_normal(secret, rng.key(0), 3) for secret in (b"a", b"b"))
+      >>> bool((one == strong_normal(b"a", rng.key(0), 3)).all()), bool((one == two).any())
+      (True, False)
+    """
+    raw = shake_256(secret + int(key).to_bytes(8, signed=True)).digest(16 * prod(shape))
+    # 53 bits each, in (0, 1]
+    radius, angle = (np.frombuffer(raw, dtype="<u8").reshape(2, -1) >> 11) + 1.0
+    found = np.sqrt(-2 * np.log(radius / 2**53)) * np.cos(2 * np.pi * angle / 2**53)
+    drawn = torch.from_numpy(found).to(key.device, dtype or torch.get_default_dtype())
+    return drawn.reshape(shape)
 
 
 def require_accountant() -> None:
@@ -110,7 +131,7 @@ class Spent(NamedTuple):
                 "a run with DP-SGD of a version that did not draw Poisson samples: its ε is not "
                 "known, so it cannot be resumed: start it anew"
             )
-        batches, gradients, rate = (*row, 0.0)[:3]
+        batches, gradients, rate = row if any(row) else cls()
         return cls(int(batches), int(gradients), float(rate))
 
     def and_then(self, more: Spent) -> Spent:

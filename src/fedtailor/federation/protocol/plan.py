@@ -36,7 +36,8 @@ from fedtailor.runs.build import make_method, make_task
 SHARED = (
     "model", "blocks", "augment", "epochs", "steps", "batch", "lr", "optimizer", "momentum",
     "weight_decay", "decay_biases", "lr_decay", "lr_floor", "clip", "last", "dp_clip", "dp_noise",
-    "dp_delta", "participation", "rounds", "finetune", "seed", "loss", "class_weights", "metric",
+    "dp_delta", "dp_public", "participation", "rounds", "finetune", "seed", "loss",
+    "class_weights", "metric",
 )  # fmt: skip
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 

@@ -67,7 +67,8 @@ def _spent(setup: Setup, noisy: Spent) -> dict[str, Any] | None:
     if not config.dp_clip:
         return None
     found = epsilon(noisy, config.dp_noise, config.dp_delta)
-    return {"delta": config.dp_delta, "epsilon": found if isfinite(found) else None}
+    bound = found if isfinite(found) else None
+    return {"delta": config.dp_delta, "epsilon": bound, "noise": "secret"}
 
 
 def write_model(

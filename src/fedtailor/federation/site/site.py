@@ -7,15 +7,16 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 from fedtailor.core import rng, tree
+from fedtailor.core.data import Data
 from fedtailor.core.errors import BadInput
 from fedtailor.core.method import Model
 from fedtailor.core.steps.privacy import Spent
 from fedtailor.core.tree import Tree
 from fedtailor.core.turn import ClientTurn
 from fedtailor.core.version import __version__
+from fedtailor.engine import ClientData
 from fedtailor.federation.protocol.messages import (
     from_arrays,
     like_of,
@@ -42,10 +43,10 @@ from fedtailor.federation.site.model_card import finetuned_model, write_model
 from fedtailor.federation.site.scoring import score_model
 from fedtailor.federation.site.settings import BASELINE, SCORES, SiteSettings
 from fedtailor.federation.site.state import SavedState, SiteStore, StateError
-from fedtailor.methods import METHODS
-from fedtailor.methods.combine import WRAPPERS
+from fedtailor.methods.combine import built_in
 from fedtailor.models import MODELS
 from fedtailor.results.folder import write_atomically
+from fedtailor.runs.build import prove_private
 
 log = logging.getLogger("fedtailor.site")
 
@@ -185,14 +186,16 @@ class Site:
             log.error("%s", error)
             # what the error quotes may be data, and data stay here
             raise Refused("data", "its data cannot be used: the site's log says why") from None
+        prove_private(setup.config, setup.method, setup.task, _as_clients(local.data))
         self._joined = {(federation, fingerprint): _Joined(setup, local, store)}  # one at a time
         return self._joined[(federation, fingerprint)]
 
     def _allow(self, method: str, model: str) -> None:
         """Only what the site agreed to: code from elsewhere must be named in its file."""
         allowed = self.settings.allow
-        ours = all(part in METHODS or part in WRAPPERS for part in method.split("+"))
-        if (allowed is None and not ours) or (allowed is not None and method not in allowed):
+        if (allowed is None and not built_in(method)) or (
+            allowed is not None and method not in allowed
+        ):
             raise Refused(
                 "method", f"the site does not take part in '{method}': its file does not allow it"
             )
@@ -216,7 +219,7 @@ class Site:
         kept = joined.store.at(last, begin_again=self.settings.begin_again)
         message = from_arrays(packet.arrays, like_of(setup.plan.message))
         turn = setup.turn(purpose, round).of(torch.tensor(self.settings.client))
-        secret = joined.store.secret() if setup.config.dp_clip else None
+        secret = joined.store.secret() if setup.config.dp_clip else b""
         own = ClientTurn(setup.method, setup.initial, message, data, turn, secret=secret)
         return own._replace(kept=self._state(joined, own, kept)), kept
 
@@ -253,8 +256,9 @@ class Site:
         if packet.header.get("post"):
             said |= self._scores(joined, outcome.model, "post")
         reply = Packet(said, upload_arrays(upload))
-        after = SavedState(round, outcome.state, (*played, round), _spent(kept, taken))
-        joined.store.keep(after, kept.round if kept else -1, request, reply)
+        after = SavedState(round, outcome.state, (*played, round))
+        more = Spent.of(taken.tolist())
+        joined.store.keep(after, kept.round if kept else -1, request, reply, more)
         log.info("round %d: trained on %d rows", round + 1, rows)
         return reply
 
@@ -285,7 +289,8 @@ class Site:
 
     def _score(self, packet: Packet, joined: _Joined) -> Packet:
         """The score of the model that the site would use now, as the simulation scores it."""
-        model, _ = self._turn(packet, joined, rng.SCORE)[0].personal()
+        model, taken = self._turn(packet, joined, rng.SCORE)[0].personal()
+        joined.store.spend(Spent.of(taken.tolist()))
         said = self._signature(packet) | {"status": "ok"}
         return Packet(said | self._scores(joined, model, "pre"), {})
 
@@ -296,7 +301,8 @@ class Site:
         model, taken = turn.personal(
             lambda own, turn: finetuned_model(setup, own, local.data, turn)
         )
-        played, noisy = kept.played if kept else (), _spent(kept, taken)
+        played = kept.played if kept else ()
+        noisy = joined.store.spent().and_then(Spent.of(taken.tolist()))
         folder = joined.store.folder
         try:
             card = write_model(folder, self.settings, setup, local, model, played, noisy)
@@ -311,7 +317,7 @@ class Site:
         return Packet(said, {})
 
 
-def _spent(kept: SavedState | None, taken: Tensor) -> Spent:
-    """What noisy gradients were taken up to a state, and then."""
-    before = kept.noisy if kept else Spent()
-    return before.and_then(Spent.of(taken.tolist()))
+def _as_clients(data: Data) -> ClientData:
+    """The site's rows as those of one client."""
+    rows, val = data.rows[: int(data.n)].numpy(), data.val_rows[: int(data.val_n)].numpy()
+    return ClientData.of(data.x, data.y, [rows], [val], [val])

@@ -41,7 +41,6 @@ class SavedState(NamedTuple):
     round: int  # after which it was kept, from 0
     state: Tree  # the method's
     played: tuple[int, ...]  # all rounds that it is the result of
-    noisy: Spent  # what noisy gradients (DP-SGD) were taken so far
 
 
 def _sum(raw: bytes) -> str:
@@ -98,8 +97,7 @@ class SiteStore:
         except SafetensorError as error:
             raise StateError(f"state '{self.folder / entry['file']}': {error}") from None
         played = tuple(int(r) for r in entry["played"])
-        noisy = Spent.of(entry["noisy"])
-        return SavedState(int(entry["round"]), tree.unflatten(flat), played, noisy)
+        return SavedState(int(entry["round"]), tree.unflatten(flat), played)
 
     def answered(self, round: int, request: str) -> Packet | None:
         """The answer that this very request got before, if it did."""
@@ -135,24 +133,57 @@ class SiteStore:
         index = self._index()
         return max((e["round"] for e in (index["committed"], index["pending"]) if e), default=-1)
 
-    def secret(self) -> int:
-        """A random number that never leaves the site.
+    def secret(self) -> bytes:
+        """256 bits of the operating system's secure generator that never leave the site.
 
-        Whoever knew the key of its noise could take the noise away again.
+        Whoever knew the key of its noise could take the noise away again. It is kept, so that a
+        turn that is played twice has the same noise, which costs nothing.
         """
         path = self.folder / "secret"
         try:
             if not path.exists():
-                write_atomically(path, secrets.token_hex(8), durable=True)
+                write_atomically(path, secrets.token_hex(32), durable=True)
                 path.chmod(0o600)
-            return int(path.read_text(), 16) >> 1  # it must fit into 63 bits
+            return bytes.fromhex(path.read_text())
         except (OSError, ValueError) as error:
             raise StateError(f"'{path}' cannot be used: {error}") from None
 
+    def spent(self) -> Spent:
+        """What noisy gradients (DP-SGD) were ever taken, also in rounds that nobody took."""
+        index = self._index()
+        entries = [e for e in (index["committed"], index["pending"]) if e]
+        return Spent.of(index.get("noisy") or (entries[-1]["noisy"] if entries else ()))
+
     # --- writing ---
 
-    def keep(self, kept: SavedState, last: int, request: str, reply: Packet) -> None:
+    def spend(self, more: Spent) -> None:
+        """Adds what was taken beside the rounds.
+
+        Raises:
+          StateError: the disk would not take it.
+        """
+        if more.batches:
+            self._write_index({**self._index(), "noisy": self.spent().and_then(more)})
+
+    def _write_index(self, index: dict[str, Any]) -> None:
+        text = json.dumps(index, indent=1)
+        try:
+            write_atomically(self.folder / INDEX, f"{text}\n{_sum(text.encode())}", durable=True)
+        except OSError as error:
+            raise self._full(error) from None
+
+    def _full(self, error: OSError) -> StateError:
+        return StateError(
+            f"the site's disk did not take its state ('{self.folder}': {error.strerror}): "
+            "make room there"
+        )
+
+    def keep(
+        self, kept: SavedState, last: int, request: str, reply: Packet, more: Spent = Spent()
+    ) -> None:
         """Keeps a new state beside the one of round `last`, and the answer that goes with it.
+
+        `more` noisy gradients were taken for it.
 
         Raises:
           StateError: the disk would not take it; what was there is as it was.
@@ -167,22 +198,18 @@ class SiteStore:
             "file": name,
             "sha256": _sum(raw),
             "played": list(kept.played),
-            "noisy": kept.noisy,
             "request": request,
             "reply": answer,
             "reply_sha256": _sum(said),
         }
-        index = {**self._whose, "committed": old[0] if old else None, "pending": entry}
-        text = json.dumps(index, indent=1)
+        states = {"committed": old[0] if old else None, "pending": entry}
+        index = {**self._whose, **states, "noisy": self.spent().and_then(more)}
         try:
             write_atomically(self.folder / name, raw, durable=True)
             write_atomically(self.folder / answer, said, durable=True)
-            write_atomically(self.folder / INDEX, f"{text}\n{_sum(text.encode())}", durable=True)
+            self._write_index(index)
         except OSError as error:
-            raise StateError(
-                f"the site's disk did not take its state ('{self.folder}': {error.strerror}): "
-                "make room there"
-            ) from None
+            raise self._full(error) from None
         finally:
             self._sweep()
 

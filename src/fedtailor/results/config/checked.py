@@ -76,6 +76,11 @@ def make_config(
         )
     if config.dp_noise and config.dp_clip == inf:
         raise BadInput("dp-clip is inf, so no noise would be enough: give a finite --dp-clip")
+    if config.dp_noise and config.class_weights == "balanced":
+        raise BadInput(
+            "class-weights is 'balanced', which counts the rows of each class without noise: give "
+            "the weights as numbers"
+        )
     if config.dp_clip and not 0 < config.dp_delta < 1:
         raise BadInput(f"dp-delta is {config.dp_delta:g}: give a number between 0 and 1, e.g. 1e-5")
     if config.engine != "ray":

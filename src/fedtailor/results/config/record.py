@@ -155,6 +155,9 @@ class Config:
         0.0, "Privacy", "DP-SGD: noise, in units of --dp-clip; 1 is customary"
     )
     dp_delta: Share = _says(1e-5, "Privacy", "DP-SGD: the δ that ε is reported for")
+    dp_public: Literal["nothing", "validation"] = _says(
+        "nothing", "Privacy", "DP-SGD: rows that need no protection, so that methods may use them"
+    )
     finetune: Whole = _says(0, "Evaluation", "epochs of training each model before the final test")
     eval_every: Count = _says(1, "Evaluation", "evaluate after every so many rounds")
     metric: str = _says(
