@@ -40,6 +40,7 @@ from tests.methods.worlds import (
     data_of,
     gap,
     models,
+    numbers,
     play,
     ragged,
     rows_of,
@@ -776,6 +777,54 @@ def test_a_run_says_its_epsilon(finished: Path) -> None:
     most = [line["epsilon"]["max"] for line in lines]
     assert most == sorted(most)
     assert most[-1] > most[0]
+
+
+def test_two_kinds_of_accountants_agree_on_a_run(finished: Path) -> None:
+    """Ours by Rényi divergences; privacy loss distributions are nearly tight, and never above."""
+    import dp_accounting
+    from dp_accounting.pld import PLDAccountant
+
+    saved = json.loads((finished / "checkpoint" / "latest.json").read_text())
+    for spent in filter(any, map(Spent.of, saved["noisy"])):
+        accountant = PLDAccountant(value_discretization_interval=1e-3)
+        event = dp_accounting.PoissonSampledDpEvent(spent.rate, dp_accounting.GaussianDpEvent(1.0))
+        accountant.compose(event, spent.batches)
+        tight = accountant.get_epsilon(1e-5)
+        assert tight <= epsilon(spent, 1.0, 1e-5) <= 1.25 * tight
+
+
+# ------------------------------------------------------------------------ what an attacker can tell
+
+
+def told_apart(noise: float, delta: float) -> float:
+    """ε that an attacker reaches at least (by chance once in 500 audits), who sees final models.
+
+    4,000 clients train alone on eight rows, half of them with one row whose gradient is far above
+    the clip, the others with a blank one in its place; everything else says nothing. The attacker
+    takes high models for those with the row; where to cut is chosen on half of the clients.
+    """
+    from scipy.stats import binomtest
+
+    task = numbers({"w": 0.0}, lambda p, x: p["w"] * x)
+    world = rows_of([[0.0] * 7 + [-9.0 * (i % 2)] for i in range(4000)], [[0.0]] * 4000)
+    recipe = Recipe(batch=4, lr=1.0, dp_clip=1.0, dp_noise=noise)
+    sim = simulate(local(task, recipe=recipe), world, task, rounds=3)
+    play(sim, 3)
+    model = sim.states.rows["own"]["w"].reshape(2, -1, 2)  # halves x clients x (without, with)
+    cuts = model[0].flatten().sort().values[20:-20:20]
+    count = lambda half, cut: [int((model[half, :, with_it] > cut).sum()) for with_it in (0, 1)]
+    cut = max(cuts, key=lambda c: (count(0, c)[1] + 1) / (count(0, c)[0] + 5))
+    false, true = (binomtest(k, 1000).proportion_ci(0.998, method="exact") for k in count(1, cut))
+    return math.log(max(true.low - delta, 1e-12) / false.high)
+
+
+@pytest.mark.parametrize("noise", [0.8, 1.5])
+def test_an_attacker_tells_no_more_than_epsilon_allows(noise: float) -> None:
+    assert 0.2 < told_apart(noise, 1e-3) <= epsilon(Spent(6, 1, 0.5), noise, 1e-3)
+
+
+def test_the_attacker_would_notice_a_noise_that_is_too_small() -> None:
+    assert told_apart(0.2, 1e-3) > epsilon(Spent(6, 1, 0.5), 1.5, 1e-3)
 
 
 @pytest.fixture(scope="module")

@@ -44,8 +44,8 @@ NUMBERS = (
 PROTECTED = (
     "With --dp-clip and --dp-noise the site clips each example's gradient and adds noise in every "
     "training step, with a key that never leaves it: all that is made of these gradients, so the "
-    "arrays above, holds (ε, δ) per training example. Outside of it: numbers of rows, scores on "
-    "test rows (share = [] keeps them), and what a method computes from validation rows."
+    "arrays above, holds (ε, δ) per training example. Outside of it: numbers of rows, and scores "
+    "on test rows (share = [] keeps them). A method that sends more of its rows is refused."
 )
 
 
