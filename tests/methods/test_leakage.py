@@ -15,7 +15,6 @@ from fedtailor.core.errors import BadInput
 from fedtailor.core.method import Method, Outcome, Upload, by_size
 from fedtailor.core.objectives import Slope
 from fedtailor.core.rng import Turn
-from fedtailor.core.steps.scoring import mean_loss
 from fedtailor.core.task import Batch, Task
 from fedtailor.core.training import Recipe, descend, fit
 from fedtailor.core.tree import Tree
@@ -104,10 +103,9 @@ def class_counts(host: Method, task: Task, recipe: Recipe, *args: Any) -> Outcom
     return sent(fit(task, msg["params"], data, turn, recipe, **loss), data)
 
 
-def weight_by_loss(host: Method, task: Task, recipe: Recipe, *args: Any) -> Outcome:
-    out = host.client(*args)
-    weight = mean_loss(task, out.model, args[2])
-    return out._replace(upload=out.upload._replace(weight=weight))
+def weight_by_labels(host: Method, task: Task, recipe: Recipe, *args: Any) -> Outcome:
+    out, data = host.client(*args), args[2]
+    return out._replace(upload=out.upload._replace(weight=1 + data.y[data.rows].sum()))
 
 
 def note_of_loss(host: Method, task: Task, recipe: Recipe, *args: Any) -> Outcome:
@@ -148,7 +146,7 @@ def sound(host: Method, task: Task, recipe: Recipe, *args: Any) -> Outcome:
     [
         (class_means, "sent.means"),
         (class_counts, "sent.params.4.bias"),
-        (weight_by_loss, "sent.weight"),
+        (weight_by_labels, "sent.weight"),
         (note_of_loss, "noted.loss"),
         (own_training, "sent.params.0.bias"),
         (peeking, "sent.params.0.bias"),
