@@ -105,7 +105,7 @@ def class_counts(host: Method, task: Task, recipe: Recipe, *args: Any) -> Outcom
 
 def weight_by_labels(host: Method, task: Task, recipe: Recipe, *args: Any) -> Outcome:
     out, data = host.client(*args), args[2]
-    return out._replace(upload=out.upload._replace(weight=1 + data.y[data.rows].sum()))
+    return out._replace(upload=out.upload._replace(weight=1 + data.y[data.rows].double().sum()))
 
 
 def note_of_loss(host: Method, task: Task, recipe: Recipe, *args: Any) -> Outcome:
