@@ -15,6 +15,7 @@ from tests.methods.worlds import (
     gap,
     mlp,
     models,
+    module_of,
     near,
     of_models,
     one_number,
@@ -62,6 +63,62 @@ def test_momentum_and_decay_of_the_server_by_hand(engine):
     assert sim.server["net"]["w"].tolist() == near(0.25, 1.0)
     play(sim)
     assert sim.server["net"]["w"].tolist() == near(0.5625, 2.25)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_embeddings_of_absent_clients_stay_by_hand(engine):
+    # as before: after round 0 theta 0.25, 1 and m -0.5, -2; then one client alone, weight 1
+    # round 1, client 1:  theta~ 4.5, d -3.5, g -3.5 + 0.25,  m -1 - 3.25 = -4.25,  theta 3.125
+    # round 2, client 0:  theta~ 1.125, d -0.875, g -0.8125,  m -0.25 - 0.8125,     theta 0.78125
+    task = one_number()
+    options = PLAIN | {"momentum": 0.5, "weight_decay": 0.25}
+    method = pfedhn(task, network="table", lr=0.5, recipe=HALF, **options)
+    sim = simulate(method, two_clients(), task, engine=engine)
+    play(sim, [[0, 1], [1]])
+    assert sim.server["net"]["w"].tolist() == near(0.25, 3.125)
+    assert sim.server["memory"]["w"].tolist() == near(-0.5, -4.25)
+    play(sim, [[0]])
+    assert sim.server["net"]["w"].tolist() == near(0.78125, 3.125)
+
+
+def test_a_network_moves_only_the_embeddings_of_those_who_are_there():
+    task, world = task_of(), ragged()
+    sim = simulate(pfedhn(task, hidden=8), world, task)
+    play(sim)
+    before = tree.map(torch.clone, sim.server)
+    play(sim, [[1, 4]])
+    for kept in ("net", "memory"):
+        moved = (sim.server[kept]["embed"] != before[kept]["embed"]).any(1)
+        assert moved.tolist() == [i in (1, 4) for i in range(6)]
+
+
+@pytest.mark.usefixtures("double")
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_local_head_as_the_authors_train_it(engine):
+    """Body: an optimiser per round, gradients cut. Head: one optimiser for good, no limit.
+
+    With a look-up table, lr 1 and one client a round, the body goes on where it was.
+    """
+    task, world = task_of(), ragged()
+    recipe = Recipe(epochs=3, batch=0, lr=0.1, momentum=0.9, weight_decay=0.01)
+    options = PLAIN | {"inner_clip": 0.05}
+    method = pfedhn(task, local_head=True, network="table", lr=1.0, recipe=recipe, **options)
+    sim = simulate(method, world, task, engine=engine)
+    net, own = module_of("mlp", sim.initial), data_of(world, 2)
+    rows, how = own.rows[: int(own.n)], {"lr": 0.1, "momentum": 0.9, "weight_decay": 0.01}
+    head = torch.optim.SGD(net[2].parameters(), **how)
+    for cohort in ([2], [0], [2]):
+        play(sim, [cohort])
+        if cohort != [2]:
+            continue
+        body = torch.optim.SGD(net[0].parameters(), **how)
+        for _ in range(3):
+            net.zero_grad()
+            F.cross_entropy(net(own.x[rows]), own.y[rows]).backward()
+            assert torch.nn.utils.clip_grad_norm_(net[0].parameters(), 0.05) > 0.05
+            body.step()
+            head.step()
+        assert gap(models(sim)["2"], net.state_dict()) < 1e-12
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -40,7 +40,8 @@ def apfl(
       weighting: a client's weight in the mean: `data` or `uniform`.
       recipe: how a client trains in a round.
 
-    Deviations: none.
+    Deviations: none from the paper. The authors' code steps v with the w that has just moved, mixes
+    the outputs of v and w instead of their parameters, and adds 0.02 α to the slope of α.
 
     Reference: Deng et al., "Adaptive Personalized Federated Learning",
     https://arxiv.org/abs/2003.13461

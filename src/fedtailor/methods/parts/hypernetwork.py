@@ -20,10 +20,17 @@ class Writer(NamedTuple):
       init: (number of clients, common initial parameters, key) -> the hypernetwork with everyone's
         embeddings.
       write: (hypernetwork, client id) -> that client's parameters.
+      embeddings: the hypernetwork's entries that have a row per client.
     """
 
     init: Callable[[int, Params, Key], Tree]
     write: Callable[[Tree, Tensor], Params]
+    embeddings: tuple[str, ...]
+
+    def only_of(self, ids: Tensor, new: Tree, old: Tree) -> Tree:
+        """`new`, but embeddings of clients that are not among `ids` as they were."""
+        before, after = (tree.pick(net, self.embeddings) for net in (old, new))
+        return new | tree.put(before, ids, tree.index(after, ids))
 
 
 def linear(key: Key, inputs: int, outputs: int) -> Tree:
@@ -71,7 +78,7 @@ def mlp_writer(shapes: dict[str, tuple[int, ...]], hidden: int, depth: int, embe
             z = apply_linear(net["body"][str(i)], z.relu())
         return {k: apply_linear(net["heads"][k], z).view(shapes[k]) for k in shapes}
 
-    return Writer(init, write)
+    return Writer(init, write, ("embed",))
 
 
 def table_writer(names: tuple[str, ...]) -> Writer:
@@ -83,4 +90,4 @@ def table_writer(names: tuple[str, ...]) -> Writer:
     def write(net: Tree, cid: Tensor) -> Params:
         return tree.index(net, cid)
 
-    return Writer(init, write)
+    return Writer(init, write, names)
