@@ -202,7 +202,7 @@ def test_two_parts() -> None:
     assert method.not_private and method.validates
     sim = simulate(method, ragged(), task_of())
     sim.step(torch.arange(6))
-    assert set(sim.states.rows) == {"host", "own"}
+    assert set(sim.states.rows) == {"host", "own", "trained"}
     assert set(sim.states.rows["host"]) == {"host", "own", "weight", "started"}
     names = [o.name for o in page(find("fedalt+ala+mix")).options]
     assert names.index("shared_blocks") < names.index("s") < names.index("mu0")

@@ -30,6 +30,7 @@ from tests.methods.worlds import (
     same,
     simulate,
     task_of,
+    two_clients,
     two_numbers,
 )
 
@@ -218,6 +219,24 @@ def test_a_client_that_was_never_there_gets_g_as_it_is(policy, engine):
     for client in ("4", "5"):
         assert same(found[client], sim.server["shared"])
     assert not any(same(found[c], sim.server["shared"]) for c in ("0", "1", "2", "3"))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_late_client_begins_with_the_initial_model_by_hand(engine):
+    # body a, head b, both 0 at first; half the way to 2 or 8; μ = 1/2: λ_b = (1/2, 0) = λ_a
+    # round 0, client 0:  L = (1, 1);  G = (0.5 0 + 0.5 1, 1) = (0.5, 1)
+    # client 1 has no model of its own yet and is tested with G
+    # round 1, client 1:  L = G⁰ = 0:  L' = (0.5 0.5, 0);  trained (4.125, 4)
+    #   G = (0.5 0.5 + 0.5 4.125, 4) = (2.3125, 4)
+    task = two_numbers()
+    method = pmixfed(task, mix_policy="dynamic", mu0=0.5, recipe=HALF)
+    sim = simulate(method, two_clients(), task, engine=engine)
+    play(sim, [[0]])
+    assert [of_models(sim, k)[1] for k in "ab"] == near(0.5, 1.0)
+    play(sim, [[1]])
+    assert [float(sim.states.rows["own"][k][1]) for k in "ab"] == near(4.125, 4.0)
+    assert [float(sim.server["shared"][k]) for k in "ab"] == near(2.3125, 4.0)
+    assert sim.states.rows["trained"].tolist() == [True, True]
 
 
 @pytest.mark.parametrize("engine", ENGINES)

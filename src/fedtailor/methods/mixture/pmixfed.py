@@ -113,9 +113,9 @@ def pmixfed(
     count from 1, so the head is frozen at download and the input block does learn. Accuracies come
     from validation rows (paper: test rows). Mixing is once a round (Algorithm 2: every epoch). The
     μ of `dynamic` and the line of `gradual` are not given in the paper: choices. A missing block
-    keeps its old value where the paper's λ = 0 would shrink it. L_k begins as the G that client k
-    receives first, which is G⁰ for those drawn in round 0 (the paper is silent): so clients that
-    are drawn late, join later or are held out all begin with what the others have learnt.
+    keeps its old value where the paper's λ = 0 would shrink it. L_k begins as the initial model,
+    also for clients that are drawn late or join later (the paper is silent); a client that has not
+    trained yet, or is held out, is tested with L_k = G, which mixing does not change.
 
     Reference: Saadati et al., "pMixFed: Efficient Personalized Federated Learning through Adaptive
     Layer-Wise Mixup", https://arxiv.org/abs/2501.11002
@@ -167,7 +167,9 @@ def with_mixup(
         return host.send(server, cid, turn) | {"overall": server["accuracy"]}
 
     def start(msg: Tree, initial: Params, key: Key) -> Tree:
-        return {"host": host.start(msg, initial, key), "own": msg["shared"]}
+        own = tree.pick(initial, msg["shared"])
+        trained = torch.zeros((), dtype=torch.bool, device=key.device)
+        return {"host": host.start(msg, initial, key), "own": own, "trained": trained}
 
     def accuracy(params: Params, data: Data) -> Tensor:
         return score(task, params, data.val).correct / data.val_n.clamp(min=1)
@@ -200,7 +202,8 @@ def with_mixup(
             out.upload.weight,
             {"accuracy": torch.stack([mine, theirs])},
         )
-        return Outcome({"host": out.state, "own": own}, upload, out.model, notes | out.notes)
+        kept = {"host": out.state, "own": own, "trained": torch.ones_like(state["trained"])}
+        return Outcome(kept, upload, out.model, notes | out.notes)
 
     def receive(server: Tree, ids: Tensor, up: Upload, turn: Turn) -> Tree:
         local, overall = up.each["accuracy"].mean(0)
@@ -217,6 +220,8 @@ def with_mixup(
         return host.receive(server, ids, up, turn) | {"accuracy": overall}
 
     def personal(msg: Tree, state: Tree, data: Data, turn: Turn) -> Params:
+        # a model of its own has only who has trained one
+        state = state | {"own": tree.where(state["trained"], state["own"], msg["shared"])}
         model: Params = host.personal(mixed(msg, state, data, turn)[0], state["host"], data, turn)
         return model
 
