@@ -15,7 +15,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from fedtailor.core.version import __version__
+from fedtailor.core import __version__
 
 if TYPE_CHECKING:
     from fedtailor.api import (

@@ -17,7 +17,7 @@ import pytest
 pytest.importorskip("flwr", reason="needs flwr: pip install 'fedtailor[flower]'")
 
 from fedtailor.cli import main
-from fedtailor.core.version import __version__
+from fedtailor.core import __version__
 from fedtailor.federation.coordinator.federation_file import read_federation
 from fedtailor.federation.deploy import project_files
 from fedtailor.federation.deploy.project import read_project

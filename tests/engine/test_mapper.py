@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fedtailor.core import rng, tree
 from fedtailor.core import training as train
 from fedtailor.core.rng import Turn
-from fedtailor.core.steps.scoring import Score
+from fedtailor.core.scoring import Score
 from fedtailor.core.task import classification
 from fedtailor.core.training import Recipe
 from fedtailor.engine import ClientData

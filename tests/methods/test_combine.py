@@ -240,12 +240,12 @@ def test_show_as_json() -> None:
 
 
 def test_footprint_of_mixing() -> None:
-    """Shared blocks and accuracies travel; the client keeps its own copy of them and its part."""
+    """Shared blocks and accuracies travel; the client keeps its copy, its part, and a flag."""
     plain, mixed = footprint(find("fedsim")), footprint(find("fedsim+mix"))
     one = 1 / plain.parameters
     assert mixed.down == pytest.approx(plain.down + one)
     assert mixed.up == pytest.approx(plain.up + 2 * one)
-    assert mixed.client == pytest.approx(plain.client + plain.down)
+    assert mixed.client == pytest.approx(plain.client + plain.down + one)
 
 
 def test_parts_are_what_they_are_called() -> None:

@@ -580,7 +580,7 @@ def test_rows_are_the_same_in_every_round(name):
     [
         ("fedamp", {}),
         ("apple", {"M": 5}),
-        ("cfl", {"e1": 10.0, "e2": 0.01, "first_split": 0}),
+        ("cfl", {"e1": 10.0, "e2": 0.01, "first_split": 1}),
         ("mocha", {}),
     ],
     ids=["fedamp", "apple", "cfl", "mocha"],

@@ -25,11 +25,10 @@ from fedtailor.analysis.surface import (
     segment,
     sharpness,
 )
-from fedtailor.core import rng, tree
+from fedtailor.core import __version__, rng, tree
 from fedtailor.core.errors import BadInput
 from fedtailor.core.losses import PLAIN_LOSSES
 from fedtailor.core.tree import Tree
-from fedtailor.core.version import __version__
 from fedtailor.results.folder import GENERAL, LANDSCAPE, TENSORS, write_atomically
 from fedtailor.results.measurements import ALL, GLOBAL, OWN, PERSONAL, Json
 from fedtailor.runs.finished import Reopened, finished_runs, reopen

@@ -21,11 +21,10 @@ from torch import Tensor
 from fedtailor.analysis.landscape import Tell, as_lists, counting
 from fedtailor.analysis.pca import frame, model_plane
 from fedtailor.analysis.surface import measure_points, plane
-from fedtailor.core import tree
+from fedtailor.core import __version__, tree
 from fedtailor.core.errors import BadInput, unknown
 from fedtailor.core.losses import PLAIN_LOSSES
 from fedtailor.core.tree import Tree
-from fedtailor.core.version import __version__
 from fedtailor.results.folder import TRAJECTORY, write_atomically
 from fedtailor.results.measurements import Json
 from fedtailor.results.pack import evenly

@@ -19,8 +19,8 @@ from fedtailor.cli import (
     using,
     watching,
 )
+from fedtailor.core import __version__
 from fedtailor.core.errors import BadInput
-from fedtailor.core.version import __version__
 
 # Threads that wait by spinning make small operators many times slower as soon as anything else uses
 # a core. To be said before torch is loaded; whoever knows better has said it in the environment.

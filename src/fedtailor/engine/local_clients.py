@@ -21,7 +21,7 @@ from fedtailor.core.errors import BadInput
 from fedtailor.core.method import Model, Upload
 from fedtailor.core.network.repeatable import generators, unmoved
 from fedtailor.core.rng import Turn
-from fedtailor.core.steps.scoring import SCORED, outputs_on
+from fedtailor.core.scoring import SCORED, outputs_on
 from fedtailor.core.tree import Tree
 from fedtailor.engine.chunk import estimate_chunk
 from fedtailor.engine.client_data import ClientData

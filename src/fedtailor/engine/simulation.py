@@ -13,7 +13,7 @@ from torch.func import vmap
 from fedtailor.core import rng, tree
 from fedtailor.core.method import ClientCount, Method, Upload
 from fedtailor.core.rng import Turn
-from fedtailor.core.steps.scoring import Score
+from fedtailor.core.scoring import Score
 from fedtailor.core.task import Task
 from fedtailor.core.training import Recipe
 from fedtailor.core.tree import Params, Tree

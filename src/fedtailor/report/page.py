@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
+from fedtailor.core import __version__
 from fedtailor.core.errors import BadInput
 from fedtailor.core.steps.privacy import epsilon_in_words
-from fedtailor.core.version import __version__
 from fedtailor.report.surfaces import landscapes, trajectories
 from fedtailor.results import mixes, numbers
 from fedtailor.results.collect import CollectedRuns, collect

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fedtailor.core import __version__
 from fedtailor.core.errors import BadInput, Interrupted
-from fedtailor.core.version import __version__
 from fedtailor.engine import Diverged
 from fedtailor.engine.memory import is_out_of_memory
 from fedtailor.results.folder import BEGUN, FAILED, HISTORY, is_finished, read_note, write_json

@@ -12,10 +12,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from fedtailor.core import tree
+from fedtailor.core import __version__, tree
 from fedtailor.core.errors import BadInput
 from fedtailor.core.tree import Tree
-from fedtailor.core.version import __version__
 from fedtailor.engine import ClientStates, Simulation
 from fedtailor.results.folder import LATEST, replacing, sync, write_atomically
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from fedtailor.core import __version__
 from fedtailor.core.steps.privacy import Spent
-from fedtailor.core.version import __version__
 from fedtailor.engine import Outputs
 from fedtailor.engine.client_data import Rows
 from fedtailor.engine.memory import peak_memory

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from fedtailor.core import __version__
 from fedtailor.core.errors import BadInput
 from fedtailor.core.steps.privacy import Spent
-from fedtailor.core.version import __version__
 from fedtailor.results import folder as files
 from fedtailor.results.config import config_of
 from fedtailor.results.lock import lock_folder

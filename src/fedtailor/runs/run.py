@@ -10,10 +10,9 @@ from typing import Any
 
 from torch import Tensor
 
-from fedtailor.core import tree
+from fedtailor.core import __version__, tree
 from fedtailor.core.errors import Interrupted
 from fedtailor.core.steps.privacy import Spent
-from fedtailor.core.version import __version__
 from fedtailor.engine import Outputs, RoundReport, draw_cohort
 from fedtailor.results import folder as files
 from fedtailor.results.config import Config, write_config

@@ -11,7 +11,7 @@ pytest.importorskip("flwr", reason="needs flwr: pip install 'fedtailor[flower]'"
 import numpy as np
 from flwr.app import Error, Message
 
-from fedtailor.core.version import __version__
+from fedtailor.core import __version__
 from fedtailor.federation.coordinator import carrier
 from fedtailor.federation.coordinator.carrier import FlowerTransport
 from fedtailor.federation.protocol.packet import Limits, Packet, from_records

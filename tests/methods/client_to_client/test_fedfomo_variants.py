@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedtailor.core import tree, wire
-from fedtailor.core.steps.scoring import mean_loss
+from fedtailor.core.scoring import mean_loss
 from fedtailor.core.training import Recipe
 from fedtailor.methods import fedfomo, fedfomo_ma
 from tests.methods.worlds import (

@@ -18,8 +18,8 @@ from typing import Any
 from flwr.app import Message
 from flwr.serverapp import Grid
 
+from fedtailor.core import __version__
 from fedtailor.core.errors import BadInput
-from fedtailor.core.version import __version__
 from fedtailor.federation.protocol.packet import (
     Limits,
     Packet,

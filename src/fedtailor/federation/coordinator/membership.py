@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from fedtailor.core import __version__
 from fedtailor.core.errors import BadInput
-from fedtailor.core.version import __version__
 from fedtailor.federation.coordinator.store import CoordinatorStore
 from fedtailor.federation.protocol.packet import JOIN, PROTOCOL, Header, Packet
 from fedtailor.federation.protocol.plan import TrainingPlan

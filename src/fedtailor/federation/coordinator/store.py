@@ -14,10 +14,9 @@ from typing import Any, NamedTuple
 from safetensors import SafetensorError
 from safetensors.torch import load
 
-from fedtailor.core import tree
+from fedtailor.core import __version__, tree
 from fedtailor.core.errors import BadInput
 from fedtailor.core.tree import Tree
-from fedtailor.core.version import __version__
 from fedtailor.federation.protocol.messages import ordered_like, to_safetensors
 from fedtailor.federation.protocol.packet import checked_id
 from fedtailor.results.folder import remove_parts, write_atomically

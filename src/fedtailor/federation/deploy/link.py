@@ -9,8 +9,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from fedtailor.core import __version__
 from fedtailor.core.errors import BadInput
-from fedtailor.core.version import __version__
 from fedtailor.federation.site.node import environment
 
 NAME = "fedtailor"  # of the connection in Flower's configuration

@@ -16,8 +16,8 @@ from pathlib import Path
 from string import Template
 from typing import Any
 
+from fedtailor.core import __version__
 from fedtailor.core.errors import BadInput
-from fedtailor.core.version import __version__
 from fedtailor.federation.coordinator.federation_file import read_federation
 from fedtailor.federation.deploy.keys import make_certificates, make_node_key
 from fedtailor.federation.deploy.project import FILE, LAST_PORT, NODE_PORT, PORT, STATE, address_of

@@ -18,8 +18,8 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from fedtailor.core import __version__
 from fedtailor.core.errors import BadInput
-from fedtailor.core.version import __version__
 from fedtailor.federation.protocol.packet import Limits, Packet, from_bytes, to_bytes
 from fedtailor.results.lock import is_locked
 

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from fedtailor.core import rng
+from fedtailor.core import __version__, rng
 from fedtailor.core.data import Counts, Data
 from fedtailor.core.errors import BadInput
 from fedtailor.core.form import Form
@@ -25,7 +25,6 @@ from fedtailor.core.rng import Turn
 from fedtailor.core.task import Task
 from fedtailor.core.tree import Params, Tree
 from fedtailor.core.turn import ClientTurn
-from fedtailor.core.version import __version__
 from fedtailor.datasets import Encoder
 from fedtailor.federation.protocol.messages import Spec, spec_of
 from fedtailor.federation.protocol.packet import PROTOCOL

@@ -12,8 +12,8 @@ from pathlib import Path
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
+from fedtailor.core import __version__
 from fedtailor.core.errors import BadInput
-from fedtailor.core.version import __version__
 from fedtailor.federation.protocol.ipc import ask_site
 from fedtailor.federation.protocol.packet import (
     PROTOCOL,

@@ -13,12 +13,11 @@ from typing import Any
 
 import torch
 
-from fedtailor.core import rng, tree
+from fedtailor.core import __version__, rng, tree
 from fedtailor.core.data import Data
 from fedtailor.core.steps.privacy import Spent, epsilon
 from fedtailor.core.training import Recipe, fit
 from fedtailor.core.tree import Params, Tree
-from fedtailor.core.version import __version__
 from fedtailor.federation.protocol.plan import Setup
 from fedtailor.federation.site.local_data import LocalData
 from fedtailor.federation.site.scoring import gain_over, score_model

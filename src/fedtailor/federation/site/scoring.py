@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedtailor.core.data import Data
-from fedtailor.core.steps.scoring import outputs_on
+from fedtailor.core.scoring import outputs_on
 from fedtailor.core.tree import Tree
 from fedtailor.datasets import Encoder
 from fedtailor.federation.protocol.plan import Setup

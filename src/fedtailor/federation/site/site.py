@@ -8,14 +8,13 @@ from typing import NamedTuple
 
 import torch
 
-from fedtailor.core import rng, tree
+from fedtailor.core import __version__, rng, tree
 from fedtailor.core.data import Data
 from fedtailor.core.errors import BadInput
 from fedtailor.core.method import Model
 from fedtailor.core.steps.privacy import Spent
 from fedtailor.core.tree import Tree
 from fedtailor.core.turn import ClientTurn
-from fedtailor.core.version import __version__
 from fedtailor.engine import ClientData
 from fedtailor.federation.protocol.messages import (
     from_arrays,

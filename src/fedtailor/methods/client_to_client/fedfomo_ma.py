@@ -9,7 +9,7 @@ from fedtailor.core import tree, wire
 from fedtailor.core.data import Data
 from fedtailor.core.method import ClientCount, Method, Outcome, Upload
 from fedtailor.core.rng import Key, Turn
-from fedtailor.core.steps.scoring import mean_loss
+from fedtailor.core.scoring import mean_loss
 from fedtailor.core.task import Task
 from fedtailor.core.training import Recipe, fit
 from fedtailor.core.tree import Params, Tree

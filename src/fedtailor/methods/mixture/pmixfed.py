@@ -17,7 +17,7 @@ from fedtailor.core.data import Data
 from fedtailor.core.method import ClientCount, Method, Outcome, Upload, only_classes
 from fedtailor.core.options import Above, Share, Weighting
 from fedtailor.core.rng import Key, Turn
-from fedtailor.core.steps.scoring import score
+from fedtailor.core.scoring import score
 from fedtailor.core.task import Task, per_name
 from fedtailor.core.training import Recipe
 from fedtailor.core.tree import Params, Tree

@@ -12,7 +12,7 @@ from torch.func import vmap
 from fedtailor.core import rng, tree, wire
 from fedtailor.core.data import Data
 from fedtailor.core.rng import Key
-from fedtailor.core.steps.scoring import SCORED, mean_loss, score
+from fedtailor.core.scoring import SCORED, mean_loss, score
 from fedtailor.core.task import Task
 from fedtailor.core.tree import Params, Tree
 

@@ -7,8 +7,8 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedtailor.core import __version__
 from fedtailor.core.errors import BadInput, Interrupted
-from fedtailor.core.version import __version__
 from fedtailor.engine import Diverged
 from fedtailor.reproduce.playing.cells import run_key, world_key
 from fedtailor.results.config import Config

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from scipy.stats import kendalltau
 
-from fedtailor.core.version import __version__
+from fedtailor.core import __version__
 from fedtailor.reproduce.declared.measures import Value, measure_of, result_and_history
 from fedtailor.reproduce.declared.published import Published
 from fedtailor.reproduce.playing.cells import ELSEWHERE, Cell, declared_rounds

@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from fedtailor.core import __version__
 from fedtailor.core.errors import BadInput, unknown
-from fedtailor.core.version import __version__
 from fedtailor.methods import METHODS
 from fedtailor.methods.describe import page
 from fedtailor.methods.find import find

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from fedtailor.core.version import __version__
+from fedtailor.core import __version__
 from fedtailor.results.folder import ALONE, YARDSTICKS
 from fedtailor.results.metrics.named import METRICS
 from fedtailor.results.metrics.over_clients import mean_of_known
