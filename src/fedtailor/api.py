@@ -10,7 +10,7 @@ what makes one. The command line calls the same functions.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -25,6 +25,7 @@ from fedtailor.results.folder import (
     COMPARISON,
     PARTITION,
     is_comparison,
+    is_finished,
     open_folder,
     read_history,
 )
@@ -106,11 +107,20 @@ def run(
         runner.keep_in(open_folder(Path(out), overwrite=overwrite))
     if begun:
         begun()
-    result = runner.play(watch)
-    if runner.folder:
-        report(runner.folder)
+    with _reported(runner.folder):
+        result = runner.play(watch)
     kept = None if runner.folder else runner
     return RunResult(result, runner.progress.history, report, runner.folder, kept, objects)
+
+
+@contextmanager
+def _reported(folder: Path | None) -> Iterator[None]:
+    """The page of a run that ends within, also if somebody pressed Ctrl-C in its last round."""
+    try:
+        yield
+    finally:
+        if folder and is_finished(folder):
+            report(folder)
 
 
 def compare(
@@ -248,8 +258,8 @@ def resume(
     shared = again["local"]
     if method is not None:
         shared = shared._replace(method=separate(method, {})[2].method)
-    found = resume_run(folder, watch=watch, objects=shared)
-    report(folder)
+    with _reported(folder):
+        found = resume_run(folder, watch=watch, objects=shared)
     return RunResult(found, read_history(folder), report, folder, objects=shared)
 
 

@@ -136,6 +136,36 @@ def test_ctrl_c_says_how_to_go_on(whole: Path, tmp_path: Path) -> None:
     assert outcome(folder) == outcome(whole)
 
 
+@pytest.mark.parametrize("command", ["run", "resume"])
+def test_ctrl_c_in_the_last_round_says_that_the_result_is_there(
+    command: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: Any
+) -> None:
+    from fedtailor.cli import main
+    from fedtailor.runs.run import Runner
+
+    folder, plain, at = tmp_path / "run", Runner.play_round, [1, 3]
+
+    def pressed(runner: Runner) -> Any:
+        line = plain(runner)
+        if line["round"] in at:
+            at.remove(line["round"])
+            signal.raise_signal(signal.SIGINT)
+        return line
+
+    if command == "run":
+        at.remove(1)
+    monkeypatch.setattr(Runner, "play_round", pressed)
+    settings = SETTINGS | {"rounds": 3}
+    asked = [["run", "fedavg", "--out", str(folder), *flags(settings)], ["resume", str(folder)]]
+    for words in asked[: 1 + (command == "resume")]:
+        with pytest.raises(SystemExit) as end:
+            main(words)
+        assert end.value.code == 130
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.endswith(f"stopped after round 3; that was its last, and the result is in {folder}")
+    assert (folder / "result.json").exists() and (folder / "report.html").exists()
+
+
 def test_ctrl_c_in_a_comparison(tmp_path: Path) -> None:
     folder = tmp_path / "compared"
     process = start("compare", "fedavg", "--out", str(folder), *flags(SETTINGS | QUICKER))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import re
+import shutil
 import signal
 import tempfile
 from contextlib import nullcontext
@@ -20,9 +21,11 @@ import fedtailor
 from fedtailor import BadInput
 from fedtailor.core import tree
 from fedtailor.core.errors import Interrupted
+from fedtailor.engine.state_store import STATES
+from fedtailor.figures.draw import draw_figure
 from fedtailor.methods import METHODS
 from fedtailor.results.config import make_config, read_config
-from fedtailor.results.folder import file_name, open_folder, sync
+from fedtailor.results.folder import file_name, open_folder, others_files, sync
 from fedtailor.results.metrics import summarise
 from fedtailor.runs.build import make_method, make_task
 from fedtailor.runs.data import load_run_data
@@ -350,6 +353,41 @@ def test_a_folder_that_is_no_run_is_never_removed(tmp_path: Path) -> None:
         with pytest.raises(BadInput, match="no earlier run"):
             open_folder(tmp_path, overwrite=overwrite)
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
+
+
+@pytest.mark.parametrize(
+    "place", ["thesis.tex", "models/thesis.tex", "mine/data.csv", "report.htm"]
+)
+def test_a_run_is_not_replaced_where_others_keep_files(
+    place: str, finished: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    shutil.copytree(finished, folder)
+    (folder / place).parent.mkdir(exist_ok=True)
+    (folder / place).write_text("years of work")
+    before = result(folder)
+    with pytest.raises(BadInput, match=f"no run wrote: '{place.partition('/')[0]}"):
+        open_folder(folder, overwrite=True)
+    assert (folder / place).read_text() == "years of work"
+    assert result(folder) == before
+
+
+def test_all_that_runs_comparisons_and_their_tools_write_is_ours(
+    finished: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "compared"
+    fedtailor.compare(
+        "fedavg", out=folder, yardsticks=False, **SMALL | {"rounds": 1, "keep_path": 2}
+    )
+    draw_figure("score", [folder], out=None)
+    run = next((folder / "runs").iterdir())
+    for name in ("playing.lock", "failed.json", "landscape.json", "general.safetensors.ab.part"):
+        (run / name).touch()
+    for name in ("tensorboard", "mlruns", "wandb", STATES):
+        (run / name / "0").mkdir(parents=True)
+    assert others_files(folder) == [] == others_files(finished)
+    (folder / "runs" / "mine").touch()
+    assert others_files(folder) == [folder / "runs" / "mine"]
 
 
 def test_a_strangers_config_does_not_make_a_folder_a_run(tmp_path: Path) -> None:

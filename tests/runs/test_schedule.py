@@ -23,12 +23,12 @@ SMALL: dict[str, Any] = {"model": "mlp", "clients": 6, "rounds": 4, "batch": 50,
 
 def test_nobody_late() -> None:
     for text in ("", " ", ",", " , "):
-        assert arrivals(text, EVERYONE, 0) == []
+        assert arrivals(text, EVERYONE, 0, 10) == []
     assert torch.equal(clients_present(EVERYONE, [], 0), EVERYONE)
 
 
 def test_who_comes_when() -> None:
-    late = arrivals(" 3:2, 5:1 ,5:2", EVERYONE, 0)
+    late = arrivals(" 3:2, 5:1 ,5:2", EVERYONE, 0, 10)
     assert [number for number, _ in late] == [3, 5, 5]
     assert [len(ids) for _, ids in late] == [2, 1, 2]
     everybody = torch.cat([ids for _, ids in late])
@@ -39,7 +39,7 @@ def test_who_comes_when() -> None:
 
 def test_there_before_and_after() -> None:
     """Rounds count from 0: with 3:2 two clients first take part in the fourth round."""
-    late = arrivals("3:2,5:3", EVERYONE, 0)
+    late = arrivals("3:2,5:3", EVERYONE, 0, 10)
     sizes = [len(clients_present(EVERYONE, late, t)) for t in range(7)]
     assert sizes == [5, 5, 5, 7, 7, 10, 10]
     before, after = clients_present(EVERYONE, late, 2), clients_present(EVERYONE, late, 3)
@@ -48,18 +48,18 @@ def test_there_before_and_after() -> None:
 
 
 def test_the_draw_is_the_seeds() -> None:
-    one, two, other = (arrivals("2:4", EVERYONE, seed)[0][1].tolist() for seed in (1, 1, 2))
+    one, two, other = (arrivals("2:4", EVERYONE, seed, 10)[0][1].tolist() for seed in (1, 1, 2))
     assert one == two
     assert one != other
     torch.manual_seed(0)
-    assert arrivals("2:4", EVERYONE, 1)[0][1].tolist() == one
+    assert arrivals("2:4", EVERYONE, 1, 10)[0][1].tolist() == one
     # a longer list begins with the same people
-    assert arrivals("2:4,3:1", EVERYONE, 1)[0][1].tolist() == one
+    assert arrivals("2:4,3:1", EVERYONE, 1, 10)[0][1].tolist() == one
 
 
 def test_held_out_clients_never_come() -> None:
     trained = torch.tensor([0, 2, 4, 6, 8])
-    late = arrivals("1:4", trained, 0)
+    late = arrivals("1:4", trained, 0, 10)
     assert set(late[0][1].tolist()) <= set(trained.tolist())
     assert len(clients_present(trained, late, 0)) == 1
 
@@ -70,17 +70,25 @@ def test_held_out_clients_never_come() -> None:
 )
 def test_bad_arrivals_are_one_line(text: str) -> None:
     with pytest.raises(BadInput) as error:
-        arrivals(text, EVERYONE, 0)
+        arrivals(text, EVERYONE, 0, 10)
     message = str(error.value)
     assert "\n" not in message
     assert message.startswith(f"join '{text}'")
 
 
+@pytest.mark.parametrize("number", [5, 6, 99])
+def test_nobody_comes_after_the_last_round(number: int) -> None:
+    said = f"join '{number}:1': who comes after round {number} of 5 never trains: choose"
+    with pytest.raises(BadInput, match=said):
+        arrivals(f"{number}:1", EVERYONE, 0, 5)
+    assert len(arrivals("4:1", EVERYONE, 0, 5)) == 1  # it trains in the last round
+
+
 def test_somebody_is_there_from_the_start() -> None:
-    assert len(arrivals("1:9", EVERYONE, 0)[0][1]) == 9
+    assert len(arrivals("1:9", EVERYONE, 0, 10)[0][1]) == 9
     for text in ("1:10", "1:5,2:5", "1:99"):
         with pytest.raises(BadInput, match="use fewer"):
-            arrivals(text, EVERYONE, 0)
+            arrivals(text, EVERYONE, 0, 10)
 
 
 # ---------------------------------------------------------------------------------------- networks

@@ -24,7 +24,7 @@ Out = Annotated[
 Overwrite = Annotated[
     bool,
     typer.Option(
-        "--overwrite", help="Replace an earlier run in that folder, and all that lies there."
+        "--overwrite", help="Replace an earlier run in that folder; other files are never removed."
     ),
 ]
 Json = Annotated[
@@ -125,14 +125,15 @@ class _Shown(ExitStack):
     def __exit__(self, *raised: Any) -> Literal[False]:
         from fedtailor.core.errors import Interrupted
         from fedtailor.engine import Diverged
+        from fedtailor.results.folder import is_finished
 
         super().__exit__(*raised)
         error = raised[1]
         if isinstance(error, Interrupted):
-            sys.stderr.write(
-                f"fedtailor: stopped after round {error.round}; go on with: "
-                f"fedtailor resume {self._folder}\n"
-            )
+            how = f"go on with: fedtailor resume {self._folder}"
+            if is_finished(self._folder):  # a run that was stopped in its last round
+                how = f"that was its last, and the result is in {self._folder}"
+            sys.stderr.write(f"fedtailor: stopped after round {error.round}; {how}\n")
             raise typer.Exit(130)
         if isinstance(error, Diverged):
             raise BadInput(f"{error}; {self._kept} is kept in {self._folder}") from None

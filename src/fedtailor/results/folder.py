@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from fedtailor.core.errors import BadInput
-from fedtailor.results.lock import check_free
+from fedtailor.results.lock import LOCK, check_free
 
 Line = dict[str, Any]  # of a run's history
 
@@ -54,6 +54,20 @@ YARDSTICKS = (ALONE, CENTRALISED, LINEAR)
 
 TENSORS = ".safetensors"
 PART = ".part"  # how the names of half-written files end
+
+_FILES = {
+    CONFIG, PREPROCESSING, CLIENTS, CONFUSION, BEGUN, HISTORY, FAILED, OUTPUTS, GENERAL + TENSORS,
+    RESULT, REPORT, LANDSCAPE, TRAJECTORY, TRACKING, COMPARISON, SUMMARY, LOCK,
+    "partition.npz", "statistics.json",
+    *(f"{name}.{kind}" for kind in ("png", "svg")  # pictures; accuracy: before 0.3
+      for name in ("partition", "score", "accuracy", "gain_per_client", "clients")),
+}  # fmt: skip
+# folders that a run, its figures and its trackers write, and how the names in them end
+_FOLDERS: dict[str, str | tuple[str, ...]] = {
+    CHECKPOINT: (LATEST, TENSORS), RECORDS: TENSORS, PATH: TENSORS, MODELS: TENSORS,
+    GENERAL: TENSORS, "figures": (".pdf", ".png", ".svg"), "client-states": "",
+    "tensorboard": "", "mlruns": "", "wandb": "",
+}  # fmt: skip
 NEEDED = ("method", "accuracy", "per_client", "rounds", "bytes", "seconds", "seed")
 
 
@@ -209,6 +223,24 @@ def _is_ours(mark: Path) -> bool:
         return False
 
 
+def others_files(folder: Path) -> list[Path]:
+    """What lies in a folder of a run or comparison, and none of them wrote."""
+    found = []
+    for path in sorted(folder.iterdir()):
+        if path.is_symlink() or path.is_file():
+            known = path.name in _FILES or path.suffix == PART
+            found += [] if known and not path.is_symlink() else [path]
+        elif path.name == RUNS:
+            for run in sorted(path.iterdir()):
+                found += others_files(run) if run.is_dir() else [run]
+        elif path.name in _FOLDERS:
+            ours = _FOLDERS[path.name]
+            found += [p for p in path.iterdir() if not p.name.removesuffix(PART).endswith(ours)]
+        else:
+            found.append(path)
+    return found
+
+
 def open_folder(
     path: Path,
     *,
@@ -220,8 +252,8 @@ def open_folder(
 
     Args:
       path: of the folder.
-      overwrite: remove what an earlier run left there.
-      marks: files by which an earlier run is known; anything else is never removed.
+      overwrite: remove what an earlier run left there; with anything else in it, the folder stays.
+      marks: files by which an earlier run is known.
       what: is kept there; only a run can be resumed.
     """
     try:
@@ -246,6 +278,13 @@ def open_folder(
                     f"--out {path.resolve()}"
                 )
             check_free(path)
+            if others := others_files(path):
+                named = ", ".join(f"'{p.relative_to(path)}'" for p in others[:3])
+                more = f" and {len(others) - 3} more" if len(others) > 3 else ""
+                raise BadInput(
+                    f"'{path}' also holds what no {what} wrote: {named}{more}: --overwrite removes "
+                    "only what FedTailor wrote; move it, or choose another --out"
+                )
             shutil.rmtree(path)
         path.mkdir(parents=True, exist_ok=True)
         probe = path / ".probe"

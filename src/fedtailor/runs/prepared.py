@@ -81,7 +81,7 @@ class PreparedRun:
         self.config = config = replace(config, model=model)
         self.fingerprint = config.fingerprint()  # of a resumed run: as its file has it
         self.folder = folder
-        self.late = arrivals(config.join, self.data.trained, config.partition_seed)
+        self.late = arrivals(config.join, self.data.trained, config.partition_seed, config.rounds)
         self.simulation = Simulation(
             self.method,
             fed,

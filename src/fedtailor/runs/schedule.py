@@ -22,16 +22,22 @@ def _pairs(text: str, setting: str, example: str) -> list[tuple[str, int]]:
     return out
 
 
-def arrivals(text: str, trained: Tensor, seed: int) -> list[tuple[int, Tensor]]:
-    """(round, ids of the clients that come in that round), from e.g. `10:5`.
+def arrivals(text: str, trained: Tensor, seed: int, rounds: int) -> list[tuple[int, Tensor]]:
+    """(round, ids of the clients that come after that round), from e.g. `10:5`.
 
-    Who comes late is drawn among the clients that train; somebody is there from the start.
+    Who comes late is drawn among the clients that train; somebody is there from the start, and
+    everybody before the last of the `rounds`.
     """
     waiting = draws(seed, "join").permutation(trained.numpy())
     out, used = [], 0
     for number, count in _pairs(text, "join", "ROUND:COUNT, e.g. 10:5"):
         if not number.isdecimal() or int(number) < 1:
             raise BadInput(f"join '{text}': round '{number}' is not a whole number, at least 1")
+        if int(number) >= rounds:
+            raise BadInput(
+                f"join '{text}': who comes after round {number} of {rounds} never trains: choose "
+                "an earlier round, or --held-out for clients that are only tested"
+            )
         used += count
         if used >= len(trained):
             raise BadInput(f"join '{text}': {used} of {len(trained)} clients come later: use fewer")

@@ -122,7 +122,8 @@ def test_every_run_could_begin(experiment: Experiment) -> None:
         )
         assert config.batch <= max(len(rows) for rows in made.train)
         assert config.held_out < config.clients
-        arrivals(config.join, torch.arange(config.clients), config.partition_seed)
+        everyone = torch.arange(config.clients)
+        arrivals(config.join, everyone, config.partition_seed, config.rounds)
 
 
 @cache
