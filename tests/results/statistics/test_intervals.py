@@ -71,7 +71,9 @@ def test_with_one_repeat_the_spread_between_clients_counts() -> None:
     apart = {f"s{k}": [rows_of([1] * 200, [0] * (40 * k) + [1] * (200 - 40 * k))] for k in range(4)}
     gains = measure_gains(apart, ACCURACY)
     np.testing.assert_allclose(gains.by_client, [0, 0.2, 0.4, 0.6])
-    half = 3.182 * np.std([0, 0.2, 0.4, 0.6], ddof=1) / 2
+    rows = sum(g * (1 - g) / 200 for g in gains.by_client) / 16
+    beyond = np.var([0, 0.2, 0.4, 0.6], ddof=1) / 4 - rows
+    half = np.sqrt(1.96**2 * rows + 3.182**2 * beyond)
     assert rows_interval(gains) == pytest.approx((0.3 - half, 0.3 + half), abs=1e-3)
 
 

@@ -36,6 +36,10 @@ def test_repeats_of_one_table_add_a_share_of_what_rows_make() -> None:
     assert found == pytest.approx(0.3 * (1 - 1 / 2) * 0.08)
 
 
-def test_one_repeat_cannot_tell() -> None:
-    assert training_variance(repeated([[0.1, 0.2]], of_rows=0.0)) == 0
+def test_one_repeat_goes_by_what_clients_differ_by_beyond_their_rows() -> None:
+    # 0.005 over two clients' mean, Student's factor with one degree of freedom
+    few = (12.706 / 1.96) ** 2
+    found = training_variance(repeated([[0.1, 0.2]], of_rows=0.0))
+    assert found == pytest.approx(few * 0.005 / 2, rel=1e-3)
+    assert training_variance(repeated([[0.1]], of_rows=0.0)) == 0  # one client cannot tell
     assert training_variance(repeated([[0.1], [np.nan]], of_rows=0.0)) == 0

@@ -58,17 +58,12 @@ def clients_interval(gains: Gains, level: float = 0.05) -> Interval:
 def rows_interval(gains: Gains, level: float = 0.05) -> Interval:
     """Of the mean gain at these sites: clients are fixed, and rows and training are drawn.
 
-    What turning rows' signs gives is widened about the mean gain by what training adds, as repeats
-    show it. One repeat does not; then the spread between clients stands for it.
+    What turning rows' signs gives is widened about the mean gain by what training adds.
     """
     low, high = _turned_rows(gains, level)
     mean = gains.mean
     added = stats.norm.ppf(1 - level / 2) ** 2 * training_variance(gains, level)
     low, high = mean - np.hypot(mean - low, added**0.5), mean + np.hypot(high - mean, added**0.5)
-    if gains.repeats == 1 and len(gains.clients) > 1:
-        each = gains.by_client
-        half = stats.t.ppf(1 - level / 2, len(each) - 1) * stats.sem(each)
-        low, high = min(low, mean - half), max(high, mean + half)
     return float(low), float(high)
 
 

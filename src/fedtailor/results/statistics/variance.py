@@ -36,14 +36,17 @@ def training_variance(gains: Gains, level: float = 0.05) -> float:
     With more repeats more rows both test and train, and what the table happens to hold is not
     averaged away: measured, up to 0.3 of what rows make (`docs/statistics.md`). And repeats of a
     client vary by test rows and by luck in training; what rows make of that is taken off. The few
-    repeats that luck is known from are allowed for, as Student does. 0 with one repeat, which
-    cannot tell.
+    repeats that luck is known from are allowed for, as Student does. One repeat cannot tell: then
+    what clients differ by beyond their rows stands for luck; 0 for a single client.
     """
     known = np.isfinite(gains.by_repeat)
     often = known.sum(axis=0) > 1
     freedom = int((known.sum(axis=0) - 1)[often].sum())
-    if freedom < 1:
-        return 0.0
+    if freedom < 1:  # what clients differ by beyond their rows stands for luck
+        if len(gains.clients) < 2:
+            return 0.0
+        few = stats.t.ppf(1 - level / 2, len(gains.clients) - 1) / stats.norm.ppf(1 - level / 2)
+        return float(few**2) * variances(gains)[1]
     of_repeats = np.nanvar(gains.by_repeat[:, often], axis=0, ddof=1)
     of_rows = np.nanmean(gains.row_variances[:, often], axis=0)
     luck = max(0.0, float((of_repeats - of_rows).mean())) / (len(gains.clients) * gains.repeats)
