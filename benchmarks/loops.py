@@ -428,7 +428,7 @@ class PMixFed(Averaged):
     method = "pmixfed"
 
     def begin(self) -> None:
-        self.server = self.initial  # a client that is here for the first time has the server's
+        self.server = self.initial
         self.accuracy = torch.zeros((), device=self.device)
         self.judgements: list[Tensor] = []
         number = {name: i for i, block in enumerate(self.blocks) for name in block}
@@ -443,7 +443,7 @@ class PMixFed(Averaged):
 
     def client(self, cid: int, plan: tuple[float, Batches]) -> Params:
         progress, batches = plan
-        held, own = self.held_out(cid), self.own.get(cid, self.server)
+        held, own = self.held_out(cid), self.own.get(cid, self.initial)
         with torch.no_grad():
             mine = self.judge_by(own, held, _correct)
             self.judgements.append(self.judge_by(self.server, held, _correct))
