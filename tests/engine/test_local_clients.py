@@ -107,7 +107,7 @@ def test_a_chunk_that_does_not_fit_is_halved_for_good(
         assert torch.equal(play(simulation), wanted)
     assert simulation.chunk == 2
     assert cramped.refused == 2  # 8 and 4 clients; never tried again
-    assert [r.getMessage() for r in caplog.records] == [
+    assert [r.getMessage() for r in caplog.records if r.name == "fedtailor"] == [
         "out of memory on cpu with 8 clients at a time: going on with 4",
         "out of memory on cpu with 4 clients at a time: going on with 2",
     ]
@@ -185,14 +185,31 @@ def test_one_client_that_does_not_fit_is_bad_input(
     assert simulation.round == 0 and not bool(simulation.states.met.any())
 
 
-def test_other_errors_are_not_taken_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(
-        local_clients.MAPPERS, "vectorised", Cramped(3, RuntimeError("shapes differ"))
-    )
+def test_what_cannot_be_mapped_is_played_one_by_one(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    plain = start()
+    cramped = Cramped(3, RuntimeError("no rule for aten::strange"))
+    monkeypatch.setitem(local_clients.MAPPERS, "vectorised", cramped)
     simulation = start()
-    with pytest.raises(RuntimeError, match="shapes differ"):
-        simulation.step(torch.arange(9))
+    for sim in (simulation, plain):
+        if sim is plain:
+            monkeypatch.undo()
+        sim.step(torch.arange(9))
+        sim.step(torch.arange(9))
     assert simulation.chunk == 8
+    assert torch.allclose(flat(simulation.server), flat(plain.server), rtol=1e-5, atol=1e-6)
+    (said,) = [r.getMessage() for r in caplog.records if r.name == "fedtailor"]
+    assert "one after another" in said and "aten::strange" in said
+
+
+def test_an_error_of_one_client_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    for engine in ("vectorised", "sequential"):
+        monkeypatch.setitem(
+            local_clients.MAPPERS, engine, Cramped(0, RuntimeError("shapes differ"))
+        )
+    with pytest.raises(RuntimeError, match="shapes differ"):
+        start().step(torch.arange(9))
 
 
 class Made(TorchDispatchMode):

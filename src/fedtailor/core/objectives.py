@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
 from torch.func import grad_and_value
 
@@ -26,10 +27,29 @@ def exact_gradient(objective: Objective) -> Slope:
     at = grad_and_value(objective, has_aux=True)
 
     def slope(theta: Tree, batch: Batch, given: Tree, carried: Tree) -> tuple[Tree, Tensor, Tree]:
-        gradient, (loss, changed) = at(theta, batch, given, carried)
+        try:
+            gradient, (loss, changed) = at(theta, batch, given, carried)
+        except RuntimeError as error:  # some operators need ordinary tensors (packed sequences)
+            try:
+                return _by_autograd(objective, theta, batch, given, carried)
+            except RuntimeError:
+                raise error from None
         return gradient, loss, changed
 
     return slope
+
+
+def _by_autograd(
+    objective: Objective, theta: Tree, batch: Batch, given: Tree, carried: Tree
+) -> tuple[Tree, Tensor, Tree]:
+    """The gradient as a loop in PyTorch takes it, which only works for one client."""
+    with torch.enable_grad():
+        leaves = tree.map(lambda leaf: leaf.detach().requires_grad_(), theta)
+        loss, changed = objective(leaves, batch, given, carried)
+        flat = torch.autograd.grad(loss, tree.leaves(leaves), materialize_grads=True)
+    left = iter(flat)
+    detach = torch.Tensor.detach
+    return tree.map(lambda _: next(left), theta), loss.detach(), tree.map(detach, changed)
 
 
 def as_is(slope: Slope) -> Slope:

@@ -154,6 +154,9 @@ def _batch_norms(module: nn.Module) -> dict[str, Any]:
     }
 
 
+def _nothing() -> None: ...
+
+
 def crop_and_flip(x: Tensor, key: Key, pad: int = 4) -> Tensor:
     """Shifts each image by up to `pad` pixels and mirrors half of them, keyed."""
     n, _, height, width = x.shape
@@ -201,8 +204,14 @@ def _task(
             if norm.momentum is None:
                 raise BadInput(f"module '{name}': BatchNorm needs a momentum, e.g. 0.1")
             norm.num_batches_tracked = None
-    # whole numbers are constants of the network: neither trained nor averaged
-    real = {k for k, v in example.state_dict().items() if v.is_floating_point()}
+        for part in module.modules():
+            if isinstance(part, nn.RNNBase):  # cuDNN's layout of weights is for one client
+                part.flatten_parameters = _nothing  # type: ignore[method-assign]
+    # whole numbers are constants of the network: neither trained nor averaged; of names that share
+    # a tensor (tied weights) the first counts
+    state = example.state_dict(keep_vars=True)
+    first = {id(v): k for k, v in reversed(state.items())}
+    real = {k for k, v in state.items() if v.is_floating_point() and first[id(v)] == k}
     groups = tuple(tuple(k for k in g if k in real) for g in group_blocks(example, grouping))
     groups = tuple(group for group in groups if group)
     names = {name for group in groups for name in group}

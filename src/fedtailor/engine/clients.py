@@ -13,6 +13,7 @@ from fedtailor.core.training import Recipe
 from fedtailor.core.tree import Tree
 from fedtailor.engine.fold import Fold
 from fedtailor.engine.loops.runner import LoopMode
+from fedtailor.engine.loops.tracing import COMPILE_LIMIT
 from fedtailor.engine.state_store import StatePlace
 
 Point = Literal["pre", "post", "general"]
@@ -34,6 +35,7 @@ class ClientSettings(NamedTuple):
     loop_mode: LoopMode = "plain"  # how loops over batches are run, see `LoopRunner`
     place: StatePlace | None = None  # where states are kept; None chooses
     chunk: int = 0  # how many clients share a device at a time; 0 chooses what fits
+    compile_limit: float = COMPILE_LIMIT  # seconds that compiling may take in all
 
 
 class Outputs(NamedTuple):

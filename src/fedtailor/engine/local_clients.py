@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -33,6 +33,7 @@ from fedtailor.engine.clients import (
     Outputs,
     TurnReport,
 )
+from fedtailor.engine.culprit import culprit, may_go_plainer
 from fedtailor.engine.fold import Fold, Folded
 from fedtailor.engine.group import ClientGroup
 from fedtailor.engine.loops.runner import LoopRunner
@@ -94,10 +95,12 @@ class LocalClients:
         engine: str = "vectorised",
         folder: Path | None = None,
     ) -> None:
-        recipe, loop_mode, place, chunk = settings
+        recipe, loop_mode, place, chunk, limit = settings
         self.groups, self.client_data, self.engine = groups, client_data, engine
         self.recipe, self.device = recipe, client_data.x.device
-        self.runner = LoopRunner(loop_mode if engine == "vectorised" else "plain", self.device)
+        mode = loop_mode if engine == "vectorised" else "plain"
+        self.runner = LoopRunner(mode, self.device, limit)
+        self._one_by_one: set[Any] = set()  # what cannot be mapped over clients
         self.stores: list[StateStore] = []
         training, scoring = [], []
         for group in groups:
@@ -225,13 +228,35 @@ class LocalClients:
         )
         drawn = generators(self.device)
         with torch.no_grad(), self.runner.running():
-            found: Found = MAPPERS[self.engine](fn)(stacked)
+            found = self._found(fn, stacked)
         if not unmoved(drawn, self.device):
             raise BadInput(
                 "the method draws from torch's own random numbers, which a run's seed does not "
                 "reach: draw with fedtailor.rng and the turn's key, e.g. rng.uniform(turn.key, 3)"
             )
         store.expect(group.rows(following))  # while the device is still at work
+        return found
+
+    def _found(self, fn: Callable[[ClientContext], Found], stacked: ClientContext) -> Found:
+        """All clients at once, or, where that is not possible, one after another for good."""
+        what = getattr(fn, "__code__", fn)  # functions are made anew for every chunk
+        if self.engine == "sequential" or what in self._one_by_one:
+            return MAPPERS["sequential"](fn)(stacked)  # type: ignore[no-any-return]
+        try:
+            return MAPPERS["vectorised"](fn)(stacked)  # type: ignore[no-any-return]
+        except Exception as error:  # operators refuse to be mapped in any way
+            if not may_go_plainer(error):
+                raise
+            reason = culprit(error)
+        found: Found = MAPPERS["sequential"](fn)(
+            stacked
+        )  # fails in the same way if it is nobody's mapping
+        self._one_by_one.add(what)
+        log.warning(
+            "clients are played one after another, which is slower: what they do cannot be mapped "
+            "over all of them: %s",
+            reason,
+        )
         return found
 
     # --- what clients do ---

@@ -29,6 +29,7 @@ from fedtailor.engine.clients import (
 from fedtailor.engine.group import ClientGroup
 from fedtailor.engine.local_clients import LocalClients
 from fedtailor.engine.loops.runner import LoopMode
+from fedtailor.engine.loops.tracing import COMPILE_LIMIT
 from fedtailor.engine.ray.cluster import Cluster
 from fedtailor.engine.state_store import StatePlace, StateStore
 
@@ -97,6 +98,7 @@ class Simulation:
       others: (method, task, ids) of clients with other networks.
       held_out: ids of clients that never take part, and so give no rows to a pool.
       loop_mode: how loops over batches are run, see `LoopRunner`.
+      compile_limit: seconds that compiling them may take in all.
       cluster: workers that have the clients, each with the vectorised engine; None has them here.
 
     Example:
@@ -125,6 +127,7 @@ class Simulation:
         others: Sequence[tuple[Method, Task, Tensor]] = (),
         held_out: Tensor | None = None,
         loop_mode: LoopMode = "plain",
+        compile_limit: float = COMPILE_LIMIT,
         cluster: Cluster | None = None,
     ) -> None:
         outside = set() if held_out is None else set(held_out.tolist())
@@ -148,7 +151,7 @@ class Simulation:
         sizes = ClientCount.of(client_data.train.n.to(self.device))
         self.server: Tree = method.init(sizes, self.initial, server_key)
         turn = self._turn(rng.TURN)
-        settings = ClientSettings(recipe or Recipe(), loop_mode, place, chunk)
+        settings = ClientSettings(recipe or Recipe(), loop_mode, place, chunk, compile_limit)
         self.clients: SimulatedClients
         if cluster is None:
             self.clients = LocalClients(
@@ -306,7 +309,11 @@ class Simulation:
         right = torch.zeros_like(weight)
         if self.task.kind == "classification":
             right = (outputs.argmax(-1) == labels).to(weight) * weight
-        return Score(right.sum(-1).cpu(), vmap(one)(outputs, labels, weight).cpu())
+        try:
+            losses = vmap(one)(outputs, labels, weight)
+        except RuntimeError:  # a loss that cannot be mapped; training has told
+            losses = torch.stack([one(*rows) for rows in zip(outputs, labels, weight, strict=True)])
+        return Score(right.sum(-1).cpu(), losses.cpu())
 
     def models(
         self, finetune: Recipe | None = None, *, ids: Tensor | None = None, point: Point = "pre"

@@ -96,6 +96,7 @@ class PreparedRun:
             others=others,
             held_out=self.data.held_out,
             loop_mode=self._loop_mode(),
+            compile_limit=config.compile_limit,
             cluster=self._cluster() if engine == "ray" else None,
         )
         if config.keep_path > len(self.data.trained):

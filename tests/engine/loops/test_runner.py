@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedtailor.core.steps.scan import Loop, plainly
+from fedtailor.core.steps.scan import Loop
 from fedtailor.core.task import Task, classification
 from fedtailor.core.training import Recipe
 from fedtailor.core.tree import flatten
@@ -67,12 +67,7 @@ def world(rows: Sequence[int] = ROWS) -> ClientData:
 class Buffered(LoopRunner):
     """What a GPU does, but for capturing."""
 
-    def run(self, loop: Loop, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
-        if not loop.axes:
-            return plainly(loop, tensors)
-        held: list[Any] = []
-        key = self._key(loop, tensors, held)
-        self._held.setdefault(key, held)
+    def _prepared(self, loop: Loop, tensors: Sequence[Tensor], key: Any) -> Sequence[Tensor]:
         return self._captured(loop, tensors, key)
 
 
@@ -272,3 +267,71 @@ def test_on_a_gpu_ways_agree_too(method: str, way: str) -> None:
     from parity import compare
 
     assert compare(method, "batch-norm", way) < 1e-4
+
+
+# --- steps that cannot be prepared ---
+
+
+def branching(model: Any, x: Tensor, task: Task) -> Tensor:
+    said = task.predict(model, x)
+    return said * 2 if float(x.sum()) > 1e9 else said  # asks for a number
+
+
+@pytest.mark.parametrize("way", ["traced", "buffered"])
+def test_a_prediction_that_cannot_be_traced_is_no_crash(
+    way: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    task = classification(dense)
+    made = METHODS["fedavg"](task, recipe=PLAIN)
+    made = made._replace(predict=lambda model, x: branching(model, x, task))
+    fast = "traced" if way == "traced" else "plain"
+    sim = Simulation(made, world(), task, recipe=PLAIN, loop_mode=fast)  # type: ignore[arg-type]
+    if way == "buffered":
+        sim.clients.runner = Buffered("traced", CPU)  # type: ignore[attr-defined]
+    sim.step(torch.arange(3))
+    expected = Simulation(made, world(), task, recipe=PLAIN, engine="sequential")
+    expected.step(torch.arange(3))
+    for _ in range(2):
+        assert torch.allclose(sim.score().test.loss, expected.score().test.loss)
+    sim.close()
+    (said,) = [r.getMessage() for r in caplog.records if r.name == "fedtailor"]
+    assert "test_runner.py, line" in said and "float(x.sum())" in said and "\n" not in said
+
+
+def test_a_step_that_maps_but_cannot_be_traced_is_run_as_it_is(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("no tracing of aten::strange today")
+
+    expected = play("fedavg", dense, "sequential", PLAIN)
+    monkeypatch.setattr("fedtailor.engine.loops.threads.trace", broken)
+    assert apart(expected, play("fedavg", dense, "traced", PLAIN)) < 1e-9
+    said = [r.getMessage() for r in caplog.records if r.name == "fedtailor"]
+    # training and scoring, once each
+    assert len(said) == 2 and all("aten::strange" in line for line in said)
+    assert all("cannot be traced" in line for line in said)
+
+
+def test_a_step_that_cannot_be_captured_is_replayed(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def broken(*_: Any) -> Any:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    expected = play("fedavg", dense, "sequential", PLAIN)
+    monkeypatch.setattr("fedtailor.engine.loops.cuda_graph._capture", broken)
+    made = CapturedLoop.__init__
+
+    def with_pool(self: Any, loop: Any, tensors: Any, compiled: Any, pool: Any, limit: Any) -> None:
+        made(self, loop, tensors, compiled, "a pool", limit)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(CapturedLoop, "__init__", with_pool)
+    assert apart(expected, play("fedavg", dense, "buffered", PLAIN)) < 1e-9
+    assert "cannot be captured" in caplog.text and "when stream is capturing" in caplog.text
+
+
+def test_a_step_that_is_wrong_stays_wrong() -> None:
+    task = classification(lambda: nn.Sequential(nn.Linear(4, 6), nn.Linear(7, 3)))
+    with pytest.raises(RuntimeError, match="mat1 and mat2"):
+        Simulation(METHODS["fedavg"](task), world(), task, loop_mode="traced").step(torch.arange(3))

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from collections.abc import Sequence
 
 import pytest
 import torch
 from torch import Tensor
 
-from fedtailor.engine.loops.tracing import can_compile, one_thread, trace
+from fedtailor.engine.loops.tracing import (
+    CompileLimit,
+    can_compile,
+    one_thread,
+    trace,
+    within,
+)
 
 CPU = torch.device("cpu")
 
@@ -100,6 +108,39 @@ def test_a_step_that_cannot_be_compiled_is_replayed(
     program(x)
     assert x.tolist() == [1, 1]
     assert "no compiler today" in caplog.text and "and more" not in caplog.text
+
+
+def test_compiling_has_a_limit_that_all_steps_share(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    begun: list[float] = []
+
+    def endless(*_: object) -> None:
+        begun.append(time.perf_counter())
+        while True:
+            time.sleep(0.005)
+
+    monkeypatch.setattr(torch._inductor, "compile", endless)
+    limit = CompileLimit(0.05)
+    for _ in range(2):
+        program = trace(lambda x: (x + 1,), [torch.zeros(2)], 1, compiled=True, limit=limit)
+        x = torch.zeros(2)
+        program(x)
+        assert x.tolist() == [1, 1]
+    assert len(begun) == 1 and limit.left < 0
+    assert caplog.text.count("--compile-limit") == 1
+    left = [t for t in threading.enumerate() if t.name == "fedtailor-compile"]
+    for thread in left:  # it was told to stop
+        thread.join(5)
+        assert not thread.is_alive()
+
+
+def test_an_error_of_the_work_is_its_own() -> None:
+    def late() -> None:
+        raise TimeoutError("mine")
+
+    with pytest.raises(TimeoutError, match="mine"):
+        within(9, late)
 
 
 @pytest.mark.slow

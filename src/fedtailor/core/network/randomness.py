@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import FunctionType
 from typing import Any
 
@@ -17,6 +18,14 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from fedtailor.core import rng
+from fedtailor.core.network.recurrent import (
+    Cell,
+    gru_cell,
+    is_packed,
+    layers,
+    lstm_cell,
+    plain_cell,
+)
 from fedtailor.core.rng import Key
 
 # torch's own functions in Python, such that what they call is seen instead of they themselves
@@ -273,6 +282,44 @@ def _attention(
     return _dropout(draws, func, weights, dropout_p, True) @ value
 
 
+def _recurrent(cell: Cell) -> _Draw:
+    def run(draws: KeyedDraws, func: Any, *args: Any, **given: Any) -> Any:
+        if is_packed(args):  # their lengths are numbers on the host, which nothing can map
+            return func(*args, **given)
+        x, first, flat, has_bias, count, dropout, train, *shape = args
+        between = partial(_dropout, draws, func, p=dropout, train=train)
+        states = (first,) if isinstance(first, Tensor) else tuple(first)
+        return layers(cell, x, states, flat, has_bias, count, between, *shape)
+
+    return run
+
+
+def _cell(cell: Cell) -> _Draw:
+    def run(
+        draws: KeyedDraws,
+        func: Any,
+        input: Tensor,
+        hx: Any,
+        w_ih: Tensor,
+        w_hh: Tensor,
+        b_ih: Tensor | None = None,
+        b_hh: Tensor | None = None,
+    ) -> Any:
+        state = (hx,) if isinstance(hx, Tensor) else tuple(hx)
+        found = cell(F.linear(input, w_ih, b_ih), state, (w_hh, b_hh))
+        return found[0] if isinstance(hx, Tensor) else found
+
+    return run
+
+
+def _one_hot(draws: KeyedDraws, func: Any, tensor: Tensor, num_classes: int = -1) -> Tensor:
+    """torch's looks at the numbers, which nothing can map, but where the classes are counted."""
+    if num_classes < 1:
+        found: Tensor = func(tensor, num_classes)
+        return found
+    return (tensor[..., None] == torch.arange(num_classes, device=tensor.device)).long()
+
+
 def _empty(draws: KeyedDraws, func: Any, *size: Any, **made: Any) -> Tensor:
     """Empty tensors are there to be filled, with one client's numbers each."""
     return draws.new(made.pop("size", size), made)
@@ -305,6 +352,15 @@ _DRAWS: dict[str, _Draw] = {
     "rrelu": _rrelu,
     "rrelu_": _in_place(_rrelu),
     "scaled_dot_product_attention": _attention,
+    "lstm": _recurrent(lstm_cell),
+    "gru": _recurrent(gru_cell),
+    "rnn_tanh": _recurrent(plain_cell(torch.tanh)),
+    "rnn_relu": _recurrent(plain_cell(torch.relu)),
+    "lstm_cell": _cell(lstm_cell),
+    "gru_cell": _cell(gru_cell),
+    "rnn_tanh_cell": _cell(plain_cell(torch.tanh)),
+    "rnn_relu_cell": _cell(plain_cell(torch.relu)),
+    "one_hot": _one_hot,
     "empty": _empty,
     "empty_like": _made_like(lambda draws, like: like),
 }

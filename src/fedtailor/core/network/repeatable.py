@@ -21,7 +21,12 @@ _DRAWS = (
     nn.FractionalMaxPool2d,
     nn.FractionalMaxPool3d,
 )  # in training, and
-_HAS_SHORTCUTS = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.RNNBase)
+_HAS_SHORTCUTS = (
+    nn.MultiheadAttention,
+    nn.TransformerEncoderLayer,
+    nn.RNNBase,
+    nn.RNNCellBase,
+)
 
 
 def may_draw(network: nn.Module) -> bool:

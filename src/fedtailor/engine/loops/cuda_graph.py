@@ -7,6 +7,7 @@ those that have a step are the first ones, and steps that fewer clients have are
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -14,8 +15,11 @@ import torch
 from torch import Tensor
 
 from fedtailor.core.steps.scan import Loop
+from fedtailor.engine.culprit import culprit, may_go_plainer
 from fedtailor.engine.loops.operators import MatmulConvolutions
-from fedtailor.engine.loops.tracing import Program, trace
+from fedtailor.engine.loops.tracing import CompileLimit, Program, trace
+
+log = logging.getLogger("fedtailor")
 
 SHRINK = 0.5  # each captured size is so much of the next larger one
 COMPILED = 4  # sizes below a fourth of all clients are not worth compiling
@@ -65,8 +69,10 @@ class CapturedLoop:
         tensors: Sequence[Tensor],
         compiled: bool,
         capture_pool: CapturePool | None = None,
+        limit: CompileLimit | None = None,
     ) -> None:
         self.loop, self._compiled, self._capture_pool = loop, compiled, capture_pool
+        self._limit = limit
         self.clients = len(tensors[0])
         self.capacity = 0
         first = len(tensors) - 4
@@ -156,7 +162,11 @@ class CapturedLoop:
         compiled = self._compiled and self.loop.compiles and size * COMPILED >= self.clients
         with MatmulConvolutions(sliced=compiled):
             program: Program = trace(
-                self.loop.for_all(masked), self._views(size), self.loop.carried, compiled=compiled
+                self.loop.for_all(masked),
+                self._views(size),
+                self.loop.carried,
+                compiled=compiled,
+                limit=self._limit,
             )
         self.seconds += program.seconds
 
@@ -164,7 +174,14 @@ class CapturedLoop:
             program(*self._views(size))
             self._number.add_(1)
 
-        ready = _capture(step, self._number, self._capture_pool) if self._capture_pool else step
+        ready: Callable[[], Any] = step
+        if self._capture_pool:
+            try:
+                ready = _capture(step, self._number, self._capture_pool)
+            except Exception as error:  # a graph may refuse any operator; the step runs without
+                if not may_go_plainer(error):
+                    raise
+                log.warning("a step cannot be captured and is replayed: %s", culprit(error))
         for buffer, before in zip(changed, saved, strict=True):
             buffer.copy_(before)
         return ready

@@ -1,7 +1,7 @@
 """How loops over batches are run: step by step, traced, captured or compiled.
 
-Which it is depends on the device and on how much work a run has, never on a clock: the same run
-takes the same way again, also when it is resumed.
+Which it is depends on the device and on how much work a run has: the same run takes the same way
+again, also when it is resumed. Only where compiling would not end does a clock decide, and says so.
 """
 
 from __future__ import annotations
@@ -15,11 +15,18 @@ import torch
 from torch import Tensor
 
 from fedtailor.core.steps.scan import RUNNER, Loop, plainly
+from fedtailor.engine.culprit import culprit, may_go_plainer
 from fedtailor.engine.loops.cuda_graph import CapturedLoop, CapturePool
 from fedtailor.engine.loops.identity import ClosesOverClient, identity
 from fedtailor.engine.loops.threads import ThreadedLoops
 from fedtailor.engine.loops.torch_internals import can_trace, has_compiler
-from fedtailor.engine.loops.tracing import Program, can_compile, keep_compiled_code
+from fedtailor.engine.loops.tracing import (
+    COMPILE_LIMIT,
+    CompileLimit,
+    Program,
+    can_compile,
+    keep_compiled_code,
+)
 from fedtailor.engine.memory import release_gpu_memory
 
 Compile = Literal["auto", "never", "always"]
@@ -76,13 +83,19 @@ def possible(loop_mode: LoopMode) -> LoopMode:
 class LoopRunner:
     """Runs loops in one way, and remembers their programs.
 
-    `plain`, `traced` (replayed by threads on a CPU, captured on a GPU) or `compiled`.
+    `plain`, `traced` (replayed by threads on a CPU, captured on a GPU) or `compiled`. A step that
+    cannot be prepared so goes the next plainer way; so do those that are left when compiling has
+    taken `compile_limit` seconds.
     """
 
-    def __init__(self, loop_mode: LoopMode, device: torch.device) -> None:
+    def __init__(
+        self, loop_mode: LoopMode, device: torch.device, compile_limit: float = COMPILE_LIMIT
+    ) -> None:
         self.loop_mode, self.device = possible(loop_mode), device
+        self._limit = CompileLimit(compile_limit)
         self._programs: dict[Hashable, Any] = {}
         self._held: dict[Hashable, list[Any]] = {}  # what programs are known by must stay alive
+        self._plain: set[Hashable] = set()  # loops whose steps cannot be prepared
         self._warned = False
         self._capture_pool: CapturePool | None = None
         self._workers: ThreadedLoops | None = None
@@ -113,10 +126,25 @@ class LoopRunner:
             self._warned = True
             return plainly(loop, tensors)
         self._held.setdefault(key, held)
+        if key in self._plain:
+            return plainly(loop, tensors)
+        try:
+            return self._prepared(loop, tensors, key)
+        except Exception as error:  # tracing may fail in any way; a step still runs as it is
+            if not may_go_plainer(error):
+                raise
+            reason = culprit(error)
+        found = plainly(loop, tensors)  # fails in the same way if it is nobody's tracing
+        self._plain.add(key)
+        log.warning("a step cannot be %s and is run as it is, slower: %s", self.loop_mode, reason)
+        return found
+
+    def _prepared(self, loop: Loop, tensors: Sequence[Tensor], key: Hashable) -> Sequence[Tensor]:
+        """With a step that is prepared, now or before."""
         if self.device.type == "cpu":
             if self._workers is None:
                 self._workers = ThreadedLoops(
-                    self.loop_mode == "compiled", self._program, self._threads
+                    self.loop_mode == "compiled", self._program, self._threads, self._limit
                 )
             return self._workers.run(loop, tensors, key)
         return self._captured(loop, tensors, key)
@@ -127,7 +155,7 @@ class LoopRunner:
             if self.device.type == "cuda" and self._capture_pool is None:
                 self._capture_pool = CapturePool.open()
             self._programs[kind] = CapturedLoop(
-                loop, tensors, self.loop_mode == "compiled", self._capture_pool
+                loop, tensors, self.loop_mode == "compiled", self._capture_pool, self._limit
             )
         captured: CapturedLoop = self._programs[kind]
         before = captured.seconds
@@ -174,6 +202,7 @@ class LoopRunner:
     def forget(self) -> None:
         """Frees all programs and their buffers."""
         self._programs.clear()
+        self._plain.clear()
         self._held.clear()
         self._capture_pool = None
         release_gpu_memory(self.device)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedtailor.core.steps.scan import Loop
 from fedtailor.engine.loops.operators import ChannelsLast, MatmulConvolutions, SeesConvolutions
-from fedtailor.engine.loops.tracing import Program, one_thread, trace
+from fedtailor.engine.loops.tracing import CompileLimit, Program, one_thread, trace
 from fedtailor.engine.memory import keep_freed_memory
 
 # bytes of parameters per block of clients: calls from Python cost more than missed caches
@@ -32,9 +32,15 @@ class ThreadedLoops:
     `program`: (loop, what else tells programs apart, tensors, maker) -> program; remembers them.
     """
 
-    def __init__(self, compiled: bool, program: Callable[..., Program], threads: int) -> None:
+    def __init__(
+        self,
+        compiled: bool,
+        program: Callable[..., Program],
+        threads: int,
+        limit: CompileLimit | None = None,
+    ) -> None:
         keep_freed_memory()
-        self._compiled, self._program = compiled, program
+        self._compiled, self._program, self._limit = compiled, program, limit
         self._pool = ThreadPoolExecutor(threads, "fedtailor", torch.set_num_threads, (1,))
         self._alone: dict[Any, bool] = {}  # whether a step is best run for single clients
 
@@ -96,7 +102,7 @@ class ThreadedLoops:
             example = [t.contiguous() for t in block]
             # what is still mapped (candidates of one client) has no order of axes to choose
             with MatmulConvolutions(sliced=compiled) if levels else ChannelsLast(compiled):
-                return trace(step, example, loop.carried, compiled=compiled)
+                return trace(step, example, loop.carried, compiled=compiled, limit=self._limit)
 
         program = self._program(loop, (key, masked, high - low), block, make)
 

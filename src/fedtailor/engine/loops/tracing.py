@@ -7,19 +7,25 @@ no Python in it that could cost time or differ from call to call, and threads ca
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import logging
 import os
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, fx
 
 from fedtailor.engine.loops.torch_internals import compile_graph, make_graph
+
+Found = TypeVar("Found")
+COMPILE_LIMIT = 600.0  # seconds
 
 log = logging.getLogger("fedtailor")
 aten = torch.ops.aten
@@ -38,6 +44,13 @@ class Update:
 
     leaf: int  # which tensor
     name: str  # of the operator
+
+
+@dataclass
+class CompileLimit:
+    """How many seconds a run may still compile; all its steps share them."""
+
+    left: float = COMPILE_LIMIT
 
 
 @dataclass
@@ -71,10 +84,12 @@ def trace(
     carried: int,
     *,
     compiled: bool = False,
+    limit: CompileLimit | None = None,
 ) -> Program:
     """A program for a step, which gives new values of the first `carried` of its tensors.
 
-    The step is run once, on copies of `tensors`; if `compiled`, TorchInductor makes code of it.
+    The step is run once, on copies of `tensors`; if `compiled`, TorchInductor makes code of it,
+    as far as `limit` allows.
     """
     began = time.perf_counter()
     copies = [t.clone() for t in tensors]  # no two the same: tracing knows tensors by identity
@@ -83,15 +98,57 @@ def trace(
     graph.graph.eliminate_dead_code()
     graph.recompile()
     body: Callable[..., Any] = graph
-    if compiled:
+    limit = limit or CompileLimit()
+    if compiled and limit.left > 0:
+        before = time.perf_counter()
         try:
-            body = compile_graph(graph, list(copies))
-            body(*copies)  # kernels are made at the first call
+            body = within(limit.left, lambda: _compiled(graph, copies))
         except Exception as error:  # a compiler may fail in any way; what was traced still runs
             reason = str(error).strip().splitlines()[:1]
             log.warning("a step could not be compiled and is replayed as it is: %s", *reason or "?")
-            body = graph
+        limit.left -= time.perf_counter() - before
     return Program(body, updates, time.perf_counter() - began)
+
+
+def _compiled(graph: fx.GraphModule, tensors: Sequence[Tensor]) -> Callable[..., Any]:
+    if tensors[0].is_cuda:  # what a new thread does not know
+        torch.cuda.set_device(tensors[0].device)
+    with torch.no_grad():
+        body = compile_graph(graph, list(tensors))
+        body(*tensors)  # kernels are made at the first call
+    return body
+
+
+def within(limit: float, work: Callable[[], Found]) -> Found:
+    """What the work comes to, unless it takes longer than `limit` seconds.
+
+    It is done by a thread that is told to stop then, and left behind.
+
+    Raises:
+      TimeoutError: it took longer.
+
+    Example:
+      >>> within(9, lambda: 1 + 1)
+      2
+    """
+    done: Future[Found] = Future()
+
+    def do() -> None:
+        try:
+            done.set_result(work())
+        except BaseException as error:
+            done.set_exception(error)
+
+    thread = threading.Thread(target=do, name="fedtailor-compile", daemon=True)
+    thread.start()
+    try:
+        return done.result(limit)
+    except TimeoutError:
+        if done.done():  # the work's own
+            raise
+        stop = ctypes.pythonapi.PyThreadState_SetAsyncExc
+        stop(ctypes.c_ulong(thread.ident or 0), ctypes.py_object(SystemExit))
+        raise TimeoutError("the time for compiling is over (--compile-limit)") from None
 
 
 def _in_place(graph: fx.GraphModule, carried: int) -> tuple[Update, ...]:

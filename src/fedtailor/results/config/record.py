@@ -20,8 +20,11 @@ Seed = Annotated[int, (0, 2**62)]
 WHO_WORKS = ("workers", "address", "worker_gpus")
 # where and how quickly a run is played, not what: its result is the same
 MERE_PLACE = frozenset(
-    {"data_dir", "engine", "device", "compile", "chunk", "states", "checkpoint_every", *WHO_WORKS}
-)
+    {
+        "data_dir", "engine", "device", "compile", "compile_limit", "chunk", "states",
+        "checkpoint_every", *WHO_WORKS,
+    }
+)  # fmt: skip
 
 
 # what 0.1 did not know yet, with the values that mean what it did
@@ -35,6 +38,7 @@ SINCE_0_1 = {
     "time_column": ("",),
     "event_column": ("",),
     "split_seed": (0,),
+    "compile_limit": (600.0,),
 }
 
 
@@ -177,6 +181,9 @@ class Config:
     device: str = _says("auto", "Run", "cpu, cuda or cuda:N; auto takes a GPU if there is one")
     compile: Literal["auto", "never", "always"] = _says(
         "auto", "Run", "compile training steps: faster after 10 to 40 s; auto: in long runs"
+    )
+    compile_limit: NonNegative = _says(
+        600.0, "Run", "seconds that compiling may take in all; then the run goes on without"
     )
     precision: Literal["fp32", "tf32", "bf16"] = _says(
         "tf32", "Run", "of matrix products in training; tf32 concerns GPUs only"

@@ -1,0 +1,34 @@
+"""One line says who is to blame."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedtailor.core.errors import BadInput
+from fedtailor.engine.culprit import culprit, may_go_plainer
+
+
+class Asks(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x if x.item() else -x
+
+
+def test_module_file_and_line_are_named() -> None:
+    with pytest.raises(RuntimeError) as caught:
+        nn.Sequential(Asks())(torch.zeros(2))
+    said = culprit(caught.value)
+    assert said.startswith("module Asks, return x if x.item() else -x (test_culprit.py, line 15): ")
+    assert "\n" not in said
+
+
+def test_an_operator_is_named_however_late_it_is_mentioned() -> None:
+    error = RuntimeError("so many words " * 20 + "aten::lstm.input has no rule")
+    assert "aten::lstm.input" in culprit(error)
+
+
+def test_bad_input_and_a_lack_of_memory_are_not_worked_around() -> None:
+    assert may_go_plainer(RuntimeError("no rule")) and may_go_plainer(TypeError("dict"))
+    assert not may_go_plainer(BadInput("lr is -1"))
+    assert not may_go_plainer(RuntimeError("CUDA out of memory"))

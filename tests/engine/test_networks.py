@@ -1,0 +1,179 @@
+"""Any network that PyTorch trains is trained, by every method and engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from fedtailor.core.task import classification
+from fedtailor.core.training import Recipe
+from fedtailor.methods import METHODS
+from tests.methods.worlds import gap, models, play, quick, ragged, simulate
+
+FAST = ("fedavg", "ditto", "fedrep", "apfl", "fedfomo")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def float64() -> Iterator[None]:
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(before)
+
+
+class Everything(nn.Module):
+    """Tokens, an embedding, a recurrent layer, attention with dropout, GroupNorm."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(9, 4, padding_idx=0)
+        self.gru = nn.GRU(4, 4, batch_first=True)
+        self.attend = nn.MultiheadAttention(4, 2, dropout=0.2, batch_first=True)
+        self.norm, self.fc = nn.GroupNorm(2, 4), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.gru(self.embed(x.long().clamp(0, 8)))[0]
+        h = h + self.attend(h, h, h, need_weights=False)[0]
+        out: Tensor = self.fc(self.norm(h.mean(1)))
+        return out
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(1, 5, 2, batch_first=True, bidirectional=True, dropout=0.3)
+        self.fc = nn.Linear(10, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.fc(self.lstm(x[..., None])[0][:, -1])
+        return out
+
+
+class Packed(nn.Module):
+    """Lengths on the host: not even the gradient can be transformed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm, self.fc = nn.LSTM(1, 5, batch_first=True), nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        long = (x > 0).sum(1).clamp(min=1).cpu()
+        packed = nn.utils.rnn.pack_padded_sequence(
+            x[..., None], long, batch_first=True, enforce_sorted=False
+        )
+        out: Tensor = self.fc(self.lstm(packed)[1][0][-1])
+        return out
+
+
+class Branches(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * (2 if x.mean().item() > 0 else 1)
+
+
+class Masks(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * (1 + x[x > 0].sum())
+
+
+class OneHot(nn.Linear):
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x + F.one_hot((x[:, 0] > 0).long(), 4))
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.fc = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 3)
+        self.second.weight = self.first.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.fc(self.second(self.first(x).tanh()))
+        return out
+
+
+MAPS: dict[str, Callable[[], nn.Module]] = {
+    "everything": Everything,
+    "recurrent": Recurrent,
+    "tied": Tied,
+    "one-hot": lambda: OneHot(4, 3),
+}
+DOES_NOT: dict[str, Callable[[], nn.Module]] = {
+    "packed": Packed,
+    "branches": lambda: Branches(4, 3),
+    "masks": lambda: Masks(4, 3),
+    "spectral": lambda: nn.Sequential(
+        nn.utils.parametrizations.spectral_norm(nn.Linear(4, 6)), nn.Linear(6, 3)
+    ),
+}
+
+
+def played(build: Callable[[], nn.Module], method: str = "fedavg", **options: Any) -> Any:
+    task = classification(build)
+    recipe = Recipe(lr=0.1, batch=5)
+    sim = simulate(quick(method, task, recipe), ragged((7, 12, 9)), task, **options)
+    play(sim, 1)
+    sim.score()
+    found = models(sim)
+    sim.close()
+    return found
+
+
+@pytest.mark.parametrize(
+    "method", [pytest.param(m, marks=[] if m in FAST else [pytest.mark.slow]) for m in METHODS]
+)
+def test_every_method_trains_such_a_network(method: str, caplog: pytest.LogCaptureFixture) -> None:
+    expected = played(Everything, method, engine="sequential")
+    assert gap(expected, played(Everything, method)) < 1e-9
+    assert caplog.records == []
+
+
+def test_tokens_are_whole_numbers() -> None:
+    def build() -> nn.Module:
+        return nn.Sequential(nn.Embedding(9, 3), nn.Flatten(), nn.Linear(12, 3))
+
+    task = classification(build)
+    floats = ragged((7, 12, 9))
+    tokens = floats._replace(x=(floats.x * 2).long().clamp(0, 8))
+    found = []
+    for options in ({"engine": "sequential"}, {}, {"loop_mode": "traced"}):
+        sim = simulate(quick("fedavg", task, Recipe(lr=0.1, batch=5)), tokens, task, **options)
+        play(sim)
+        found.append(models(sim))
+    assert gap(found[0], found[1]) < 1e-9 and gap(found[0], found[2]) < 1e-9
+
+
+def test_a_loss_that_cannot_be_mapped() -> None:
+    def loss(outputs: Tensor, labels: Tensor) -> Tensor:
+        each = F.cross_entropy(outputs, labels, reduction="none")
+        return each * (2 if float(outputs.detach().sum()) > 1e9 else 1)
+
+    plain = classification(lambda: nn.Linear(4, 3))
+    odd = classification(lambda: nn.Linear(4, 3), loss=loss)
+    scores = []
+    for task in (plain, odd):
+        sim = simulate(quick("fedavg", task, Recipe(lr=0.1, batch=5)), ragged((7, 9)), task)
+        play(sim)
+        scores.append(sim.score().test.loss)
+    torch.testing.assert_close(*scores)
+
+
+@pytest.mark.parametrize("name", [*MAPS, *DOES_NOT])
+def test_engines_agree(name: str, caplog: pytest.LogCaptureFixture) -> None:
+    build = (MAPS | DOES_NOT)[name]
+    expected = played(build, engine="sequential")
+    assert caplog.records == []
+    for loop_mode in ("plain", "traced"):
+        caplog.clear()
+        assert gap(expected, played(build, loop_mode=loop_mode)) < 1e-9
+        said = [r.getMessage() for r in caplog.records if r.name == "fedtailor"]
+        if name in MAPS:
+            assert said == []
+        elif loop_mode == "plain":
+            assert said and all("one after another" in line for line in said)
+            kind = {"spectral": "_SpectralNorm"}.get(name, name.capitalize())
+            assert kind in said[0] and "\n" not in said[0]
