@@ -42,6 +42,16 @@ def made_by(report: dict[str, Any]) -> str:
     return f"\n\n`{report['command']}`, commit {report['commit']}, {report['device']}."
 
 
+def against_alone(summary: dict[str, Any], method: str) -> tuple[str, str]:
+    """What a method gains over training alone, with its interval, and what may be said of it."""
+    best = summary["decision"]
+    found = best if method == best["method"] else summary["others"].get(method)
+    if found is None:
+        return "–", "–"
+    gain, low, high = (100 * v for v in (found["gain"], *found["interval"]))
+    return f"{gain:+.1f} ({low:+.1f} to {high:+.1f})", found["answer"]
+
+
 def comparison(name: str) -> str:
     report = read(name)
     table = report["summary"]["table"]
@@ -59,7 +69,7 @@ def comparison(name: str) -> str:
                 method,
                 mean,
                 *(per_cent(cell[k]["mean"]) for k in ("std", "bottom5", "top5")),
-                "–" if method == "local" else f"{row['better_off']} / {len(row['gain'])}",
+                *against_alone(report["summary"], method),
                 megabytes(row["bytes"]["up"]),
                 megabytes(row["bytes"]["down"]),
                 f"{row['seconds']:.1f}",
@@ -71,7 +81,8 @@ def comparison(name: str) -> str:
         "std",
         "bottom 5 %",
         "top 5 %",
-        "better off",
+        "gain over training alone, points",
+        "answer",
         "MB up",
         "MB down",
         "s",
