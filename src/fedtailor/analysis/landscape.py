@@ -29,6 +29,7 @@ from fedtailor.core import __version__, rng, tree
 from fedtailor.core.errors import BadInput
 from fedtailor.core.losses import PLAIN_LOSSES
 from fedtailor.core.tree import Tree
+from fedtailor.core.turn import predict_general
 from fedtailor.results.folder import GENERAL, LANDSCAPE, TENSORS, write_atomically
 from fedtailor.results.measurements import ALL, GLOBAL, OWN, PERSONAL, Json
 from fedtailor.runs.finished import Reopened, finished_runs, reopen
@@ -94,7 +95,8 @@ class _Surfaces:
         if name not in self._known:
             ways = [direction(model, key) for key in self.keys]
             size = len(self.axis)
-            found = self._measure(client, plane(model, *ways), grid(self.axis), rows)
+            at = plane(model, *ways)
+            found = self._measure(client, at, grid(self.axis), rows, which == GLOBAL)
             sharp = sharpness(self.axis, found.loss.reshape(size, size), self.radius)._asdict()
             told = {k: as_lists(torch.tensor(v, dtype=torch.float64)) for k, v in sharp.items()}
             self._known[name] = _told(found, (size, size)) | {"sharpness": told}
@@ -109,11 +111,19 @@ class _Surfaces:
         found = {rows: self._measure(client, at, t[:, None], rows) for rows in (OWN, ALL)}
         return {"t": as_lists(t), **{rows: _told(f, (len(t),)) for rows, f in found.items()}}
 
-    def _measure(self, client: str, at: Callable[[Tensor], Tree], where: Tensor, rows: str) -> Any:
+    def _measure(
+        self,
+        client: str,
+        at: Callable[[Tensor], Tree],
+        where: Tensor,
+        rows: str,
+        general: bool = False,
+    ) -> Any:
         x, y = self.run.rows("test", client if rows == OWN else None)
         method, task = self.run.player(client)
+        predict = predict_general(method, task) if general else method.predict
         loss = PLAIN_LOSSES[task.kind]
-        return measure_points(method.predict, at, where, x, y, loss=loss, tell=self.tell)
+        return measure_points(predict, at, where, x, y, loss=loss, tell=self.tell)
 
     def client(self, name: str) -> Json:
         """All that is measured of a client."""

@@ -32,8 +32,9 @@ def blocks(model: nn.Module, grouping: str | Sequence[Sequence[str]] = "leaf") -
       model: its modules are registered in the order of their use.
       grouping: `leaf`: a module with parameters of its own makes a block, together with the
         normalisations registered between it and the next such module. `coarse`: a top-level
-        child with parameters makes a block. Or the blocks themselves, each a list of prefixes
-        such as `conv1` or `layer1.block2`.
+        child with parameters makes a block. The head is the last block, or, where the model names
+        the module that its head begins with (`head_begins = "classifier"`), all from there on. Or
+        the blocks themselves, each a list of prefixes such as `conv1` or `layer1.block2`.
 
     Returns:
       Every name exactly once. Buffers stand with their module; those of a module without
@@ -70,7 +71,17 @@ def blocks(model: nn.Module, grouping: str | Sequence[Sequence[str]] = "leaf") -
         else:
             found.append(list(run))
         opened = opened or not bare
-    return tuple(map(tuple, found))
+    return _with_head(tuple(map(tuple, found)), getattr(model, "head_begins", None))
+
+
+def _with_head(found: Blocks, begins: str | None) -> Blocks:
+    """The blocks, with all from the module called `begins` on as one: the head."""
+    if begins is None:
+        return found
+    first = [i for i, block in enumerate(found) if any(k.startswith(f"{begins}.") for k in block)]
+    if not first:
+        raise BadInput(f"head_begins is '{begins}': the network has no such part with parameters")
+    return (*found[: first[0]], tuple(k for block in found[first[0] :] for k in block))
 
 
 def _custom(names: Sequence[str], grouping: Sequence[Sequence[str]]) -> Blocks:

@@ -14,7 +14,7 @@ from torch.func import functional_call
 from fedtailor.core import rng
 from fedtailor.core.blocks import blocks as group_blocks
 from fedtailor.core.errors import BadInput
-from fedtailor.core.form import TaskKind
+from fedtailor.core.form import Form, TaskKind
 from fedtailor.core.losses import (
     BatchLosses,
     RowLosses,
@@ -23,6 +23,7 @@ from fedtailor.core.losses import (
     row_by_row,
     squared_error,
 )
+from fedtailor.core.network.features import input_of
 from fedtailor.core.network.randomness import KeyedDraws
 from fedtailor.core.network.repeatable import may_draw, refuse_hidden_draws
 from fedtailor.core.rng import Key
@@ -123,6 +124,9 @@ class Task(NamedTuple):
         loss.
       kind: what is learnt.
       try_out: (params, some rows) -> None; refuses a network that two runs would not call alike.
+      features: (params, x) -> what the head is given, in evaluation mode.
+      form: what an example looks like, and how many classes there are; None if nobody said.
+      device: where parameters live.
     """
 
     init: Callable[[Key], Params]
@@ -136,6 +140,9 @@ class Task(NamedTuple):
     losses: BatchLosses = row_by_row(cross_entropy)
     kind: TaskKind = "classification"
     try_out: Callable[[Params, Tensor], None] = lambda params, x: None
+    features: Callable[[Params, Tensor], Tensor] | None = None
+    form: Form | None = None
+    device: torch.device | str = "cpu"
 
     def top(self, n: int) -> tuple[str, ...]:
         """All names in the `n` blocks next to the output."""
@@ -144,7 +151,7 @@ class Task(NamedTuple):
 
     @property
     def head(self) -> tuple[str, ...]:
-        """The names of the last block."""
+        """The names of the last block, which turns features into outputs."""
         return self.blocks[-1]
 
 
@@ -192,6 +199,7 @@ def _task(
     augment: Augment | None = None,
     device: torch.device | str = "cpu",
     compute: torch.dtype | None = None,
+    form: Form | None = None,
 ) -> Task:
     """A task around an ordinary `nn.Module`; see `classification`."""
     with torch.random.fork_rng(devices=[]):  # building draws numbers that nobody uses
@@ -254,6 +262,12 @@ def _task(
         key = x.new_zeros((), dtype=torch.int64)
         return call(evaluating, params, to_input(x, next(iter(params.values())).dtype), key)
 
+    begins = getattr(example, "head_begins", None)
+    head = groups[-1][0].rpartition(".")[0] if begins is None else begins
+
+    def features(params: Params, x: Tensor) -> Tensor:
+        return input_of(evaluating, head, lambda: predict(params, x))
+
     def try_out(params: Params, x: Tensor) -> None:
         some = x[[0, -1]]
         one, key = torch.ones(2, device=x.device), rng.key(0, device=x.device)
@@ -266,8 +280,9 @@ def _task(
                 refuse_hidden_draws(module, forward, x.device)
 
     return Task(
-        init, mean_loss, predict, groups, buffers, norms, augment, outputs, losses, kind, try_out
-    )
+        init, mean_loss, predict, groups, buffers, norms, augment, outputs, losses, kind, try_out,
+        features, form, device,
+    )  # fmt: skip
 
 
 def classification(
@@ -285,12 +300,14 @@ def classification(
       more: `grouping` (how parameters form blocks, see `fedtailor.core.blocks`), `augment` (applied
         to training batches), `device` (where parameters live) and `compute` (the type that
         training computes in, e.g. `torch.bfloat16`; parameters, statistics and losses keep theirs,
-        and evaluation is in full precision).
+        and evaluation is in full precision), `form` (what examples look like, for methods to see).
 
     Example:
       >>> task = classification(lambda: nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)))
       >>> task.blocks
       (('0.weight', '0.bias'), ('2.weight', '2.bias'))
+      >>> task.head, task.features(task.init(rng.key(0)), torch.zeros(5, 4)).shape
+      (('2.weight', '2.bias'), torch.Size([5, 8]))
       >>> smooth = nn.CrossEntropyLoss(label_smoothing=0.1, reduction="none")
       >>> task = classification(lambda: nn.Linear(4, 3), loss=smooth)
     """

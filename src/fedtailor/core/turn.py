@@ -12,6 +12,8 @@ from fedtailor.core.data import Data
 from fedtailor.core.ledger import Ledger, charged
 from fedtailor.core.method import Method, Model, Outcome
 from fedtailor.core.rng import Turn
+from fedtailor.core.task import Batch, Task, weighted_mean
+from fedtailor.core.training import Recipe, descend, fit, trained_names
 from fedtailor.core.tree import Params, Tree
 
 
@@ -73,3 +75,58 @@ class ClientTurn(NamedTuple):
         if finetune is not None:
             model = finetune(model, after)
         return model, charged(ledger.entries, self.data.n)
+
+
+def is_network(task: Task, model: Model) -> bool:
+    """Whether a model is the network's parameters and nothing else."""
+    plain = all(isinstance(leaf, Tensor) for leaf in model.values())
+    return plain and model.keys() == {name for block in task.blocks for name in block}
+
+
+def predict_general(method: Method, task: Task) -> Callable[[Model, Tensor], Tensor]:
+    """(global model, x) -> outputs.
+
+    A global model may be the network's parameters where personal ones are more: then the network
+    itself predicts.
+    """
+    if method.predict is task.predict:
+        return task.predict
+    return lambda model, x: (task if is_network(task, model) else method).predict(model, x)
+
+
+def finetuned(
+    method: Method, task: Task, model: Model, data: Data, turn: Turn, recipe: Recipe
+) -> Model:
+    """A client's model after more training on its own rows.
+
+    A network's parameters are trained as ever. A model that is more, a tree of a method's own, is
+    trained through the method's `predict`: all its numbers but running statistics, in evaluation
+    mode, with the task's loss of what it predicts.
+    """
+    if is_network(task, model):
+        return fit(task, model, data, turn, recipe)
+    flat = tree.flatten(model)
+    moving = {
+        k: v
+        for k, v in flat.items()
+        if v.is_floating_point() and trained_names(task, {k.rpartition("/")[2]: v})
+    }
+    rest = tree.drop(flat, moving)
+
+    def objective(theta: Tree, batch: Batch, given: Tree, carried: Tree) -> tuple[Tensor, Tree]:
+        whole = tree.flatten(theta) | tree.flatten(given)
+        said = method.predict(tree.unflatten({k: whole[k] for k in flat}), batch.x)
+        return weighted_mean(task.losses(said, batch.y, batch.weight), batch), {}
+
+    done = descend(
+        objective,
+        tree.unflatten(moving),
+        data,
+        turn,
+        recipe,
+        given=tree.unflatten(rest),
+        task=task,
+        augment=task.augment,
+    )
+    whole = tree.flatten(done.theta) | rest
+    return tree.unflatten({k: whole[k] for k in flat})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import torch
@@ -11,9 +12,8 @@ from fedtailor.core import rng
 from fedtailor.core.ledger import charged
 from fedtailor.core.method import Method, Model
 from fedtailor.core.task import Task
-from fedtailor.core.training import fit
 from fedtailor.core.tree import Params
-from fedtailor.core.turn import ClientTurn
+from fedtailor.core.turn import ClientTurn, finetuned, predict_general
 from fedtailor.engine.clients import ModelChoice
 from fedtailor.engine.mapper import ClientContext
 
@@ -45,6 +45,10 @@ class ClientGroup:
             self._width.append(said.shape[-1])
         return self._width[0]
 
+    def predict(self, general: bool) -> Callable[[Model, Tensor], Tensor]:
+        """(model, x) -> outputs of personal models, or of the `general` one."""
+        return predict_general(self.method, self.task) if general else self.method.predict
+
     def turn(self, client: ClientContext) -> ClientTurn:
         """A client's turn, with the message that it is sent."""
         message = self.method.send(client.server, client.cid, client.turn)
@@ -63,4 +67,6 @@ class ClientGroup:
             return self.method.general(own.message, own.state()), charged((), client.cid)
         if recipe is None:
             return own.personal()
-        return own.personal(lambda model, turn: fit(self.task, model, client.data, turn, recipe))
+        return own.personal(
+            lambda model, turn: finetuned(self.method, self.task, model, client.data, turn, recipe)
+        )

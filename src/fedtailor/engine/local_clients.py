@@ -248,9 +248,8 @@ class LocalClients:
             if not may_go_plainer(error):
                 raise
             reason = culprit(error)
-        found: Found = MAPPERS["sequential"](fn)(
-            stacked
-        )  # fails in the same way if it is nobody's mapping
+        # fails in the same way if it is nobody's mapping
+        found: Found = MAPPERS["sequential"](fn)(stacked)
         self._one_by_one.add(what)
         log.warning(
             "clients are played one after another, which is slower: what they do cannot be mapped "
@@ -338,7 +337,8 @@ class LocalClients:
         def ask(chunk: _Chunk) -> Outputs:
             def one(client: ClientContext) -> Outputs:
                 model, noisy = chunk.group.model(client, choice)
-                return self._said(chunk.group, model, client)._replace(noisy=noisy)
+                said = self._said(chunk.group, model, client, choice.point == "general")
+                return said._replace(noisy=noisy)
 
             return self._map(one, server, chunk, turn, part)
 
@@ -349,8 +349,10 @@ class LocalClients:
         ordered: Outputs = concatenate(found, torch.cat(seen).argsort(), self.device)
         return ordered
 
-    def _said(self, group: ClientGroup, model: Model, client: ClientContext) -> Outputs:
-        predict, width = group.method.predict, group.width(client.data.x)
+    def _said(
+        self, group: ClientGroup, model: Model, client: ClientContext, general: bool = False
+    ) -> Outputs:
+        predict, width = group.predict(general), group.width(client.data.x)
         return Outputs(
             outputs_on(predict, model, client.test, width),
             outputs_on(predict, model, client.data.val, width),

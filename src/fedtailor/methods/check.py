@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from fedtailor.core import rng, tree, wire
-from fedtailor.core.form import TaskKind
+from fedtailor.core.form import Form, TaskKind
 from fedtailor.core.method import Method, Upload
 from fedtailor.core.rng import Turn
 from fedtailor.core.task import TASKS, Task, classification
@@ -79,8 +79,9 @@ TASK_OF: dict[str, TaskKind] = {"regression": "regression", "survival": "surviva
 def toy_task(network: str = "dense") -> Task:
     """A task of the toy federation: one of `NETWORKS` with classes, `regression`, `survival`."""
     if network in TASK_OF:
-        return TASKS[TASK_OF[network]](_one_number)
-    return classification(NETWORKS[network])
+        kind = TASK_OF[network]
+        return TASKS[kind](_one_number, form=Form("table", (FEATURES,), 0, task=kind))
+    return classification(NETWORKS[network], form=Form("table", (FEATURES,), CLASSES))
 
 
 def toy_federation(task: TaskKind = "classification", *, relabel_test: bool = False) -> ClientData:

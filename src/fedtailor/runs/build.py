@@ -39,6 +39,7 @@ def make_task(config: Config, form: Form, model: str | None = None) -> Task:
         augment=AUGMENTATIONS[config.augment],
         device=config.home,
         compute=torch.bfloat16 if config.precision == "bf16" else None,
+        form=form,
     )
 
 

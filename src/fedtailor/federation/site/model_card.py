@@ -15,9 +15,11 @@ import torch
 
 from fedtailor.core import __version__, rng, tree
 from fedtailor.core.data import Data
+from fedtailor.core.method import Model
 from fedtailor.core.steps.privacy import Spent, epsilon
 from fedtailor.core.training import Recipe, fit
-from fedtailor.core.tree import Params, Tree
+from fedtailor.core.tree import Tree
+from fedtailor.core.turn import finetuned
 from fedtailor.federation.protocol.plan import Setup
 from fedtailor.federation.site.local_data import LocalData
 from fedtailor.federation.site.scoring import gain_over, score_model
@@ -37,16 +39,16 @@ from fedtailor.results.storage import save_tensors
 CARD = "card.json"
 
 
-def finetuned_model(setup: Setup, model: Params, data: Data, turn: rng.Turn) -> Params:
+def finetuned_model(setup: Setup, model: Model, data: Data, turn: rng.Turn) -> Model:
     """The model after the fine-tuning that was agreed on, if any was."""
     epochs = setup.config.finetune
     if not epochs:
         return model
     recipe: Recipe = replace(setup.config.recipe(), epochs=epochs, steps=0)
-    return fit(setup.task, model, data, turn, recipe)
+    return finetuned(setup.method, setup.task, model, data, turn, recipe)
 
 
-def local_model(setup: Setup, data: Data, client: int, played: Sequence[int]) -> Params:
+def local_model(setup: Setup, data: Data, client: int, played: Sequence[int]) -> Model:
     """What the site would have without the federation.
 
     Trained alone in the same rounds, with the same batches, from the same initial model, on rows
