@@ -43,6 +43,8 @@ SINCE_0_1 = {
     "weights_except": ("",),
     "weights_digest": ("",),
     "freeze": ("",),
+    "decay_biases": ("yes",),
+    "dp_public": ("nothing",),
 }
 
 
