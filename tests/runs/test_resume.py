@@ -68,7 +68,9 @@ def test_resume_ends_as_if_never_interrupted(ending: str, whole: Path, tmp_path:
     ("method", "settings"),
     [
         ("fedfomo", {"participation": 0.5}),
-        ("pfedhn", {}),
+        ("pfedhn", {"momentum": 0.9, "options": {"local_head": True}}),
+        ("apple", {"options": {"M": 1}, "participation": 0.8}),
+        ("cfl", {"momentum": 0.9, "participation": 0.8}),
         ("fedavg+adam", {"options": {"variant": "google"}}),
         ("centralised", {"participation": 0.5, "held_out": 1, "optimizer": "adam"}),
         ("ditto", {"states": "disk", "chunk": 2}),
