@@ -8,7 +8,8 @@ from fedtailor.core.errors import BadInput, unknown
 from fedtailor.results.config import settings as known_settings
 
 ALLOWED_SETTINGS = (
-    "data_dir", "hub", "device", "compile", "precision", "chunk", "checkpoint_every",
+    "data_dir", "hub", "device", "compile", "compile_limit", "precision", "chunk",
+    "checkpoint_every",
 )  # fmt: skip
 
 
