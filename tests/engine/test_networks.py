@@ -200,6 +200,23 @@ def test_tokens_are_whole_numbers() -> None:
     assert gap(found[0], found[1]) < 1e-9 and gap(found[0], found[2]) < 1e-9
 
 
+@pytest.mark.parametrize("build", [Packed, lambda: Branches(4, 3)], ids=["packed", "branches"])
+@pytest.mark.parametrize("method", ["fedavg", "fedfomo"])
+def test_mapping_within_a_client_is_not_needed_either(
+    method: str, build: Callable[[], nn.Module]
+) -> None:
+    """Of the examples of DP-SGD, and of the models that FedFomo's clients judge."""
+    task = classification(build)
+    private = {"dp_clip": 1.0, "dp_noise": 0.5} if method == "fedavg" else {}
+    recipe = Recipe(lr=0.1, batch=5, **private)  # type: ignore[arg-type]
+    found = []
+    for engine in ("sequential", "vectorised"):
+        sim = simulate(quick(method, task, recipe), ragged((7, 9)), task, engine=engine)
+        play(sim, 2)
+        found.append(models(sim))
+    assert gap(*found) < 1e-9
+
+
 def test_a_loss_that_cannot_be_mapped() -> None:
     def loss(outputs: Tensor, labels: Tensor) -> Tensor:
         each = F.cross_entropy(outputs, labels, reduction="none")

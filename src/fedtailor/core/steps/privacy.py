@@ -16,12 +16,12 @@ from zlib import crc32
 import numpy as np
 import torch
 from torch import Tensor
-from torch.func import grad_and_value, vmap
 
 from fedtailor.core import rng, tree
 from fedtailor.core.errors import BadInput
-from fedtailor.core.objectives import Objective, Slope
+from fedtailor.core.objectives import Objective, Slope, exact_gradient
 from fedtailor.core.rng import Key
+from fedtailor.core.steps.scan import each
 from fedtailor.core.task import Batch
 from fedtailor.core.tree import Tree
 
@@ -40,19 +40,19 @@ def private_gradient(
     C = ∞ and σ = 0 it is the gradient itself. Gradients of one batch with different numbers `draw`
     have noise of their own. With a `secret` it is cryptographically strong, but slower.
     """
-    at = grad_and_value(objective, has_aux=True)
+    at = exact_gradient(objective)
 
     def slope(theta: Tree, batch: Batch, given: Tree, carried: Tree) -> tuple[Tree, Tensor, Tree]:
         def one(x: Tensor, y: Tensor, key: Key) -> tuple[Tree, Tensor]:
             alone = Batch(x[None], y[None], torch.ones_like(batch.weight[:1]), batch.active, key)
-            grads, (loss, _) = at(theta, alone, given, carried)
+            grads, loss, _ = at(theta, alone, given, carried)
             length = tree.sq_norm(grads).sqrt()
             return tree.scale(grads, (clip / length.clamp(min=1e-30)).clamp(max=1.0)), loss
 
         order = torch.arange(len(batch.y), device=batch.y.device)
-        each, losses = vmap(one)(batch.x, batch.y, rng.fold(batch.key, order))
+        found, losses = each(one, batch.x, batch.y, rng.fold(batch.key, order))
         count = batch.sample.expected if batch.sample else batch.weight.sum().clamp(min=1)
-        total = tree.map(lambda g: torch.tensordot(batch.weight.to(g.dtype), g, 1), each)
+        total = tree.map(lambda g: torch.tensordot(batch.weight.to(g.dtype), g, 1), found)
         if noise:
             flat, first = tree.flatten(total), (1 << 40) + (draw << 33)
             # by name, not by place: a state that comes back from a file may have another order

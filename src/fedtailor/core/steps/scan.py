@@ -242,6 +242,35 @@ def _bare(values: Tree) -> Tree:
     return tree.map(lambda _: None, values)
 
 
+def each(fn: Callable[..., Any], *rows: Any) -> Any:
+    """`fn` of every row of tensors and trees: mapped, or one by one where it cannot be mapped.
+
+    Example:
+      >>> each(lambda a, b: {"sum": a + b["c"]}, torch.arange(3), {"c": torch.ones(3)})
+      {'sum': tensor([1., 2., 3.])}
+    """
+    try:
+        return vmap(fn)(*rows)
+    except RuntimeError as error:
+        some = rows[0] if isinstance(rows[0], Tensor) else tree.leaves(rows[0])[0]
+        try:
+            return _stacked([fn(*(_row(part, i) for part in rows)) for i in range(len(some))])
+        except RuntimeError:
+            raise error from None
+
+
+def _row(part: Any, i: int) -> Any:
+    return part[i] if isinstance(part, Tensor) else tree.index(part, i)
+
+
+def _stacked(found: list[Any]) -> Any:
+    if isinstance(found[0], Tensor):
+        return torch.stack(found)
+    if isinstance(found[0], dict):
+        return tree.stack(found)
+    return tuple(_stacked(list(part)) for part in zip(*found, strict=True))
+
+
 class _Any(torch.autograd.Function):
     """True if true for any client: under vmap the flag leaves the batch."""
 

@@ -13,6 +13,7 @@ from fedtailor.core import rng, tree, wire
 from fedtailor.core.data import Data
 from fedtailor.core.rng import Key
 from fedtailor.core.scoring import SCORED, mean_loss, score
+from fedtailor.core.steps.scan import each
 from fedtailor.core.task import Task
 from fedtailor.core.tree import Params, Tree
 
@@ -83,7 +84,7 @@ def mean_losses(task: Task, models: Params, rows: Data) -> Tensor:
     """The mean loss of each of several models, stacked, over the same rows."""
     count = len(tree.leaves(models)[0])
     size = max(FEWEST, min(SCORED, JUDGED // count))
-    losses = vmap(lambda model: score(task, model, rows, size).loss)(models)
+    losses: Tensor = each(lambda model: score(task, model, rows, size).loss, models)
     return losses / rows.n.clamp(min=1)
 
 
