@@ -16,7 +16,7 @@ MODULES = [
         m.name
         for m in pkgutil.walk_packages(fedtailor.__path__, "fedtailor.")
         if not m.name.endswith("__main__")  # importing it would start the command line
-        and m.name != "fedtailor.methods.check"  # its example is slow: test_check.py covers it
+        and m.name != "fedtailor.methods.check"  # its example is slow: test_laws.py covers it
     ),
 ]
 

@@ -13,6 +13,7 @@ from PIL import Image
 
 from fedtailor.cli import main
 from fedtailor.methods import METHODS, check
+from fedtailor.methods.check import laws
 from fedtailor.results.config import make_config, read_config
 
 SMALL = ["--model", "mlp", "--clients", "4", "--rounds", "2", "--batch", "50"]
@@ -157,7 +158,7 @@ def test_a_method_of_ones_own(cli: Any, tmp_path: Path, monkeypatch: pytest.Monk
     found = json.loads(out)
     assert (found["method"], found["options"]) == ("my_methods:mine", {"strength": 2.0})
     cli("resume", "here")
-    monkeypatch.setattr(check, "CHECKS", (check.check_page, check.check_not_disabled))
+    monkeypatch.setattr(check, "PLAN", {"dense": (laws.check_page, laws.check_not_disabled)})
     out, _ = cli("check", "my_methods:mine", "--json", code=1)
     broken = [f for f in json.loads(out) if not f["passed"]]
     assert broken
@@ -268,10 +269,20 @@ def test_partition(cli: Any) -> None:
 
 
 def test_check_json_and_exit_code(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check, "CHECKS", (check.check_page, check.check_personal))
+    monkeypatch.setattr(check, "PLAN", {"dense": (laws.check_page, laws.check_personal)})
     found = json.loads(cli("check", "local", "--json")[0])
     assert found
     assert all(entry["passed"] for entry in found)
+
+
+def test_check_takes_options_and_an_engine(cli: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With λ = 0 Ditto's models are those of training alone."""
+    monkeypatch.setattr(check, "PLAN", {"dense": (laws.check_not_disabled,)})
+    assert "1 of 1 checks hold" in cli("check", "ditto", "--engine", "sequential")[0]
+    out, _ = cli("check", "ditto", "--set", "lam=0", code=1)
+    assert "exactly the model of local" in out
+    assert "[dense]" in out
+    assert "unknown option 'lamb'" in cli("check", "ditto", "--set", "lamb=0", code=2)[1]
 
 
 # --- names with a meaning for terminals ---

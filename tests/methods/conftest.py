@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-import fedtailor.methods.check as suite
+import fedtailor.methods.check.world as suite
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -27,10 +27,6 @@ def double() -> Iterator[None]:
 
 
 @pytest.fixture
-def small(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The toy federation with fewer rows and rounds, so that all methods can be checked."""
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The toy federation with fewer rounds, so that all methods can be checked."""
     monkeypatch.setattr(suite, "ROUNDS", 2)
-    case = getattr(request.node, "callspec", None)
-    if case is None or not case.params.get("name", "").startswith("fedfomo"):
-        # which judges models on validation rows, and needs some
-        monkeypatch.setattr(suite, "SIZES", (7, 16, 12, 9, 16, 5, 11, 8))

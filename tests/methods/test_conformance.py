@@ -1,8 +1,8 @@
 """What must hold for every method, and for its variants.
 
 Equality of engines and the like is asked of one method of each kind (`NAMES`), the rest of all of
-them. `check_method`, the suite that anybody can run, is here with --slow on top of `test_check.py`,
-which has all methods in a smaller world.
+them. `check_method`, the suite that anybody can run, is here with --slow on top of
+`check/test_laws.py`, which has all methods in a smaller world.
 """
 
 from collections import Counter

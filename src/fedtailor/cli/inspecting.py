@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json as as_text
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
-from fedtailor.cli.settings import with_settings
+from fedtailor.cli.settings import read_pairs, with_settings
 from fedtailor.cli.showing import print_json
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, nothing else there.")]
@@ -215,26 +215,34 @@ def check(
     method: Annotated[
         str, typer.Argument(metavar="METHOD", help="A method, or package.module:factory of yours.")
     ],
+    set: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="An option of the method."),
+    ] = None,
+    engine: Annotated[
+        Literal["vectorised", "sequential"],
+        typer.Option(help="What to play it with; sequential asks nothing of mapping."),
+    ] = "vectorised",
     json: Json = False,
 ) -> None:
     """Check that a method holds what every method must; exit code 1 if it does not."""
+    from rich.markup import escape
+
     from fedtailor.cli.showing import err, out
     from fedtailor.methods.check import check_method
+    from fedtailor.methods.describe import parse_options
     from fedtailor.methods.find import find
 
     factory = find(method)
+    options = parse_options(factory, read_pairs(set))
     with err.status(f"checking {method}..."):
-        findings = check_method(factory)
+        findings = check_method(factory, engine=engine, **options)
     if json:
         print_json([f._asdict() for f in findings])
     else:
         for f in findings:
             mark = "[green]holds[/]" if f.passed else "[red]BROKEN[/]"
-            out.print(
-                f"{mark}  {f.check}".replace("[dense]", "(dense)").replace(
-                    "[batch-norm]", "(batch-norm)"
-                )
-            )
+            out.print(f"{mark}  {escape(f.check)}")
             if f.detail:
                 out.print(f"        {f.detail}", markup=False)
         failed = sum(not f.passed for f in findings)

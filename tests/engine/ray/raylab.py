@@ -17,7 +17,7 @@ from fedtailor.engine import RoundReport, Simulation
 from fedtailor.engine.ray.clients import RayClients
 from fedtailor.engine.ray.cluster import BuildGroups, Cluster
 from fedtailor.methods import METHODS
-from fedtailor.methods.check import CLIENTS, NETWORKS, toy_federation
+from fedtailor.methods.check.world import CLIENTS, NETWORKS, toy_federation
 
 ray = pytest.importorskip("ray")  # tests that import this are skipped without it
 

@@ -17,7 +17,7 @@ from fedtailor.core.training import Recipe
 from fedtailor.engine import Diverged, Simulation
 from fedtailor.engine.ray.cluster import BuildGroups, Cluster
 from fedtailor.methods import METHODS
-from fedtailor.methods.check import CLIENTS, NETWORKS, toy_federation
+from fedtailor.methods.check.world import CLIENTS, NETWORKS, toy_federation
 from fedtailor.results import storage
 from tests.engine.ray.raylab import (
     COHORTS,
@@ -208,7 +208,7 @@ def test_methods_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     """Also by workers that were started before anybody knew of the module."""
     (tmp_path / "methods_of_my_own.py").write_text(
         "import torch\n"
-        "from fedtailor.methods.check import NETWORKS\n"
+        "from fedtailor.methods.check.world import NETWORKS\n"
         "from fedtailor.methods import METHODS\n"
         "from fedtailor.core.task import classification\n"
         "def build(device):\n"

@@ -17,7 +17,7 @@ from fedtailor.core.tree import Tree
 from fedtailor.engine import Simulation
 from fedtailor.engine.ray.cluster import BuildGroups, Cluster
 from fedtailor.methods import METHODS
-from fedtailor.methods.check import CLIENTS, NETWORKS, toy_federation
+from fedtailor.methods.check.world import CLIENTS, NETWORKS, toy_federation
 from tests.engine.ray.raylab import (
     COHORTS,
     RECIPE,

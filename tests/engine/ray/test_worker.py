@@ -19,7 +19,7 @@ from fedtailor.engine.ray.arrays import from_arrays, to_arrays
 from fedtailor.engine.ray.shard import shard
 from fedtailor.engine.ray.worker import RayWorker, WorkerSpec, fold_from_arrays
 from fedtailor.methods import METHODS
-from fedtailor.methods.check import CLIENTS, NETWORKS, toy_federation
+from fedtailor.methods.check.world import CLIENTS, NETWORKS, toy_federation
 
 RECIPE = Recipe(batch=8, lr=0.1)
 HALVES = torch.tensor([0, 2, 5, 7]), torch.tensor([1, 3, 4, 6])

@@ -14,54 +14,59 @@ from fedtailor.core import tree
 from fedtailor.core.method import Method, Outcome, Upload
 from fedtailor.core.training import Recipe
 from fedtailor.methods import METHODS, ditto, local
-from fedtailor.methods.check import CHECKS, NETWORKS, check_method
+from fedtailor.methods.check import PLAN, check_method, laws, whole_runs
+from fedtailor.methods.check.world import TASK_OF
 
-SLOW = ("fedala", "fedrep", "fedfomo", "plgu-grep", "plgu-ghn")  # one network in daily use
-MARKS: dict[tuple[str, str], Any] = {(name, "batch-norm"): pytest.mark.slow for name in SLOW}
 # of what is done again and again, three times are enough; `fedtailor check` takes the defaults
 FEWER: dict[str, dict[str, int]] = {
     "pfedme": {"R": 3, "K": 3},
     "fedavg-c": {"F": 3},
     "fedprox-c": {"F": 3},
+    "fedala": {"max_ala_epochs": 5},
+    "fedrep": {"head_epochs": 2},
+    "plgu-grep": {"head_epochs": 2},
 }
+# every method in daily use; what tells of rows is looked at in test_leakage.py
+DAILY = {
+    "dense": tuple(c for c in PLAN["dense"] if c is not whole_runs.check_private),
+    "batch-norm": (laws.check_state, laws.check_engines, laws.check_personal),
+}
+
+
+# one of each mechanism: control variates, a pull, a head, mixing, others' models, meta steps
+OF_EACH_KIND = ("scaffold", "ditto", "fedrep", "fedala", "fedfomo", "perfedavg-hf")
+NORMED = (*OF_EACH_KIND, "fedavg", "fedbn", "pfedhn", "apfl", "pmixfed", "cfl")
 
 
 @pytest.mark.usefixtures("small")
 @pytest.mark.parametrize(
     ("name", "network"),
     [
-        pytest.param(name, network, marks=MARKS.get((name, network), []))
+        (name, network)
+        if network == "dense" or name in NORMED
+        else pytest.param(name, network, marks=pytest.mark.slow)
         for name in METHODS
-        for network in NETWORKS
+        for network in DAILY
     ],
 )
-def test_every_method_passes(name: str, network: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(suite, "NETWORKS", {network: NETWORKS[network]})
-    monkeypatch.setattr(suite, "TASK_OF", {})
-    findings = check_method(METHODS[name], **FEWER.get(name, {}))
-    assert len(findings) == len(CHECKS)
-    assert not [f for f in findings if not f.passed]
+def test_every_method_passes(name: str, network: str) -> None:
+    found = check_method(METHODS[name], plan={network: DAILY[network]}, **FEWER.get(name, {}))
+    assert len(found) == len(DAILY[network])
+    assert not [f for f in found if not f.passed]
 
 
-# one of each mechanism: control variates, a pull, a head, mixing, others' models, meta steps
-OF_EACH_KIND = ("scaffold", "ditto", "fedrep", "fedala", "fedfomo", "perfedavg-hf")
-
-
-@pytest.mark.parametrize("task", ["regression", "survival"])
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("task", TASK_OF)
 @pytest.mark.parametrize(
     "name",
     [n if n in OF_EACH_KIND else pytest.param(n, marks=pytest.mark.slow) for n in METHODS],
 )
-def test_every_method_learns_every_task_that_it_does_not_refuse(
-    name: str, task: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(suite, "NETWORKS", {})
-    monkeypatch.setattr(suite, "TASK_OF", {task: task})
-    findings = check_method(METHODS[name], **FEWER.get(name, {}))
-    refused = [f for f in findings if f.check.startswith("it refuses")]
+def test_every_method_learns_every_task_that_it_does_not_refuse(name: str, task: str) -> None:
+    found = check_method(METHODS[name], plan={task: PLAN[task]}, **FEWER.get(name, {}))
+    refused = [f for f in found if f.check.startswith("it refuses")]
     assert bool(refused) == (name in ("fedphp", "pmixfed"))
-    assert refused or len(findings) == len(suite.CHECKS_OF_TASKS)
-    assert not [f for f in findings if not f.passed]
+    assert refused or len(found) == len(PLAN[task])
+    assert not [f for f in found if not f.passed]
 
 
 def test_tasks_and_reasons_are_known() -> None:
@@ -71,13 +76,33 @@ def test_tasks_and_reasons_are_known() -> None:
     assert not any(suite.tasks_of(METHODS["pmixfed"], mix_policy="gradual").values())
 
 
-def test_both_networks_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(suite, "CHECKS", (suite.check_page, suite.check_personal))
-    monkeypatch.setattr(suite, "CHECKS_OF_TASKS", (suite.check_personal,))
+def test_all_networks_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    short = dict.fromkeys(PLAN, (laws.check_personal,))
+    monkeypatch.setattr(suite, "PLAN", short)
     findings = check_method(local)
-    assert len(findings) == 6
-    kinds = {*NETWORKS, *suite.TASK_OF}
-    assert {kind for kind in kinds for f in findings if f"[{kind}]" in f.check} == kinds
+    assert len(findings) == 4
+    assert {kind for kind in PLAN for f in findings if f"[{kind}]" in f.check} == set(PLAN)
+
+
+def test_a_method_may_be_checked_one_client_after_another() -> None:
+    """What cannot be mapped is broken with one engine, and holds with the other."""
+
+    def change(method: Method) -> Any:
+        def client(msg: Any, state: Any, data: Any, turn: Any) -> Outcome:
+            if data.n > 10:  # a question to the host
+                return method.client(msg, state, data, turn)
+            return method.client(msg, state, data, turn)
+
+        return client
+
+    plan = {"dense": (laws.check_engines, laws.check_traced)}
+    mapped = check_method(broken(client=change), plan=plan)
+    assert not mapped[0].passed
+    assert "data.n > 10" in mapped[0].detail
+    assert "torch.where" in mapped[0].detail
+    assert mapped[1].detail == "the same as above"  # a line is shown once
+    alone = check_method(broken(client=change), plan=plan, engine="sequential")
+    assert all(f.passed for f in alone)
 
 
 # --- methods that are broken, each in one way ---
@@ -98,30 +123,20 @@ def broken(base: Callable[..., Method] = ditto, **changes: Callable[[Method], An
 
 
 def complaints(factory: Any, *checks: Callable[[Any], None]) -> str:
-    """What the suite, or only some of its checks, has to say."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(suite, "CHECKS", checks or CHECKS)
-        patch.setattr(suite, "TASK_OF", {})
-        findings = check_method(factory)
+    """What the suite, or only some of its checks, has to say; one network finds a flaw."""
+    findings = check_method(factory, plan={"dense": checks or PLAN["dense"]})
     return "\n".join(f"{f.check}: {f.detail}" for f in findings if not f.passed)
-
-
-@pytest.fixture
-def quick(small: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """One network is enough to find a flaw."""
-    monkeypatch.setattr(suite, "TASK_OF", {})
-    monkeypatch.setattr(suite, "NETWORKS", {"dense": NETWORKS["dense"]})
 
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("small")
 def test_the_base_of_the_broken_ones_is_sound() -> None:
     assert complaints(broken()) == ""
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("small")
 def test_finds_a_state_changed_in_place() -> None:
     def change(method: Method) -> Any:
         def client(msg: Any, state: Any, data: Any, turn: Any) -> Outcome:
@@ -132,10 +147,10 @@ def test_finds_a_state_changed_in_place() -> None:
         return client
 
     # Ditto's first state is the server's own tensors: whichever is looked at first is named
-    assert "was changed by a call" in complaints(broken(client=change), suite.check_pure)
+    assert "was changed by a call" in complaints(broken(client=change), laws.check_pure)
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("small")
 def test_finds_a_message_changed_in_place() -> None:
     def change(method: Method) -> Any:
         def personal(msg: Any, state: Any, data: Any, turn: Any) -> Any:
@@ -145,20 +160,20 @@ def test_finds_a_message_changed_in_place() -> None:
 
         return personal
 
-    assert "was changed by a call" in complaints(broken(personal=change), suite.check_pure)
+    assert "was changed by a call" in complaints(broken(personal=change), laws.check_pure)
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("twin", ["fedavg", "local"])
 def test_finds_a_default_that_disables_the_method(twin: str) -> None:
     def factory(task: Any, *, mu: float = 0.0, recipe: Recipe = Recipe()) -> Method:
         return METHODS[twin](task, recipe=recipe)
 
     factory.__doc__ = "Switched off.\n\nArgs:\n  mu: strength; 0 switches it off." + REFERENCE
-    assert f"exactly the model of {twin}" in complaints(factory, suite.check_not_disabled)
+    assert f"exactly the model of {twin}" in complaints(factory, laws.check_not_disabled)
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("small")
 def test_finds_a_prediction_that_looks_at_its_batch() -> None:
     def change(method: Method) -> Any:
         def predict(model: Any, x: Any) -> Any:
@@ -167,10 +182,10 @@ def test_finds_a_prediction_that_looks_at_its_batch() -> None:
 
         return predict
 
-    assert "what else is in the batch" in complaints(broken(predict=change), suite.check_personal)
+    assert "what else is in the batch" in complaints(broken(predict=change), laws.check_personal)
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("small")
 def test_finds_a_state_that_changes_shape() -> None:
     def change(method: Method) -> Any:
         def client(msg: Any, state: Any, data: Any, turn: Any) -> Outcome:
@@ -187,10 +202,12 @@ def test_finds_a_state_that_changes_shape() -> None:
         return method._replace(**change(method))
 
     factory.__doc__ = "Its state grows." + REFERENCE
-    assert "keeps its names, shapes and types" in complaints(factory)
+    said = complaints(factory, laws.check_state)
+    assert "keeps its names, shapes and types" in said
+    assert "'seen' is ((2,), torch.float64) before and ((3,), torch.float64) after" in said
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("small")
 def test_finds_chance_that_does_not_come_from_the_turn() -> None:
     def change(method: Method) -> Any:
         def client(msg: Any, state: Any, data: Any, turn: Any) -> Outcome:
@@ -200,10 +217,10 @@ def test_finds_chance_that_does_not_come_from_the_turn() -> None:
 
         return client
 
-    assert complaints(broken(client=change)) != ""
+    assert complaints(broken(client=change), laws.check_pure, laws.check_engines) != ""
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("small")
 @pytest.mark.parametrize("place", ["state", "upload"])
 def test_finds_a_global_counter(place: str) -> None:
     """Whatever is counted outside the arguments: neither engine nor resumption can restore it."""
@@ -219,27 +236,27 @@ def test_finds_a_global_counter(place: str) -> None:
 
         return client
 
-    assert complaints(broken(client=change)) != ""
+    assert complaints(broken(client=change), laws.check_pure, laws.check_engines) != ""
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("small")
 def test_finds_a_missing_reference() -> None:
     factory = broken()
     factory.__doc__ = "Nobody knows where it comes from."
-    assert "no 'Reference:' section" in complaints(factory, suite.check_page)
+    assert "no 'Reference:' section" in complaints(factory, laws.check_page)
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("small")
 def test_finds_a_missing_docstring_and_a_silent_option() -> None:
     def factory(task: Any, *, mu: float = 1.0, recipe: Recipe = Recipe()) -> Method:
         return ditto(task, recipe=recipe)
 
-    assert "no first line" in complaints(factory, suite.check_page)
+    assert "no first line" in complaints(factory, laws.check_page)
     factory.__doc__ = "Silent." + REFERENCE
-    assert "no meaning in 'Args:' for mu" in complaints(factory, suite.check_page)
+    assert "no meaning in 'Args:' for mu" in complaints(factory, laws.check_page)
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("small")
 def test_finds_test_rows_that_leak() -> None:
     """A method that reaches round its arguments to the labels of everybody's rows."""
 
@@ -252,11 +269,11 @@ def test_finds_test_rows_that_leak() -> None:
         return client
 
     assert "other test labels gave another result" in complaints(
-        broken(client=change), suite.check_no_leak
+        broken(client=change), laws.check_no_leak
     )
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("small")
 def test_finds_a_method_that_does_not_learn() -> None:
     def change(method: Method) -> Any:
         def client(msg: Any, state: Any, data: Any, turn: Any) -> Outcome:
@@ -264,20 +281,18 @@ def test_finds_a_method_that_does_not_learn() -> None:
 
         return client
 
-    assert "the loss on training rows falls" in complaints(
-        broken(client=change), suite.check_learns
-    )
+    assert "the loss on training rows falls" in complaints(broken(client=change), laws.check_learns)
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("small")
 def test_finds_predictions_of_a_wrong_shape_and_of_nan() -> None:
     wrong = broken(predict=lambda m: lambda model, x: m.predict(model, x)[:, :2])
-    assert "outputs of shape (5, 2)" in complaints(wrong, suite.check_personal)
+    assert "outputs of shape (5, 2)" in complaints(wrong, laws.check_personal)
     lost = broken(predict=lambda m: lambda model, x: m.predict(model, x) / 0.0)
-    assert "not finite" in complaints(lost, suite.check_personal)
+    assert "not finite" in complaints(lost, laws.check_personal)
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("small")
 def test_an_error_inside_a_method_is_a_finding() -> None:
     def change(method: Method) -> Any:
         def personal(msg: Any, state: Any, data: Any, turn: Any) -> Any:
@@ -285,20 +300,53 @@ def test_an_error_inside_a_method_is_a_finding() -> None:
 
         return personal
 
-    assert "ZeroDivisionError: oh" in complaints(broken(personal=change), suite.check_personal)
+    said = complaints(broken(personal=change), laws.check_personal)
+    assert 'ZeroDivisionError: raise ZeroDivisionError("oh") (test_laws.py, line' in said
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("small")
 def test_an_error_in_the_factory_is_a_finding() -> None:
     def factory(task: Any, *, recipe: Recipe = Recipe()) -> Method:
         raise ZeroDivisionError("oh")
 
     factory.__doc__ = "It cannot even be made." + REFERENCE
-    assert "ZeroDivisionError: oh" in complaints(factory)
+    assert 'ZeroDivisionError: raise ZeroDivisionError("oh") (test_laws.py, line' in (
+        complaints(factory)
+    )
 
 
-@pytest.mark.usefixtures("quick")
+@pytest.mark.usefixtures("small")
 def test_training_in_float64_is_undone_after_the_checks() -> None:
     assert torch.get_default_dtype() == torch.float32
-    complaints(broken(local), suite.check_page)
+    complaints(broken(local), laws.check_page)
     assert torch.get_default_dtype() == torch.float32
+
+
+@pytest.mark.usefixtures("small")
+def test_finds_a_host_number_in_a_state() -> None:
+    def change(method: Method) -> Any:
+        def client(msg: Any, state: Any, data: Any, turn: Any) -> Outcome:
+            out = method.client(msg, state, data, turn)
+            return out._replace(upload=out.upload._replace(each={"share": 0.5}))
+
+        return client
+
+    said = complaints(broken(client=change), laws.check_state)
+    assert "'upload/share' is no tensor: make it one" in said
+
+
+@pytest.mark.usefixtures("small")
+def test_finds_padding_that_counts() -> None:
+    """A mean over all rows that are there, also those that only fill up: the leaf is named."""
+
+    def change(method: Method) -> Any:
+        def client(msg: Any, state: Any, data: Any, turn: Any) -> Outcome:
+            out = method.client(msg, state, data, turn)
+            shift = data.x[data.rows].mean()
+            return out._replace(state=tree.map(lambda p: p + shift, out.state))
+
+        return client
+
+    said = complaints(broken(client=change), laws.check_engines)
+    assert "'clients/own/" in said or "'models/" in said
+    assert "padding" in said
