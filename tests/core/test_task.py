@@ -254,6 +254,62 @@ def test_dropout_of_channels_is_keyed_too(kind: type[nn.Module], shape: tuple[in
     torch.testing.assert_close(after.seen[kept], before.seen[kept] / 0.75)
 
 
+def half_frozen() -> nn.Module:
+    made = with_norm()
+    made[0].requires_grad_(False)
+    return made
+
+
+def test_frozen_parameters_are_constants() -> None:
+    task = classification(half_frozen, key=rng.key(5))
+    assert sorted(task.constants) == ["0.bias", "0.weight"]
+    whole = classification(with_norm)
+    same_seed = whole.init(rng.key(5))
+    assert same(task.constants, tree.pick(same_seed, task.constants))
+    params = task.init(rng.key(5))
+    assert not params.keys() & task.constants.keys()
+    assert task.blocks == (tuple(k for k in whole.blocks[0] if k[0] != "0"), whole.blocks[1])
+    # the network is the whole one
+    x, batch = a_batch().x, a_batch()
+    assert torch.equal(task.predict(params, x), whole.predict(same_seed, x))
+    assert torch.equal(task.loss(params, batch)[0], whole.loss(same_seed, batch)[0])
+    given = {k: torch.zeros_like(v) for k, v in task.constants.items()}
+    zero = classification(half_frozen, constants=given)
+    assert not torch.equal(zero.predict(params, x), task.predict(params, x))
+
+
+def test_a_block_without_anything_trained_is_none() -> None:
+    def build() -> nn.Module:
+        made = nn.Sequential(
+            nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 3)
+        )
+        for i in (0, 1):
+            made[i].requires_grad_(False)
+        return made
+
+    statistics = ("1.running_mean", "1.running_var")
+    task = classification(build)
+    first, second = task.blocks
+    assert first[:2] == statistics and "2.weight" in first and second == ("4.weight", "4.bias")
+
+
+def test_a_network_of_constants_alone_is_refused() -> None:
+    with pytest.raises(BadInput, match="all parameters are frozen"):
+        classification(lambda: nn.Linear(4, 3).requires_grad_(False))
+
+
+@pytest.mark.parametrize("compute", [None, torch.bfloat16])
+def test_frozen_parameters_are_computed_with_in_the_same_type(compute: Any) -> None:
+    def build() -> nn.Module:
+        made = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
+        made[0].requires_grad_(False)
+        return made
+
+    task = classification(build, compute=compute)
+    loss, _ = task.loss(task.init(rng.key(0)), a_batch())
+    assert bool(loss.isfinite())
+
+
 def test_batch_norm_without_a_momentum_is_refused() -> None:
     # its statistics would be means over all batches so far, whose number is not kept
     norm = lambda: nn.BatchNorm1d(6, momentum=None)

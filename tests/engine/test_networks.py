@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from fedtailor.core.task import classification
 from fedtailor.core.training import Recipe
+from fedtailor.core.tree import flatten
 from fedtailor.methods import METHODS
 from tests.methods.worlds import gap, models, play, quick, ragged, simulate
 
@@ -130,6 +131,58 @@ def test_every_method_trains_such_a_network(method: str, caplog: pytest.LogCaptu
     expected = played(Everything, method, engine="sequential")
     assert gap(expected, played(Everything, method)) < 1e-9
     assert caplog.records == []
+
+
+class Frozen(nn.Module):
+    """A first layer that stays, between others a frozen bias."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.fc = nn.Linear(4, 6), nn.Linear(6, 5), nn.Linear(5, 3)
+        self.first.requires_grad_(False)
+        self.second.bias.requires_grad_(False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.fc(self.second(self.first(x).tanh()).tanh())
+        return out
+
+
+def frozen_names(found: Any) -> set[str]:
+    return {k for k in flatten(found) for name in ("first.", "second.bias") if name in k}
+
+
+@pytest.mark.parametrize(
+    "method", [pytest.param(m, marks=[] if m in FAST else [pytest.mark.slow]) for m in METHODS]
+)
+def test_every_method_leaves_frozen_parameters_alone(method: str) -> None:
+    task = classification(Frozen)
+    before = {k: v.clone() for k, v in task.constants.items()}
+    assert sorted(before) == ["first.bias", "first.weight", "second.bias"]
+    found = []
+    for options in ({"engine": "sequential"}, {}):
+        made = quick(method, task, Recipe(lr=0.1, batch=5))
+        sim = simulate(made, ragged((7, 12, 9)), task, **options)
+        play(sim)
+        sim.score()
+        found.append(models(sim))
+        # nobody sees them: they are not sent, kept, or averaged
+        assert frozen_names({"server": sim.server, "models": found[-1]}) == set()
+        assert frozen_names(sim.states.rows) == set()
+    assert gap(*found) < 1e-9
+    assert all(torch.equal(before[k], task.constants[k]) for k in before)
+
+
+def test_frozen_parameters_cost_no_bytes() -> None:
+    def bytes_of(build: Callable[[], nn.Module]) -> int:
+        task = classification(build)
+        sim = simulate(quick("fedavg", task), ragged((7, 9)), task)
+        return int(play(sim)[0].up[0])
+
+    def thawed() -> nn.Module:
+        return Frozen().requires_grad_(True)
+
+    frozen = 4 * 6 + 6 + 5  # numbers, of 8 bytes each
+    assert bytes_of(thawed) - bytes_of(Frozen) == 8 * frozen
 
 
 def test_tokens_are_whole_numbers() -> None:

@@ -90,7 +90,6 @@ def test_looking_at_a_network_draws_no_numbers():
         (nn.Linear(5, 3), ("Linear", "(4,)", "first layer")),
         (nn.Sequential(nn.Flatten(0), nn.Linear(8, 3)), ("Sequential", "3 logits")),
         (nn.Identity(), ("Identity", "no parameters")),
-        (nn.Linear(4, 3).requires_grad_(False), ("'weight' is frozen", "requires_grad_(True)")),
         (lambda a, b: nn.Linear(4, 3), ("needs a, b", "form")),
         (lambda: "mlp", ("returned str", "torch.nn.Module")),
         (nn.Linear, ("Linear", "in_features, out_features")),

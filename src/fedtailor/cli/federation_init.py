@@ -20,9 +20,9 @@ from fedtailor.core.errors import BadInput
 
 # Settings that a simulation has and a federation of sites has not.
 _SIMULATED = (
-    "hub", "clients", "partition_file", "held_out", "permute_targets", "join", "depths",
-    "eval_every", "engine", "device", "compile", "compile_limit", "precision", "chunk", "states",
-    "on_nan", "checkpoint_every", "keep_path",
+    "hub", "clients", "partition_file", "held_out", "permute_targets", "join", "depths", "weights",
+    "weights_except", "eval_every", "engine", "device", "compile", "compile_limit", "precision",
+    "chunk", "states", "on_nan", "checkpoint_every", "keep_path",
 )  # fmt: skip
 _PANELS = ("Data", "Clients", "Federation", "Model", "Training", "Privacy", "Evaluation", "Run")
 

@@ -127,6 +127,7 @@ class Task(NamedTuple):
       features: (params, x) -> what the head is given, in evaluation mode.
       form: what an example looks like, and how many classes there are; None if nobody said.
       device: where parameters live.
+      constants: frozen parameters (`requires_grad` is False): no part of what methods see.
     """
 
     init: Callable[[Key], Params]
@@ -143,6 +144,7 @@ class Task(NamedTuple):
     features: Callable[[Params, Tensor], Tensor] | None = None
     form: Form | None = None
     device: torch.device | str = "cpu"
+    constants: Params = {}  # noqa: RUF012
 
     def top(self, n: int) -> tuple[str, ...]:
         """All names in the `n` blocks next to the output."""
@@ -200,8 +202,17 @@ def _task(
     device: torch.device | str = "cpu",
     compute: torch.dtype | None = None,
     form: Form | None = None,
+    key: Key | None = None,
+    constants: Params | None = None,
 ) -> Task:
     """A task around an ordinary `nn.Module`; see `classification`."""
+
+    def drawn(key: Key) -> Params:
+        with torch.random.fork_rng(devices=[]):
+            # the CPU's generator alone: torch.manual_seed would reseed GPUs too
+            torch.default_generator.manual_seed(int(key) & 0x7FFFFFFFFFFFFFFF)
+            return {k: v.detach().clone().to(device) for k, v in build().state_dict().items()}
+
     with torch.random.fork_rng(devices=[]):  # building draws numbers that nobody uses
         training, evaluating = (build().to(device) for _ in range(2))
         example = build()
@@ -220,26 +231,36 @@ def _task(
     state = example.state_dict(keep_vars=True)
     first = {id(v): k for k, v in reversed(state.items())}
     real = {k for k, v in state.items() if v.is_floating_point() and first[id(v)] == k}
-    groups = tuple(tuple(k for k in g if k in real) for g in group_blocks(example, grouping))
-    groups = tuple(group for group in groups if group)
+    trained = {k for k in real if state[k].requires_grad}
+    frozen = {k for k in real - trained if isinstance(state[k], nn.Parameter)}
+    if not trained:
+        what = "all parameters are frozen" if frozen else "it has no parameters"
+        raise BadInput(f"model {type(example).__name__}: {what}: there is nothing to train")
+    if constants is None:
+        constants = drawn(rng.key(0) if key is None else key) if frozen else {}
+    constants = {k: constants[k].to(device) for k in sorted(frozen)}
+    groups = _with_trained(group_blocks(example, grouping), real - frozen, trained)
     names = {name for group in groups for name in group}
     buffers = tuple(k for k, b in training.named_buffers() if k in names and b.is_floating_point())
     norms = tuple(n for n in sorted(names) if n.rpartition(".")[0] in _batch_norms(training))
 
-    full = {*buffers, *norms}  # BatchNorm's statistics and scales keep their type
+    # BatchNorm's statistics and scales keep their type
+    full = {
+        *buffers,
+        *norms,
+        *(k for k in frozen if k.rpartition(".")[0] in _batch_norms(training)),
+    }
+    halved = {k: v if k in full or not compute else v.to(compute) for k, v in constants.items()}
     keyed = {module: may_draw(module) for module in (training, evaluating)}
 
     def call(module: nn.Module, params: Params, x: Tensor, key: Key) -> Tensor:
         with KeyedDraws(key) if keyed[module] else nullcontext():
-            out: Tensor = functional_call(module, params, (x,))
+            kept = halved if module is training else constants
+            out: Tensor = functional_call(module, kept | params, (x,))
         return out
 
     def init(key: Key) -> Params:
-        with torch.random.fork_rng(devices=[]):
-            # the CPU's generator alone: torch.manual_seed would reseed GPUs too
-            torch.default_generator.manual_seed(int(key) & 0x7FFFFFFFFFFFFFFF)
-            state = build().state_dict()
-        return {k: v.detach().clone().to(device) for k, v in state.items() if k in names}
+        return {k: v for k, v in drawn(key).items() if k in names}
 
     def outputs(params: Params, batch: Batch) -> tuple[Tensor, Params]:
         x = to_input(batch.x, next(iter(params.values())).dtype)
@@ -281,8 +302,20 @@ def _task(
 
     return Task(
         init, mean_loss, predict, groups, buffers, norms, augment, outputs, losses, kind, try_out,
-        features, form, device,
+        features, form, device, constants,
     )  # fmt: skip
+
+
+def _with_trained(groups: Blocks, names: set[str], trained: set[str]) -> Blocks:
+    """The blocks with these names alone; one without a trained name joins the one before it."""
+    found: list[tuple[str, ...]] = []
+    for group in groups:
+        left = tuple(k for k in group if k in names)
+        if found and not (trained.intersection(left) and trained.intersection(found[-1])):
+            found[-1] += left
+        elif left:
+            found.append(left)
+    return tuple(found)
 
 
 def classification(
@@ -301,6 +334,8 @@ def classification(
         to training batches), `device` (where parameters live) and `compute` (the type that
         training computes in, e.g. `torch.bfloat16`; parameters, statistics and losses keep theirs,
         and evaluation is in full precision), `form` (what examples look like, for methods to see).
+        Frozen parameters (`requires_grad_(False)`) are `constants`, or what `build` makes with
+        `key`.
 
     Example:
       >>> task = classification(lambda: nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)))

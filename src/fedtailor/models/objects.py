@@ -77,12 +77,6 @@ def _takes_form(factory: Callable[..., Any], name: str) -> bool:
 def _check(network: nn.Module, form: Form) -> None:
     """Two examples of zeros go through, in evaluation: statistics stay as they are."""
     name = type(network).__name__
-    frozen = [k for k, p in network.named_parameters() if not p.requires_grad]
-    if frozen:
-        raise BadInput(
-            f"model {name}: '{frozen[0]}' is frozen, but all parameters are trained: call "
-            "requires_grad_(True), or make it a buffer"
-        )
     kinds = {"image": torch.uint8, "table": torch.float32, "text": torch.int64}
     x = torch.zeros(2, *form.shape, dtype=kinds[form.kind])
     was_training = network.training

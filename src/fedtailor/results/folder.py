@@ -25,6 +25,7 @@ Line = dict[str, Any]  # of a run's history
 # of a run, in the order in which they come to be
 CONFIG = "config.toml"  # marks the folder as a run's
 PREPROCESSING = "preprocessing.json"
+FROZEN = "frozen.safetensors"  # parameters that stay as they are, by network
 CLIENTS = "clients.csv"
 CONFUSION = "confusion.safetensors"
 BEGUN = "begun.json"  # what is known before the first round
@@ -56,8 +57,8 @@ TENSORS = ".safetensors"
 PART = ".part"  # how the names of half-written files end
 
 _FILES = {
-    CONFIG, PREPROCESSING, CLIENTS, CONFUSION, BEGUN, HISTORY, FAILED, OUTPUTS, GENERAL + TENSORS,
-    RESULT, REPORT, LANDSCAPE, TRAJECTORY, TRACKING, COMPARISON, SUMMARY, LOCK,
+    CONFIG, PREPROCESSING, FROZEN, CLIENTS, CONFUSION, BEGUN, HISTORY, FAILED, OUTPUTS,
+    GENERAL + TENSORS, RESULT, REPORT, LANDSCAPE, TRAJECTORY, TRACKING, COMPARISON, SUMMARY, LOCK,
     "partition.npz", "statistics.json",
     *(f"{name}.{kind}" for kind in ("png", "svg")  # pictures; accuracy: before 0.3
       for name in ("partition", "score", "accuracy", "gain_per_client", "clients")),

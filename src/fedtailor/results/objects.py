@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
+from os import PathLike
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fedtailor.core.errors import BadInput
@@ -19,7 +20,9 @@ if TYPE_CHECKING:  # they need torch, and the command line reads this module to 
     from fedtailor.methods import Factory
 
 MARK = "object:"
-SETTINGS = ("method", "data", "model", "partition", "schedule", "loss", "metrics")  # may be objects
+SETTINGS = (
+    "method", "data", "model", "weights", "partition", "schedule", "loss", "metrics",
+)  # fmt: skip  # may be objects
 
 
 class Objects(NamedTuple):
@@ -28,6 +31,7 @@ class Objects(NamedTuple):
     method: Factory | Method | None = None  # a factory, or a method that was made already
     data: Source | None = None  # the rows
     model: Any = None  # a network, or what makes one
+    weights: Mapping[str, Any] | None = None  # a `state_dict` that the network begins with
     partition: Any = None  # who has which rows, or what decides it
     schedule: Callable[..., Any] | None = None  # (round, rounds) -> factor on the learning rate
     loss: Callable[..., Any] | None = None  # (outputs, labels) -> a loss for each row
@@ -112,10 +116,17 @@ def separate(
         elif name == "metrics":
             value = _named(value)
             settings[name] = MARK + ",".join(value)
+        elif name == "weights" and isinstance(value, PathLike):
+            settings[name] = str(value)
+            continue
         else:
             settings[name] = mark_of(value)
         if name in ("schedule", "loss") and not callable(value):
             raise BadInput(f"{name} is a {type(value).__name__}: give a name or a function")
+        if name == "weights" and not isinstance(value, Mapping):
+            raise BadInput(
+                f"weights is a {type(value).__name__}: give a safetensors file or a state_dict"
+            )
         found[name] = value
     return method, settings, Objects(**found)
 

@@ -9,17 +9,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from fedtailor.core import rng
 from fedtailor.core.errors import BadInput
 from fedtailor.core.form import Form
 from fedtailor.core.losses import RowLosses, class_weighted, parse_loss
 from fedtailor.core.method import Method
 from fedtailor.core.steps.privacy import require_accountant
 from fedtailor.core.task import AUGMENTATIONS, TASKS, Task
+from fedtailor.core.tree import Params
 from fedtailor.engine import ClientData
 from fedtailor.engine.loops.runner import use_precision
 from fedtailor.methods.combine import built_in
 from fedtailor.methods.leakage import Leaks, leaks_of, refuse_leaks
-from fedtailor.models import network_of
+from fedtailor.models import freeze, globs_of, load_weights, network_of
 from fedtailor.results.config import Config, check_class_weights
 from fedtailor.runs.schedule import networks
 
@@ -27,11 +29,17 @@ from fedtailor.runs.schedule import networks
 def make_network(config: Config, form: Form, model: str | None = None) -> nn.Module:
     """The network of a run, or another one by its name, with new weights."""
     given = config.objects.model
-    return network_of((model or config.model) if given is None else given, form)
+    network = network_of((model or config.model) if given is None else given, form)
+    if config.weights:
+        weights = config.objects.weights or config.weights
+        load_weights(network, weights, globs_of(config.weights_except))
+    return freeze(network, globs_of(config.freeze))
 
 
-def make_task(config: Config, form: Form, model: str | None = None) -> Task:
-    """The network of a run and its loss."""
+def make_task(
+    config: Config, form: Form, model: str | None = None, constants: Params | None = None
+) -> Task:
+    """The network of a run and its loss; `constants` are its frozen parameters, if known."""
     return TASKS[form.task](
         lambda: make_network(config, form, model),
         loss=_loss(config, form),
@@ -40,6 +48,8 @@ def make_task(config: Config, form: Form, model: str | None = None) -> Task:
         device=config.home,
         compute=torch.bfloat16 if config.precision == "bf16" else None,
         form=form,
+        key=rng.key(config.seed, rng.INITIAL),
+        constants=constants,
     )
 
 

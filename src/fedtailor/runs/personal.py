@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fedtailor.core import tree
 from fedtailor.core.form import Form
-from fedtailor.core.tree import Tree
+from fedtailor.core.tree import Params, Tree
 from fedtailor.results.config import Config
 from fedtailor.runs.build import make_method, make_network, make_task
 
@@ -35,7 +35,9 @@ class PersonalModel(nn.Module):
         return self._predict(tree.unflatten(leaves), x)
 
 
-def personal_model(config: Config, form: Form, network: str, model: Tree) -> nn.Module:
+def personal_model(
+    config: Config, form: Form, network: str, model: Tree, constants: Params | None = None
+) -> nn.Module:
     """A client's model, ready to be used: on the CPU, in evaluation mode.
 
     It takes what the network takes: images from -1 to 1, tables as the run's preprocessing left
@@ -46,13 +48,14 @@ def personal_model(config: Config, form: Form, network: str, model: Tree) -> nn.
       form: what examples look like.
       network: the client's, by name.
       model: the client's, as the method made it.
+      constants: the network's frozen parameters, if they are known.
     """
-    task = make_task(config, form, network)
+    task = make_task(config, form, network, constants)
     predict = make_method(config, task).predict
     model = tree.map(lambda leaf: leaf.detach().to("cpu", copy=True), model)
     if predict is not task.predict:
         return PersonalModel(predict, model).eval()
     with torch.random.fork_rng(devices=[]):  # its first weights are nobody's
         made = make_network(config, form, network)
-    made.load_state_dict(made.state_dict() | model)
+    made.load_state_dict(made.state_dict() | model | task.constants)
     return made.eval()

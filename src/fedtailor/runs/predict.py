@@ -12,10 +12,11 @@ from torch import Tensor
 
 from fedtailor.core import tree
 from fedtailor.core.errors import BadInput, unknown
-from fedtailor.core.tree import Tree
+from fedtailor.core.tree import Params, Tree
 from fedtailor.datasets import Encoder, read_examples
 from fedtailor.results.config import Config, config_of
 from fedtailor.results.folder import (
+    FROZEN,
     PREPROCESSING,
     RESULT,
     RUNS,
@@ -72,8 +73,10 @@ def _result(folder: Path) -> dict[str, Any]:
 
 def open_model(
     folder: Path, client: str, objects: Objects = Objects()
-) -> tuple[Config, Encoder, str, Tree]:
-    """(configuration, preprocessing, network's name, model) of a client of a finished run.
+) -> tuple[Config, Encoder, str, Tree, Params | None]:
+    """(configuration, preprocessing, network's name, model, frozen parameters) of a client's.
+
+    The run is finished. Its weights file may be gone: what stayed as it was is in its folder.
 
     Raises:
       BadInput: the run or the client cannot be used.
@@ -82,13 +85,16 @@ def open_model(
         run = next((f for f in run_folders(folder) if is_finished(f)), folder / RUNS)
         raise BadInput(f"'{folder}' is a comparison: name one of its runs, such as '{run}'")
     encoder = _encoder(folder)
-    config = config_of(folder, objects, using=("method", "model"), device="cpu")
+    config = config_of(folder, objects, using=("method", "model"), device="cpu", weights="")
     result = _result(folder)
     if client not in result["per_client"]:
         raise unknown(f"client of '{folder}':", client, sorted(result["per_client"]))
     network = result["networks"].get(client, config.model)
-    path = model_file(folder, client)
-    return config, encoder.of_client(client), network, tree.unflatten(load_tensors(path))
+    path, constants = model_file(folder, client), None
+    if (folder / FROZEN).exists():
+        constants = tree.unflatten(load_tensors(folder / FROZEN))[network]
+    model = tree.unflatten(load_tensors(path))
+    return config, encoder.of_client(client), network, model, constants
 
 
 def predict(
@@ -126,8 +132,8 @@ def predict(
       ('black.png', True)
     """
     given = Objects(method=method, model=model)
-    config, encoder, network, weights = open_model(Path(folder), client, given)
-    predicts = make_method(config, make_task(config, encoder.form, network)).predict
+    config, encoder, network, weights, frozen = open_model(Path(folder), client, given)
+    predicts = make_method(config, make_task(config, encoder.form, network, frozen)).predict
     names, x, notes = read_examples([Path(f) for f in files], encoder)
     with torch.no_grad():
         said = predicts(weights, torch.from_numpy(x)).double()

@@ -69,7 +69,13 @@ class PreparedRun:
         self.networks = {fed.names[int(i)]: model for model, ids in having for i in ids}
         engine = "vectorised" if config.engine == "auto" else config.engine
         config = replace(config, engine=engine)
-        (self.method, self.task, first), *others = make_players(config, form, fed.clients)
+        (self.method, self.task, first), *others = players = make_players(config, form, fed.clients)
+        self.frozen = {  # by network
+            name: task.constants
+            for _, task, mine in players
+            for name, ids in having
+            if task.constants and torch.equal(ids, mine)
+        }
         if self.method.alone:
             self.data = self.data.alone()
             fed = self.data.client_data

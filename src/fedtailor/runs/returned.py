@@ -48,8 +48,8 @@ def _number(run: PreparedRun, client: str) -> int:
 
 def _model_from(folder: Path, client: str, objects: Objects) -> nn.Module:
     """A client's model as a finished run kept it."""
-    config, encoder, network, model = open_model(folder, client, objects)
-    return personal_model(config, encoder.form, network, model)
+    config, encoder, network, model, constants = open_model(folder, client, objects)
+    return personal_model(config, encoder.form, network, model, constants)
 
 
 def _model_in(run: PreparedRun, client: str) -> nn.Module:

@@ -187,6 +187,8 @@ class Runner(PreparedRun):
         # first: it marks the folder as a run's
         files.write_atomically(folder / files.CONFIG, write_config(self.config, __version__))
         files.write_json(folder / files.PREPROCESSING, self.data.encoder.to_json())
+        if frozen := tree.flatten(self.frozen):
+            save_tensors(folder / files.FROZEN, frozen)
         files.write_atomically(folder / files.CLIENTS, client_table(self))
         save_confusion(folder, self.data.client_data, self.data.encoder.form)
         files.write_json(folder / files.BEGUN, facts_of(self))

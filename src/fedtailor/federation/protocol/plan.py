@@ -33,9 +33,9 @@ from fedtailor.runs.build import make_method, make_task
 
 # Settings that all must share. What concerns a site's data is its own affair.
 SHARED = (
-    "model", "blocks", "augment", "epochs", "steps", "batch", "lr", "optimizer", "momentum",
-    "weight_decay", "decay_biases", "lr_decay", "lr_floor", "clip", "last", "dp_clip", "dp_noise",
-    "dp_delta", "dp_public", "participation", "rounds", "finetune", "seed", "loss",
+    "model", "freeze", "blocks", "augment", "epochs", "steps", "batch", "lr", "optimizer",
+    "momentum", "weight_decay", "decay_biases", "lr_decay", "lr_floor", "clip", "last", "dp_clip",
+    "dp_noise", "dp_delta", "dp_public", "participation", "rounds", "finetune", "seed", "loss",
     "class_weights", "metric",
 )  # fmt: skip
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -140,7 +140,7 @@ def _refuse_what_sites_cannot(config: Config, method: Method) -> None:
             f"method '{config.method}' gathers all training rows in one place, and a site's data "
             "stay there: it is for simulations; choose another"
         )
-    for name in ("depths", "join", "held_out"):
+    for name in ("depths", "join", "held_out", "weights"):
         if value := getattr(config, name):
             raise BadInput(f"{name} is '{value}': it is for simulations; leave it out")
     if method.leaks:

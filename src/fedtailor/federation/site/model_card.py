@@ -27,6 +27,7 @@ from fedtailor.federation.site.settings import SiteSettings
 from fedtailor.results.config import write_config
 from fedtailor.results.folder import (
     CONFIG,
+    FROZEN,
     MODELS,
     PREPROCESSING,
     RESULT,
@@ -112,6 +113,8 @@ def write_model(
     }
     (folder / MODELS).mkdir(exist_ok=True)
     save_tensors(model_file(folder, site.name), tree.flatten(model))
+    if setup.task.constants:
+        save_tensors(folder / FROZEN, tree.flatten({setup.config.model: setup.task.constants}))
     config = replace(setup.config, **site.data)
     write_atomically(folder / CONFIG, write_config(config, __version__))
     write_json(folder / PREPROCESSING, agreed.encoder.to_json())

@@ -23,7 +23,7 @@ def _make_absolute(values: dict[str, Any]) -> None:
     """Paths as they are from any folder, so that a run can be repeated and resumed from there."""
     from fedtailor.datasets import KNOWN
 
-    for name in ("data", "data_dir", "partition_file"):
+    for name in ("data", "data_dir", "partition_file", "weights"):
         value = values.get(name, "")
         known = name == "data" and (value in KNOWN or not Path(value).exists())
         known |= value.startswith(MARK)
@@ -60,6 +60,7 @@ def make_config(
             raise unknown("setting", name, known)
     values = {name: known[name][0].parse(value) for name, value in given.items()}
     _make_absolute(values)
+    _check_weights(values, objects)
     factory = objects.factory() or find(method)
     config = Config(method, **values, options=parse_options(factory, options), objects=objects)
     _check_names(config)
@@ -98,6 +99,23 @@ def make_config(
     return config
 
 
+def _check_weights(values: dict[str, Any], objects: Objects) -> None:
+    """Notes the digest of the weights, or refuses others than those that were noted."""
+    from fedtailor.models import digest_of
+
+    path, noted = values.get("weights", ""), values.get("weights_digest", "")
+    if not path:
+        if values.get("weights_except") and not noted:
+            raise BadInput("weights-except is given without --weights: give both")
+        return
+    if path.startswith(MARK) and objects.weights is None:
+        return  # nobody is going to use them
+    found = digest_of(path if objects.weights is None else objects.weights)
+    if noted and noted != found:
+        raise BadInput(f"weights '{path}' are not those that the run began with: give those")
+    values["weights_digest"] = found
+
+
 def _check_names(config: Config) -> None:
     """Refuses what is no schedule, and names of functions that only Python can give."""
     from fedtailor.core.steps.schedules import parse_schedule
@@ -111,6 +129,8 @@ def _check_names(config: Config) -> None:
         raise unknown("metric", config.metric, METRIC_NAMES)
     if config.metrics and not config.metrics.startswith(MARK):
         raise BadInput(f"metrics is '{config.metrics}': give functions from Python, by name")
+    if config.depths and config.weights:
+        raise BadInput(f"depths is '{config.depths}', but weights are one network's: leave one out")
     if config.depths and config.objects.model is not None:
         raise BadInput(f"depths is '{config.depths}', but model is an object: name a model")
 

@@ -39,6 +39,12 @@ SINCE_0_1 = {
     "event_column": ("",),
     "split_seed": (0,),
     "compile_limit": (600.0,),
+    "weights": ("",),
+    "weights_except": ("",),
+    "weights_digest": ("",),
+    "freeze": ("",),
+    "decay_biases": ("yes",),
+    "dp_public": ("nothing",),
 }
 
 
@@ -111,6 +117,14 @@ class Config:
     )
     model: str = _says(
         "auto", "Model", "a known model or package.module:factory; auto fits the data"
+    )
+    weights: str = _says("", "Model", "a safetensors file that the network begins with")
+    weights_except: str = _says(
+        "", "Model", "names that the file need not fit, as patterns with commas: 'fc.*'"
+    )
+    weights_digest: str = _says("", "Model", "of the weights; found out", typed=False)
+    freeze: str = _says(
+        "", "Model", "parameters that stay as they are, as patterns with commas: 'conv1.*,conv2.*'"
     )
     depths: str = _says(
         "", "Model", "clients with other networks: MODEL:COUNT with commas, e.g. mlp-2:10,mlp:10"
