@@ -101,6 +101,15 @@ def test_a_frozen_module_is_taken_as_it_is() -> None:
             assert torch.equal(first[0], module[1].weight)
 
 
+def test_a_comparison_keeps_its_linear_yardstick(pretrained: Path, tmp_path: Path) -> None:
+    given = {"rounds": 1, "weights": pretrained, "freeze": "fc1.*"}
+    found = fedtailor.compare("fedavg", out=tmp_path / "all", **SMALL | given)
+    assert "linear" in found["methods"]
+    start = load_file(pretrained)["fc1.weight"]
+    for method in ("fedavg", "local", "centralised"):
+        assert torch.equal(found.model("client-0", method).state_dict()["fc1.weight"], start)
+
+
 def test_frozen_random_layers_follow_the_seed() -> None:
     given = SMALL | {"rounds": 1, "device": "cpu", "freeze": "fc1.*"}
     layers = [state(fedtailor.run("fedavg", seed=s, **given))["fc1.weight"] for s in (0, 0, 1)]

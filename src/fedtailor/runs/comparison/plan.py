@@ -23,7 +23,7 @@ from fedtailor.runs.data import RunData, load_run_data
 from fedtailor.runs.prepared import as_laid_out
 
 MOST_SEEDS = 1000
-PATHS = ("data", "data_dir", "partition_file")
+PATHS = ("data", "data_dir", "partition_file", "weights")
 
 
 def spread_options(
@@ -113,8 +113,9 @@ class ComparisonPlan:
         own = self.objects.get(method, self.objects.get(ALONE, Objects()))
         settings, name = dict(self.settings), method
         if method == LINEAR and LINEAR not in self.objects:
-            settings, name = settings | {"model": "linear"}, ALONE
-            own = own._replace(model=None)
+            others = dict.fromkeys(("weights", "weights_except", "freeze"), "")  # another network's
+            settings, name = settings | others | {"model": "linear"}, ALONE
+            own = own._replace(model=None, weights=None)
         made = make_config(name, settings, self._options.get(method, {}), own)
         split = made.split_seed + number // self.seeds
         return replace(made, seed=made.seed + number, split_seed=split)
