@@ -35,7 +35,7 @@ from fedtailor.core.tree import flatten
 from fedtailor.engine import Simulation, draw_cohort
 from fedtailor.engine.loops.runner import use_precision
 from fedtailor.methods import METHODS
-from fedtailor.methods.check import CLASSES, CLIENTS, FEATURES, NETWORKS, toy_federation
+from fedtailor.methods.check.world import CLASSES, CLIENTS, FEATURES, NETWORKS, toy_federation
 
 ROUNDS, LIMIT = 5, 1e-4
 PRIVATE = Recipe(epochs=1, batch=8, lr=0.05, dp_clip=1.0, dp_noise=0.5)

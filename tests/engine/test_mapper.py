@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedtailor.core import rng, tree
+from fedtailor.core import rng, scoring, tree
 from fedtailor.core import training as train
 from fedtailor.core.rng import Turn
 from fedtailor.core.scoring import Score
@@ -123,7 +123,7 @@ def test_a_client_without_validation_rows_can_be_scored_in_both() -> None:
     client_data = world([3, 2], [1, 0])
 
     def score(client: ClientContext) -> Score:
-        return train.score(task, client.server, client.data.val)
+        return scoring.score(task, client.server, client.data.val)
 
     given = contexts(client_data, task.init(rng.key(0)), {})
     compare(vectorised(score)(given), sequential(score)(given))
