@@ -223,20 +223,25 @@ def check(
         Literal["vectorised", "sequential"],
         typer.Option(help="What to play it with; sequential asks nothing of mapping."),
     ] = "vectorised",
+    compiled: Annotated[
+        bool, typer.Option("--compiled", help="Compile its steps too: takes a minute or more.")
+    ] = False,
     json: Json = False,
 ) -> None:
     """Check that a method holds what every method must; exit code 1 if it does not."""
     from rich.markup import escape
 
     from fedtailor.cli.showing import err, out
-    from fedtailor.methods.check import check_method
+    from fedtailor.methods.check import PLAN, WITH_COMPILER, check_method
     from fedtailor.methods.describe import parse_options
     from fedtailor.methods.find import find
 
     factory = find(method)
     options = parse_options(factory, read_pairs(set))
     with err.status(f"checking {method}..."):
-        findings = check_method(factory, engine=engine, **options)
+        findings = check_method(
+            factory, engine=engine, plan=WITH_COMPILER if compiled else PLAN, **options
+        )
     if json:
         print_json([f._asdict() for f in findings])
     else:

@@ -140,6 +140,16 @@ def test_no_example_moves_the_sum_by_more_than_the_clip() -> None:
         assert float(tree.sq_norm(apart).sqrt()) == pytest.approx(0.7, rel=1e-4)
 
 
+@pytest.mark.parametrize("value", [math.inf, math.nan])
+def test_an_example_without_a_finite_gradient_counts_nothing(value: float) -> None:
+    """A sum that is nan would tell that it is there, whatever the noise."""
+    x = torch.tensor([[3.0, 4.0], [value, 0.8]])
+    slope = private_gradient(linear, 2.0, 1.0)
+    found = slope(HERE, batch_of(x), {}, {})[0]
+    zero = slope(HERE, batch_of(torch.tensor([[3.0, 4.0], [0.0, 0.0]])), {}, {})[0]
+    assert tree.finite(found) and gap(found, zero) == 0
+
+
 def test_examples_that_come_round_again_are_refused() -> None:
     """With `wrap` a row may stand in a batch several times and move its sum by several clips."""
     task = task_of()

@@ -14,7 +14,7 @@ from fedtailor.core import tree
 from fedtailor.core.method import Method, Outcome, Upload
 from fedtailor.core.training import Recipe
 from fedtailor.methods import METHODS, ditto, local
-from fedtailor.methods.check import PLAN, check_method, laws, whole_runs
+from fedtailor.methods.check import PLAN, WITH_COMPILER, check_method, laws, whole_runs
 from fedtailor.methods.check.world import TASK_OF
 
 # of what is done again and again, three times are enough; `fedtailor check` takes the defaults
@@ -350,3 +350,10 @@ def test_finds_padding_that_counts() -> None:
     said = complaints(broken(client=change), laws.check_engines)
     assert "'clients/own/" in said or "'models/" in said
     assert "padding" in said
+
+
+@pytest.mark.slow
+def test_steps_are_compiled_where_that_is_asked_for() -> None:
+    found = check_method(METHODS["fedavg"], plan={"dense": (laws.check_compiled,)})
+    assert [f.passed for f in found] == [True]
+    assert set(WITH_COMPILER["dense"]) - set(PLAN["dense"]) == {laws.check_compiled}

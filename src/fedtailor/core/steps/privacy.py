@@ -47,7 +47,11 @@ def private_gradient(
             alone = Batch(x[None], y[None], torch.ones_like(batch.weight[:1]), batch.active, key)
             grads, loss, _ = at(theta, alone, given, carried)
             length = tree.sq_norm(grads).sqrt()
-            return tree.scale(grads, (clip / length.clamp(min=1e-30)).clamp(max=1.0)), loss
+            clipped = tree.scale(grads, (clip / length.clamp(min=1e-30)).clamp(max=1.0))
+            if noise:  # a row without a finite gradient counts nothing: nan would betray it
+                known = length.isfinite()
+                clipped = tree.map(lambda g: torch.where(known, g, torch.zeros_like(g)), clipped)
+            return clipped, loss
 
         order = torch.arange(len(batch.y), device=batch.y.device)
         found, losses = each(one, batch.x, batch.y, rng.fold(batch.key, order))

@@ -62,6 +62,8 @@ PLAN: dict[str, tuple[Check, ...]] = {
     "batch-norm": LAWS + RUNS[:3],
     **dict.fromkeys(TASK_OF, TASK_LAWS),
 }
+# takes a minute or more
+WITH_COMPILER = PLAN | {"dense": (*LAWS, laws.check_compiled, *RUNS)}
 
 
 class CheckResult(NamedTuple):

@@ -7,6 +7,8 @@ from torch import Tensor
 
 from fedtailor.core import tree, wire
 from fedtailor.core.method import Upload
+from fedtailor.engine.loops.runner import LoopMode
+from fedtailor.engine.loops.tracing import can_compile
 from fedtailor.methods import METHODS
 from fedtailor.methods.check.world import (
     CLIENTS,
@@ -102,16 +104,26 @@ def check_engines(trial: Trial) -> None:
 
 def check_traced(trial: Trial) -> None:
     """steps, scoring and `personal` may be traced and replayed"""
+    _replayed(trial, "traced")
+
+
+def check_compiled(trial: Trial) -> None:
+    """steps, scoring and `personal` may be compiled"""
+    demand(can_compile(torch.device("cpu")), "there is no C++ compiler here: install g++")
+    _replayed(trial, "compiled")
+
+
+def _replayed(trial: Trial, loop_mode: LoopMode) -> None:
     if trial.engine == "sequential":
         return
-    traced = trial.play(loop_mode="traced")
+    fast = trial.play(loop_mode=loop_mode)
     trial.demand_speed()
-    far = apart(came_to(trial.played), came_to(traced))
-    demand(not far, f"with traced steps it differs: {far}{CONSTANT}")
-    said = [sim.outputs().test.double() for sim in (trial.played, traced)]
+    far = apart(came_to(trial.played), came_to(fast))
+    demand(not far, f"with {loop_mode} steps it differs: {far}{CONSTANT}")
+    said = [sim.outputs().test.double() for sim in (trial.played, fast)]
     far = apart({"outputs": said[0]}, {"outputs": said[1]})
-    traced.close()
-    demand(not far, f"traced, models say something else: {far}{CONSTANT}")
+    fast.close()
+    demand(not far, f"{loop_mode}, models say something else: {far}{CONSTANT}")
 
 
 def check_absent(trial: Trial) -> None:
