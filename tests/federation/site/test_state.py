@@ -6,7 +6,6 @@ import pytest
 import torch
 
 from fedtailor.core.errors import BadInput
-from fedtailor.core.steps.privacy import Spent
 from fedtailor.federation.protocol.packet import Packet
 from fedtailor.federation.site.state import SavedState, SiteStore, StateError, checked_id
 from fedtailor.results import folder as module
@@ -40,19 +39,6 @@ def test_a_round_that_was_not_taken_is_as_if_never_played(tmp_path):
     assert one.at(2).played == (0, 2) and one.at(0).played == (0,)
     with pytest.raises(StateError, match="round 2"):
         one.at(1)
-
-
-def test_noisy_gradients_of_a_round_that_was_not_taken_are_not_forgotten(tmp_path):
-    """What was sent is known, whether or not the coordinator made use of it."""
-    one = store(tmp_path)
-    assert one.spent() == Spent()
-    one.keep(kept(0, 1.0), -1, "a" * 64, reply(1.0), Spent(4, 1, 0.5))
-    one.keep(kept(1, 2.0), 0, "b" * 64, reply(2.0), Spent(4, 1, 0.5))
-    one.keep(kept(2, 3.0), 0, "c" * 64, reply(3.0), Spent(4, 2, 0.25))
-    assert store(tmp_path).spent() == Spent(12, 2, 0.5)
-    one.spend(Spent(1, 1, 1.0))
-    assert store(tmp_path).spent() == Spent(13, 2, 1.0)
-    assert store(tmp_path).at(2).round == 2
 
 
 def test_the_same_request_gets_the_same_answer(tmp_path):

@@ -122,7 +122,8 @@ def _site_toml(spec: ProjectSpec, number: int) -> str:
         + _toml(said)
         + f"allow = {as_toml([spec.method])}  # methods that it takes part in\n"
         + "# share = []        # leave out test scores and the Local baseline\n"
-        + "# max_rounds = 100  # refuse after so many\n"
+        + "# max_rounds = 100  # refuse after so many; max_answers: over all federations\n"
+        + "# max_epsilon = 3   # refuse what would bring ε of DP-SGD above it, and plans without\n"
     )
 
 

@@ -49,7 +49,11 @@ class SiteSettings(MessageBounds):
         "networks beside those that come with FedTailor (package.module:factory)", ()
     )
     share: tuple[Metric, ...] = setting("metrics that may leave", (SCORES, BASELINE))
-    max_rounds: Whole = setting("refuse after so many rounds; 0: no limit", 0)
+    max_rounds: Whole = setting("refuse after so many rounds of a federation; 0: no limit", 0)
+    max_answers: Whole = setting("refuse after so many uploads in all; 0: no limit", 0)
+    max_epsilon: Annotated[float, (0.0, 1e6)] = setting(
+        "refuse what would bring ε of DP-SGD above it, over all federations; 0: no limit", 0.0
+    )
     begin_again: bool = setting(
         "start anew where the site's state is lost, if the method can", False
     )

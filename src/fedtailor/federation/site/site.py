@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import logging
+import secrets
 from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from fedtailor.core import __version__, rng, tree
 from fedtailor.core.data import Data
@@ -37,6 +39,7 @@ from fedtailor.federation.protocol.packet import (
     refusal,
 )
 from fedtailor.federation.protocol.plan import Setup, in_dtype, read_plan, require_version, set_up
+from fedtailor.federation.site.answers import Answer, AnswerLog, epsilon_of, spent_in
 from fedtailor.federation.site.local_data import LocalData, load_local_data
 from fedtailor.federation.site.model_card import finetuned_model, write_model
 from fedtailor.federation.site.scoring import score_model
@@ -74,6 +77,7 @@ class Site:
 
     def __init__(self, settings: SiteSettings) -> None:
         self.settings = settings
+        self.answers = AnswerLog(settings.folder)
         self._joined: dict[tuple[str, str], _Joined] = {}
 
     def answer(self, packet: Packet) -> Packet:
@@ -168,6 +172,11 @@ class Site:
         if plan.fingerprint() != fingerprint:
             raise Refused("plan", "the site joined with another plan: send join")
         self._allow(plan.method, str(plan.settings["model"]))
+        if self.settings.max_epsilon and not plan.settings["dp_noise"]:
+            raise Refused(
+                "privacy",
+                f"the site allows ε up to {self.settings.max_epsilon:g}, and the plan has no noise",
+            )
         if self.settings.client >= plan.clients:
             raise Refused(
                 "client",
@@ -218,7 +227,8 @@ class Site:
         kept = joined.store.at(last, begin_again=self.settings.begin_again)
         message = from_arrays(packet.arrays, like_of(setup.plan.message))
         turn = setup.turn(purpose, round).of(torch.tensor(self.settings.client))
-        secret = joined.store.secret() if setup.config.dp_clip else b""
+        # fresh for every turn: equal noise in two answers could be taken away again
+        secret = secrets.token_bytes(32) if setup.config.dp_clip else b""
         own = ClientTurn(setup.method, setup.initial, message, data, turn, secret=secret)
         return own._replace(kept=self._state(joined, own, kept)), kept
 
@@ -243,9 +253,9 @@ class Site:
         if again := joined.store.answered(round, request):
             log.info("round %d: asked again, same answer", round + 1)
             return again
+        self._willing(packet, joined)
         turn, kept = self._turn(packet, joined, rng.TURN)
         played, rows = kept.played if kept else (), int(joined.local.data.n)
-        self._willing(len(played))
         outcome, taken = turn.play()
         upload = outcome.upload
         if not all(tree.finite(part) for part in (outcome.state, upload.mean, upload.each)):
@@ -256,17 +266,46 @@ class Site:
             said |= self._scores(joined, outcome.model, "post")
         reply = Packet(said, upload_arrays(upload))
         after = SavedState(round, outcome.state, (*played, round))
-        more = Spent.of(taken.tolist())
-        joined.store.keep(after, kept.round if kept else -1, request, reply, more)
+        self._note(packet, joined, taken)
+        joined.store.keep(after, kept.round if kept else -1, request, reply)
         log.info("round %d: trained on %d rows", round + 1, rows)
         return reply
 
-    def _willing(self, played: int) -> None:
-        most = self.settings.max_rounds
-        if most and played >= most:
-            raise Refused("round", f"the site plays at most {most} rounds, and has played them")
+    def _willing(self, packet: Packet, joined: _Joined) -> None:
+        """Refuses a round beyond the site's limits, and another request for one it has answered."""
         if (self.settings.folder / PAUSE).exists():
             raise Refused("round", "the site is paused")
+        round, federation = packet.number("round"), packet.text("federation")
+        uploads = [a for a in self.answers.read() if a.kind == TRAIN]
+        here = {a.round for a in uploads if a.federation == federation}
+        newest = max(here, default=-1)
+        # of an equal request no answer was kept here, and so none was sent
+        equal = any(a.round == newest and a.request == digest(packet)[:16] for a in uploads)
+        if joined.setup.config.dp_clip and round <= newest and not (equal and round == newest):
+            raise Refused(
+                "answered",
+                f"round {round + 1} or a later one was answered, and with DP-SGD each is answered "
+                "once: the difference of two answers could tell what noise hides",
+            )
+        most = self.settings.max_rounds
+        if most and len(here | {round}) > most:
+            raise Refused("round", f"the site plays at most {most} rounds, and has played them")
+        most = self.settings.max_answers
+        if most and len(uploads) >= most:
+            raise Refused("round", f"the site answers {most} times in all, and has done so")
+
+    def _note(self, packet: Packet, joined: _Joined, taken: Tensor) -> None:
+        """Writes down what is about to be answered, unless it is beyond the site's ε."""
+        config, kind = joined.setup.config, packet.text("kind")
+        spent = Spent.of(taken.tolist())
+        answer = Answer(
+            packet.text("federation"), kind, packet.number("round"), digest(packet)[:16],
+            spent, config.dp_noise, config.dp_delta,
+        )  # fmt: skip
+        most = self.settings.max_epsilon
+        if most and config.dp_clip and epsilon_of([*self.answers.read(), answer]) > most:
+            raise Refused("privacy", f"this would bring the site's ε above {most:g}, its limit")
+        self.answers.add(answer)
 
     # --- evaluation ---
 
@@ -289,7 +328,7 @@ class Site:
     def _score(self, packet: Packet, joined: _Joined) -> Packet:
         """The score of the model that the site would use now, as the simulation scores it."""
         model, taken = self._turn(packet, joined, rng.SCORE)[0].personal()
-        joined.store.spend(Spent.of(taken.tolist()))
+        self._note(packet, joined, taken)
         said = self._signature(packet) | {"status": "ok"}
         return Packet(said | self._scores(joined, model, "pre"), {})
 
@@ -301,7 +340,8 @@ class Site:
             lambda own, turn: finetuned_model(setup, own, local.data, turn)
         )
         played = kept.played if kept else ()
-        noisy = joined.store.spent().and_then(Spent.of(taken.tolist()))
+        self._note(packet, joined, taken)
+        noisy = spent_in(self.answers.read(), packet.text("federation"))
         folder = joined.store.folder
         try:
             card = write_model(folder, self.settings, setup, local, model, played, noisy)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import secrets
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +19,6 @@ from torch import Tensor
 
 from fedtailor.core import tree
 from fedtailor.core.errors import BadInput
-from fedtailor.core.steps.privacy import Spent
 from fedtailor.core.tree import Tree
 from fedtailor.federation.protocol.messages import to_safetensors
 from fedtailor.federation.protocol.packet import Limits, Packet, checked_id, from_bytes, to_bytes
@@ -133,37 +131,7 @@ class SiteStore:
         index = self._index()
         return max((e["round"] for e in (index["committed"], index["pending"]) if e), default=-1)
 
-    def secret(self) -> bytes:
-        """256 bits of the operating system's secure generator that never leave the site.
-
-        Whoever knew the key of its noise could take the noise away again. It is kept, so that a
-        turn that is played twice has the same noise, which costs nothing.
-        """
-        path = self.folder / "secret"
-        try:
-            if not path.exists():
-                write_atomically(path, secrets.token_hex(32), durable=True)
-                path.chmod(0o600)
-            return bytes.fromhex(path.read_text())
-        except (OSError, ValueError) as error:
-            raise StateError(f"'{path}' cannot be used: {error}") from None
-
-    def spent(self) -> Spent:
-        """What noisy gradients (DP-SGD) were ever taken, also in rounds that nobody took."""
-        index = self._index()
-        entries = [e for e in (index["committed"], index["pending"]) if e]
-        return Spent.of(index.get("noisy") or (entries[-1]["noisy"] if entries else ()))
-
     # --- writing ---
-
-    def spend(self, more: Spent) -> None:
-        """Adds what was taken beside the rounds.
-
-        Raises:
-          StateError: the disk would not take it.
-        """
-        if more.batches:
-            self._write_index({**self._index(), "noisy": self.spent().and_then(more)})
 
     def _write_index(self, index: dict[str, Any]) -> None:
         text = json.dumps(index, indent=1)
@@ -178,12 +146,8 @@ class SiteStore:
             "make room there"
         )
 
-    def keep(
-        self, kept: SavedState, last: int, request: str, reply: Packet, more: Spent = Spent()
-    ) -> None:
+    def keep(self, kept: SavedState, last: int, request: str, reply: Packet) -> None:
         """Keeps a new state beside the one of round `last`, and the answer that goes with it.
-
-        `more` noisy gradients were taken for it.
 
         Raises:
           StateError: the disk would not take it; what was there is as it was.
@@ -203,7 +167,7 @@ class SiteStore:
             "reply_sha256": _sum(said),
         }
         states = {"committed": old[0] if old else None, "pending": entry}
-        index = {**self._whose, **states, "noisy": self.spent().and_then(more)}
+        index = {**self._whose, **states}
         try:
             write_atomically(self.folder / name, raw, durable=True)
             write_atomically(self.folder / answer, said, durable=True)
