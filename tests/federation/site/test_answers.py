@@ -11,12 +11,12 @@ import pytest
 
 from fedtailor.core.steps.privacy import Spent, epsilon
 from fedtailor.federation.protocol.packet import Packet, digest
-from fedtailor.federation.site.answers import ANSWERS, Answer, AnswerLog, epsilon_of, spent_in
+from fedtailor.federation.site.answers import ANSWERS, AnswerLog, SentAnswer, epsilon_of, spent_in
 from fedtailor.federation.site.state import StateError
 from tests.federation.fake import RULES, FakeTransport, coordinator, said
 from tests.federation.trial import Trial
 
-ONE = Answer("wards", "train", 0, "ab", Spent(10, 1, 0.1), 1.0, 1e-5)
+ONE = SentAnswer("wards", "train", 0, "ab", Spent(10, 1, 0.1), 1.0, 1e-5)
 
 
 def test_lines_are_added_and_a_cut_one_is_written_over(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from fedtailor.federation.site.state import StateError
 ANSWERS = "answers.jsonl"
 
 
-class Answer(NamedTuple):
+class SentAnswer(NamedTuple):
     """One answer that left the site."""
 
     federation: str
@@ -36,7 +36,7 @@ class AnswerLog:
     def __init__(self, folder: Path) -> None:
         self.path = folder / ANSWERS
 
-    def read(self) -> list[Answer]:
+    def read(self) -> list[SentAnswer]:
         """All answers so far.
 
         Raises:
@@ -53,14 +53,16 @@ class AnswerLog:
         for number, line in enumerate(raw.split("\n")[:-1], 1):
             try:
                 who, kind, round, request, spent, noise, delta = json.loads(line)
-                found.append(Answer(who, kind, int(round), request, Spent.of(spent), noise, delta))
+                found.append(
+                    SentAnswer(who, kind, int(round), request, Spent.of(spent), noise, delta)
+                )
             except (ValueError, TypeError):
                 raise StateError(
                     f"'{self.path}' line {number} is broken: put back a copy"
                 ) from None
         return found
 
-    def add(self, answer: Answer) -> None:
+    def add(self, answer: SentAnswer) -> None:
         """Adds a line; when this returns, it is on the disk.
 
         Raises:
@@ -82,7 +84,7 @@ class AnswerLog:
             ) from None
 
 
-def spent_in(answers: list[Answer], federation: str) -> Spent:
+def spent_in(answers: list[SentAnswer], federation: str) -> Spent:
     """What noisy gradients were taken for a federation."""
     total = Spent()
     for answer in answers:
@@ -91,11 +93,11 @@ def spent_in(answers: list[Answer], federation: str) -> Spent:
     return total
 
 
-def epsilon_of(answers: list[Answer]) -> float:
+def epsilon_of(answers: list[SentAnswer]) -> float:
     """ε of all answers together: the sum over federations and kinds of noise (their δ add up too).
 
     Example:
-      >>> one = Answer("wards", "train", 0, "", Spent(10, 1, 0.1), noise=1.0, delta=1e-5)
+      >>> one = SentAnswer("wards", "train", 0, "", Spent(10, 1, 0.1), noise=1.0, delta=1e-5)
       >>> both = epsilon_of([one, one._replace(federation="beds")])
       >>> both == 2 * epsilon_of([one]), epsilon_of([])
       (True, 0.0)

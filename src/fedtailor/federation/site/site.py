@@ -39,7 +39,7 @@ from fedtailor.federation.protocol.packet import (
     refusal,
 )
 from fedtailor.federation.protocol.plan import Setup, in_dtype, read_plan, require_version, set_up
-from fedtailor.federation.site.answers import Answer, AnswerLog, epsilon_of, spent_in
+from fedtailor.federation.site.answers import AnswerLog, SentAnswer, epsilon_of, spent_in
 from fedtailor.federation.site.local_data import LocalData, load_local_data
 from fedtailor.federation.site.model_card import finetuned_model, write_model
 from fedtailor.federation.site.scoring import score_model
@@ -298,7 +298,7 @@ class Site:
         """Writes down what is about to be answered, unless it is beyond the site's ε."""
         config, kind = joined.setup.config, packet.text("kind")
         spent = Spent.of(taken.tolist())
-        answer = Answer(
+        answer = SentAnswer(
             packet.text("federation"), kind, packet.number("round"), digest(packet)[:16],
             spent, config.dp_noise, config.dp_delta,
         )  # fmt: skip
