@@ -96,6 +96,7 @@ GARBAGE = {
     "negative weight": (header(weight=-1.0), "'weight' is -1"),
     "weight that is no number": (header(weight="many"), "'weight' is 'many'"),
     "infinite weight": (header(weight=float("inf")), "finite"),
+    "more weight than rows": (header(weight=1e6), "expected 0 to 38, the site's rows"),
     "another version": (header(version="9.9"), "runs version '9.9'"),
     "another protocol": (header(protocol=7), "speaks protocol 7"),
     "another method": (header(plan="other"), "another plan: 'other'"),
@@ -120,6 +121,16 @@ def test_garbage_is_left_out_and_named(trial, kind):
     sim = simulated(trial, {(1, 1)})
     assert distance(one.now.server, sim.server) <= 1e-9
     sites_agree(trial, sim)
+
+
+def test_absurdly_many_rows_are_not_admitted(trial):
+    """They ended the coordinator, which kept them as 64 bits."""
+    transport = FakeTransport(trial)
+    transport.on(1, "join", 0, garbage(header(n=2**64 - 1)))
+    one = coordinator(trial, transport, replace(RULES, wait=0.05))
+    lines = one.run()
+    assert "'n' is 18446744073709551615, expected at most" in said(one)
+    assert lines[0]["taken"] == [0, 1, 2]  # once it had said how many it has
 
 
 def test_finite_uploads_that_overflow_do_not_reach_the_server(trial):

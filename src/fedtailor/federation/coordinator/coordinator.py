@@ -153,7 +153,8 @@ class Coordinator:
                 return Packet(said, to_arrays(message))
 
             def accept(client: int, packet: Packet, gathered: Gathered = gathered) -> None:
-                gathered.add(client, read_upload(packet, self._like, self.rules.largest))
+                rows = self.members.sizes[client]
+                gathered.add(client, read_upload(packet, self._like, self.rules.largest, rows))
 
             responses = self.members.collect(cohort, TRAIN, make, accept)
             failed |= responses.failed

@@ -122,8 +122,10 @@ def upload_arrays(upload: Upload) -> Arrays:
     return to_arrays({"mean": upload.mean, "each": upload.each})
 
 
-def read_upload(packet: Packet, like: Tree, largest: float) -> Upload:
+def read_upload(packet: Packet, like: Tree, largest: float, rows: int) -> Upload:
     """The upload in an answer, checked against `like` (a tree of `mean` and `each`).
+
+    It weighs no more than the `rows` that its site announced on joining: no mean is one site's own.
 
     Raises:
       BadInput: it is not what this method's clients send.
@@ -133,8 +135,8 @@ def read_upload(packet: Packet, like: Tree, largest: float) -> Upload:
         if leaf.is_floating_point() and leaf.numel() and float(leaf.abs().max()) > largest:
             raise BadInput(f"message: '{name}' holds numbers above {largest:g}")
     weight = packet.real("weight")
-    if not 0 <= weight <= largest:
-        raise BadInput(f"header: 'weight' is {weight:g}, expected 0 to {largest:g}")
+    if not 0 <= weight <= rows:
+        raise BadInput(f"header: 'weight' is {weight:g}, expected 0 to {rows}, the site's rows")
     return Upload(found["mean"], torch.tensor(weight), found["each"])
 
 

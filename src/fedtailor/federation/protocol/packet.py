@@ -47,6 +47,9 @@ class Limits(NamedTuple):
     header: int = 64 << 20  # bytes of the header as JSON
 
 
+LARGEST = 10**12  # whole number in a header
+
+
 class Packet(NamedTuple):
     """A message or an answer."""
 
@@ -64,8 +67,11 @@ class Packet(NamedTuple):
         return str(self._value(name, (str,), "text"))
 
     def number(self, name: str) -> int:
-        """A whole number of the header."""
-        return int(self._value(name, (int,), "a whole number"))
+        """A whole number of the header, such as an array may hold and a sum may add up."""
+        found = int(self._value(name, (int,), "a whole number"))
+        if abs(found) > LARGEST:
+            raise BadInput(f"header: '{name}' is {str(found)[:24]}, expected at most {LARGEST}")
+        return found
 
     def real(self, name: str) -> float:
         """A finite number of the header."""
