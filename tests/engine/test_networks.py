@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from logging import WARNING
 from typing import Any
 
 import pytest
@@ -130,7 +131,7 @@ def played(build: Callable[[], nn.Module], method: str = "fedavg", **options: An
 def test_every_method_trains_such_a_network(method: str, caplog: pytest.LogCaptureFixture) -> None:
     expected = played(Everything, method, engine="sequential")
     assert gap(expected, played(Everything, method)) < 1e-9
-    assert caplog.records == []
+    assert not [r for r in caplog.records if r.levelno >= WARNING]
 
 
 class Frozen(nn.Module):
@@ -236,11 +237,11 @@ def test_a_loss_that_cannot_be_mapped() -> None:
 def test_engines_agree(name: str, caplog: pytest.LogCaptureFixture) -> None:
     build = (MAPS | DOES_NOT)[name]
     expected = played(build, engine="sequential")
-    assert caplog.records == []
+    assert not [r for r in caplog.records if r.levelno >= WARNING]
     for loop_mode in ("plain", "traced"):
         caplog.clear()
         assert gap(expected, played(build, loop_mode=loop_mode)) < 1e-9
-        said = [r.getMessage() for r in caplog.records if r.name == "fedtailor"]
+        said = [r.getMessage() for r in caplog.records if r.levelno >= WARNING]
         if name in MAPS:
             assert said == []
         elif loop_mode == "plain":
