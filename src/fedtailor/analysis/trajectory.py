@@ -180,14 +180,14 @@ def write_trajectory(
 
 def _on_one_plane(runs: list[Reopened]) -> list[Reopened]:
     """The runs without yardsticks that have another network, or rows encoded as if alone."""
-    methods = [run for run in runs if run.yardstick is None]
+    methods = [run for run in runs if not run.yardstick]
     if not methods:
         return runs
-    like = methods[0]
+    like, rows = methods[0], methods[0].data.digest()
     kept = []
     for run in runs:
         same = run.result["model"] == like.result["model"]
-        if run.yardstick and not (same and run.data.digest() == like.data.digest()):
+        if run.yardstick and not (same and run.data.digest() == rows):
             why = "its rows are encoded as if there were no others" if same else "another network"
             log.info("%s is left out: %s", run.yardstick, why)
         else:

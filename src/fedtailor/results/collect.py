@@ -174,10 +174,16 @@ def group_seeds(runs: Sequence[FinishedRun]) -> list[Contender]:
     ]
 
 
+def yardstick_of(run: Path, seed: int) -> str:
+    """Which of a comparison's yardsticks a run's folder is; empty if it is none."""
+    place = run.parent.parent
+    return next((y for y in files.YARDSTICKS if run == files.run_folder(place, y, seed)), "")
+
+
 def _yardstick(run: FinishedRun) -> str:
     """The name of a comparison's yardstick that is a known method with another network."""
-    linear = files.run_folder(run.folder.parent.parent, files.LINEAR, run.result["seed"])
-    return files.LINEAR if run.folder == linear else ""
+    found = yardstick_of(run.folder, run.result["seed"])
+    return found if found == files.LINEAR else ""
 
 
 def _planned(folder: Path) -> tuple[list[str], range]:

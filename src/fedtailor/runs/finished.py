@@ -13,7 +13,7 @@ from fedtailor.core.method import Method
 from fedtailor.core.task import Task
 from fedtailor.core.tree import Tree
 from fedtailor.results import folder as files
-from fedtailor.results.collect import read_finished_run
+from fedtailor.results.collect import read_finished_run, yardstick_of
 from fedtailor.results.config import config_of
 from fedtailor.results.storage import load_tensors, read_checkpoint
 from fedtailor.runs.build import make_players
@@ -30,12 +30,9 @@ class Reopened(NamedTuple):
     players: list[tuple[Method, Task, Tensor]]  # (method, network, ids of the clients that have it)
 
     @property
-    def yardstick(self) -> str | None:
-        """Which of a comparison's yardsticks it is, if it is one."""
-        named = [
-            y for y in files.YARDSTICKS if self.folder.name == f"{y}-seed{self.result['seed']}"
-        ]
-        return named[0] if named and self.folder.parent.name == files.RUNS else None
+    def yardstick(self) -> str:
+        """Which of a comparison's yardsticks it is; empty if it is none."""
+        return yardstick_of(self.folder, self.result["seed"])
 
     @property
     def clients(self) -> tuple[str, ...]:

@@ -155,7 +155,7 @@ def _answers(said: Tensor, encoder: Encoder) -> Tensor:
     if encoder.form.task == "classification":
         return said.softmax(-1)
     if encoder.target is not None:
-        return said * encoder.target.scale + encoder.target.shift
+        return encoder.target.undo(said)
     return said.exp()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from fedtailor.datasets.encoding.reading import (
 )
 from fedtailor.datasets.source import Array
 from fedtailor.datasets.wording import quoted
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 # Below this share of the mean, a deviation is what rounding makes of a constant column.
 ROUNDING = 1e-12
@@ -91,6 +94,10 @@ class Target:
     def apply(self, labels: Array) -> Array:
         """The labels as a network learns them."""
         return ((labels - self.shift) / self.scale).astype(np.float32)
+
+    def undo(self, values: Tensor) -> Tensor:
+        """What a network says, in the label's own unit."""
+        return values * self.scale + self.shift
 
 
 class ColumnSums(NamedTuple):

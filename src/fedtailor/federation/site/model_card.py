@@ -84,9 +84,13 @@ def write_model(
 ) -> dict[str, Any]:
     """Writes model, preprocessing and card; returns the card."""
     agreed, without, metric = local.rows, local.alone, setup.config.metric
-    own = score_model(setup, setup.method.predict, model, agreed.test, agreed.encoder)
+    own = score_model(
+        setup, setup.method.predict, model, agreed.test, agreed.encoder, every_metric=True
+    )
     trained = local_model(setup, without.data, site.client, played)
-    alone = score_model(setup, setup.task.predict, trained, without.test, without.encoder)
+    alone = score_model(
+        setup, setup.task.predict, trained, without.test, without.encoder, every_metric=True
+    )
     card: dict[str, Any] = {
         "site": site.name,
         "federation": folder.name,

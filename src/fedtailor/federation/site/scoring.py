@@ -25,11 +25,17 @@ class SiteScore(NamedTuple):
 
     value: float | None  # of the federation's metric; None where it is undefined
     loss: float | None  # the mean over rows; None where it is not finite
-    metrics: dict[str, dict[str, Any]]  # all that the task has: `value`, or `undefined` with why
+    metrics: dict[str, dict[str, Any]]  # each one's `value`, or `undefined` with why
 
 
 def score_model(
-    setup: Setup, predict: Predict, model: Tree, test: Data, encoder: Encoder
+    setup: Setup,
+    predict: Predict,
+    model: Tree,
+    test: Data,
+    encoder: Encoder,
+    *,
+    every_metric: bool = False,
 ) -> SiteScore:
     """A model's score on a site's test rows; numbers are judged in the label's own unit.
 
@@ -39,6 +45,7 @@ def score_model(
       model: the site's, or one that was trained alone.
       test: the rows, as `encoder` has them.
       encoder: what scaled the labels.
+      every_metric: beside the federation's, for a model card.
     """
     form, n = setup.encoder.form, int(test.n)
     if n == 0:
@@ -46,7 +53,10 @@ def score_model(
     said = outputs_on(predict, model, test, form.outputs)[:n]
     labels = test.y[test.rows[:n]]
     loss = float(setup.task.losses(said, labels, torch.ones(n).to(said)).mean())
-    table = table_of_metrics(_in_unit(said, encoder), _in_unit(labels, encoder), {"": n}, form.task)
+    names = None if every_metric else [setup.config.metric]
+    if encoder.target is not None:
+        said, labels = (encoder.target.undo(each.double()) for each in (said, labels))
+    table = table_of_metrics(said, labels, {"": n}, form.task, names)
     found = {
         name: {"undefined": of["undefined"][""]}
         if of["per_client"][""] is None
@@ -63,8 +73,3 @@ def gain_over(here: float | None, alone: float | None, metric: str) -> float | N
     if here is None or alone is None:
         return None
     return round(here - alone if METRICS[metric].higher_is_better else alone - here, 6)
-
-
-def _in_unit(values: Tensor, encoder: Encoder) -> Tensor:
-    target = encoder.target
-    return values if target is None else values.double() * target.scale + target.shift
