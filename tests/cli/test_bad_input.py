@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from errno import ENOSPC
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.torch import save_file
 
 from fedtailor.cli import main
 
@@ -272,3 +275,63 @@ def test_a_partition_that_is_there_already(
     capsys.readouterr()
     said = refused("partition", "--clients", "5", "--out", "parts", out=False)
     assert "'parts' holds an earlier partition: choose another --out, or say --overwrite" in said
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("a = " + "[" * 50_000, "nested too deeply"),
+        ("rounds = 1" + "0" * 5000, "not valid TOML"),
+        ("rounds = 1" + "0" * 400, "rounds"),
+    ],
+)
+def test_absurd_settings_are_one_line(
+    refused: Refused, tmp_path: Path, text: str, said: str
+) -> None:
+    (tmp_path / "c.toml").write_text(f'method = "fedavg"\n{text}\n')
+    assert said in refused("run", "--config", "c.toml")
+
+
+def test_a_clients_name_is_one_line(refused: Refused, tmp_path: Path) -> None:
+    rows = "".join(f'"a\x1b[2J",{i},{i % 2}\nb,{i},{i % 2}\n' for i in range(30))
+    (tmp_path / "d.csv").write_text(f"site,x,y\n{rows}")
+    said = refused("run", "fedavg", "--data", "d.csv", "--label", "y", "--client-column", "site")
+    assert "client 'a\\x1b[2J'" in said
+
+
+@pytest.mark.parametrize("at", ["models", "checkpoint", "result.json", "history.jsonl"])
+def test_a_full_disk_is_one_line(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    at: str,
+) -> None:
+    """And what was there before is still there: the run goes on when there is room."""
+    monkeypatch.chdir(tmp_path)
+    run = ["run", "fedavg", "--model", "mlp", "--rounds", "2", "--clients", "2", "--out", "out"]
+
+    def full(path: Path) -> None:
+        if at in str(path):
+            raise OSError(ENOSPC, "No space left on device", str(path))
+
+    real = Path.open
+
+    def opening(path: Path, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+        if set(mode) & set("wa+"):
+            full(path)
+        return real(path, mode, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", opening)
+        patch.setattr(
+            "fedtailor.results.storage.save_file",
+            lambda tensors, path: (full(path), save_file(tensors, path)),
+        )
+        with pytest.raises(SystemExit) as end:
+            main(run)
+    said = capsys.readouterr().err
+    assert end.value.code == 2 and "Traceback" not in said
+    assert "No space left on device" in said.splitlines()[-1]
+    with pytest.raises(SystemExit) as end:
+        main(["resume", "out"])
+    assert end.value.code == 0 or "nothing to resume" in capsys.readouterr().err

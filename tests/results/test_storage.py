@@ -11,13 +11,13 @@ import torch
 
 from fedtailor.core import tree
 from fedtailor.core.errors import BadInput
+from fedtailor.core.inputs.files import write_atomically
 from fedtailor.core.task import classification
 from fedtailor.core.training import Recipe
 from fedtailor.engine import Simulation
 from fedtailor.methods import METHODS
 from fedtailor.methods.check import toy_federation
 from fedtailor.results import storage
-from fedtailor.results.folder import write_atomically
 
 FEATURES, CLASSES = 6, 3
 

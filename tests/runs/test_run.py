@@ -21,11 +21,12 @@ import fedtailor
 from fedtailor import BadInput
 from fedtailor.core import tree
 from fedtailor.core.errors import Interrupted
+from fedtailor.core.inputs.files import sync
 from fedtailor.engine.state_store import STATES
 from fedtailor.figures.draw import draw_figure
 from fedtailor.methods import METHODS
 from fedtailor.results.config import make_config, read_config
-from fedtailor.results.folder import file_name, open_folder, others_files, sync
+from fedtailor.results.folder import file_name, open_folder, others_files
 from fedtailor.results.metrics import summarise
 from fedtailor.runs.build import make_method, make_task
 from fedtailor.runs.data import load_run_data

@@ -27,10 +27,11 @@ from fedtailor.analysis.surface import (
 )
 from fedtailor.core import __version__, rng, tree
 from fedtailor.core.errors import BadInput
+from fedtailor.core.inputs.files import write_atomically
 from fedtailor.core.losses import PLAIN_LOSSES
 from fedtailor.core.tree import Tree
 from fedtailor.core.turn import predict_general
-from fedtailor.results.folder import GENERAL, LANDSCAPE, TENSORS, write_atomically
+from fedtailor.results.folder import GENERAL, LANDSCAPE, TENSORS
 from fedtailor.results.measurements import ALL, GLOBAL, OWN, PERSONAL, Json
 from fedtailor.runs.finished import Reopened, finished_runs, reopen
 

@@ -23,9 +23,10 @@ from fedtailor.analysis.pca import frame, model_plane
 from fedtailor.analysis.surface import measure_points, plane
 from fedtailor.core import __version__, tree
 from fedtailor.core.errors import BadInput, unknown
+from fedtailor.core.inputs.files import write_atomically
 from fedtailor.core.losses import PLAIN_LOSSES
 from fedtailor.core.tree import Tree
-from fedtailor.results.folder import TRAJECTORY, write_atomically
+from fedtailor.results.folder import TRAJECTORY
 from fedtailor.results.measurements import Json
 from fedtailor.results.pack import evenly
 from fedtailor.runs.finished import Reopened, finished_runs, reopen

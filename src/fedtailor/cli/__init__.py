@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from errno import EDQUOT, ENOSPC
 from typing import Any
 
 import typer
@@ -21,6 +22,9 @@ from fedtailor.cli import (
 )
 from fedtailor.core import __version__
 from fedtailor.core.errors import BadInput
+from fedtailor.core.inputs.plain_text import printable
+
+FULL = (ENOSPC, EDQUOT)  # what a disk says that takes no more
 
 # Threads that wait by spinning make small operators many times slower as soon as anything else uses
 # a core. To be said before torch is loaded; whoever knows better has said it in the environment.
@@ -87,9 +91,14 @@ def main(arguments: list[str] | None = None) -> None:
         _end("stopped", 130)
     except BrokenPipeError:
         sys.exit(0)  # somebody only wanted the first lines
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        where = f"'{error.filename}'" if error.filename else "a file"
+        _end(f"{where} cannot be written ({error.strerror}): make room, then go on with resume", 2)
     sys.exit(code if isinstance(code, int) else 0)
 
 
 def _end(message: str, code: int) -> None:
-    sys.stderr.write(f"fedtailor: {' '.join(message.split())}\n")
+    sys.stderr.write(f"fedtailor: {printable(' '.join(message.split()))}\n")
     sys.exit(code)

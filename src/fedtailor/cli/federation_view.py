@@ -11,6 +11,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from fedtailor.cli.showing import err, in_bytes, metric_title, metric_value, out, score_note
+from fedtailor.core.inputs.plain_text import printable
 from fedtailor.federation.coordinator.progress import told_score
 from fedtailor.federation.site.scoring import gain_over
 from fedtailor.results.metrics.named import METRICS, Metric
@@ -81,7 +82,7 @@ class FederationView:
 
     def _tell_event(self, event: dict[str, Any]) -> None:
         detail = f": {event['detail']}" if event.get("detail") else ""
-        text = f"{event['site']} {event['event']}{detail}"
+        text = printable(f"{event['site']} {event['event']}{detail}")  # sites' own words
         if err.is_terminal:
             err.print(text, markup=False, style="dim" if event["event"] == "joined" else "yellow")
         else:

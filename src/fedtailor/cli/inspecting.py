@@ -155,10 +155,11 @@ def partition(
     """
     from fedtailor.cli.showing import library_aloud
     from fedtailor.cli.showing import out as console
+    from fedtailor.core.inputs.files import write_atomically
     from fedtailor.figures.partition import draw_partition
     from fedtailor.partition import save_partition, statistics
     from fedtailor.results.config import make_config
-    from fedtailor.results.folder import open_folder, write_atomically
+    from fedtailor.results.folder import open_folder
     from fedtailor.runs.data import lay_out, say_what_is_learnt
 
     config, source, made = lay_out(make_config("local", given, {}))

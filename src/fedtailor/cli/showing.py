@@ -17,16 +17,27 @@ from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+from rich.text import Text
 
 from fedtailor.cli.time_left import TimeLeft
+from fedtailor.core.inputs.plain_text import printable
 from fedtailor.results.folder import YARDSTICKS, read_metric
 
 if TYPE_CHECKING:
     from fedtailor.results.metrics.named import Metric
 
+
+class SafeConsole(Console):
+    """A console that data cannot steer: whatever a class or a column is called is shown as text."""
+
+    def render_str(self, text: str, **how: Any) -> Text:
+        """Text as it is shown."""
+        return super().render_str(printable(text, keep="\n\t"), **how)
+
+
 # a pipe has no width of its own: lines there are not broken at 80 columns
-out = Console(highlight=False, width=None if sys.stdout.isatty() else 160)
-err = Console(stderr=True, highlight=False)
+out = SafeConsole(highlight=False, width=None if sys.stdout.isatty() else 160)
+err = SafeConsole(stderr=True, highlight=False)
 
 SHOWN = ("mean", "std", "bottom5", "top5")  # of a metric, in a comparison
 SHOWN_NAMES, SHOWN_REASONS = 6, 12  # clients in a line, lines
@@ -86,7 +97,7 @@ class _Aloud(logging.Handler):
         if err.is_terminal:
             err.print(record.getMessage(), markup=False, style="yellow")
         else:
-            sys.stderr.write(f"fedtailor: {record.getMessage()}\n")
+            sys.stderr.write(f"fedtailor: {printable(record.getMessage())}\n")
 
 
 @contextmanager

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv as comma_separated
-import io
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedtailor.core.errors import BadInput
+from fedtailor.core.inputs.spreadsheet import csv_text
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -33,14 +32,10 @@ SHOWN_CLIENTS, SHOWN_CLASSES = 40, 10
 
 
 def _write_csv(path: Path, head: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    from fedtailor.results.folder import write_atomically
+    from fedtailor.core.inputs.files import write_atomically
 
-    text = io.StringIO()
-    writer = comma_separated.writer(text, lineterminator="\n")
-    writer.writerow(head)
-    writer.writerows(rows)
     try:
-        write_atomically(path, text.getvalue())
+        write_atomically(path, csv_text(head, rows))
     except OSError as error:
         raise BadInput(
             f"'{path}' cannot be written ({error.strerror or error}): choose another --csv"

@@ -70,15 +70,18 @@ class Option(NamedTuple):
             value = self._convert(text)
         except (ValueError, TypeError, OverflowError):
             value = None
-        fits = value is not None and (
-            self.kind in (bool, str)
-            or (self.low <= value <= self.high and (isfinite(value) or self.infinite))
-        )
-        if not fits or (self.choices and value not in self.choices):
-            raise BadInput(f"option '{self.name}' is {text!r}: it takes {self.values}")
+        if value is None or not self.holds(value) or (self.choices and value not in self.choices):
+            raise BadInput(f"option '{self.name}' is {shortened(text)}: it takes {self.values}")
         if self.kind is int and self.high == inf and value > MOST:
-            raise BadInput(f"option '{self.name}' is {text!r}: give at most {MOST:,}")
+            raise BadInput(f"option '{self.name}' is {shortened(text)}: give at most {MOST:,}")
         return value
+
+    def holds(self, value: Any) -> bool:
+        """Whether a value of its kind is within its range."""
+        if self.kind in (bool, str):
+            return True
+        finite = self.kind is int or self.infinite or isfinite(value)
+        return bool(self.low <= value <= self.high and finite)
 
     def _convert(self, text: Any) -> Any:
         if self.kind is bool:
@@ -91,6 +94,20 @@ class Option(NamedTuple):
         if self.kind is str and not isinstance(text, str):
             raise ValueError
         return self.kind(text)
+
+
+def shortened(value: Any, limit: int = 60) -> str:
+    """A value as Python writes it, and not a page of it.
+
+    Example:
+      >>> shortened("a"), shortened("1" * 100, 8)
+      ("'a'", "'1111...")
+    """
+    try:
+        text = repr(value)
+    except ValueError:  # Python writes no number of more than 4,300 digits
+        text = "a number of thousands of digits"
+    return text if len(text) <= limit else f"{text[: limit - 3]}..."
 
 
 def option_of(name: str, hint: Any, default: Any, meaning: str) -> Option | None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
 from fedtailor.core.errors import BadInput
+from fedtailor.core.inputs.files import replacing, sync, write_atomically
+from fedtailor.core.inputs.plain_text import parse_json
 from fedtailor.datasets.wording import one_line, quoted, reason
 
 
@@ -30,7 +30,7 @@ def verify(path: Path) -> None:
     if not note.exists():
         return
     try:
-        stated = json.loads(note.read_text(encoding="utf-8"))["sha256"]
+        stated = parse_json(note.read_text(encoding="utf-8"))["sha256"]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BadInput(
             f"{quoted(note)} cannot be read ({reason(error)}): delete it and {quoted(path)} "
@@ -52,29 +52,13 @@ def store(path: Path, write: Callable[[BinaryIO], object], origin: str) -> None:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        written = _beside(path, write)
-        facts = {"file": path.name, "sha256": sha256_of(written), "origin": origin}
-        text = json.dumps(facts, indent=2) + "\n"
-        _beside(path, lambda file: _write_text(file, text)).replace(note_of(path))
-        written.replace(path)
+        with replacing(path) as part:
+            with part.open("wb") as file:
+                write(file)
+            sync(part)
+            facts = {"file": path.name, "sha256": sha256_of(part), "origin": origin}
+            write_atomically(note_of(path), json.dumps(facts, indent=2) + "\n")
     except OSError as error:
         raise BadInput(
             f"{quoted(path)} cannot be written ({reason(error)}): choose another --data-dir"
         ) from error
-
-
-def _write_text(file: BinaryIO, text: str) -> None:
-    file.write(text.encode("utf-8"))
-
-
-def _beside(path: Path, write: Callable[[BinaryIO], object]) -> Path:
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            write(file)
-            file.flush()
-            os.fsync(file.fileno())
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
-    return Path(name)

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from fedtailor.core.errors import BadInput
 from fedtailor.core.form import Kind, TaskKind
+from fedtailor.core.inputs.plain_text import check_name
 from fedtailor.datasets.wording import one_line, quoted
 
 Array: TypeAlias = NDArray[Any]
@@ -192,6 +193,8 @@ class Source:
             )
 
     def _check_owners(self, name: str) -> None:
+        for owner in self.owners:
+            check_name(owner, f"data '{name}', client")
         if len(set(self.owners)) != len(self.owners):
             raise BadInput(f"data '{name}' names a client twice: make the client names differ")
         low, high = (0, len(self.owners) - 1) if self.owners else (-1, -1)

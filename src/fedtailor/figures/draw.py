@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from fedtailor.core.errors import BadInput, unknown
+from fedtailor.core.inputs.files import write_atomically
 from fedtailor.figures.options import FigureOptions
 from fedtailor.figures.registry import figure_named
 from fedtailor.figures.style import PAPER, file_of
 from fedtailor.results.collect import CollectedRuns, collect_so_far
-from fedtailor.results.folder import write_atomically
 from fedtailor.results.numbers import yardstick
 
 KINDS = ("pdf", "svg", "png")

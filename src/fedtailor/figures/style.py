@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedtailor.results.folder import write_atomically
+from fedtailor.core.inputs.files import write_atomically
 
 # Okabe and Ito's colours; line styles tell methods apart where colour does not
 COLOURS = ["#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F"]

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedtailor.core.errors import BadInput
+from fedtailor.core.inputs.files import replacing, sync
+from fedtailor.core.inputs.plain_text import parse_json
 from fedtailor.partition.draws import Rows, sorted_rows
 from fedtailor.partition.parts import PARTS, Partition
 
@@ -30,19 +30,16 @@ def save_partition(partition: Partition, path: Path) -> None:
         rows: tuple[Rows, ...] = getattr(partition, part)
         arrays[part] = np.concatenate([np.empty(0, np.int64), *rows])
         arrays[f"{part}_ends"] = np.cumsum([r.size for r in rows], dtype=np.int64)
-    temporary = path.parent / f".{path.name}.{os.getpid()}.tmp"
     try:
-        with temporary.open("wb") as file:
-            np.savez_compressed(file, **arrays)
-        temporary.replace(path)
+        with replacing(path) as made:
+            with made.open("wb") as file:
+                np.savez_compressed(file, **arrays)
+            sync(made)
     except OSError as error:
         raise BadInput(
             f"cannot write the partition '{path}' ({error.strerror}): choose a folder that exists "
             "and may be written to"
         ) from error
-    finally:
-        with contextlib.suppress(OSError):  # it is gone, unless writing failed
-            temporary.unlink()
 
 
 def load_partition(path: Path, *, rows: int) -> Partition:
@@ -70,7 +67,7 @@ def load_partition(path: Path, *, rows: int) -> Partition:
 
 def _read(file: Any) -> Partition:
     """The content as it is; any exception means that the file is not one of ours."""
-    about = json.loads(file["about"].tobytes().decode())
+    about = parse_json(file["about"].tobytes().decode())
     names = about["names"]
     if (
         about["format"] != _FORMAT

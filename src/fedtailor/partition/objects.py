@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedtailor.core.errors import BadInput
+from fedtailor.core.inputs.plain_text import check_name
 from fedtailor.partition.draws import Array, Rows
 from fedtailor.partition.parts import Partition, numbered_clients, split_again, split_rows
 
@@ -79,6 +80,8 @@ def partition_of(
             f"{where} returned {type(made).__name__}: return the row numbers of each client"
         )
     names = list(map(str, made)) if isinstance(made, Mapping) else numbered_clients(len(made))
+    for name in names:
+        check_name(name, f"{where}: client")
     _check_count(len(names), clients, where)
     shares = made.values() if isinstance(made, Mapping) else made
     owned = [_checked(s, n, rows, where) for s, n in zip(shares, names, strict=True)]

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedtailor.core.errors import BadInput
+from fedtailor.core.inputs.plain_text import check_name
 from fedtailor.partition.draws import Array, Rows, draws, sorted_rows
 
 PARTS = ("train", "val", "test")
@@ -43,6 +44,7 @@ class Partition:
     def check(self, rows: int, where: str) -> None:
         """Raise `BadInput`, which begins with `where`, unless it fits data with that many rows."""
         for client, name in enumerate(self.names):
+            check_name(name, f"{where}: client")
             for part in ("train", "test"):
                 if getattr(self, part)[client].size == 0:
                     raise BadInput(f"{where}: {part} of client '{name}' has no rows; mend it")

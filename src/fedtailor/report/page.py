@@ -12,12 +12,13 @@ import numpy as np
 
 from fedtailor.core import __version__
 from fedtailor.core.errors import BadInput
+from fedtailor.core.inputs.files import write_atomically
 from fedtailor.core.steps.privacy import epsilon_in_words
 from fedtailor.report.surfaces import landscapes, trajectories
 from fedtailor.results import mixes, numbers
 from fedtailor.results.collect import CollectedRuns, collect
 from fedtailor.results.diagnostics import diagnostics_of
-from fedtailor.results.folder import ALONE, CENTRALISED, LINEAR, REPORT, write_atomically
+from fedtailor.results.folder import ALONE, CENTRALISED, LINEAR, REPORT
 from fedtailor.results.objects import MARK
 from fedtailor.results.pack import pack_counts
 from fedtailor.results.records import learnt

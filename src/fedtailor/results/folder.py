@@ -5,19 +5,18 @@ A file is put there wholly or not at all, and nothing of anybody else's is ever 
 
 from __future__ import annotations
 
-import csv
 import hashlib
-import json
-import os
 import re
-import secrets
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from fedtailor.core.errors import BadInput
+from fedtailor.core.inputs.files import PART
+from fedtailor.core.inputs.plain_text import parse_json
+from fedtailor.core.inputs.spreadsheet import csv_cells
 from fedtailor.results.lock import LOCK, check_free
 
 Line = dict[str, Any]  # of a run's history
@@ -54,7 +53,6 @@ ALONE, CENTRALISED, LINEAR = "local", "centralised", "linear"
 YARDSTICKS = (ALONE, CENTRALISED, LINEAR)
 
 TENSORS = ".safetensors"
-PART = ".part"  # how the names of half-written files end
 
 _FILES = {
     CONFIG, PREPROCESSING, FROZEN, CLIENTS, CONFUSION, BEGUN, HISTORY, FAILED, OUTPUTS,
@@ -134,62 +132,6 @@ def run_folders(folder: Path) -> list[Path]:
 
 
 # --- writing ---
-
-
-@contextmanager
-def replacing(path: Path) -> Iterator[Path]:
-    """A file beside `path` that takes its place in the end, or goes where that fails.
-
-    Its name is its own: of two processes that write the same file each puts a whole one there.
-    """
-    part = path.with_name(f"{path.name}.{secrets.token_hex(4)}{PART}")
-    try:
-        yield part
-        part.replace(path)
-    except BaseException:
-        with suppress(OSError):  # what went wrong is to be told, not this
-            part.unlink()
-        raise
-
-
-def remove_parts(folder: Path) -> None:
-    """Removes what a process that was killed had half written into a run's folder.
-
-    Only for whoever holds the folder, and before the run has a result: others write there later.
-    """
-    for part in folder.rglob(f"*{PART}"):
-        part.unlink(missing_ok=True)
-
-
-def write_atomically(path: Path, content: str | bytes, *, durable: bool = False) -> None:
-    """Puts a text (or bytes) at `path`, wholly or not at all.
-
-    Args:
-      path: of the file.
-      content: of the file.
-      durable: it is there, and not the old one, even if the power fails as soon as this returns.
-    """
-    with replacing(path) as part, part.open("wb") as file:
-        file.write(content.encode() if isinstance(content, str) else content)
-        file.flush()
-        os.fsync(file.fileno())
-    if durable and os.name != "nt":  # which has no way to ask for it
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Puts a value at `path` as JSON, wholly or not at all."""
-    write_atomically(path, json.dumps(value, indent=1) + "\n")
-
-
-def sync(path: Path) -> None:
-    """Sees that a file is on the disk before anything is written that relies on it."""
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
 
 
 def file_name(client: str) -> str:
@@ -310,7 +252,7 @@ def free_folder(stem: str) -> Path:
 def read_note(path: Path) -> dict[str, Any]:
     """What a run said of itself in a file; empty if it has not said it."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}
@@ -329,7 +271,7 @@ def read_result(folder: Path) -> dict[str, Any]:
     """
     path = folder / RESULT
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise BadInput(f"'{path}' cannot be read ({error}): run it again") from None
     if not isinstance(found, dict) or not all(k in found for k in NEEDED):
@@ -360,7 +302,7 @@ def read_history(folder: Path, *, growing: bool = False) -> list[Line]:
         if growing and rows and not rows[-1].endswith("\n"):
             rows.pop()
         for row in rows:
-            line = json.loads(row)
+            line = parse_json(row)
             up, down = up + line["bytes"]["up"], down + line["bytes"]["down"]
             trained += line.get("train_seconds", 0.0)
             if line.get("pre"):
@@ -375,9 +317,9 @@ def read_clients(folder: Path) -> dict[str, dict[str, str]]:
     """Rows of `clients.csv` by client."""
     path = folder / CLIENTS
     try:
-        with path.open(encoding="utf-8", newline="") as file:
-            return {row["client"]: row for row in csv.DictReader(file)}
-    except (OSError, KeyError, csv.Error) as error:
+        head, rows = csv_cells(path.read_bytes().decode())
+        return {row[head.index("client")]: dict(zip(head, row, strict=True)) for row in rows}
+    except (OSError, ValueError) as error:
         raise BadInput(f"'{path}' cannot be read ({error}): run it again") from None
 
 
@@ -389,7 +331,7 @@ def read_planned(folder: Path) -> tuple[list[str], range]:
     """
     path = folder / COMPARISON
     try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
+        kept = parse_json(path.read_text(encoding="utf-8"))
         # before 0.3 the only yardstick was training alone
         played = kept.get("played", [ALONE, *kept["methods"]])
         first = int(kept.get("settings", {}).get("seed", 0))

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from fedtailor.core.errors import BadInput
+from fedtailor.core.inputs.plain_text import parse_json
 from fedtailor.results.folder import LANDSCAPE, TRAJECTORY
 
 OWN, ALL = "own", "all"  # whose test rows
@@ -76,7 +76,7 @@ def _read(path: Path, usable: Callable[[Json], bool]) -> Json | None:
     if not path.exists():
         return None
     try:
-        found: Json = json.loads(path.read_text(encoding="utf-8"))
+        found: Json = parse_json(path.read_text(encoding="utf-8"))
         whole = usable(found)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         whole = False

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -12,9 +11,11 @@ from typing import Any
 
 from fedtailor.core import __version__
 from fedtailor.core.errors import BadInput, Interrupted
+from fedtailor.core.inputs.files import write_json
+from fedtailor.core.inputs.plain_text import parse_json
 from fedtailor.engine import Diverged
 from fedtailor.engine.memory import is_out_of_memory
-from fedtailor.results.folder import BEGUN, FAILED, HISTORY, is_finished, read_note, write_json
+from fedtailor.results.folder import BEGUN, FAILED, HISTORY, is_finished, read_note
 from fedtailor.results.lock import LOCK, is_held
 
 PATIENCE, PATIENCE_ROUNDS = 120.0, 10  # seconds and rounds without news before it is doubted
@@ -88,7 +89,7 @@ def _last_line(folder: Path) -> dict[str, Any]:
     """The last whole line of a history; empty before the first round."""
     try:
         whole = (folder / HISTORY).read_bytes().rpartition(b"\n")[0]
-        found = json.loads(whole.rpartition(b"\n")[2])
+        found = parse_json(whole.rpartition(b"\n")[2])
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

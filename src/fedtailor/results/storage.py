@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+from errno import EIO, ENOSPC
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +16,11 @@ from torch import Tensor
 
 from fedtailor.core import __version__, tree
 from fedtailor.core.errors import BadInput
+from fedtailor.core.inputs.files import replacing, sync, write_atomically
+from fedtailor.core.inputs.plain_text import parse_json
 from fedtailor.core.tree import Tree
 from fedtailor.engine import ClientStates, Simulation
-from fedtailor.results.folder import LATEST, replacing, sync, write_atomically
+from fedtailor.results.folder import LATEST
 
 # whose checkpoints can be read, if the method still keeps its states in the same way
 READABLE_VERSIONS = ("0.1.0", "0.2.0", __version__)
@@ -27,7 +31,11 @@ def save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
     # safetensors wants plain memory: no views, no shared storage
     plain = {k: v.detach().cpu().contiguous().clone() for k, v in tensors.items()}
     with replacing(path) as part:
-        save_file(plain, part)
+        try:
+            save_file(plain, part)
+        except SafetensorError as error:  # it has only words for what the disk said
+            number = ENOSPC if f"os error {ENOSPC}" in str(error) else EIO
+            raise OSError(number, os.strerror(number), str(path)) from None
         sync(part)
 
 
@@ -88,7 +96,7 @@ def read_checkpoint(folder: Path) -> dict[str, Any]:
     """
     path = folder / LATEST
     try:
-        meta = json.loads(path.read_text(encoding="utf-8"))
+        meta = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise BadInput(f"'{folder.parent}' has no checkpoint: nothing to resume") from None
     except (json.JSONDecodeError, UnicodeDecodeError, OSError) as error:

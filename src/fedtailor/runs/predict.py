@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedtailor.core import tree
 from fedtailor.core.errors import BadInput, unknown
+from fedtailor.core.inputs.plain_text import parse_json
 from fedtailor.core.tree import Params, Tree
 from fedtailor.datasets import Encoder, read_examples
 from fedtailor.results.config import Config, config_of
@@ -57,7 +58,7 @@ class Prediction(NamedTuple):
 def _encoder(folder: Path) -> Encoder:
     path = folder / PREPROCESSING
     try:
-        return Encoder.from_json(json.loads(path.read_text(encoding="utf-8")))
+        return Encoder.from_json(parse_json(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         raise BadInput(f"'{folder}' has no {PREPROCESSING}: is it a finished run?") from None
     except json.JSONDecodeError as error:

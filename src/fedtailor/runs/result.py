@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -12,6 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from fedtailor.core import __version__
+from fedtailor.core.inputs.spreadsheet import csv_text
 from fedtailor.core.steps.privacy import Spent
 from fedtailor.engine import Outputs
 from fedtailor.engine.client_data import Rows
@@ -189,7 +188,7 @@ def final_epsilon(run: PreparedRun, noisy: Tensor) -> dict[str, Any] | None:
 
 def client_table(run: PreparedRun, result: dict[str, Any] | None = None) -> str:
     """A row per client, as csv; without a result, who they are and how many rows they have."""
-    fed, out = run.data.client_data, io.StringIO()
+    fed = run.data.client_data
     found = result or {"per_client": {}, "best_per_client": {}}
     posts: dict[int, Any] = {}
     rounds = [0] * fed.clients
@@ -198,10 +197,8 @@ def client_table(run: PreparedRun, result: dict[str, Any] | None = None) -> str:
             rounds[cid] += 1
         posts.update(zip(line["cohort"], line.get("post_per_client", []), strict=False))
     held = set(run.data.held_out.tolist())
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(
-        ["client", "train", "val", "test", "rounds", "held_out", "post", "final", "best"]
-    )
+    head = ["client", "train", "val", "test", "rounds", "held_out", "post", "final", "best"]
+    rows = []
     for cid, name in enumerate(fed.names):
         counts = [int(part.n[cid]) for part in (fed.train, fed.val, fed.test)]
         scores = [
@@ -209,5 +206,5 @@ def client_table(run: PreparedRun, result: dict[str, Any] | None = None) -> str:
             found["per_client"].get(name),
             found["best_per_client"].get(name),
         ]
-        writer.writerow([name, *counts, rounds[cid], int(cid in held), *scores])
-    return out.getvalue()
+        rows.append([name, *counts, rounds[cid], int(cid in held), *scores])
+    return csv_text(head, rows)

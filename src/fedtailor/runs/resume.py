@@ -8,6 +8,8 @@ from typing import Any
 
 from fedtailor.core import __version__
 from fedtailor.core.errors import BadInput
+from fedtailor.core.inputs.files import remove_parts, write_atomically
+from fedtailor.core.inputs.plain_text import parse_json
 from fedtailor.core.steps.privacy import Spent
 from fedtailor.results import folder as files
 from fedtailor.results.config import config_of
@@ -85,7 +87,7 @@ def restored(folder: Path, objects: Objects = Objects()) -> Runner:
             ) from None
         raise
     if not files.is_finished(folder):
-        files.remove_parts(folder)
+        remove_parts(folder)
     runner.progress = Progress(
         history,
         float(meta["seconds"]),
@@ -118,7 +120,7 @@ def _kept_history(path: Path, rounds: int) -> list[Line]:
     rows = path.read_bytes().splitlines() if path.exists() else []
     for row in rows:
         try:
-            line = json.loads(row)
+            line = parse_json(row)
             number = line["round"]
         except (ValueError, KeyError, TypeError):
             break  # cut off in the middle of a write
@@ -130,5 +132,5 @@ def _kept_history(path: Path, rounds: int) -> list[Line]:
             f"'{path}' lacks round {len(kept) + 1}, but the checkpoint is at round {rounds}: put "
             "the whole file back, or start the run anew"
         )
-    files.write_atomically(path, "".join(json.dumps(line) + "\n" for line in kept))
+    write_atomically(path, "".join(json.dumps(line) + "\n" for line in kept))
     return kept

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from fedtailor.core import __version__, tree
 from fedtailor.core.errors import Interrupted
+from fedtailor.core.inputs.files import sync, write_atomically, write_json
 from fedtailor.core.steps.privacy import Spent
 from fedtailor.engine import Outputs, RoundReport, draw_cohort
 from fedtailor.results import folder as files
@@ -185,13 +186,13 @@ class Runner(PreparedRun):
         self.folder = folder
         self.simulation.keep_states_in(folder)
         # first: it marks the folder as a run's
-        files.write_atomically(folder / files.CONFIG, write_config(self.config, __version__))
-        files.write_json(folder / files.PREPROCESSING, self.data.encoder.to_json())
+        write_atomically(folder / files.CONFIG, write_config(self.config, __version__))
+        write_json(folder / files.PREPROCESSING, self.data.encoder.to_json())
         if frozen := tree.flatten(self.frozen):
             save_tensors(folder / files.FROZEN, frozen)
-        files.write_atomically(folder / files.CLIENTS, client_table(self))
+        write_atomically(folder / files.CLIENTS, client_table(self))
         save_confusion(folder, self.data.client_data, self.data.encoder.form)
-        files.write_json(folder / files.BEGUN, facts_of(self))
+        write_json(folder / files.BEGUN, facts_of(self))
 
     def _append(self, line: Line) -> None:
         if self.folder:
@@ -214,7 +215,7 @@ class Runner(PreparedRun):
             save_outputs(self.folder, run_outputs(self))
         history = self.folder / files.HISTORY
         if history.exists():  # before the checkpoint, which relies on the lines up to its round
-            files.sync(history)
+            sync(history)
         save_checkpoint(self.folder / files.CHECKPOINT, self.simulation, meta)
 
     def _write(self, result: dict[str, Any], said: RunOutputs) -> None:
@@ -228,8 +229,8 @@ class Runner(PreparedRun):
         save_confusion(folder, self.data.client_data, self.data.encoder.form, said)
         if self.method.general is not None:
             keep_general(self.simulation, folder)
-        files.write_atomically(folder / files.CLIENTS, client_table(self, result))
-        files.write_json(folder / files.RESULT, result)
+        write_atomically(folder / files.CLIENTS, client_table(self, result))
+        write_json(folder / files.RESULT, result)
 
 
 def play_config(

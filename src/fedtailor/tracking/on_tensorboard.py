@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import csv
 import importlib
 from pathlib import Path
 from typing import Any
 
+from fedtailor.core.inputs.spreadsheet import csv_cells
 from fedtailor.tracking.protocol import TrackedRun
 
 CLIENTS = 500  # rows of the table of clients
@@ -44,9 +44,8 @@ class OnTensorBoard:
     def end(self, number: int, values: dict[str, float], clients: Path) -> None:
         for name, value in values.items():
             self._writer.add_scalar(name, value, number)
-        with clients.open(encoding="utf-8", newline="") as file:
-            rows = list(csv.reader(file))[: CLIENTS + 1]
-        self._writer.add_text("clients", as_table(rows), number)
+        head, rows = csv_cells(clients.read_bytes().decode())
+        self._writer.add_text("clients", as_table([head, *rows[:CLIENTS]]), number)
         self._writer.close()
 
     def leave(self) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 import importlib
 import os
 from pathlib import Path
 from typing import Any
 
 from fedtailor.core.errors import BadInput
+from fedtailor.core.inputs.spreadsheet import csv_cells
 from fedtailor.tracking.protocol import TrackedRun
 
 PROJECT = "fedtailor"
@@ -48,8 +48,7 @@ class OnWandb:
     def end(self, number: int, values: dict[str, float], clients: Path) -> None:
         for name, value in values.items():
             self._run.summary[name] = value
-        with clients.open(encoding="utf-8", newline="") as file:
-            head, *rows = csv.reader(file)
+        head, rows = csv_cells(clients.read_bytes().decode())
         self._run.log({"clients": self._package.Table(columns=head, data=rows)}, step=number)
         self._run.finish()
 

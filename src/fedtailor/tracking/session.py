@@ -6,23 +6,16 @@ they were told of, so that a resumed run goes on there and nothing is noted twic
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fedtailor.core.inputs.files import write_json
+from fedtailor.core.inputs.plain_text import parse_json
 from fedtailor.results.config import read_config
-from fedtailor.results.folder import (
-    CLIENTS,
-    CONFIG,
-    RESULT,
-    TRACKING,
-    read_metric,
-    read_note,
-    write_json,
-)
+from fedtailor.results.folder import CLIENTS, CONFIG, RESULT, TRACKING, read_metric, read_note
 from fedtailor.tracking.protocol import Line, TrackedRun, Tracker, final_values, round_values
 from fedtailor.tracking.tools import TOOLS, Open, opener
 
@@ -42,7 +35,7 @@ class TrackingRecord:
 def _read(folder: Path) -> TrackingRecord:
     """What a folder keeps; nothing if it was not tracked, or somebody broke the file."""
     try:
-        found = json.loads((folder / TRACKING).read_text(encoding="utf-8"))
+        found = parse_json((folder / TRACKING).read_text(encoding="utf-8"))
         ids = {str(k): str(v) for k, v in found["ids"].items()}
         tools = [str(t) for t in found["tools"] if t in TOOLS]
         return TrackingRecord(tools, ids, int(found["logged"]), bool(found["ended"]))

@@ -10,11 +10,11 @@ import torch
 
 from fedtailor.core import tree
 from fedtailor.core.errors import BadInput
+from fedtailor.core.inputs import files as files_module
 from fedtailor.engine import draw_cohort
 from fedtailor.federation.coordinator.coordinator import Stopped
 from fedtailor.federation.protocol.packet import Packet
 from fedtailor.federation.site.site import PAUSE
-from fedtailor.results import folder as folder_module
 from tests.federation.fake import RULES, FakeTransport, coordinator, said
 from tests.federation.trial import Trial, distance
 
@@ -334,7 +334,7 @@ def test_disk_full_at_a_site(trial, monkeypatch):
             raise OSError(errno.ENOSPC, "No space left on device")
 
         with monkeypatch.context() as patch:
-            patch.setattr(folder_module.os, "fsync", fail)
+            patch.setattr(files_module.os, "fsync", fail)
             return [site(packet)]
 
     transport.on(1, "train", 1, full)

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from fedtailor.core.errors import BadInput
+from fedtailor.core.inputs import files as module
 from fedtailor.federation.protocol.packet import Packet
 from fedtailor.federation.site.state import SavedState, SiteStore, StateError, checked_id
-from fedtailor.results import folder as module
 
 
 def store(folder, plan="p", client=1):

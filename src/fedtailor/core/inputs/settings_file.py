@@ -16,16 +16,16 @@ import typing
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import MISSING, field
-from math import isfinite
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from fedtailor.core.errors import BadInput, unknown
-from fedtailor.core.options import option_of
+from fedtailor.core.options import option_of, shortened
 
 T = TypeVar("T")
 _ENTRY, _REST = "entry", "rest"  # keys of a field's metadata
 _TABLE, _TEXT = "a table", "text"
+LARGEST = 2**63 - 1  # whole number
 
 
 def setting(meaning: str = "", default: Any = MISSING) -> Any:
@@ -78,8 +78,10 @@ def read_toml(path: Path, what: str) -> dict[str, Any]:
         raise BadInput(f"{what} '{path}' does not exist: check the path") from None
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"{what} '{path}' cannot be read: {error}") from None
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # a number of thousands of digits is no TOMLDecodeError
         raise BadInput(f"{what} '{path}' is not valid TOML: {error}") from None
+    except RecursionError:
+        raise BadInput(f"{what} '{path}' is not valid TOML: nested too deeply") from None
 
 
 def check_table(
@@ -150,7 +152,7 @@ class _Entry(typing.NamedTuple):
     base: Path | None
 
     def _fault(self, value: Any) -> BadInput:
-        return BadInput(f"{self.where}: {self.name} is {value!r}: give {self.takes}")
+        return BadInput(f"{self.where}: {self.name} is {shortened(value)}: give {self.takes}")
 
     def read(self, value: Any, hint: Any) -> Any:
         """The value, checked, as its type has it."""
@@ -194,10 +196,8 @@ class _Entry(typing.NamedTuple):
             raise self._fault(value)
         if option.choices and value not in option.choices:
             raise BadInput(f"{self.where}: {unknown(self.name, value, option.choices)}")
-        if kind in (int, float):
-            fits = option.low <= value <= option.high and (isfinite(value) or option.infinite)
-            if not fits:
-                raise self._fault(value)
+        if not option.holds(value) or (kind is int and abs(value) > LARGEST):
+            raise self._fault(value)
         return value
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from fedtailor.core.errors import BadInput, unknown
+from fedtailor.core.inputs.plain_text import parse_json
 from fedtailor.datasets.source import Array, Table
 from fedtailor.datasets.wording import listed, one_line, optional, quoted, reason
 
@@ -144,7 +144,7 @@ def class_names_in(path: Path, column: str) -> tuple[str, ...]:
     parquet = optional("pyarrow.parquet", f"reading {quoted(path)}")
     note = (parquet.read_schema(path).metadata or {}).get(b"huggingface", b"{}")
     try:
-        names = json.loads(note)["info"]["features"][column]["names"]
+        names = parse_json(note)["info"]["features"][column]["names"]
         return tuple(map(str, names)) if isinstance(names, list) else ()
     except (KeyError, TypeError, ValueError):
         return ()

@@ -16,10 +16,10 @@ from safetensors.torch import load
 
 from fedtailor.core import __version__, tree
 from fedtailor.core.errors import BadInput
+from fedtailor.core.inputs.files import remove_parts, write_atomically
 from fedtailor.core.tree import Tree
 from fedtailor.federation.protocol.messages import ordered_like, to_safetensors
 from fedtailor.federation.protocol.packet import checked_id
-from fedtailor.results.folder import remove_parts, write_atomically
 from fedtailor.results.lock import is_locked, try_lock
 
 LATEST, HISTORY, EVENTS, STOP = "latest.json", "history.jsonl", "events.jsonl", "STOP"

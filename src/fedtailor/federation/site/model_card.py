@@ -15,6 +15,7 @@ import torch
 
 from fedtailor.core import __version__, rng, tree
 from fedtailor.core.data import Data
+from fedtailor.core.inputs.files import write_atomically, write_json
 from fedtailor.core.method import Model
 from fedtailor.core.steps.privacy import Spent, epsilon
 from fedtailor.core.training import Recipe, fit
@@ -25,16 +26,7 @@ from fedtailor.federation.site.local_data import LocalData
 from fedtailor.federation.site.scoring import gain_over, score_model
 from fedtailor.federation.site.settings import SiteSettings
 from fedtailor.results.config import write_config
-from fedtailor.results.folder import (
-    CONFIG,
-    FROZEN,
-    MODELS,
-    PREPROCESSING,
-    RESULT,
-    model_file,
-    write_atomically,
-    write_json,
-)
+from fedtailor.results.folder import CONFIG, FROZEN, MODELS, PREPROCESSING, RESULT, model_file
 from fedtailor.results.storage import save_tensors
 
 CARD = "card.json"

@@ -13,6 +13,7 @@ from torch import Tensor
 from fedtailor.core import __version__, rng, tree
 from fedtailor.core.data import Data
 from fedtailor.core.errors import BadInput
+from fedtailor.core.inputs.files import write_atomically
 from fedtailor.core.method import Model
 from fedtailor.core.steps.privacy import Spent
 from fedtailor.core.tree import Tree
@@ -47,7 +48,6 @@ from fedtailor.federation.site.settings import BASELINE, SCORES, SiteSettings
 from fedtailor.federation.site.state import SavedState, SiteStore, StateError
 from fedtailor.methods.combine import built_in
 from fedtailor.models import MODELS
-from fedtailor.results.folder import write_atomically
 from fedtailor.runs.build import prove_private
 
 log = logging.getLogger("fedtailor.site")

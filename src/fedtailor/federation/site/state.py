@@ -19,10 +19,10 @@ from torch import Tensor
 
 from fedtailor.core import tree
 from fedtailor.core.errors import BadInput
+from fedtailor.core.inputs.files import write_atomically
 from fedtailor.core.tree import Tree
 from fedtailor.federation.protocol.messages import to_safetensors
 from fedtailor.federation.protocol.packet import Limits, Packet, checked_id, from_bytes, to_bytes
-from fedtailor.results.folder import write_atomically
 
 INDEX = "state.json"
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedtailor.core.errors import BadInput, unknown
+from fedtailor.core.inputs.plain_text import parse_json
 
 Result = dict[str, Any]
 History = list[dict[str, Any]]
@@ -146,8 +147,8 @@ def measure_of(metric: str) -> Measure:
 def result_and_history(folder: Path) -> tuple[Result, History]:
     """A finished run's result and history."""
     try:
-        result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+        result = parse_json((folder / "result.json").read_text(encoding="utf-8"))
         rows = (folder / "history.jsonl").read_text(encoding="utf-8").splitlines()
-        return result, [json.loads(row) for row in rows]
+        return result, [parse_json(row) for row in rows]
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise BadInput(f"run '{folder}' cannot be read ({error}): remove it to repeat it") from None

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from fedtailor.core.errors import BadInput
+from fedtailor.core.inputs.files import write_json
+from fedtailor.core.inputs.plain_text import parse_json
 from fedtailor.reproduce.declared.declare import find_experiments, read_papers
 from fedtailor.reproduce.playing.cells import Scale
 from fedtailor.reproduce.playing.plan import ExperimentRuns, ReproductionPlan, plan_runs
-from fedtailor.results.folder import write_json, written_to
+from fedtailor.results.folder import written_to
 
 REQUEST = "asked.json"
 
@@ -43,7 +44,7 @@ class ReproductionRequest:
 def read_request(folder: Path) -> ReproductionRequest:
     """What was asked for last in an experiment's folder; a broken file is bad input."""
     try:
-        kept = json.loads((folder / REQUEST).read_text(encoding="utf-8"))
+        kept = parse_json((folder / REQUEST).read_text(encoding="utf-8"))
         scale = {f.name: kept["scale"][f.name] for f in fields(Scale)}
         only, papers = [str(name) for name in kept["only"]], kept["papers"]
         folder_of = None if papers is None else Path(str(papers))

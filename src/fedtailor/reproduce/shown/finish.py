@@ -8,6 +8,7 @@ from typing import Any
 
 from fedtailor.analysis.landscape import Tell
 from fedtailor.core.errors import BadInput
+from fedtailor.core.inputs.files import write_atomically, write_json
 from fedtailor.figures import PAPER
 from fedtailor.report import write_report
 from fedtailor.reproduce.playing.plan import ExperimentRuns
@@ -18,7 +19,7 @@ from fedtailor.reproduce.shown.matrices import draw_matrices
 from fedtailor.reproduce.shown.outcome import outcome
 from fedtailor.reproduce.shown.page import experiment_page
 from fedtailor.reproduce.shown.writing import as_csv
-from fedtailor.results.folder import file_name, write_atomically, write_json, written_to
+from fedtailor.results.folder import file_name, written_to
 
 DRAW: dict[str, Callable[[ExperimentRuns, Path], list[str]]] = {
     "table": lambda part, folder: [],

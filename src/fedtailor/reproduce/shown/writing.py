@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable
 from math import isinf
 from typing import Any
 
+from fedtailor.core.inputs.spreadsheet import csv_text
 from fedtailor.reproduce.declared.published import INFINITE
 
 Outcome = dict[str, Any]
@@ -126,9 +125,7 @@ def _mean(found: dict[str, Any]) -> float | None:
 
 def as_csv(outcome: Outcome) -> str:
     """A line per cell."""
-    out = io.StringIO()
-    writer = csv.DictWriter(out, FIELDS, lineterminator="\n")
-    writer.writeheader()
+    rows = []
     for cell in outcome["cells"]:
         paper = cell["paper"] or {}
         line = {k: cell[k] for k in FIELDS if k in cell}
@@ -137,8 +134,8 @@ def as_csv(outcome: Outcome) -> str:
         line |= {"experiment": outcome["experiment"], "scale": outcome["scale"]}
         line |= {"seeds": seeds_in_mean(cell), "seeds_wanted": outcome["seeds"]}
         line |= {"paper": paper.get("text", "")}
-        writer.writerow(line)
-    return out.getvalue()
+        rows.append([line.get(name) for name in FIELDS])
+    return csv_text(FIELDS, rows)
 
 
 def troubles(outcome: Outcome) -> list[str]:

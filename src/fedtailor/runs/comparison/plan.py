@@ -11,6 +11,7 @@ from typing import Any
 
 from fedtailor.core import __version__
 from fedtailor.core.errors import BadInput, unknown
+from fedtailor.core.inputs.plain_text import parse_json
 from fedtailor.methods import METHODS
 from fedtailor.methods.describe import page
 from fedtailor.methods.find import find
@@ -186,7 +187,7 @@ class ComparisonPlan:
           objects: gives those that it was made with, by the methods' names.
         """
         try:
-            kept = json.loads(path.read_text(encoding="utf-8"))
+            kept = parse_json(path.read_text(encoding="utf-8"))
             names = [ALONE, *kept["methods"]]
             plan = ComparisonPlan(
                 kept["methods"],

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedtailor.core.errors import BadInput
+from fedtailor.core.inputs.files import write_atomically, write_json
 from fedtailor.results import folder as files
 from fedtailor.results.outputs import read_outputs
 from fedtailor.runs.comparison.plan import ComparisonPlan
@@ -77,12 +78,12 @@ def play_comparison(
     played = _play(plan, folder, announce)
     summary = summarise_runs(plan, played)
     if folder:
-        files.write_json(folder / files.SUMMARY, summary)
+        write_json(folder / files.SUMMARY, summary)
     return summary, {run: found.history for run, found in played.items()}
 
 
 def open_comparison(plan: ComparisonPlan, folder: Path, *, overwrite: bool = False) -> Path:
     """The folder of a new comparison."""
     files.open_folder(folder, overwrite=overwrite, marks=(files.COMPARISON, files.CONFIG))
-    files.write_atomically(folder / files.COMPARISON, plan.to_json())
+    write_atomically(folder / files.COMPARISON, plan.to_json())
     return folder
