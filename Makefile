@@ -1,5 +1,6 @@
 # make demo   runs the main job on the embedded data
 # make test   installs what the tests need and passes them
+# make audit  asks the registry for known weaknesses of what is installed; needs its advisories
 # make docs   builds the documentation into site/index.html; a warning is an error
 PYTHON ?= python3
 VENV   := .venv
@@ -9,7 +10,7 @@ PIP    := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c co
 # silences a notice about the theme's future
 export NO_MKDOCS_2_WARNING := 1
 
-.PHONY: demo test docs format clean
+.PHONY: demo test audit docs format clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -31,6 +32,10 @@ test: $(VENV)/.installed-dev
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m pytest
+
+audit: $(VENV)/.installed-dev
+	$(PIP) 'pip-audit>=2.9,<3'
+	$(BIN)/pip-audit --skip-editable
 
 docs: $(VENV)/.installed-dev
 	$(BIN)/mkdocs build --strict --quiet
