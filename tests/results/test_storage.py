@@ -18,6 +18,7 @@ from fedtailor.engine import Simulation
 from fedtailor.methods import METHODS
 from fedtailor.methods.check import toy_federation
 from fedtailor.results import storage
+from tests.dying import deaths
 
 FEATURES, CLASSES = 6, 3
 
@@ -190,3 +191,21 @@ def test_views_of_one_storage_can_be_saved(tmp_path: Path) -> None:
     storage.save_tensors(tmp_path / "x.safetensors", tensors)
     found = storage.load_tensors(tmp_path / "x.safetensors")
     assert all(torch.equal(found[k], tensors[k]) for k in tensors)
+
+
+def test_a_checkpoint_is_the_old_or_the_new_one_wherever_a_process_dies(tmp_path: Path) -> None:
+    one, two = simulation(), simulation()
+    for number, sim in enumerate((one, two), 1):
+        for _ in range(number):
+            sim.step(torch.tensor([0, 2]))
+    found = []
+    for folder in deaths(
+        tmp_path,
+        lambda folder: storage.save_checkpoint(folder / "c", one, {}),
+        lambda folder: storage.save_checkpoint(folder / "c", two, {}),
+    ):
+        again = simulation()
+        storage.restore_checkpoint(folder / "c", again)
+        assert same(again.server, (one, two)[again.round - 1].server)
+        found.append(again.round)
+    assert found == sorted(found) and set(found) == {1, 2}
