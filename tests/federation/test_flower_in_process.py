@@ -61,6 +61,25 @@ def test_equals_the_simulation(name, tmp_path, float64):
         assert distance(tree.unflatten(found), model) <= 1e-9
 
 
+@pytest.mark.parametrize(
+    ("name", "max_norm"),
+    [("fedavg+median", 0.0), ("ditto+krum", 0.3), ("fedrep+clip", 0.0), ("scaffold", 0.3)],
+)
+def test_robust_means_equal_the_simulation(name, max_norm, tmp_path, float64):
+    from fedtailor.core import tree
+
+    trial = Trial(tmp_path, name, max_norm=max_norm)
+    folder = play(trial)
+    latest = json.loads((folder / "latest.json").read_text())
+    server = tree.unflatten(load_tensors(folder / latest["file"]))
+    assert distance(server, trial.simulate().server) <= 1e-9
+    lines = [json.loads(row) for row in (folder / "history.jsonl").read_text().splitlines()]
+    import torch
+
+    report = trial.simulate(0).step(torch.arange(3))
+    assert lines[0]["bytes"] == {"up": int(report.up.sum()), "down": int(report.down.sum())}
+
+
 def test_bytes_card_and_prediction(tmp_path, float64):
     trial = Trial(tmp_path, "fedala")
     folder = play(trial)

@@ -47,12 +47,13 @@ MOVED = (
     "fedbn", "plgu-grep", "partialfed", "fedala", "pmixfed", "apfl", "perfedavg-fo", "perfedavg-hf",
 )  # fmt: skip
 OPTIMISERS = ("avgm", "adam", "yogi", "adagrad")
+RULES = ("median", "trimmed", "krum", "multikrum", "geometric", "clip")
 
 
 def test_who_takes_what() -> None:
     """A method that is built on another's does not inherit what it does not do."""
     expected = {f"{name}+ala" for name in HOSTS} | {"fedalt+mix", "fedsim+mix"}
-    expected |= {f"{name}+{rule}" for name in MOVED for rule in OPTIMISERS}
+    expected |= {f"{name}+{rule}" for name in MOVED for rule in (*OPTIMISERS, *RULES)}
     assert set(COMBINATIONS) == expected
 
 
@@ -73,7 +74,8 @@ def test_page_is_complete(name: str) -> None:
     assert found.text
     assert "http" in found.reference
     assert found.deviations
-    theirs, mine = options_of(METHODS[host]), options_of(type(WRAPPERS[part].options))
+    theirs, added = options_of(METHODS[host]), WRAPPERS[part].options
+    mine = [o._replace(default=getattr(added, o.name)) for o in options_of(type(added))]
     assert len(found.options) == len(theirs) + len(mine)
     for option, expected in zip(found.options, [*theirs, *mine], strict=True):
         assert option.meaning == expected.meaning != ""
@@ -249,6 +251,6 @@ def test_footprint_of_mixing() -> None:
 
 
 def test_parts_are_what_they_are_called() -> None:
-    assert set(WRAPPERS) == {"ala", "mix", *OPTIMISERS}
+    assert set(WRAPPERS) == {"ala", "mix", *OPTIMISERS, *RULES}
     assert WRAPPERS["ala"].options == Ala()
     assert WRAPPERS["mix"].options == Mixer()

@@ -671,6 +671,12 @@ VARIANTS = [
     _slow("fedrep+avgm", {}),
     _slow("scaffold+avgm", {"avgm_server_lr": 0.3}),
     _slow("pmixfed+adagrad", {}),
+    ("fedavg+median", {}),
+    _slow("ditto+trimmed", {}),
+    _slow("fedavg+krum", {}),
+    _slow("scaffold+multikrum", {}),
+    _slow("fedala+geometric", {"weighted": True}),
+    _slow("fedrep+clip", {}),
 ]
 
 

@@ -115,6 +115,7 @@ class Method(NamedTuple):
       not_private: why DP-SGD gives no guarantee with this method; empty if it does.
       alone: whether clients never hear of each other: then preprocessing is their own, too.
       refuses: kinds of tasks that its mathematics does not have, each with the reason.
+      admit: (message, upload) -> what the server takes in of that client's upload, as it arrives.
 
     Example:
       Federated averaging: all train the server's model, and the server takes the mean.
@@ -153,6 +154,7 @@ class Method(NamedTuple):
     not_private: str = ""
     alone: bool = False
     refuses: Mapping[TaskKind, str] = MappingProxyType({})
+    admit: Callable[[Tree, Upload], Upload] = lambda message, upload: upload
 
 
 def download_of(method: Method) -> Download | None:

@@ -313,6 +313,7 @@ class LocalClients:
                 noisy,
                 client.fresh,
             )
+            up = own.method.admit(own.message, up)
             return _ClientResult(state, up._replace(weight=up.weight + zero), notes, measured)
 
         state, up, notes, measured = self._map(act, server, chunk, turn)

@@ -1,18 +1,24 @@
-"""Methods with a part added, by name: `ditto+ala`, `fedalt+mix`, `fedavg+adam`."""
+"""Methods with a part added, by name: `ditto+ala`, `fedavg+adam`, `fedavg+trimmed:0.1`."""
 
 from __future__ import annotations
 
+import functools
 import inspect
 import typing
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import torch
 from torch import nn
 
+from fedtailor.core import rng, tree
+from fedtailor.core.data import Data
 from fedtailor.core.errors import BadInput, unknown
-from fedtailor.core.method import Method, download_of
+from fedtailor.core.method import ClientCount, Method, Upload, download_of
+from fedtailor.core.rng import Turn
 from fedtailor.core.task import Task, classification
 from fedtailor.core.training import Recipe
+from fedtailor.core.turn import ClientTurn
 from fedtailor.methods import METHODS
 from fedtailor.methods.describe import (
     Factory,
@@ -24,6 +30,15 @@ from fedtailor.methods.describe import (
 )
 from fedtailor.methods.mixture.fedala import Ala, with_ala
 from fedtailor.methods.mixture.pmixfed import Mixer, with_mixup
+from fedtailor.methods.parts.robust import (
+    CoordinateMedian,
+    GeometricMedian,
+    Krum,
+    NormClip,
+    RobustRule,
+    TrimmedMean,
+    with_robust_mean,
+)
 from fedtailor.methods.parts.server_optimiser import (
     ServerAdagrad,
     ServerAdam,
@@ -54,8 +69,35 @@ class Wrapper(NamedTuple):
     reference: str
 
 
+def _small_task() -> Task:
+    return classification(lambda: nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)))
+
+
 def _small(factory: Factory) -> Method:
-    return factory(classification(lambda: nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))))
+    return factory(_small_task())
+
+
+def small_upload(factory: Factory) -> Upload:
+    """What a client of a method uploads, seen in one turn of a tiny one.
+
+    Example:
+      >>> [bool(small_upload(METHODS[name]).mean) for name in ("fedavg", "fedamp")]
+      [True, False]
+    """
+    task = _small_task()
+    method, initial = factory(task), task.init(rng.key(0))
+    data = Data.of(torch.zeros(4, 2), torch.arange(4) % 2, val=2)
+    first, turn = torch.tensor(0), Turn(rng.key(0), torch.tensor(0), torch.tensor(1))
+    with torch.no_grad():
+        server = method.init(ClientCount.of(torch.tensor([2, 2])), initial, rng.key(0))
+        message = method.send(server, first, turn.of(first))
+        outcome, _ = ClientTurn(method, initial, message, data, turn.of(first)).play()
+    return outcome.upload if not method.gathered else Upload()
+
+
+@functools.lru_cache(maxsize=64)
+def _takes_a_mean(factory: Factory) -> bool:
+    return bool(tree.leaves(small_upload(factory).mean))
 
 
 def _downloads_one_model(factory: Factory) -> bool:
@@ -75,6 +117,19 @@ def _at_the_server(optimiser: ServerOptimiser) -> Wrapper:
     )
 
 
+def _in_place_of_the_mean(rule: RobustRule) -> Wrapper:
+    about = page(type(rule))
+    name, _, what = about.title.rstrip(".").partition(": ")
+    return Wrapper(
+        rule,
+        _takes_a_mean,
+        "methods whose server takes a mean, and no other rule yet",
+        lambda host, task, rule, recipe: with_robust_mean(host, task, rule),
+        f"{what} ({name})",
+        about.reference,
+    )
+
+
 WRAPPERS: dict[str, Wrapper] = {
     "ala": Wrapper(
         Ala(),
@@ -86,8 +141,10 @@ WRAPPERS: dict[str, Wrapper] = {
     ),
     "mix": Wrapper(
         Mixer(),
-        lambda factory: "shared_blocks" in inspect.signature(factory).parameters,
-        "fedalt and fedsim",
+        lambda factory: (
+            "shared_blocks" in inspect.signature(factory).parameters and _takes_a_mean(factory)
+        ),
+        "fedalt and fedsim, before a rule in place of the mean",
         lambda host, task, mix, recipe: with_mixup(host, task, mix),
         "shared blocks are mixed with the client's own copy at download, and at aggregation",
         'Saadati et al., "pMixFed", https://arxiv.org/abs/2501.11002',
@@ -96,6 +153,12 @@ WRAPPERS: dict[str, Wrapper] = {
     "adam": _at_the_server(ServerAdam()),
     "yogi": _at_the_server(ServerYogi()),
     "adagrad": _at_the_server(ServerAdagrad()),
+    "median": _in_place_of_the_mean(CoordinateMedian()),
+    "trimmed": _in_place_of_the_mean(TrimmedMean()),
+    "krum": _in_place_of_the_mean(Krum()),
+    "multikrum": _in_place_of_the_mean(Krum(take=0)),
+    "geometric": _in_place_of_the_mean(GeometricMedian()),
+    "clip": _in_place_of_the_mean(NormClip()),
 }
 
 
@@ -107,18 +170,27 @@ def built_in(name: str) -> bool:
       (True, False)
     """
     host, *parts = name.split("+")
-    return host in METHODS and all(part in WRAPPERS for part in parts)
+    return host in METHODS and all(part.partition(":")[0] in WRAPPERS for part in parts)
 
 
 def with_part(host: Factory, host_name: str, part_name: str) -> Factory:
     """The factory of `host+part`; an option that both have gets the part's name in front.
 
+    `host+part:VALUE` gives the part's first option.
+
     Raises:
       BadInput: there is no such part, or the host cannot take it.
     """
+    whole = f"{host_name}+{part_name}"
+    part_name, colon, value = part_name.partition(":")
     if part_name not in WRAPPERS:
-        raise unknown(f"part of '{host_name}+{part_name}':", part_name, WRAPPERS)
+        raise unknown(f"part of '{whole}':", part_name, WRAPPERS)
     part = WRAPPERS[part_name]
+    first = options_of(type(part.options))[:1]
+    if colon and not first:
+        raise BadInput(f"method '{whole}': +{part_name} takes no value: leave ':{value}' out")
+    named = {option.name: option.parse(value) for option in first if colon}
+    part = part._replace(options=part.options._replace(**named))
     try:
         suits = part.suits(host)
     except Exception as error:  # a stranger's factory may raise anything
@@ -128,6 +200,12 @@ def with_part(host: Factory, host_name: str, part_name: str) -> Factory:
 
     def factory(task: Task, *, recipe: Recipe = Recipe(), **options: Any) -> Method:
         own = options.pop(part_name, part.options)
+        for name, said in named.items():
+            if getattr(own, name) != said:
+                raise BadInput(
+                    f"method '{whole}': {name} is {getattr(own, name)} among the options, but "
+                    f"{said} in the name: leave one out"
+                )
         return part.wrap(host(task, recipe=recipe, **options), task, own, recipe)
 
     # only options and records of options: not what is for methods built on the host

@@ -17,10 +17,12 @@ from fedtailor.core.method import Method
 from fedtailor.core.steps.privacy import require_accountant
 from fedtailor.core.task import AUGMENTATIONS, TASKS, Task
 from fedtailor.core.tree import Params
+from fedtailor.core.uploads.moves import averaged
 from fedtailor.engine import ClientData
 from fedtailor.engine.loops.runner import use_precision
-from fedtailor.methods.combine import built_in
+from fedtailor.methods.combine import built_in, small_upload
 from fedtailor.methods.leakage import Leaks, leaks_of, refuse_leaks
+from fedtailor.methods.parts.robust import with_max_norm
 from fedtailor.models import freeze, globs_of, load_weights, network_of
 from fedtailor.results.config import Config, check_class_weights
 from fedtailor.runs.schedule import networks
@@ -103,7 +105,18 @@ def make_method(config: Config, task: Task, whole: Task | None = None) -> Method
             f"{config.method} does not learn a {task.kind}: {method.refuses[task.kind]}; choose "
             "another method"
         )
-    return method
+    return _limited(config, method, task) if config.max_norm else method
+
+
+def _limited(config: Config, method: Method, task: Task) -> Method:
+    """The method with `--max-norm`, if there is something to limit."""
+    ours = config.objects.factory() is None and built_in(config.method)
+    if ours and not averaged(small_upload(config.factory())):
+        raise BadInput(
+            f"max-norm is {config.max_norm:g}, but {config.method} takes no mean of uploads: leave "
+            "it out, or choose another method"
+        )
+    return with_max_norm(method, task, config.max_norm)
 
 
 def prove_private(config: Config, method: Method, task: Task, data: ClientData) -> None:

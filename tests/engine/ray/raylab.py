@@ -16,8 +16,8 @@ from fedtailor.core.tree import Tree
 from fedtailor.engine import RoundReport, Simulation
 from fedtailor.engine.ray.clients import RayClients
 from fedtailor.engine.ray.cluster import BuildGroups, Cluster
-from fedtailor.methods import METHODS
 from fedtailor.methods.check.world import CLIENTS, NETWORKS, toy_federation
+from fedtailor.methods.find import find
 
 ray = pytest.importorskip("ray")  # tests that import this are skipped without it
 
@@ -45,7 +45,7 @@ def builder(
 
     def build(device: str) -> list[Any]:
         task = classification(NETWORKS[network], device=device)
-        return [(METHODS[name](task, recipe=recipe, **options), task, torch.arange(CLIENTS))]
+        return [(find(name)(task, recipe=recipe, **options), task, torch.arange(CLIENTS))]
 
     return build
 

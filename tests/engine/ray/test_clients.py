@@ -34,7 +34,10 @@ from tests.engine.ray.raylab import (
 )
 
 # one of each kind of upload and state; the others are for --slow
-FAST = ("local", "fedavg", "ditto", "scaffold", "fedala", "fedfomo", "pfedhn", "fedavg-data")
+FAST = (
+    "local", "fedavg", "ditto", "scaffold", "fedala", "fedfomo", "pfedhn", "fedavg-data",
+    "fedavg+median",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -45,10 +48,11 @@ def float64() -> Iterator[None]:
     torch.set_default_dtype(before)
 
 
-ELSEWHERE = {"centralised"}  # its clients do not train
+# the clients of centralised do not train
+PLAYED = [*sorted(METHODS.keys() - {"centralised"}), "fedavg+median", "scaffold+geometric"]
 
 
-@pytest.mark.parametrize("name", mostly_slow(sorted(METHODS.keys() - ELSEWHERE), FAST))
+@pytest.mark.parametrize("name", mostly_slow(PLAYED, FAST))
 def test_same_results_as_one_machine(name: str) -> None:
     agree(play(start(name, workers=2)), play(start(name)))
 

@@ -55,7 +55,9 @@ def test_without_faults(trial):
     sites_agree(trial, sim)
 
 
-@pytest.mark.parametrize(("method", "each"), [("fedavg", False), ("fedfomo", True)])
+@pytest.mark.parametrize(
+    ("method", "each"), [("fedavg", False), ("fedfomo", True), ("fedavg+median", True)]
+)
 def test_methods_that_need_each_upload_are_marked(tmp_path, method, each):
     trial = Trial(tmp_path, method)
     one = coordinator(trial, FakeTransport(trial))
@@ -148,6 +150,48 @@ def test_finite_uploads_that_overflow_do_not_reach_the_server(trial):
     lines = one.run()
     assert lines[1]["failed"] == {"site-1": "its upload would make the server's state infinite"}
     assert distance(one.now.server, simulated(trial, {(1, 1)}).server) <= 1e-9
+
+
+def far_away(arrays, name):
+    return arrays | {name: arrays[name] + 1e6}
+
+
+def with_far_upload(method, tmp_path, **more):
+    """How far the server's model is after a round in which one site of three sends nonsense."""
+    trial = Trial(tmp_path, method, rounds=1, **more)
+    transport = FakeTransport(trial)
+
+    def change(packet):
+        key = next(k for k in packet.arrays if packet.arrays[k].ndim == 2)
+        return packet._replace(arrays=far_away(packet.arrays, key))
+
+    transport.on(1, "train", 0, garbage(change))
+    one = coordinator(trial, transport)
+    before = tree.map(torch.clone, one.now.server["params"])
+    one.run()
+    return float(tree.sq_norm(tree.sub(one.now.server["params"], before)).sqrt())
+
+
+@pytest.mark.parametrize("method", ["fedavg+median", "fedavg+krum", "fedavg+geometric"])
+def test_one_far_upload_does_not_own_a_robust_mean(method, tmp_path):
+    assert with_far_upload("fedavg", tmp_path / "plain") > 1e5
+    assert with_far_upload(method, tmp_path / "robust") < 5
+
+
+def test_uploads_are_shortened_where_they_arrive(tmp_path):
+    """A hostile site does not limit itself."""
+    assert with_far_upload("fedavg", tmp_path, max_norm=0.5) <= 0.5
+
+
+def test_a_rule_that_needs_more_answers_asks_those_that_failed_again(tmp_path):
+    """It ended the coordinator."""
+    trial = Trial(tmp_path, "fedavg+krum:0", rounds=1)
+    transport = FakeTransport(trial)
+    transport.on(1, "train", 0, lambda packet, site: [])
+    one = coordinator(trial, transport, replace(RULES, deadline=0.05))
+    lines = one.run()
+    assert "all round not counted krum with hostile=0 needs a cohort of at least 3" in said(one)
+    assert lines[0]["taken"] == [0, 1, 2]
 
 
 @pytest.mark.parametrize(

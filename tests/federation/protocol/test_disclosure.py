@@ -54,3 +54,14 @@ def test_noise_comes_from_a_key_that_only_the_site_has(tmp_path):
         transport.restart()
     named = [k for k in sent[0] if sent[0][k].size]
     assert named and not any(np.array_equal(sent[0][k], sent[1][k]) for k in named)
+
+
+def test_a_robust_mean_needs_each_upload_by_itself():
+    """As many bytes leave a site; the coordinator sees each."""
+    from fedtailor.federation.protocol.disclosure import what_leaves
+
+    plain, ruled = what_leaves("fedper"), what_leaves("fedper+median")
+    assert plain.each == ()
+    assert len(ruled.each) == len(ruled.arrays)
+    sizes = lambda found: [(array.shape, array.bytes) for array in found.arrays]
+    assert sizes(plain) == sizes(ruled)

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from fedtailor.core import rng, tree
+from fedtailor.core.errors import BadInput
 from fedtailor.core.tree import Tree
 from fedtailor.engine.cohort import draw_cohort
 from fedtailor.federation.coordinator.gather import Gathered
@@ -138,10 +139,11 @@ class Coordinator:
 
     def _round(self) -> Line:
         failed: dict[int, str] = {}
+        short = False  # whether the method itself needs more answers
         for _ in range(self.rules.attempts):
             begun = time.monotonic()
-            cohort = self._cohort(set(failed))
-            gathered = Gathered(cohort)
+            cohort = self._cohort(set() if short else set(failed))
+            gathered = Gathered(cohort, self.setup.method.admit)
             sent: dict[int, int] = {}
 
             def make(client: int, sent: dict[int, int] = sent) -> Packet:
@@ -154,19 +156,24 @@ class Coordinator:
 
             def accept(client: int, packet: Packet, gathered: Gathered = gathered) -> None:
                 rows = self.members.sizes[client]
-                gathered.add(client, read_upload(packet, self._like, self.rules.largest, rows))
+                upload = read_upload(packet, self._like, self.rules.largest, rows)
+                gathered.add(client, upload, self._message(rng.TURN, client))
 
             responses = self.members.collect(cohort, TRAIN, make, accept)
             failed |= responses.failed
             enough = len(responses.packets) >= min(self.rules.min_sites, len(cohort))
-            if enough and (server := self._received(gathered)) is not None:
+            few = f"{len(responses.packets)} answers are too few"
+            try:
+                server = self._received(gathered) if enough else None
+            except BadInput as error:  # e.g. Krum has its least cohort
+                short, enough, server, few = True, False, None, str(error)
+            if server is not None:
                 return self._count(server, cohort, responses, gathered, sent, failed, begun)
             if enough:
                 who = gathered.extreme()
                 failed[who] = "its upload would make the server's state infinite"
                 self.members.event(self.members.name(who), "left out", failed[who])
                 continue
-            few = f"{len(responses.packets)} answers are too few"
             self.members.event("all", "round not counted", few)
             self._stop_if_asked()
             time.sleep(self.rules.pause)

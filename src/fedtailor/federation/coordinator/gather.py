@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -18,17 +20,17 @@ class Gathered:
     A result must not depend on who was faster. What comes early waits; all but that is one model.
     """
 
-    def __init__(self, cohort: list[int]) -> None:
-        self._order = sorted(cohort)
+    def __init__(self, cohort: list[int], admit: Callable[[Tree, Upload], Upload]) -> None:
+        self._order, self._admit = sorted(cohort), admit
         self._waiting: dict[int, Upload] = {}
         self._fold, self._ids = Fold(), list[int]()
         self._each: list[Tree] = []
         self._next, self._up = 0, 0
         self._largest: dict[int, float] = {}
 
-    def add(self, client: int, upload: Upload) -> None:
-        """Takes an upload in."""
-        self._waiting[client] = upload
+    def add(self, client: int, upload: Upload, sent: Tree) -> None:
+        """Takes an upload in, as far as the method admits it, from one who was `sent` that."""
+        self._waiting[client] = self._admit(sent, upload)
         while self._next < len(self._order) and self._order[self._next] in self._waiting:
             self._take(self._order[self._next])
             self._next += 1

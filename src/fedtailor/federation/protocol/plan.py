@@ -36,7 +36,7 @@ SHARED = (
     "model", "freeze", "blocks", "augment", "epochs", "steps", "batch", "lr", "optimizer",
     "momentum", "weight_decay", "decay_biases", "lr_decay", "lr_floor", "clip", "last", "dp_clip",
     "dp_noise", "dp_delta", "dp_public", "participation", "rounds", "finetune", "seed", "loss",
-    "class_weights", "metric",
+    "class_weights", "metric", "max_norm",
 )  # fmt: skip
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 

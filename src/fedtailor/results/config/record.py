@@ -45,6 +45,7 @@ SINCE_0_1 = {
     "freeze": ("",),
     "decay_biases": ("yes",),
     "dp_public": ("nothing",),
+    "max_norm": (0.0,),
 }
 
 
@@ -114,6 +115,11 @@ class Config:
         "",
         "Federation",
         "clients that come after a round: ROUND:COUNT, with commas, e.g. 10:5",
+    )
+    max_norm: NonNegative = _says(
+        0.0,
+        "Federation",
+        "largest norm of what an upload moves; the server shortens longer ones; 0: no limit",
     )
     model: str = _says(
         "auto", "Model", "a known model or package.module:factory; auto fits the data"

@@ -1,0 +1,1 @@
+"""What a server makes of single uploads, before any mean."""
