@@ -17,7 +17,6 @@ from fedtailor.federation.coordinator.federation_file import read_federation
 from fedtailor.federation.protocol import ipc
 from fedtailor.federation.protocol.packet import PROTOCOL, Packet
 from fedtailor.federation.site.node import Node
-from fedtailor.federation.site.prefork import COMMAND, write_shim
 from tests.federation.trial import Trial
 
 
@@ -98,56 +97,6 @@ def test_a_folder_that_others_can_enter_is_refused(monkeypatch):
             ipc.private_folder()
 
 
-@pytest.mark.parametrize("folder", ["with space", "it's $HOME \\n", "long" * 40])
-def test_the_shim_starts_python_wherever_it_lies(tmp_path, monkeypatch, folder):
-    python = tmp_path / folder / "python3"
-    python.parent.mkdir()
-    python.symlink_to(sys.executable)
-    monkeypatch.setattr(sys, "executable", str(python))
-    shim = write_shim(tmp_path / folder / "shim")
-    done = subprocess.run(
-        [shim / COMMAND, "x"], env={"PATH": "/nowhere"}, capture_output=True, text=True
-    )
-    assert done.stderr == f"{COMMAND} is not installed\n" and done.returncode == 1
-
-
-def test_without_a_prefork_flowers_own_command_runs(tmp_path):
-    shim, real = write_shim(tmp_path / "shim"), tmp_path / "real"
-    real.mkdir()
-    (real / COMMAND).write_text('#!/bin/sh\necho "real $*"\n')
-    (real / COMMAND).chmod(0o700)
-    env = {"PATH": f"{shim}:{real}:/usr/bin:/bin"}
-    for more in ({}, {"FEDTAILOR_PREFORK": str(tmp_path / "nobody.sock")}):
-        done = subprocess.run(
-            [shim / COMMAND, "--token", "x y"], env=env | more, capture_output=True, text=True
-        )
-        assert done.stdout == "real --token x y\n", done.stderr
-
-
-def test_a_forked_child_is_flowers_command(tmp_path):
-    pytest.importorskip("flwr", reason="needs flwr: pip install 'fedtailor[flower]'")
-    shim, where = write_shim(tmp_path / "shim"), tmp_path / "n.sock"
-    prefork = subprocess.Popen(
-        [sys.executable, "-m", "fedtailor.federation.site.prefork", str(where)]
-    )
-    try:
-        until = time.monotonic() + 60
-        while not where.exists() and time.monotonic() < until:
-            time.sleep(0.05)
-        time.sleep(0.2)
-        done = subprocess.run(
-            [shim / COMMAND, "--help"],
-            env={"PATH": "/nowhere", "FEDTAILOR_PREFORK": str(where)},
-            capture_output=True,
-            text=True,
-            timeout=60,
-        )
-        assert "Run a Flower ClientApp" in done.stdout
-    finally:
-        prefork.terminate()
-        prefork.wait()
-
-
 def test_paths_that_flower_cannot_take_are_refused(tmp_path):
     with pytest.raises(BadInput, match="no quotes"):
         Node(tmp_path / 'a"b.toml', [])
@@ -157,17 +106,18 @@ def run(code):
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
 
 
-def test_what_flower_starts_for_a_message_is_light():
+def test_what_takes_the_messages_is_light():
     pytest.importorskip("flwr", reason="needs flwr: pip install 'fedtailor[flower]'")
     heavy = "{'torch', 'scipy', 'sklearn', 'matplotlib', 'pandas'}"
-    done = run(f"import sys, fedtailor.federation.site.app; print({heavy} & set(sys.modules))")
+    loads = "import sys, fedtailor.federation.site.app, fedtailor.federation.site.executor"
+    done = run(f"{loads}; print({heavy} & set(sys.modules))")
     assert done.stdout.strip() == "set()", done.stderr
 
 
 def test_all_but_the_adaptor_loads_without_flower():
     modules = (
         "site.site coordinator.coordinator site.state site.worker site.settings deploy.processes "
-        "deploy.keys site.node site.prefork coordinator.federation_file"
+        "deploy.keys site.node site.executor coordinator.federation_file"
     )
     code = "import sys; sys.modules['flwr'] = None\nimport importlib\n"
     code += f"for m in '{modules}'.split(): importlib.import_module('fedtailor.federation.' + m)"

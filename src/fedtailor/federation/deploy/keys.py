@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ipaddress
-import os
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import NamedTuple
+
+from fedtailor.federation.protocol.ipc import write_private
 
 DAYS = 365
 
@@ -18,13 +19,6 @@ class Certificates(NamedTuple):
     authority: Path  # certificate that sites trust
     certificate: Path  # of the coordinator
     key: Path  # of the coordinator; nobody else may read it
-
-
-def write_private(path: Path, raw: bytes) -> None:
-    """Writes a file that only its owner can read."""
-    path.unlink(missing_ok=True)
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(raw)
 
 
 def make_certificates(folder: Path, hosts: Sequence[str]) -> Certificates:

@@ -58,6 +58,13 @@ def private_folder() -> Path:
     return folder
 
 
+def write_private(path: Path, raw: bytes) -> None:
+    """Writes a file that only its owner can read."""
+    path.unlink(missing_ok=True)
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(raw)
+
+
 def socket_of(path: Path) -> Path:
     """The socket of the process that serves a site's file, which must be there, as it is now."""
     path = path.expanduser().resolve()

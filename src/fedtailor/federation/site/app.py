@@ -1,7 +1,7 @@
 """Flower's app at a site, one for every method: it hands messages on, and knows no method.
 
-Flower starts a new process for every message to a site. This module is all that such a process
-loads of us: no torch, no data. The work is done by the site's own process, which stays warm.
+The site's executor calls it for every message, and loads nothing else of us: no torch, no data. The
+work is done by the site's own process, which stays warm.
 """
 
 from __future__ import annotations

@@ -2,14 +2,17 @@
 
 ARGUMENTS are those of `flower-supernode`. A node that restarts within a minute is turned away by
 the coordinator, who still believes in the old one; so whenever it ends, it is started again after a
-while. With it run the site's own process and `prefork`, which make messages cheap.
+while. With it run the site's own process, which does the work, and `executor`, which hands it the
+messages: the node itself starts nothing of what comes with a run.
 """
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import logging
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -20,8 +23,12 @@ from contextlib import suppress
 from pathlib import Path
 
 from fedtailor.core.errors import BadInput
-from fedtailor.federation.protocol.ipc import private_folder, start_worker, stop_site
-from fedtailor.federation.site.prefork import SOCKET_VARIABLE, write_shim
+from fedtailor.federation.protocol.ipc import (
+    private_folder,
+    start_worker,
+    stop_site,
+    write_private,
+)
 
 log = logging.getLogger("fedtailor.node")
 
@@ -31,10 +38,10 @@ SWITCHES = {
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
 }
-# how often a site's waiting SuperExec looks for work; Flower's default is a second
-QUICK = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2"}
-AGAIN = 5.0  # seconds until an ended node is started again; more each time, up to
+# seconds until what ended is started again; more each time, up to
+AGAIN = {"executor": 1.0, "node": 5.0}
 AT_MOST = 20.0
+LOOK = 0.2  # seconds between two looks whether all are there
 STEADY = 120.0  # a node that lived so long starts quickly again
 
 
@@ -45,57 +52,74 @@ def environment(home: Path) -> dict[str, str]:
     return {**os.environ, **SWITCHES, "FLWR_HOME": str(home), "PATH": path}
 
 
+def _runtime(arguments: Sequence[str]) -> tuple[str, list[str]]:
+    """Where the node will talk to its executor, and the certificate to trust there, if any."""
+    parser = argparse.ArgumentParser(add_help=False)
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--port", default="9094")
+    parser.add_argument("--ssl-ca-certfile")
+    found, _ = parser.parse_known_args(list(arguments))
+    host = f"[{found.host}]" if ":" in found.host else found.host
+    return f"{host}:{found.port}", [found.ssl_ca_certfile] if found.ssl_ca_certfile else []
+
+
 class Node:
-    """A SuperNode with what makes it quick; `arguments` are those of `flower-supernode`."""
+    """A SuperNode with its executor; `arguments` are those of `flower-supernode`."""
 
     def __init__(self, site_file: Path, arguments: Sequence[str]) -> None:
         self.site_file, self.arguments = site_file.resolve(), list(arguments)
         if '"' in str(self.site_file) or "\\" in str(self.site_file):
             raise BadInput(f"site file '{site_file}': Flower takes no quotes in a path: move it")
         self._ended = threading.Event()
-        self._children: list[subprocess.Popen[bytes]] = []
+        self._children: dict[str, subprocess.Popen[bytes]] = {}
 
-    def _environment(self) -> dict[str, str]:
+    def commands(self) -> dict[str, list[str]]:
+        """What runs here, and with a secret that only these two know."""
         mark = hashlib.sha256(str(self.site_file).encode()).hexdigest()[:24]
-        folder = private_folder()
-        home = Path(os.environ.get("FLWR_HOME", self.site_file.parent / ".flwr"))
-        env = environment(home) | QUICK
-        env["PATH"] = os.pathsep.join([str(write_shim(folder / f"{mark}-bin")), env["PATH"]])
-        env[SOCKET_VARIABLE] = str(folder / f"{mark}-prefork.sock")
-        return env
+        secret = private_folder() / f"{mark}.key"
+        write_private(secret, secrets.token_bytes(32))
+        address, trusted = _runtime(self.arguments)
+        executor = [sys.executable, "-m", "fedtailor.federation.site.executor"]
+        return {
+            "executor": [*executor, address, str(secret), *trusted],
+            # ours come last, and so win: with any other isolation Flower would start a run's app
+            "node": [
+                "flower-supernode", *self.arguments,
+                "--isolation", "process", "--superexec-auth-secret-file", str(secret),
+                "--node-config", f'site="{self.site_file}"',
+            ],
+        }  # fmt: skip
 
     def run(self) -> None:
-        """Runs until it is ended."""
-        env = self._environment()
-        module = "fedtailor.federation.site.prefork"
-        prefork = [sys.executable, "-m", module, env[SOCKET_VARIABLE]]
-        self._children.append(subprocess.Popen(prefork, env=env, stdin=subprocess.DEVNULL))
+        """Runs until it is ended; whichever of the two ends is started again."""
+        env = environment(Path(os.environ.get("FLWR_HOME", self.site_file.parent / ".flwr")))
+        commands = self.commands()
         start_worker(self.site_file)  # warm before the first message
-        config = ["--node-config", f'site="{self.site_file}"']
-        pause = AGAIN
+        again = dict.fromkeys(commands, 0.0)  # when to start it, or when it was started
+        pauses = dict(AGAIN)
         try:
-            while not self._ended.is_set():
-                begun = time.monotonic()
-                command = ["flower-supernode", *self.arguments, *config]
-                node = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL)
-                self._children.append(node)
-                code = node.wait()
-                self._children.remove(node)
-                if self._ended.is_set():
-                    return
-                pause = AGAIN if time.monotonic() - begun > STEADY else min(pause * 1.5, AT_MOST)
-                log.warning("the node ended (code %d): again in %.0f s", code, pause)
-                self._ended.wait(pause)
+            while not self._ended.wait(LOOK):
+                for name, command in commands.items():
+                    now, child = time.monotonic(), self._children.get(name)
+                    if child is None and now >= again[name]:
+                        child = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL)
+                        self._children[name], again[name] = child, now
+                    elif child is not None and (code := child.poll()) is not None:
+                        steady = now - again[name] > STEADY
+                        pause = AGAIN[name] if steady else min(pauses[name] * 1.5, AT_MOST)
+                        log.warning("the %s ended (code %d): again in %.0f s", name, code, pause)
+                        del self._children[name]
+                        pauses[name], again[name] = pause, now + pause
         finally:
             self.end()
-            for child in self._children:
+            for child in self._children.values():
                 wait_or_kill(child)
             stop_site(self.site_file)
 
     def end(self) -> None:
         """Ends the node and all that runs with it."""
         self._ended.set()
-        for child in self._children:
+        for child in list(self._children.values()):
             with suppress(ProcessLookupError):
                 child.terminate()
 

@@ -1,0 +1,154 @@
+"""Takes messages from the site's SuperNode and answers them with the FedTailor installed here.
+
+python -m fedtailor.federation.site.executor ADDRESS SECRET [AUTHORITY]
+
+Flower's own executor unpacks and imports the app that comes with a run: whoever controls the
+coordinator would run code at the site. This one never opens that app. It asks the SuperNode for
+tasks of every kind, so that none is left waiting, hands messages of FedTailor's runs to
+`site.app`, and refuses all others by name.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from flwr.app import Context, Message
+    from flwr.supercore.run import Run
+    from flwr.supercore.runtime import RuntimeHttpClient
+
+log = logging.getLogger("fedtailor.site")
+
+APP = "fedtailor/fedtailor-app"  # publisher and name of what the coordinator submits
+LOOK = 0.2  # seconds between two looks for a message
+AWAY = 1.0  # likewise while the node does not listen
+_ACQUIRE = "/flwr.proto.Runtime/AcquireTask"  # what the secret is needed for
+
+
+def refused(run: Run, task_type: str) -> str:
+    """Why a run is not played here; empty if it is FedTailor's."""
+    from flwr.supercore.constant import TaskType
+
+    if run.fab_id != APP:
+        return f"run {run.run_id}: the app {run.fab_id!r:.120} is not FedTailor's: refused"
+    if task_type != TaskType.CLIENT_APP:
+        return f"run {run.run_id}: a task of the kind {task_type!r:.60} is not FedTailor's: refused"
+    return ""
+
+
+def reply_to(message: Message, context: Context, run: Run, task_type: str) -> Message:
+    """The site's answer; a refusal or a failure is an error of Flower's, and logged here."""
+    from flwr.app import Error, Message
+    from flwr.common.constant import ErrorCode
+
+    from fedtailor.federation.site.app import client_app
+
+    if reason := refused(run, task_type):
+        log.warning("%s", reason)
+        return Message(Error(ErrorCode.INVALID_FAB, reason), reply_to=message)
+    try:
+        return client_app(message=message, context=context)
+    except Exception as error:  # one message's failure is not the next one's
+        log.exception("run %s: a message could not be answered", run.run_id)
+        reason = f"{type(error).__name__}: {error}"
+        return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message)
+
+
+class Executor:
+    """Answers what the SuperNode at `address` has; `secret` shows it that we may."""
+
+    def __init__(self, address: str, secret: bytes, authority: bytes | None = None) -> None:
+        from flwr.supercore.interceptors import SuperExecAuthHttpInterceptor
+
+        self.address, self.authority = address, authority
+        self._link = self._client(
+            SuperExecAuthHttpInterceptor(
+                master_secret=secret, protected_methods=frozenset({_ACQUIRE})
+            )
+        )
+
+    def _client(self, interceptor: Any) -> RuntimeHttpClient:
+        from flwr.supercore.interceptors import RuntimeVersionHttpInterceptor
+        from flwr.supercore.runtime import RuntimeHttpClient
+
+        return RuntimeHttpClient.from_server_address(
+            self.address,
+            self.authority is None,
+            self.authority,
+            interceptors=[RuntimeVersionHttpInterceptor(component_name="SuperExec"), interceptor],
+        )
+
+    def step(self) -> bool:
+        """Answers a message, if there is one."""
+        from flwr.proto.runtime_pb2 import AcquireTaskRequest
+        from flwr.supercore.constant import TaskType
+
+        found = self._link.AcquireTask(AcquireTaskRequest(supported_task_types=list(TaskType)))
+        if not (found.HasField("task") and found.token):
+            return False
+        self._answer(found.token, found.task.type)
+        return True
+
+    def _answer(self, token: str, task_type: str) -> None:
+        from flwr.common.constant import SubStatus
+        from flwr.supercore.heartbeat import HeartbeatSender
+        from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor
+        from flwr.supernode.runtime import run_clientapp as flower
+
+        client = self._client(RuntimeTokenHttpInterceptor(token))
+        pulse = HeartbeatSender(lambda: _beat(client))
+        pulse.start()
+        try:
+            message, context, run, _ = flower.pull_task_input(client)
+            reply = reply_to(message, context, run, task_type)
+            failed = reply.has_error()
+            flower.push_message(client, reply, context)
+            status = SubStatus.FAILED if failed else SubStatus.COMPLETED
+            flower.push_task_output(client, context, status, "refused or failed" if failed else "")
+        finally:
+            pulse.stop()
+            client.close()
+
+
+def _beat(client: RuntimeHttpClient) -> bool:
+    """Tells the SuperNode that its message is still being worked on."""
+    import httpx
+    from flwr.proto.runtime_pb2 import SendTaskHeartbeatRequest
+
+    try:
+        client.SendTaskHeartbeat(SendTaskHeartbeatRequest())
+    except httpx.HTTPError:
+        return False
+    return True
+
+
+def main(arguments: list[str]) -> int:
+    """The command: the SuperNode's address, a file with the secret, perhaps one to trust."""
+    import httpx
+
+    address, secret, *authority = arguments
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for every request
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    trusted = Path(authority[0]).read_bytes() if authority else None
+    executor, parent = Executor(address, Path(secret).read_bytes(), trusted), os.getppid()
+    while os.getppid() == parent:  # it ends with the node that it serves
+        try:
+            if not executor.step():
+                time.sleep(LOOK)
+        except httpx.TransportError:  # the node is being started, or was ended
+            time.sleep(AWAY)
+        except Exception:
+            log.exception("a message was lost")
+            time.sleep(AWAY)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
