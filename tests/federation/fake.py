@@ -62,7 +62,7 @@ RULES = Rules(min_sites=2, deadline=5, join=1, wait=1, attempts=3, pause=0.01, a
 def coordinator(trial: Trial, transport: FakeTransport, rules: Rules = RULES) -> Coordinator:
     found = read_federation(trial.federation)
     store = CoordinatorStore(found.folder, found.id, found.plan.fingerprint())
-    return Coordinator(set_up(found.plan), found.id, store, transport, rules)
+    return Coordinator(set_up(found.plan), found.id, store, transport, rules, keyed=found.keyed)
 
 
 def said(coordinator):

@@ -44,6 +44,7 @@ class Trial:
         method: str,
         options: dict | None = None,
         table: dict | None = None,
+        where: dict | None = None,
         **more,
     ) -> None:
         self.root, self.method, self.options = root, method, options or {}
@@ -63,6 +64,8 @@ class Trial:
             + toml(self.options)
             + "[federation]\n"
             + toml(said | (table or {}))
+            + "[coordinator]\n"
+            + toml(where or {})
         )
         self.sites = [self.write_site(i) for i in range(3)]
 

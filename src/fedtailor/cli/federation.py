@@ -1,4 +1,4 @@
-"""Commands for real federations: init, demo, run, status, stop."""
+"""Commands for real federations, at the coordinator: init, demo, run, status, stop, replace."""
 
 from __future__ import annotations
 
@@ -231,6 +231,30 @@ def stop(
         f"Stopped after round {progress.round_now(kept)} of {found.plan.rounds}; go on with: "
         f"fedtailor federation run {folder}"
     )
+
+
+@app.command()
+def replace(
+    folder: Folder,
+    site: Annotated[str, typer.Argument(metavar="SITE", help="The site's name.")],
+    insecure: Insecure = False,
+) -> None:
+    """Take a site's number from its node key: the next that joins with the number keeps it.
+
+    For a site that has a new key. Put its public key into coordinator/keys first.
+
+    Example: fedtailor federation replace wards north
+    """
+    from fedtailor.cli.showing import out
+    from fedtailor.federation.coordinator.federation_file import read_federation
+    from fedtailor.federation.coordinator.owners import NumberOwners
+    from fedtailor.federation.deploy.project import read_project
+
+    found = read_federation(read_project(folder, insecure=insecure).file)
+    if not found.keyed:
+        raise BadInput(f"'{folder}' has no node keys: a site may come back at any place")
+    number = NumberOwners(found.state_folder).release(site)
+    out.print(f"Client {number} is free: the next site that joins with this number keeps it.")
 
 
 def add_to(main: typer.Typer) -> None:

@@ -56,7 +56,9 @@ def run_coordinator(
     try:
         with store.played(PATIENCE):
             setup, transport = set_up(found.plan), FlowerTransport(grid, rules.limits)
-            coordinator = Coordinator(setup, found.id, store, transport, rules, _say)
+            coordinator = Coordinator(
+                setup, found.id, store, transport, rules, _say, keyed=found.keyed
+            )
             try:
                 coordinator.run()
             finally:

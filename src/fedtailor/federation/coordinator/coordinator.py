@@ -7,9 +7,9 @@ others. The server's state changes only when a round is whole, and is on the dis
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
-from math import isfinite
 from typing import Any
 
 import torch
@@ -23,8 +23,16 @@ from fedtailor.federation.coordinator.membership import Membership, Responses
 from fedtailor.federation.coordinator.store import CoordinatorStore, Line, ServerCheckpoint
 from fedtailor.federation.protocol.messages import message_bytes, read_upload, to_arrays
 from fedtailor.federation.protocol.packet import FINISH, SCORE, TRAIN, Packet
-from fedtailor.federation.protocol.plan import Setup, first_server, in_dtype, upload_like
+from fedtailor.federation.protocol.plan import (
+    Setup,
+    example_upload,
+    first_server,
+    in_dtype,
+    weighs_all_alike,
+)
 from fedtailor.federation.protocol.transport import Rules, Transport
+
+log = logging.getLogger("fedtailor.coordinator")
 
 SCORES = ("post_score", "post_loss", "pre_score", "pre_loss", "local_score")
 
@@ -44,11 +52,15 @@ class Coordinator:
         transport: Transport,
         rules: Rules = Rules(),
         watch: Callable[[Line], None] | None = None,
+        *,
+        keyed: bool = False,
     ) -> None:
         self.setup, self.store, self.rules, self.watch = setup, store, rules, watch
-        self.members = Membership(setup.plan, federation, store, transport, rules)
+        self.members = Membership(setup.plan, federation, store, transport, rules, keyed)
         blank = first_server(setup, torch.ones(setup.plan.clients, dtype=torch.int64))
-        self._like = upload_like(setup, blank)
+        example = example_upload(setup, blank)
+        self._like = {"mean": example.mean, "each": example.each}
+        self._alike = weighs_all_alike(example)
         found = store.load(blank)
         self.begun = found is not None
         nobody = [-1] * setup.plan.clients
@@ -116,8 +128,9 @@ class Coordinator:
             time.sleep(min(1.0, self.rules.pause))
         if self.begun:
             return
-        usual = max(1, round(sum(members.sizes.values()) / len(members.sizes)))
-        sizes = [members.sizes.get(i, usual) for i in range(clients)]  # late ones count as usual
+        counted = members.counted_rows()
+        usual = max(1, round(sum(counted.values()) / len(counted)))
+        sizes = [counted.get(i, usual) for i in range(clients)]  # late ones count as usual
         server = first_server(self.setup, torch.tensor(sizes))
         self.now = self.now._replace(server=server, sizes=sizes)
         self.store.save(self.now)
@@ -144,6 +157,7 @@ class Coordinator:
             begun = time.monotonic()
             cohort = self._cohort(set() if short else set(failed))
             gathered = Gathered(cohort, self.setup.method.admit)
+            counted = self.members.counted_rows()
             sent: dict[int, int] = {}
 
             def make(client: int, sent: dict[int, int] = sent) -> Packet:
@@ -154,9 +168,17 @@ class Coordinator:
                 )
                 return Packet(said, to_arrays(message))
 
-            def accept(client: int, packet: Packet, gathered: Gathered = gathered) -> None:
-                rows = self.members.sizes[client]
+            def accept(
+                client: int,
+                packet: Packet,
+                gathered: Gathered = gathered,
+                counted: dict[int, int] = counted,
+            ) -> None:
+                _metrics(packet)
+                rows = 1 if self._alike else self.members.sizes[client]
                 upload = read_upload(packet, self._like, self.rules.largest, rows)
+                weight = upload.weight.clamp(max=counted[client])
+                upload = upload._replace(weight=weight)
                 gathered.add(client, upload, self._message(rng.TURN, client))
 
             responses = self.members.collect(cohort, TRAIN, make, accept)
@@ -171,7 +193,7 @@ class Coordinator:
                 return self._count(server, cohort, responses, gathered, sent, failed, begun)
             if enough:
                 who = gathered.extreme()
-                failed[who] = "its upload would make the server's state infinite"
+                failed[who] = "its upload would make the server's state infinite, or cannot be used"
                 self.members.event(self.members.name(who), "left out", failed[who])
                 continue
             self.members.event("all", "round not counted", few)
@@ -184,11 +206,17 @@ class Coordinator:
         )
 
     def _received(self, gathered: Gathered) -> Tree | None:
-        """The server's state after a round; None if finite uploads make it overflow."""
-        ids, upload, _ = gathered.whole()
+        """The server's state after a round; None if uploads make it overflow, or cannot be used."""
         turn = self.setup.turn(rng.TURN, self.now.round)
-        with torch.no_grad():
-            server = self.setup.method.receive(self.now.server, ids, upload, turn)
+        try:
+            ids, upload, _ = gathered.whole()
+            with torch.no_grad():
+                server = self.setup.method.receive(self.now.server, ids, upload, turn)
+        except BadInput:
+            raise
+        except Exception:  # numbers of the right form may still be nonsense, such as indices
+            log.exception("round %d: the server cannot take the uploads in", self.now.round + 1)
+            return None
         return server if tree.finite(server) or not tree.finite(self.now.server) else None
 
     def _count(
@@ -244,7 +272,7 @@ class Coordinator:
             return Packet(said, to_arrays(self._message(rng.SCORE, client)))
 
         responses = self.members.collect(
-            list(range(self.setup.plan.clients)), kind, make, lambda i, p: None
+            list(range(self.setup.plan.clients)), kind, make, lambda i, p: _metrics(p) and None
         )
         return {self.members.name(i): _metrics(p) for i, p in sorted(responses.packets.items())}
 
@@ -260,13 +288,7 @@ class Coordinator:
 
 
 def _metrics(packet: Packet) -> dict[str, Any]:
-    """The agreed numbers of an answer."""
-    found: dict[str, Any] = {}
-    for name in SCORES:
-        value = packet.header.get(name)
-        if isinstance(value, (int, float)) and isfinite(value):
-            found[name] = round(float(value), 6)
-    for name in ("n", "test"):
-        if isinstance(packet.header.get(name), int):
-            found[name] = packet.header[name]
-    return found
+    """The agreed numbers of an answer, checked."""
+    said = packet.header.keys()
+    found: dict[str, Any] = {k: round(packet.real(k), 6) for k in SCORES if k in said}
+    return found | {k: packet.number(k) for k in ("n", "test") if k in said}

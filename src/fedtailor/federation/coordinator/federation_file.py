@@ -57,6 +57,7 @@ class FederationFile(NamedTuple):
     folder: Path  # where the coordinator keeps everything
     plan: TrainingPlan  # what all agree on
     rules: Rules  # how long to wait for whom
+    keyed: bool = False  # whether nodes have keys
 
     @property
     def state_folder(self) -> Path:
@@ -99,4 +100,5 @@ def read_federation(path: Path) -> FederationFile:
             raise BadInput(f"sites is {sites}, but the data are divided among {config.clients}")
     plan = make_training_plan(replace(config, clients=sites), encoder, sites)
     folder = (path.parent / table.folder).resolve()
-    return FederationFile(checked_id(table.id), folder, plan, table)
+    keyed = bool(found.coordinator.get("authority"))
+    return FederationFile(checked_id(table.id), folder, plan, table, keyed)

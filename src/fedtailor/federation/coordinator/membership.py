@@ -4,17 +4,38 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from fedtailor.core import __version__
 from fedtailor.core.errors import BadInput
+from fedtailor.federation.coordinator.owners import NumberOwners
 from fedtailor.federation.coordinator.store import CoordinatorStore
 from fedtailor.federation.protocol.packet import JOIN, PROTOCOL, Header, Packet
 from fedtailor.federation.protocol.plan import TrainingPlan
 from fedtailor.federation.protocol.transport import Answer, Rules, Transport
 
 log = logging.getLogger("fedtailor.coordinator")
+
+
+def capped_rows(rows: Mapping[int, int], share: float) -> dict[int, int]:
+    """Rows that count for each: none has more than this share of them all, if that can be.
+
+    Whoever has more is lowered to t = share (rest + m t), m being how many are lowered.
+
+    Example:
+      >>> capped_rows({0: 10, 1: 10**9, 2: 10}, 0.8), capped_rows({0: 10, 1: 30}, 0.8)
+      ({0: 10, 1: 80, 2: 10}, {0: 10, 1: 30})
+    """
+    sizes = sorted(rows.values(), reverse=True)
+    for lowered, largest in enumerate(sizes):
+        if share * lowered >= 1:
+            break
+        most = share * sum(sizes[lowered:]) / (1 - share * lowered)
+        if largest <= most:
+            return {client: min(n, int(most + 1e-9)) for client, n in rows.items()}
+    # fewer sites than 1 / share: all count alike
+    return dict.fromkeys(rows, min(sizes, default=0))
 
 
 class Responses(NamedTuple):
@@ -39,7 +60,10 @@ class Membership:
         store: CoordinatorStore,
         transport: Transport,
         rules: Rules,
+        keyed: bool = False,
     ) -> None:
+        """`keyed`: a place stands for a node's key, so a client's number stays with it."""
+        self.owners = NumberOwners(store.folder, keyed=keyed)
         self.plan, self.federation, self.store = plan, federation, store
         self.transport, self.rules = transport, rules
         self.fingerprint = plan.fingerprint()
@@ -47,6 +71,7 @@ class Membership:
         self.place: dict[int, int] = {}  # client -> where it is
         self.names: dict[int, str] = {}
         self.sizes: dict[int, int] = {}
+        self._lowered: dict[int, int] = {}  # rows that count, where that was said
         self._suspect: set[int] = set()  # clients whose latest message failed
         # places that cannot take part: why, and when to ask again
         self._refused: dict[int, tuple[str, float]] = {}
@@ -75,6 +100,7 @@ class Membership:
 
     def welcome(self) -> None:
         """Asks places that nobody is known at who they are, if somebody is missing."""
+        self.place = {c: p for c, p in self.place.items() if self.owners.is_held(c, p)}
         if len(self.place) == self.plan.clients and not self._suspect:
             return
         known, now = set(self.place.values()), time.monotonic()
@@ -86,8 +112,8 @@ class Membership:
         for answer in self.transport.ask({p: Packet(header, {}) for p in asked}, self.rules.join):
             try:
                 self._admit(answer)
-            except BadInput as error:
-                reason = str(error)
+            except Exception as error:  # whatever it says ends nobody else's federation
+                reason = _reason(error)
                 if self._refused.get(answer.place, ("", 0.0))[0] != reason:  # said once
                     self.event(f"place {answer.place}", "not admitted", reason)
                 self._refused[answer.place] = (reason, time.monotonic() + self.rules.again)
@@ -101,6 +127,7 @@ class Membership:
             raise BadInput(f"says it is client {client} of {self.plan.clients}")
         if rows < 1:
             raise BadInput(f"client {client} has {rows} training rows")
+        self.owners.check(client, answer.place)
         old = self.place.get(client)
         if old is not None and old in self.transport.places() and client not in self._suspect:
             raise BadInput(f"says it is client {client}, which place {old} is already")
@@ -112,12 +139,24 @@ class Membership:
                     f"client {client} has the name '{name}' of client {other}: give it another "
                     "one in its site file"
                 )
+        self.owners.note(client, answer.place, name)
         self.names[client] = name
         self.place[client] = answer.place
         self._suspect.discard(client)
         self._refused.pop(answer.place, None)
         self.sizes[client] = rows
         self.event(self.name(client), "joined", f"{rows} training rows")
+
+    def counted_rows(self) -> dict[int, int]:
+        """Training rows of each site, none above `max_share` of all; who has less is told once."""
+        share = self.rules.max_share
+        found = capped_rows(self.sizes, share)
+        for client, rows in found.items():
+            if rows < self.sizes[client] and self._lowered.get(client) != rows:
+                self._lowered[client] = rows
+                said = f"{self.sizes[client]} training rows are more than max_share = {share:g}"
+                self.event(self.name(client), "counts for less", f"{said} of all: {rows} count")
+        return found
 
     def _signed(self, answer: Answer, kind: str) -> Packet:
         """The packet of an answer, if it is one of this federation, version, plan and round."""
@@ -180,8 +219,8 @@ class Membership:
             except LateAnswer as error:
                 self.event(self.name(client), "late", f"{error}: ignored")
                 continue
-            except BadInput as error:
-                responses.failed[client] = str(error)
+            except Exception as error:  # any: it is this site's failure, not the round's
+                responses.failed[client] = _reason(error)
                 continue
             responses.failed.pop(client, None)
             responses.packets[client] = packet
@@ -197,3 +236,11 @@ class Membership:
                 self.place.pop(client, None)
         self._suspect -= set(responses.packets)
         return responses
+
+
+def _reason(error: Exception) -> str:
+    """Why a site's answer does not count."""
+    if isinstance(error, BadInput):
+        return str(error)
+    log.error("a site's answer cannot be handled", exc_info=error)
+    return f"its answer cannot be handled ({type(error).__name__})"

@@ -14,7 +14,12 @@ from fedtailor.core import tree
 from fedtailor.core.form import Form
 from fedtailor.datasets import Encoder
 from fedtailor.federation.protocol.messages import to_arrays
-from fedtailor.federation.protocol.plan import first_server, make_training_plan, set_up, upload_like
+from fedtailor.federation.protocol.plan import (
+    example_upload,
+    first_server,
+    make_training_plan,
+    set_up,
+)
 from fedtailor.results.config import make_config
 
 REFERENCE = "mlp"
@@ -85,11 +90,11 @@ def what_leaves(method: str) -> Disclosure:
     config = make_config(method, {"model": REFERENCE, "device": "cpu"}, {})
     setup = set_up(make_training_plan(config, encoder, CLIENTS))
     server = first_server(setup, torch.full((CLIENTS,), 100))
-    like = upload_like(setup, server)
+    upload = example_upload(setup, server)
     found = [
         SentArray(f"{part}/{name}", array.shape, str(array.dtype), array.nbytes, part)
-        for part in ("mean", "each")
-        for name, array in to_arrays(like[part]).items()
+        for part, sent in (("mean", upload.mean), ("each", upload.each))
+        for name, array in to_arrays(sent).items()
     ]
     parameters = sum(p.numel() for p in tree.leaves(setup.initial))
     return Disclosure(tuple(found), parameters)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from fedtailor.core import tree, wire
 from fedtailor.core.errors import BadInput
 from fedtailor.core.method import Upload
 from fedtailor.core.tree import Tree
-from fedtailor.federation.protocol.packet import BFLOAT16, Arrays, Packet
+from fedtailor.federation.protocol.packet import BFLOAT16, Arrays, Limits, Packet
 
 Spec = list[list[Any]]  # [flat name, type, shape] of each leaf, in order
 
@@ -37,15 +38,20 @@ def ordered_like(values: Tree, like: Tree) -> Tree:
     return tree.map(lambda _, value: value, like, values)
 
 
-def like_of(spec: Spec) -> Tree:
-    """A message of zeros as `spec` says, if it is one."""
+def like_of(spec: Spec, limits: Limits = Limits()) -> Tree:
+    """A message of zeros as `spec` says, if it is one, and no larger than allowed."""
     flat = {}
     try:
+        left = limits.bytes
         for name, kind, shape in spec:
             dtype = getattr(torch, kind)
             if not isinstance(dtype, torch.dtype):
                 raise TypeError(f"{kind} is no type of numbers")
-            flat[name] = torch.zeros([int(s) for s in shape], dtype=dtype)
+            sizes = [int(s) for s in shape]
+            left -= prod(sizes) * dtype.itemsize
+            if left < 0 or min(sizes, default=0) < 0:  # before any memory is taken
+                raise ValueError(f"{name[:80]} {sizes}, more than {limits.bytes:,} bytes in all")
+            flat[name] = torch.zeros(sizes, dtype=dtype)
         return tree.unflatten(flat)
     except (AttributeError, TypeError, ValueError, RuntimeError) as error:
         raise BadInput(f"plan: what messages look like cannot be read ({error})") from None
@@ -125,7 +131,8 @@ def upload_arrays(upload: Upload) -> Arrays:
 def read_upload(packet: Packet, like: Tree, largest: float, rows: int) -> Upload:
     """The upload in an answer, checked against `like` (a tree of `mean` and `each`).
 
-    It weighs no more than the `rows` that its site announced on joining: no mean is one site's own.
+    It weighs no more than the `rows` that its site announced on joining, or 1 where all sites weigh
+    alike: no mean is one site's own.
 
     Raises:
       BadInput: it is not what this method's clients send.
@@ -136,7 +143,8 @@ def read_upload(packet: Packet, like: Tree, largest: float, rows: int) -> Upload
             raise BadInput(f"message: '{name}' holds numbers above {largest:g}")
     weight = packet.real("weight")
     if not 0 <= weight <= rows:
-        raise BadInput(f"header: 'weight' is {weight:g}, expected 0 to {rows}, the site's rows")
+        why = "the site's rows" if rows > 1 else "as each site weighs"
+        raise BadInput(f"header: 'weight' is {weight:g}, expected 0 to {rows}, {why}")
     return Upload(found["mean"], torch.tensor(weight), found["each"])
 
 

@@ -9,6 +9,7 @@ import hashlib
 import io
 import json
 import re
+import sys
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
@@ -75,10 +76,10 @@ class Packet(NamedTuple):
 
     def real(self, name: str) -> float:
         """A finite number of the header."""
-        found = float(self._value(name, (int, float), "a number"))
-        if not np.isfinite(found):
-            raise BadInput(f"header: '{name}' is {found}, expected a finite number")
-        return found
+        found = self._value(name, (int, float), "a number")
+        if not abs(found) <= sys.float_info.max:  # a whole number may be beyond all others
+            raise BadInput(f"header: '{name}' is {str(found)[:24]}, expected a finite number")
+        return float(found)
 
     @property
     def nbytes(self) -> int:

@@ -20,16 +20,17 @@ from fedtailor.core.data import Counts, Data
 from fedtailor.core.errors import BadInput
 from fedtailor.core.form import Form
 from fedtailor.core.inputs.settings_file import check_table, setting
-from fedtailor.core.method import ClientCount, Method
+from fedtailor.core.method import ClientCount, Method, Upload
 from fedtailor.core.rng import Turn
 from fedtailor.core.task import Task
 from fedtailor.core.tree import Params, Tree
 from fedtailor.core.turn import ClientTurn
 from fedtailor.datasets import Encoder
 from fedtailor.federation.protocol.messages import Spec, spec_of
-from fedtailor.federation.protocol.packet import PROTOCOL
+from fedtailor.federation.protocol.packet import PROTOCOL, Limits
+from fedtailor.models import MODELS
 from fedtailor.results.config import Config, make_config
-from fedtailor.runs.build import make_method, make_task
+from fedtailor.runs.build import make_method, make_network, make_task
 
 # Settings that all must share. What concerns a site's data is its own affair.
 SHARED = (
@@ -147,10 +148,30 @@ def _refuse_what_sites_cannot(config: Config, method: Method) -> None:
         raise BadInput("acc_source is 'test': it is for simulations; leave it out")
 
 
-def set_up(plan: TrainingPlan) -> Setup:
+def _check_network(config: Config, form: Form, limits: Limits) -> None:
+    """Refuses a network that no message could hold, before any memory is taken for it.
+
+    Those that come with us alone: code from elsewhere may not know how to be without numbers.
+    """
+    if config.model not in MODELS:
+        return
+    try:
+        with torch.device("meta"):
+            size = sum(p.nbytes for p in make_network(config, form).state_dict().values())
+    except RuntimeError as error:  # sizes that no machine has
+        raise BadInput(f"plan: no network '{config.model}' for {form.shape} ({error})") from None
+    if size > limits.bytes:
+        raise BadInput(
+            f"plan: network '{config.model}' for examples of {form.shape} has {size:,} bytes, at "
+            f"most {limits.bytes:,} are allowed: raise max_bytes if that is meant"
+        )
+
+
+def set_up(plan: TrainingPlan, limits: Limits = Limits()) -> Setup:
     """Network and method of a plan, if its names and values are known and sites can play it."""
     config = make_config(plan.method, plan.settings | {"device": "cpu"}, plan.options)
     encoder = Encoder.from_json(plan.encoder)
+    _check_network(config, encoder.form, limits)
     with in_dtype(plan.dtype):
         task = make_task(config, encoder.form)
         method = make_method(config, task)
@@ -211,7 +232,7 @@ def _few_rows(form: Form, batch: int) -> Data:
     return Data(x, y, rows, n, rows[:4], val_n, counts)
 
 
-def upload_like(setup: Setup, server: Tree) -> Tree:
+def example_upload(setup: Setup, server: Tree) -> Upload:
     """What an upload looks like: found by playing one client's turn on a handful of rows."""
     short = replace(setup.config, epochs=1, steps=0, batch=min(setup.config.batch, 8), dp_clip=0.0)
     with in_dtype(setup.plan.dtype), torch.no_grad():
@@ -221,4 +242,9 @@ def upload_like(setup: Setup, server: Tree) -> Tree:
         message = method.send(server, first, turn)
         data = _few_rows(setup.encoder.form, setup.config.batch)
         outcome, _ = ClientTurn(method, setup.initial, message, data, turn).play()
-        return {"mean": outcome.upload.mean, "each": outcome.upload.each}
+        return outcome.upload
+
+
+def weighs_all_alike(example: Upload) -> bool:
+    """Whether a method's uploads weigh 1 whatever rows there are; the example has several."""
+    return float(example.weight) == 1.0

@@ -68,5 +68,9 @@ class Rules(MessageBounds):
     score_every: Whole = setting(
         "ask all sites for their model's score after every so many rounds; 0: never", 0
     )
+    # at 0.5 none outweighs all others together; an honest site may well have most of the rows
+    max_share: Annotated[float, (0.01, 1.0), "a share of all rows, from 0.01 to 1"] = setting(
+        "the most of all training rows that one site's count as, whatever it announces", 0.8
+    )
     # an upload with a larger number than this is garbage, though a finite one
     largest: Annotated[float, (1e-12, inf), "a number above 0"] = setting("of an upload", 1e12)

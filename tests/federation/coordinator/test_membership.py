@@ -1,0 +1,185 @@
+"""Who is admitted, and how much of a result one site can own."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fedtailor.core.errors import BadInput
+from fedtailor.federation.coordinator.membership import capped_rows
+from fedtailor.federation.coordinator.owners import NumberOwners
+from fedtailor.federation.site.settings import read_settings
+from fedtailor.federation.site.site import Site
+from tests.federation.fake import RULES, FakeTransport, Fault, coordinator, said
+from tests.federation.trial import Trial
+
+pytestmark = pytest.mark.usefixtures("float64")
+
+
+def lies(**more):
+    def change(packet, site):
+        answer = site(packet)
+        return [answer._replace(header=answer.header | more)]
+
+    return change
+
+
+def own_share(trial: Trial, **announced) -> tuple[float, str]:
+    """How much of the mean is site 1's, which announces and weighs what it likes."""
+    transport, sent = FakeTransport(trial), {}
+    if announced:
+        transport.on(1, "join", 0, lies(**announced))
+
+    def train(packet, site):
+        answer = site(packet)
+        sent[packet.number("client")] = answer.arrays
+        return [answer]
+
+    def heavy(packet, site):
+        answer = train(packet, site)[0]
+        weight = announced.get("n", 38)
+        return [answer._replace(header=answer.header | {"weight": float(weight)})]
+
+    transport.on(0, "train", 0, train)
+    transport.on(1, "train", 0, heavy)
+    transport.on(2, "train", 0, train)
+    one = coordinator(trial, transport)
+    one._begin()
+    one._round()
+    name = "mean/params/fc1.weight"
+    mean = one.now.server["params"]["fc1.weight"].numpy()
+    others = (sent[0][name] * 24 + sent[2][name] * 31) / 55
+    away = sent[1][name] - others
+    return float(((mean - others) * away).sum() / (away**2).sum()), said(one)
+
+
+def test_a_lie_about_rows_does_not_own_the_mean(tmp_path: Path) -> None:
+    """Without a cap the mean was site 1's to nine digits."""
+    share, told = own_share(Trial(tmp_path, "fedavg", rounds=1), n=10**9)
+    assert share == pytest.approx(0.8, abs=1e-3)
+    assert "site-1 counts for less 1000000000 training rows are more than max_share = 0.8" in told
+
+
+def test_honest_weights_are_left_alone(tmp_path: Path) -> None:
+    share, told = own_share(Trial(tmp_path, "fedavg", rounds=1))
+    assert share == pytest.approx(38 / 93) and "counts for less" not in told
+
+
+def test_rows_are_capped_by_hand() -> None:
+    assert capped_rows({0: 60, 1: 30, 2: 10}, 0.5) == {0: 40, 1: 30, 2: 10}  # 40 of 80
+    # both above 0.4 of 105: t = 0.4 (2 t + 5)
+    assert capped_rows({0: 60, 1: 40, 2: 5}, 0.4) == {0: 10, 1: 10, 2: 5}
+    assert capped_rows({0: 9, 1: 1}, 0.3) == {0: 1, 1: 1}  # no two can have less than a third
+    assert capped_rows({4: 9}, 0.5) == {4: 9}
+
+
+def test_where_all_weigh_alike_one_site_cannot_weigh_more(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, "fedavg", {"weighting": "uniform"}, rounds=1)
+    transport = FakeTransport(trial)
+    transport.on(1, "train", 0, lies(weight=38.0))
+    lines = coordinator(trial, transport).run()
+    assert lines[0]["taken"] == [0, 2] and "as each site weighs" in lines[0]["failed"]["site-1"]
+
+
+KEYED = {"authority": "ca.crt"}
+
+
+def stranger(trial: Trial, transport: FakeTransport) -> Fault:
+    """Site 1 goes away, and somebody with another key says that it is site 1."""
+
+    def take_over(packet, site):
+        transport.gone.add(11)
+        transport.sites[66] = Site(read_settings(trial.sites[1]))
+        return ["gone"]
+
+    return take_over
+
+
+def test_a_number_belongs_to_the_key_that_took_it(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, "fedavg", where=KEYED, rounds=3)
+    transport = FakeTransport(trial)
+    transport.on(1, "train", 0, stranger(trial, transport))
+    one = coordinator(trial, transport)
+    lines = one.run()
+    assert all(line["taken"] == [0, 2] for line in lines[:3])
+    assert "place 66 not admitted says it is client 1, the number of 'site-1', but" in said(one)
+    # nor after a restart, when nobody is known yet
+    transport.restart()
+    transport.sites[66] = transport.sites.pop(11)
+    again = coordinator(trial, transport, replace(RULES, wait=0.05))
+    again._begin()
+    assert set(again.members.place) == {0, 2}
+    # until the owner of the coordinator says so
+    assert NumberOwners(one.store.folder).release("site-1") == 1
+    again.members.welcome()
+    assert again.members.place == {0: 10, 1: 66, 2: 12}
+    with pytest.raises(BadInput, match="no site 'site-9' has joined: known are site-0, site-1"):
+        NumberOwners(one.store.folder).release("site-9")
+
+
+def test_a_key_has_one_number(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, "fedavg", where=KEYED, rounds=1)
+    transport = FakeTransport(trial)
+    coordinator(trial, transport).run()
+    transport.gone.add(12)
+    transport.sites[11] = Site(read_settings(trial.sites[2]))  # site 1's key, site 2's number
+    one = coordinator(trial, transport, replace(RULES, wait=0.05, min_sites=1))
+    one._begin()
+    assert "says it is client 2, but its key is that of client 1, 'site-1': give client = 1" in said(one)
+
+
+def test_a_released_number_is_given_up_at_once(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, "fedavg", where=KEYED, rounds=1)
+    one = coordinator(trial, FakeTransport(trial))
+    one._begin()
+    one.members.owners.release("site-1")
+    one.members.transport.gone.add(11)
+    one.members.welcome()
+    assert set(one.members.place) == {0, 2}
+
+
+@pytest.mark.parametrize("kind", ["join", "train", "finish"])
+def test_a_fault_while_one_site_is_handled_is_its_own(tmp_path: Path, kind: str) -> None:
+    trial = Trial(tmp_path, "fedavg", rounds=1)
+    transport = FakeTransport(trial)
+    absurd = {"pre_score": 10**400, "post_score": 10**400, "name": "x" * 10**6}
+    transport.on(1, kind, int(kind == "finish"), lies(**absurd))
+    one = coordinator(trial, transport, replace(RULES, wait=0.05))
+    lines = one.run()
+    assert lines[0]["taken"] and set(lines[-1]["finished"]) >= {"site-0", "site-2"}
+    if kind != "join":
+        assert f"site-1 failed in {kind} header: '" in said(one)
+
+
+def test_an_error_of_ours_is_the_failure_of_the_site_that_caused_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trial = Trial(tmp_path, "fedavg", rounds=1)
+    one = coordinator(trial, FakeTransport(trial))
+    signed = one.members._signed
+
+    def fails(answer, kind):
+        if answer.place == 11 and kind == "train":
+            raise ZeroDivisionError
+        return signed(answer, kind)
+
+    monkeypatch.setattr(one.members, "_signed", fails)
+    lines = one.run()
+    assert lines[0]["failed"] == {"site-1": "its answer cannot be handled (ZeroDivisionError)"}
+
+
+def test_uploads_that_the_server_cannot_use_do_not_end_it(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, "fedavg", rounds=1)
+    one = coordinator(trial, FakeTransport(trial))
+    receive = one.setup.method.receive
+
+    def fails(server, ids, upload, turn):
+        if len(ids) == 3:
+            raise IndexError
+        return receive(server, ids, upload, turn)
+
+    one.setup = one.setup._replace(method=one.setup.method._replace(receive=fails))
+    lines = one.run()
+    assert len(lines[0]["taken"]) == 2 and "cannot be used" in str(lines[0]["failed"])
