@@ -124,7 +124,8 @@ def test_sites_learn_and_judge_as_a_run_does(task: str, tmp_path: Path) -> None:
     data = write_sites(tmp_path / "data")
     trial = Trial(tmp_path, "fedavg", **columns, **judged)
     for i in range(3):
-        trial.write_site(i, data=f"data/site-{i}/rows.csv", **columns)
+        own = {"min_scored": 1, "score_digits": 0}
+        trial.write_site(i, data=f"data/site-{i}/rows.csv", **columns, **own)
     finished = finished_of(play(trial))
     given = SETTINGS | columns | judged | {"data": str(data), "device": "cpu"}
     own, alone = (fedtailor.run(m, **given)["per_client"] for m in ("fedavg", "local"))

@@ -14,7 +14,12 @@ from fedtailor.core.inputs import files as files_module
 from fedtailor.engine import draw_cohort
 from fedtailor.federation.coordinator.coordinator import Stopped
 from fedtailor.federation.protocol.packet import Packet
+<<<<<<< HEAD
 from fedtailor.federation.site.site import PAUSE
+=======
+from fedtailor.federation.site.guard import PAUSE
+from fedtailor.results import folder as folder_module
+>>>>>>> ae7f4b5 (A site refuses dangerous plans, answers each round once and pins its plan)
 from tests.federation.fake import RULES, FakeTransport, coordinator, said
 from tests.federation.trial import Trial, distance
 
@@ -293,7 +298,13 @@ def test_coordinator_killed_and_restarted(trial, when):
         coordinator(trial, transport).run()
     trains = []
     for place, site in transport.sites.items():
-        site._willing = lambda played, place=place: trains.append((place, played))
+        willing = site.guard.require_willing
+
+        def asked(packet, place=place, willing=willing):
+            trains.append((place, packet.text("kind"), packet.number("round")))
+            willing(packet)
+
+        site.guard.require_willing = asked
     again = coordinator(trial, transport)
     assert again.now.round == min(when[2], 3)
     lines = again.run()
@@ -302,7 +313,7 @@ def test_coordinator_killed_and_restarted(trial, when):
     assert distance(again.now.server, sim.server) <= 1e-9
     sites_agree(trial, sim)
     # who had answered before is not trained a second time
-    assert all((place, when[2]) not in trains for place in range(10, 11 + when[0]))
+    assert trains and all((p, "train", when[2]) not in trains for p in range(10, 11 + when[0]))
 
 
 def test_killed_while_scores_are_asked_for(trial):
@@ -397,7 +408,7 @@ def test_a_site_that_refuses_the_method(trial):
     transport = FakeTransport(trial)
     one = coordinator(trial, transport, replace(RULES, wait=0.05))
     lines = one.run()
-    assert "does not take part in 'scaffold'" in said(one)
+    assert "method 'scaffold', the site allow: fedavg" in said(one)
     assert all(line["taken"] == [0, 2] for line in lines[:3])
 
 

@@ -127,7 +127,10 @@ def test_a_key_has_one_number(tmp_path: Path) -> None:
     transport.sites[11] = Site(read_settings(trial.sites[2]))  # site 1's key, site 2's number
     one = coordinator(trial, transport, replace(RULES, wait=0.05, min_sites=1))
     one._begin()
-    assert "says it is client 2, but its key is that of client 1, 'site-1': give client = 1" in said(one)
+    assert (
+        "says it is client 2, but its key is that of client 1, 'site-1': give client = 1"
+        in said(one)
+    )
 
 
 def test_a_released_number_is_given_up_at_once(tmp_path: Path) -> None:

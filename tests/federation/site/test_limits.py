@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,13 +12,16 @@ import pytest
 
 from fedtailor.federation.coordinator.federation_file import read_federation
 from fedtailor.federation.protocol.packet import Packet
+from fedtailor.federation.site.answers import ANSWERS
+from fedtailor.federation.site.guard import PAUSE, PROPOSED
+from fedtailor.federation.site.plan_check import rows_per_upload
 from fedtailor.federation.site.settings import read_settings
-from fedtailor.federation.site.site import PAUSE, Site
+from fedtailor.federation.site.site import Site
 from tests.federation.fake import RULES, FakeTransport, coordinator, said
 from tests.federation.trial import Trial
 
 pytestmark = pytest.mark.usefixtures("float64")
-OPEN = {}
+OPEN = {"min_batch": 1, "min_rows": 1}
 
 
 def changed(packet: Packet, by: float = 1.0) -> Packet:
@@ -26,7 +30,7 @@ def changed(packet: Packet, by: float = 1.0) -> Packet:
     return packet._replace(arrays=arrays)
 
 
-def rows_given_back(trial: Trial, client: int) -> list[np.ndarray]:
+def rows_given_back(trial: Trial, client: int) -> tuple[list[np.ndarray], str]:
     """The rows that a curious coordinator computes from a site's uploads: x = dW / db."""
     transport, found = FakeTransport(trial), []
 
@@ -42,8 +46,9 @@ def rows_given_back(trial: Trial, client: int) -> list[np.ndarray]:
 
     for round in range(trial.settings["rounds"]):
         transport.on(client, "train", round, curious)
-    coordinator(trial, transport, replace(RULES, wait=0.05)).run()
-    return found
+    one = coordinator(trial, transport, replace(RULES, wait=0.05))
+    one.run()
+    return found, said(one)
 
 
 def test_one_row_uploads_give_the_rows_back_and_are_refused(tmp_path: Path) -> None:
@@ -51,9 +56,58 @@ def test_one_row_uploads_give_the_rows_back_and_are_refused(tmp_path: Path) -> N
     own = trial.world.client_data.x.numpy()
     for i in range(3):
         trial.write_site(i, **OPEN)
-    stolen = rows_given_back(trial, 1)
+    stolen, _ = rows_given_back(trial, 1)
     assert len(stolen) == 4
     assert all(np.abs(own - row).max(1).min() < 1e-9 for row in stolen)  # to the last digit
+    trial.write_site(1)
+    for name in ("coordinator", "site-0", "site-1", "site-2"):
+        shutil.rmtree(tmp_path / name)
+    stolen, told = rows_given_back(trial, 1)
+    assert stolen == []
+    assert (
+        "batch: the plan has batch = 1, the site min_batch = 4: raise batch in federation.toml, or "
+        "lower min_batch in the site's file"
+    ) in told
+
+
+REFUSED = {
+    "few rows": ({"steps": 1, "batch": 8}, {}, "uploads of 8 rows, the site min_rows = 16"),
+    "its own rows are few": ({}, {"min_rows": 39}, "uploads of 38 rows, the site min_rows = 39"),
+    "small batch": ({}, {"min_batch": 9}, "batch = 8, the site min_batch = 9"),
+    "no noise": ({}, {"min_noise": 0.5}, "dp_noise = 0, the site min_noise = 0.5"),
+    "ε without noise": ({}, {"max_epsilon": 3.0}, "no noise, the site max_epsilon = 3"),
+    "method": ({}, {"allow": ["fedala"]}, "method 'fedavg', the site allow: fedala"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_a_dangerous_plan_is_refused_in_one_line(tmp_path: Path, what: str, caplog) -> None:
+    plan, limits, told = REFUSED[what]
+    trial = Trial(tmp_path, "fedavg", **plan)
+    trial.write_site(1, **limits)
+    for i in (0, 2):
+        trial.write_site(i, **OPEN)
+    one = coordinator(trial, FakeTransport(trial), replace(RULES, wait=0.05))
+    one._begin()
+    assert set(one.members.place) == {0, 2} and told in said(one)
+    assert told in caplog.text  # at the site, too
+    assert not (tmp_path / "site-1" / ANSWERS).exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "options", "rows", "expected"),
+    [
+        ({"batch": 8}, {}, 38, 38),  # a whole pass
+        ({"batch": 8, "steps": 2}, {}, 38, 16),
+        ({"batch": 8, "steps": 9}, {}, 38, 38),
+        ({"batch": 0, "steps": 1}, {}, 38, 38),
+        ({"batch": 8}, {"inner_steps": 1}, 38, 8),  # a method that trains for fewer
+    ],
+)
+def test_rows_of_an_upload(tmp_path: Path, settings, options, rows: int, expected: int) -> None:
+    method = "pfedhn" if options else "fedavg"
+    plan = read_federation(Trial(tmp_path, method, options, **settings).federation).plan
+    assert rows_per_upload(plan, rows) == expected
 
 
 def plan_packet(trial: Trial, kind: str = "join", **more) -> Packet:
@@ -65,13 +119,30 @@ def plan_packet(trial: Trial, kind: str = "join", **more) -> Packet:
 
 
 def test_a_plan_is_pinned(tmp_path: Path) -> None:
-    site = Site(read_settings(Trial(tmp_path, "fedavg").sites[0]))
-    first = plan_packet(Trial(tmp_path, "fedavg"))
-    assert site.answer(first).header["status"] == "ok"
+    """A coordinator that is joined with one plan comes with another under the same name."""
+    trial = Trial(tmp_path, "fedavg")
+    site = Site(read_settings(trial.sites[0]))
+    assert site.answer(plan_packet(trial)).header["status"] == "ok"
     (tmp_path / "b").mkdir()
     other = plan_packet(Trial(tmp_path / "b", "fedavg", lr=0.9))
-    said = site.answer(other).header
-    assert said["status"] == "error", said
+    for _ in range(2):
+        told = site.answer(other).header
+        assert told["code"] == "agreement" and "accept SITE.toml" in str(told["detail"])
+        # nor after a restart, nor where the federation's folder is gone
+        shutil.rmtree(tmp_path / "site-0" / "federations", ignore_errors=True)
+        site = Site(read_settings(trial.sites[0]))
+    kept = json.loads((tmp_path / "site-0" / PROPOSED).read_text())
+    assert kept["federation"] == "trial" and '"lr": 0.9' in kept["plan"]
+    assert site.answer(plan_packet(trial)).header["status"] == "ok"
+
+
+def test_an_owner_can_be_asked_first(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, "fedavg")
+    site = Site(read_settings(trial.write_site(0, ask_first=True)))
+    packet = plan_packet(trial)
+    assert "the site's owner is asked first" in str(site.answer(packet).header)
+    site.guard.pin("trial", packet.text("plan"))
+    assert site.answer(packet).header["status"] == "ok"
 
 
 @pytest.mark.parametrize(("kind", "round"), [("score", 1), ("finish", 2), ("join", 0)])
@@ -80,7 +151,7 @@ def test_a_paused_site_answers_nothing(tmp_path: Path, kind: str, round: int) ->
     transport, got = FakeTransport(trial), []
 
     def pause(packet, site):
-        (tmp_path / "site-1" ).mkdir(exist_ok=True)
+        (tmp_path / "site-1").mkdir(exist_ok=True)
         (tmp_path / "site-1" / PAUSE).touch()
         got.append(site(packet))
         (tmp_path / "site-1" / PAUSE).unlink()
@@ -97,7 +168,11 @@ def test_scores_are_no_oracle(tmp_path: Path) -> None:
     transport, got = FakeTransport(trial), []
 
     def ask(packet, site):
-        answers = [site(packet), *(site(changed(packet, 0.1 * i)) for i in range(1, 5)), site(packet)]
+        answers = [
+            site(packet),
+            *(site(changed(packet, 0.1 * i)) for i in range(1, 5)),
+            site(packet),
+        ]
         got.extend(answers)
         return answers[:1]
 
@@ -105,6 +180,32 @@ def test_scores_are_no_oracle(tmp_path: Path) -> None:
     coordinator(trial, transport).run()
     assert [a.header["status"] for a in got] == ["ok"] + ["error"] * 4 + ["ok"]
     assert got[0].header == got[-1].header
+
+
+def test_scores_leave_rounded_seldom_and_of_enough_rows(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, "fedavg", rounds=4)
+    trial.write_site(0, score_every=3)
+    trial.write_site(1, score_digits=1)
+    trial.write_site(2, min_scored=1000)
+    lines = coordinator(trial, FakeTransport(trial), replace(RULES, score_every=1)).run()
+    rounds = [line["sites"] for line in lines if "taken" in line]
+    asked = [line["scores"] for line in lines if "scores" in line]
+    assert ["post_score" in line["site-0"] for line in rounds] == [True, False, False, True]
+    assert ["pre_score" in line["site-0"] for line in asked] == [True, False, False]
+    told = [line["site-1"]["post_loss"] for line in rounds]
+    assert all(value == float(f"{value:.1g}") for value in told)
+    assert not any("post_score" in line["site-2"] for line in rounds)
+    assert (
+        lines[-1]["finished"]["site-0"]["pre_score"] > 0 and lines[-1]["finished"]["site-2"] == {}
+    )
+
+
+def test_beyond_its_answers_a_site_gets_its_model_and_tells_nothing(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, "fedavg")
+    trial.write_site(1, max_answers=2)
+    lines = coordinator(trial, FakeTransport(trial)).run()
+    assert lines[-1]["finished"]["site-1"] == {}
+    assert (tmp_path / "site-1" / "federations" / "trial" / "card.json").exists()
 
 
 def test_one_round_asked_seven_times(tmp_path: Path) -> None:

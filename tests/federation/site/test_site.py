@@ -1,6 +1,7 @@
 """What a site agrees to, and its rows."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -10,9 +11,9 @@ from fedtailor.core.errors import BadInput
 from fedtailor.datasets import Encoder
 from fedtailor.federation.coordinator.federation_file import read_federation
 from fedtailor.federation.protocol.plan import make_training_plan, read_plan
+from fedtailor.federation.site.guard import Guard, Refused
 from fedtailor.federation.site.local_data import load_local_data
 from fedtailor.federation.site.settings import read_settings
-from fedtailor.federation.site.site import Refused, Site
 from fedtailor.results.config import make_config
 from fedtailor.runs.data import load_run_data
 from tests.federation.trial import Trial, toml
@@ -58,20 +59,22 @@ def test_classes_are_matched_by_name(tmp_path):
     [
         (None, "fedala", "mlp", ""),
         (None, "fedrep+ala", "mlp", ""),
-        (None, "os:system", "mlp", "does not take part in 'os:system'"),
-        (None, "fedala", "os:system", "does not run 'os:system'"),
-        (["fedavg"], "fedala", "mlp", "does not take part in 'fedala'"),
+        (None, "os:system", "mlp", "method 'os:system', the site allow: those"),
+        (None, "fedala", "os:system", "model 'os:system', the site those"),
+        (["fedavg"], "fedala", "mlp", "method 'fedala', the site allow: fedavg"),
         (["my.module:method"], "my.module:method", "mlp", ""),
     ],
 )
 def test_code_from_elsewhere_must_be_allowed(tmp_path, allow, method, model, refused):
     more = {} if allow is None else {"allow": allow}
-    site = Site(write(tmp_path / "site.toml", client=0, data="x.npz", **more))
+    plan = read_federation(Trial(tmp_path, "fedavg").federation).plan
+    plan = replace(plan, method=method, settings=plan.settings | {"model": model})
+    guard = Guard(write(tmp_path / "site.toml", client=0, data="x.npz", **more))
     if not refused:
-        site._allow(method, model)
+        guard.require_limits(plan)
         return
     with pytest.raises(Refused, match=refused):
-        site._allow(method, model)
+        guard.require_limits(plan)
 
 
 @pytest.mark.parametrize(

@@ -272,7 +272,7 @@ class Coordinator:
             return Packet(said, to_arrays(self._message(rng.SCORE, client)))
 
         responses = self.members.collect(
-            list(range(self.setup.plan.clients)), kind, make, lambda i, p: _metrics(p) and None
+            list(range(self.setup.plan.clients)), kind, make, lambda i, p: _metrics(p)
         )
         return {self.members.name(i): _metrics(p) for i, p in sorted(responses.packets.items())}
 

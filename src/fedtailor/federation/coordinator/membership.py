@@ -190,7 +190,7 @@ class Membership:
         ids: list[int],
         kind: str,
         make: Callable[[int], Packet],
-        accept: Callable[[int, Packet], None],
+        accept: Callable[[int, Packet], object],
     ) -> Responses:
         """Asks clients and hands what is sound to `accept`, which may still refuse it."""
         here = set(self.transport.places())

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from fedtailor.core.errors import BadInput
-from fedtailor.results.folder import write_atomically
+from fedtailor.core.inputs.files import write_atomically
 
 OWNERS = "owners.json"
 

@@ -23,7 +23,7 @@ from fedtailor.core.tree import Tree
 from fedtailor.core.turn import finetuned
 from fedtailor.federation.protocol.plan import Setup
 from fedtailor.federation.site.local_data import LocalData
-from fedtailor.federation.site.scoring import gain_over, score_model
+from fedtailor.federation.site.scoring import SiteScore, gain_over, score_model
 from fedtailor.federation.site.settings import SiteSettings
 from fedtailor.results.config import write_config
 from fedtailor.results.folder import CONFIG, FROZEN, MODELS, PREPROCESSING, RESULT, model_file
@@ -71,14 +71,12 @@ def write_model(
     setup: Setup,
     local: LocalData,
     model: Tree,
+    own: SiteScore,
     played: Sequence[int],
     noisy: Spent,
 ) -> dict[str, Any]:
-    """Writes model, preprocessing and card; returns the card."""
+    """Writes model, preprocessing and card; returns the card. `own` is the model's score."""
     agreed, without, metric = local.rows, local.alone, setup.config.metric
-    own = score_model(
-        setup, setup.method.predict, model, agreed.test, agreed.encoder, every_metric=True
-    )
     trained = local_model(setup, without.data, site.client, played)
     alone = score_model(
         setup, setup.task.predict, trained, without.test, without.encoder, every_metric=True

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 from fedtailor.core.errors import BadInput
 from fedtailor.core.inputs.settings_file import check_table, naming, read_toml, remaining, setting
 from fedtailor.core.options import Whole
 from fedtailor.federation.protocol.transport import MessageBounds, Seconds
+from fedtailor.federation.site.limits import SiteLimits
 from fedtailor.results.config import settings
 
 # Of a run's settings, those that say where rows come from and how they are cut.
@@ -28,32 +29,16 @@ OF_DATA = (
     "min_samples", "test", "val", "official_test",
 )  # fmt: skip
 PATHS = ("data", "data_dir")
-SCORES, BASELINE = "scores", "baseline"
-# what a site may tell of its test rows: counts and losses, no rows
-Metric = Literal["scores", "baseline"]
-Names = Annotated[tuple[str, ...], "a list of names, e.g. ['fedala']"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class SiteSettings(MessageBounds):
+class SiteSettings(SiteLimits, MessageBounds):
     """What a site's file says."""
 
     path: Path
     client: Whole = setting("the site's number, from 0")
     name: str = setting("what people call it", "")
     folder: Path = setting("where state, answers and models are kept", Path("site"))
-    allow: Names | None = setting(
-        "methods that it takes part in; left out: all that come with FedTailor", None
-    )
-    allow_models: Names = setting(
-        "networks beside those that come with FedTailor (package.module:factory)", ()
-    )
-    share: tuple[Metric, ...] = setting("metrics that may leave", (SCORES, BASELINE))
-    max_rounds: Whole = setting("refuse after so many rounds of a federation; 0: no limit", 0)
-    max_answers: Whole = setting("refuse after so many uploads in all; 0: no limit", 0)
-    max_epsilon: Annotated[float, (0.0, 1e6)] = setting(
-        "refuse what would bring ε of DP-SGD above it, over all federations; 0: no limit", 0.0
-    )
     begin_again: bool = setting(
         "start anew where the site's state is lost, if the method can", False
     )

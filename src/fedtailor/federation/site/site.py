@@ -8,14 +8,12 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
 from fedtailor.core import __version__, rng, tree
 from fedtailor.core.data import Data
 from fedtailor.core.errors import BadInput
 from fedtailor.core.inputs.files import write_atomically
 from fedtailor.core.method import Model
-from fedtailor.core.steps.privacy import Spent
 from fedtailor.core.tree import Tree
 from fedtailor.core.turn import ClientTurn
 from fedtailor.engine import ClientData
@@ -39,29 +37,25 @@ from fedtailor.federation.protocol.packet import (
     digest,
     refusal,
 )
-from fedtailor.federation.protocol.plan import Setup, in_dtype, read_plan, require_version, set_up
-from fedtailor.federation.site.answers import AnswerLog, SentAnswer, epsilon_of, spent_in
+from fedtailor.federation.protocol.plan import (
+    Setup,
+    in_dtype,
+    read_plan,
+    require_version,
+    set_up,
+)
+from fedtailor.federation.site.guard import Guard, Refused
+from fedtailor.federation.site.limits import BASELINE
 from fedtailor.federation.site.local_data import LocalData, load_local_data
 from fedtailor.federation.site.model_card import finetuned_model, write_model
-from fedtailor.federation.site.scoring import score_model
-from fedtailor.federation.site.settings import BASELINE, SCORES, SiteSettings
+from fedtailor.federation.site.scoring import SiteScore, score_model
+from fedtailor.federation.site.settings import SiteSettings
 from fedtailor.federation.site.state import SavedState, SiteStore, StateError
-from fedtailor.methods.combine import built_in
-from fedtailor.models import MODELS
 from fedtailor.runs.build import prove_private
 
 log = logging.getLogger("fedtailor.site")
 
-PAUSE = "PAUSE"  # while a file of this name lies in the site's folder, no round is played
-_PLAN = "plan.json"
-
-
-class Refused(BadInput):
-    """The site will not or cannot do what it was asked; `code` says why in a word."""
-
-    def __init__(self, code: str, detail: str) -> None:
-        self.code = code
-        super().__init__(detail)
+PLAN = "plan.json"  # the one that was agreed to
 
 
 class _Joined(NamedTuple):
@@ -77,7 +71,7 @@ class Site:
 
     def __init__(self, settings: SiteSettings) -> None:
         self.settings = settings
-        self.answers = AnswerLog(settings.folder)
+        self.guard = Guard(settings)
         self._joined: dict[tuple[str, str], _Joined] = {}
 
     def answer(self, packet: Packet) -> Packet:
@@ -115,6 +109,7 @@ class Site:
             require_version(packet.header.get("protocol"), packet.header.get("version"))
         except BadInput as error:
             raise Refused("version", str(error)) from None
+        self.guard.require_unpaused()
         kind = packet.text("kind")
         federation, fingerprint = checked_id(packet.text("federation")), packet.text("plan")
         acts: dict[str, Callable[[Packet, _Joined], Packet]] = {
@@ -126,6 +121,7 @@ class Site:
             return self._join(packet, federation, fingerprint)
         if kind not in acts:
             raise BadInput(f"header: kind is '{kind}', expected one of {', '.join(KINDS)}")
+        self.guard.require_pin(federation, fingerprint)
         joined = self._find(federation, fingerprint)
         if packet.number("client") != self.settings.client:
             raise BadInput(
@@ -139,13 +135,16 @@ class Site:
 
     def _join(self, packet: Packet, federation: str, fingerprint: str) -> Packet:
         text = packet.text("text")
+        pinned = self.guard.require_pin(federation, fingerprint, text)
         joined = self._find(federation, fingerprint, text)
-        path = joined.store.folder / _PLAN
+        path = joined.store.folder / PLAN
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             try:
                 write_atomically(path, text, durable=True)
             except OSError as error:
                 raise Refused("disk", f"the site's disk: {error.strerror}") from None
+        if not pinned:
+            self.guard.pin(federation, fingerprint)
         data, test = joined.local.data, joined.local.test
         said: Header = {
             "status": "ok",
@@ -162,7 +161,7 @@ class Site:
         if found := self._joined.get((federation, fingerprint)):
             return found
         if text is None:
-            path = self.settings.folder / "federations" / federation / _PLAN
+            path = self.settings.folder / "federations" / federation / PLAN
             try:
                 text = path.read_text(encoding="utf-8")
             except OSError:
@@ -171,12 +170,7 @@ class Site:
         plan = read_plan(text)
         if plan.fingerprint() != fingerprint:
             raise Refused("plan", "the site joined with another plan: send join")
-        self._allow(plan.method, str(plan.settings["model"]))
-        if self.settings.max_epsilon and not plan.settings["dp_noise"]:
-            raise Refused(
-                "privacy",
-                f"the site allows ε up to {self.settings.max_epsilon:g}, and the plan has no noise",
-            )
+        self.guard.require_limits(plan)
         if self.settings.client >= plan.clients:
             raise Refused(
                 "client",
@@ -184,7 +178,7 @@ class Site:
                 f"{plan.clients}: numbers count from 0",
             )
         try:
-            setup = set_up(plan)
+            setup = set_up(plan, self.settings.limits)
         except BadInput as error:
             raise Refused("plan", str(error)) from None
         store = SiteStore(self.settings.folder, federation, fingerprint, self.settings.client)
@@ -194,21 +188,10 @@ class Site:
             log.error("%s", error)
             # what the error quotes may be data, and data stay here
             raise Refused("data", "its data cannot be used: the site's log says why") from None
+        self.guard.require_limits(plan, int(local.data.n))
         prove_private(setup.config, setup.method, setup.task, _as_clients(local.data))
         self._joined = {(federation, fingerprint): _Joined(setup, local, store)}  # one at a time
         return self._joined[(federation, fingerprint)]
-
-    def _allow(self, method: str, model: str) -> None:
-        """Only what the site agreed to: code from elsewhere must be named in its file."""
-        allowed = self.settings.allow
-        if (allowed is None and not built_in(method)) or (
-            allowed is not None and method not in allowed
-        ):
-            raise Refused(
-                "method", f"the site does not take part in '{method}': its file does not allow it"
-            )
-        if model not in MODELS and model not in self.settings.allow_models:
-            raise Refused("model", f"the site does not run '{model}': its file does not allow it")
 
     # --- a round ---
 
@@ -225,7 +208,7 @@ class Site:
         if not -1 <= last < round <= setup.plan.rounds:
             raise BadInput(f"header: round {round} after {last} of {setup.plan.rounds}")
         kept = joined.store.at(last, begin_again=self.settings.begin_again)
-        message = from_arrays(packet.arrays, like_of(setup.plan.message))
+        message = from_arrays(packet.arrays, like_of(setup.plan.message, self.settings.limits))
         turn = setup.turn(purpose, round).of(torch.tensor(self.settings.client))
         # fresh for every turn: equal noise in two answers could be taken away again
         secret = secrets.token_bytes(32) if setup.config.dp_clip else b""
@@ -253,7 +236,7 @@ class Site:
         if again := joined.store.answered(round, request):
             log.info("round %d: asked again, same answer", round + 1)
             return again
-        self._willing(packet, joined)
+        self.guard.require_willing(packet)
         turn, kept = self._turn(packet, joined, rng.TURN)
         played, rows = kept.played if kept else (), int(joined.local.data.n)
         outcome, taken = turn.play()
@@ -262,98 +245,81 @@ class Site:
             raise Refused("diverged", "training ended in numbers that are not finite: lower lr")
         weight = float(torch.as_tensor(upload.weight))
         said = self._signature(packet) | {"status": "ok", "weight": weight, "n": rows}
-        if packet.header.get("post"):
-            said |= self._scores(joined, outcome.model, "post")
-        reply = Packet(said, upload_arrays(upload))
+        scores: Header = {}
+        if packet.header.get("post") and self.guard.tells_scores(packet):
+            scores = self._told(joined, self._score_of(joined, outcome.model), "post")
+        reply = Packet(said | scores, upload_arrays(upload))
         after = SavedState(round, outcome.state, (*played, round))
-        self._note(packet, joined, taken)
+        self.guard.note(packet, joined.setup.config, taken, scores)
         joined.store.keep(after, kept.round if kept else -1, request, reply)
         log.info("round %d: trained on %d rows", round + 1, rows)
         return reply
 
-    def _willing(self, packet: Packet, joined: _Joined) -> None:
-        """Refuses a round beyond the site's limits, and another request for one it has answered."""
-        if (self.settings.folder / PAUSE).exists():
-            raise Refused("round", "the site is paused")
-        round, federation = packet.number("round"), packet.text("federation")
-        uploads = [a for a in self.answers.read() if a.kind == TRAIN]
-        here = {a.round for a in uploads if a.federation == federation}
-        newest = max(here, default=-1)
-        # of an equal request no answer was kept here, and so none was sent
-        equal = any(a.round == newest and a.request == digest(packet)[:16] for a in uploads)
-        if joined.setup.config.dp_clip and round <= newest and not (equal and round == newest):
-            raise Refused(
-                "answered",
-                f"round {round + 1} or a later one was answered, and with DP-SGD each is answered "
-                "once: the difference of two answers could tell what noise hides",
-            )
-        most = self.settings.max_rounds
-        if most and len(here | {round}) > most:
-            raise Refused("round", f"the site plays at most {most} rounds, and has played them")
-        most = self.settings.max_answers
-        if most and len(uploads) >= most:
-            raise Refused("round", f"the site answers {most} times in all, and has done so")
-
-    def _note(self, packet: Packet, joined: _Joined, taken: Tensor) -> None:
-        """Writes down what is about to be answered, unless it is beyond the site's ε."""
-        config, kind = joined.setup.config, packet.text("kind")
-        spent = Spent.of(taken.tolist())
-        answer = SentAnswer(
-            packet.text("federation"), kind, packet.number("round"), digest(packet)[:16],
-            spent, config.dp_noise, config.dp_delta,
-        )  # fmt: skip
-        most = self.settings.max_epsilon
-        if most and config.dp_clip and epsilon_of([*self.answers.read(), answer]) > most:
-            raise Refused("privacy", f"this would bring the site's ε above {most:g}, its limit")
-        self.answers.add(answer)
-
     # --- evaluation ---
 
-    def _scores(self, joined: _Joined, model: Model, point: str) -> Header:
-        """A model's score in numbers that may leave; nothing unless the site shares it.
+    def _score_of(self, joined: _Joined, model: Model, *, every_metric: bool = False) -> SiteScore:
+        setup, rows = joined.setup, joined.local.rows
+        predict, encoder = setup.method.predict, rows.encoder
+        return score_model(setup, predict, model, rows.test, encoder, every_metric=every_metric)
+
+    def _told(self, joined: _Joined, found: SiteScore, point: str) -> Header:
+        """A model's score in numbers that may leave; nothing of too few test rows.
 
         The metric on its test rows where it is defined, how many these are, and their mean loss.
         """
-        if SCORES not in self.settings.share:
+        tested = int(joined.local.test.n)
+        if tested < self.settings.min_scored:
             return {}
-        setup, rows = joined.setup, joined.local.rows
-        found = score_model(setup, setup.method.predict, model, rows.test, rows.encoder)
-        told = {
-            f"{point}_score": found.value,
-            f"{point}_loss": found.loss,
-            "test": int(rows.test.n),
-        }
-        return {name: value for name, value in told.items() if value is not None}
+        told = {f"{point}_score": found.value, f"{point}_loss": found.loss}
+        rounded = {k: self.settings.rounded(v) for k, v in told.items() if v is not None}
+        return {**rounded, "test": tested}
 
     def _score(self, packet: Packet, joined: _Joined) -> Packet:
         """The score of the model that the site would use now, as the simulation scores it."""
-        model, taken = self._turn(packet, joined, rng.SCORE)[0].personal()
-        self._note(packet, joined, taken)
-        said = self._signature(packet) | {"status": "ok"}
-        return Packet(said | self._scores(joined, model, "pre"), {})
+        request, round = digest(packet), packet.number("round")
+        if again := joined.store.told(SCORE, round, request):
+            return again
+        self.guard.require_willing(packet)
+        scores: Header = {}
+        if self.guard.tells_scores(packet):
+            model, taken = self._turn(packet, joined, rng.SCORE)[0].personal()
+            scores = self._told(joined, self._score_of(joined, model), "pre")
+            self.guard.note(packet, joined.setup.config, taken, scores)
+        reply = Packet(self._signature(packet) | {"status": "ok"} | scores, {})
+        joined.store.keep_told(SCORE, round, request, reply)
+        return reply
 
     def _finish(self, packet: Packet, joined: _Joined) -> Packet:
         """The same, after fine-tuning, and the model is kept."""
+        request, round = digest(packet), packet.number("round")
+        if again := joined.store.told(FINISH, round, request):
+            return again
+        self.guard.require_willing(packet)
         turn, kept = self._turn(packet, joined, rng.SCORE)
         setup, local = joined.setup, joined.local
         model, taken = turn.personal(
             lambda own, turn: finetuned_model(setup, own, local.data, turn)
         )
         played = kept.played if kept else ()
-        self._note(packet, joined, taken)
-        noisy = spent_in(self.answers.read(), packet.text("federation"))
+        own = self._score_of(joined, model, every_metric=True)
+        tells = self.guard.tells_scores(packet)
+        scores = self._told(joined, own, "pre") if tells else {}
+        self.guard.note(packet, joined.setup.config, taken, scores)
+        noisy = self.guard.answers.spent_in(packet.text("federation"))
         folder = joined.store.folder
         try:
-            card = write_model(folder, self.settings, setup, local, model, played, noisy)
+            card = write_model(folder, self.settings, setup, local, model, own, played, noisy)
         except OSError as error:
             raise Refused(
                 "disk", f"the site's disk did not take its model: {error.strerror}"
             ) from None
         log.info("done: %s %s, alone %s", card["metric"], card["score"], card["local_score"])
-        said = self._signature(packet) | {"status": "ok"} | self._scores(joined, model, "pre")
-        if BASELINE in self.settings.share and card["local_score"] is not None:
-            said |= {"local_score": card["local_score"]}
-        return Packet(said, {})
+        said = self._signature(packet) | {"status": "ok"} | scores
+        if scores and BASELINE in self.settings.share and card["local_score"] is not None:
+            said |= {"local_score": self.settings.rounded(card["local_score"])}
+        reply = Packet(said, {})
+        joined.store.keep_told(FINISH, round, request, reply)
+        return reply
 
 
 def _as_clients(data: Data) -> ClientData:

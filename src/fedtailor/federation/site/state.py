@@ -97,8 +97,32 @@ class SiteStore:
         played = tuple(int(r) for r in entry["played"])
         return SavedState(int(entry["round"]), tree.unflatten(flat), played)
 
+    def _told(self, kind: str, round: int, request: str) -> Path:
+        return self.folder / f"told-{kind}-{round:06d}-{request[:16]}.packet"
+
+    def told(self, kind: str, round: int, request: str) -> Packet | None:
+        """The answer without a new state that this very request got before, if it did."""
+        path = self._told(kind, round, request)
+        try:
+            return from_bytes(path.read_bytes(), Limits())
+        except FileNotFoundError:
+            return None
+        except (OSError, BadInput) as error:
+            raise StateError(f"state '{path}' cannot be read ({error}): remove it") from None
+
+    def keep_told(self, kind: str, round: int, request: str, reply: Packet) -> None:
+        """Keeps the latest answer of a kind that comes without a new state."""
+        path = self._told(kind, round, request)
+        try:
+            write_atomically(path, to_bytes(reply), durable=True)
+        except OSError as error:
+            raise self._full(error) from None
+        for old in self.folder.glob(f"told-{kind}-*"):
+            if old != path:
+                old.unlink(missing_ok=True)
+
     def answered(self, round: int, request: str) -> Packet | None:
-        """The answer that this very request got before, if it did."""
+        """The answer that this very request to train got before, if it did."""
         entry = self._index()["pending"]
         if not entry or entry["round"] != round or entry["request"] != request:
             return None
