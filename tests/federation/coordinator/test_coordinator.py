@@ -14,12 +14,7 @@ from fedtailor.core.inputs import files as files_module
 from fedtailor.engine import draw_cohort
 from fedtailor.federation.coordinator.coordinator import Stopped
 from fedtailor.federation.protocol.packet import Packet
-<<<<<<< HEAD
-from fedtailor.federation.site.site import PAUSE
-=======
 from fedtailor.federation.site.guard import PAUSE
-from fedtailor.results import folder as folder_module
->>>>>>> ae7f4b5 (A site refuses dangerous plans, answers each round once and pins its plan)
 from tests.federation.fake import RULES, FakeTransport, coordinator, said
 from tests.federation.trial import Trial, distance
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from torch import Tensor
 
 from fedtailor.core.errors import BadInput
+from fedtailor.core.inputs.files import write_atomically
 from fedtailor.core.steps.privacy import Spent
 from fedtailor.federation.protocol.packet import FINISH, JOIN, TRAIN, Header, Packet, digest
 from fedtailor.federation.protocol.plan import TrainingPlan, read_plan
@@ -16,7 +17,6 @@ from fedtailor.federation.site.limits import SCORES
 from fedtailor.federation.site.plan_check import check_plan
 from fedtailor.federation.site.settings import SiteSettings
 from fedtailor.results.config import Config
-from fedtailor.core.inputs.files import write_atomically
 
 PAUSE = "PAUSE"  # while a file of this name lies in the site's folder, nothing is answered
 PROPOSED = "proposed-plan.json"  # the latest plan that the owner has not agreed to
