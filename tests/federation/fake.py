@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
+from fedtailor.core.errors import BadInput
 from fedtailor.federation.coordinator.coordinator import Coordinator
 from fedtailor.federation.coordinator.federation_file import read_federation
 from fedtailor.federation.coordinator.store import EVENTS, CoordinatorStore, read_lines
@@ -52,8 +53,11 @@ class FakeTransport:
             for answer in answers:
                 if isinstance(answer, str):
                     yield Answer(place, None, answer)
-                else:
+                    continue
+                try:
                     yield Answer(place, from_bytes(to_bytes(answer)))
+                except BadInput as error:  # as the carrier does
+                    yield Answer(place, None, str(error))
 
 
 RULES = Rules(min_sites=2, deadline=5, join=1, wait=1, attempts=3, pause=0.01, again=0.0)

@@ -98,7 +98,9 @@ def read_checkpoint(folder: Path) -> dict[str, Any]:
     try:
         meta = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise BadInput(f"'{folder.parent}' has no checkpoint: nothing to resume; start it anew") from None
+        raise BadInput(
+            f"'{folder.parent}' has no checkpoint: nothing to resume; start it anew"
+        ) from None
     except (json.JSONDecodeError, UnicodeDecodeError, OSError) as error:
         raise BadInput(f"'{path}' cannot be read ({error}): the run cannot be resumed") from None
     if not isinstance(meta, dict) or not {"round", "chunk", "file", "sha256"} <= meta.keys():

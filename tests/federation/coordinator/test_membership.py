@@ -153,7 +153,7 @@ def test_a_fault_while_one_site_is_handled_is_its_own(tmp_path: Path, kind: str)
     lines = one.run()
     assert lines[0]["taken"] and set(lines[-1]["finished"]) >= {"site-0", "site-2"}
     if kind != "join":
-        assert f"site-1 failed in {kind} header: '" in said(one)
+        assert f"site-1 failed in {kind} packet: cannot be read (the number 100" in said(one)
 
 
 def test_an_error_of_ours_is_the_failure_of_the_site_that_caused_it(
@@ -186,3 +186,14 @@ def test_uploads_that_the_server_cannot_use_do_not_end_it(tmp_path: Path) -> Non
     one.setup = one.setup._replace(method=one.setup.method._replace(receive=fails))
     lines = one.run()
     assert len(lines[0]["taken"]) == 2 and "cannot be used" in str(lines[0]["failed"])
+
+
+@pytest.mark.parametrize("name", ["a\x1b[2J", "x\nround 9: site-0: failed", "\u202eevil"])
+def test_a_sites_name_cannot_steer_a_terminal_or_forge_a_line(tmp_path: Path, name: str) -> None:
+    trial = Trial(tmp_path, "fedavg", rounds=1)
+    transport = FakeTransport(trial)
+    transport.on(1, "join", 0, lies(name=name))
+    one = coordinator(trial, transport, replace(RULES, wait=0.05))
+    one.run()
+    assert "a name is one line of text: remove" in said(one)
+    assert name not in said(one)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import logging
 import re
+from pathlib import Path
 from typing import Any
 
 from fedtailor.core.errors import BadInput
@@ -97,3 +98,10 @@ class LogLine(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:  # logging's name
         """The message, harmless."""
         return printable(super().formatMessage(record))
+
+
+def start_log(form: str = "%(message)s", file: Path | None = None) -> None:
+    """Sends this process's log to a file, or else to stderr, a line for each message."""
+    handler = logging.FileHandler(file) if file else logging.StreamHandler()
+    handler.setFormatter(LogLine(form))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])

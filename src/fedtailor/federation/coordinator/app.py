@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedtailor.core.errors import BadInput
+from fedtailor.core.inputs.plain_text import start_log
 from fedtailor.federation.coordinator.carrier import FlowerTransport
 from fedtailor.federation.coordinator.coordinator import Coordinator, Stopped
 from fedtailor.federation.coordinator.federation_file import read_federation
@@ -80,7 +80,7 @@ server_app = ServerApp()
 @server_app.main()
 def main(grid: Grid, context: Context) -> None:
     """Plays the federation whose file the run's config names."""
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(message)s")
+    start_log()
     config = context.run_config
     run_coordinator(
         grid,

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedtailor.core.errors import BadInput
+from fedtailor.core.inputs.plain_text import parse_json
 from fedtailor.core.inputs.settings_file import check_table, naming, read_toml, remaining, setting
 from fedtailor.core.options import Count
 from fedtailor.datasets import Encoder, fit_encoder
@@ -74,7 +75,7 @@ def _preprocessing(config: Config, name: str, base: Path) -> tuple[Config, Encod
         return settle_judging(config, source.task, len(source.classes), counts)[0], encoder
     path = base / name
     try:
-        encoder = Encoder.from_json(json.loads(path.read_text(encoding="utf-8")))
+        encoder = Encoder.from_json(parse_json(path.read_text(encoding="utf-8")))
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"preprocessing '{path}' cannot be read: {error}") from None
     except json.JSONDecodeError as error:

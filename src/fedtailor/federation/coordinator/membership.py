@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from fedtailor.core import __version__
 from fedtailor.core.errors import BadInput
+from fedtailor.core.inputs.plain_text import check_name
 from fedtailor.federation.coordinator.owners import NumberOwners
 from fedtailor.federation.coordinator.store import CoordinatorStore
 from fedtailor.federation.protocol.packet import JOIN, PROTOCOL, Header, Packet
@@ -131,7 +132,7 @@ class Membership:
         old = self.place.get(client)
         if old is not None and old in self.transport.places() and client not in self._suspect:
             raise BadInput(f"says it is client {client}, which place {old} is already")
-        name = packet.text("name")[:80]
+        name = check_name(packet.text("name")[:80], "site")
         # whoever reads the history knows sites by their names alone
         for other in range(self.plan.clients):
             if other != client and self.name(other) == name:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fedtailor.core.errors import BadInput
 from fedtailor.core.inputs.files import write_atomically
+from fedtailor.core.inputs.plain_text import parse_json
 
 OWNERS = "owners.json"
 
@@ -25,7 +26,7 @@ class NumberOwners:
     def read(self) -> dict[int, tuple[int, str]]:
         """By client: its place and its name. Read each time, since `release` is another process."""
         try:
-            found = json.loads(self.path.read_text(encoding="utf-8")) if self.keyed else {}
+            found = parse_json(self.path.read_text(encoding="utf-8")) if self.keyed else {}
             return {int(c): (int(place), str(name)) for c, (place, name) in found.items()}
         except FileNotFoundError:
             return {}

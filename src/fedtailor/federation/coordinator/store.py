@@ -17,6 +17,7 @@ from safetensors.torch import load
 from fedtailor.core import __version__, tree
 from fedtailor.core.errors import BadInput
 from fedtailor.core.inputs.files import remove_parts, write_atomically
+from fedtailor.core.inputs.plain_text import parse_json
 from fedtailor.core.tree import Tree
 from fedtailor.federation.protocol.messages import ordered_like, to_safetensors
 from fedtailor.federation.protocol.packet import checked_id
@@ -164,7 +165,7 @@ def read_latest(folder: Path) -> Line | None:
     if not path.exists():
         return None
     try:
-        found: Line = json.loads(path.read_text(encoding="utf-8"))
+        found: Line = parse_json(path.read_text(encoding="utf-8"))
         return found | {"round": int(found["round"])}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BadInput(f"checkpoint '{path}' cannot be read ({error}): put back a copy") from None
@@ -193,7 +194,7 @@ def read_lines(path: Path) -> list[Line]:
     found = []
     for row in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
-            line = json.loads(row)
+            line = parse_json(row)
         except ValueError:
             continue  # cut off in the middle of a write; others may have followed
         if isinstance(line, dict):

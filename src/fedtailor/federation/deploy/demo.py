@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from fedtailor.core.inputs.plain_text import parse_json
 from fedtailor.federation.coordinator.federation_file import read_federation
 from fedtailor.federation.coordinator.progress import Ending, follow
 from fedtailor.federation.coordinator.store import Line
@@ -72,5 +72,5 @@ def model_cards(project: Project, sites: int) -> list[dict[str, Any]]:
     for i in range(sites):
         site = project.folder / "sites" / f"site-{i}" / "state" / "federations" / "demo"
         if (site / "card.json").exists():
-            found.append(json.loads((site / "card.json").read_text(encoding="utf-8")))
+            found.append(parse_json((site / "card.json").read_text(encoding="utf-8")))
     return found

@@ -11,6 +11,7 @@ from typing import Any
 
 from fedtailor.core import __version__
 from fedtailor.core.errors import BadInput
+from fedtailor.core.inputs.plain_text import parse_json
 from fedtailor.federation.site.node import environment
 
 NAME = "fedtailor"  # of the connection in Flower's configuration
@@ -102,7 +103,7 @@ class Link:
             raise BadInput(f"flwr {' '.join(arguments[:2])}: {error}") from None
         text = done.stdout.decode(errors="replace")
         try:
-            found: dict[str, Any] = json.loads(text[text.index("{") :])
+            found: dict[str, Any] = parse_json(text[text.index("{") :])
         except ValueError:
             found = {"success": False}
         if done.returncode or not found.get("success", True):
@@ -148,7 +149,7 @@ class Link:
         """Whether each registered site is connected, by its name."""
         listed = self.flwr("supernode", "list", NAME).get("nodes", [])
         status = {str(node["node-id"]): node["status"] == "online" for node in listed}
-        marks = [json.loads(path.read_text()) for path in (self.home / "registered").glob("*")]
+        marks = [parse_json(path.read_text()) for path in (self.home / "registered").glob("*")]
         found: dict[str, bool] = {}
         for mark in marks:  # a site whose key was changed has two
             found[mark["name"]] = found.get(mark["name"], False) or status.get(mark["node"], False)

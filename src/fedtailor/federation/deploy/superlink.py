@@ -21,6 +21,7 @@ from pathlib import Path
 from types import FrameType
 
 from fedtailor.core.errors import BadInput
+from fedtailor.core.inputs.plain_text import start_log
 from fedtailor.federation.deploy.link import Link
 from fedtailor.federation.deploy.processes import superlink_command
 from fedtailor.federation.deploy.project import HOME, Project, address_of, read_project
@@ -96,7 +97,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--listen", default="", help="address, in place of the project's")
     parser.add_argument("--contact", default="", help="where it is found here, likewise")
     said = parser.parse_args(list(arguments))
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(message)s")
+    start_log()
     try:
         project = read_project(said.folder, insecure=said.insecure)
         listen, contact = said.listen or project.listen, said.contact or project.contact

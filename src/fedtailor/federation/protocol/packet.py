@@ -19,6 +19,7 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from fedtailor.core.errors import BadInput
+from fedtailor.core.inputs.plain_text import parse_json
 
 if TYPE_CHECKING:
     from flwr.app import RecordDict
@@ -131,7 +132,7 @@ def from_bytes(raw: bytes, limits: Limits = Limits()) -> Packet:
     if size > limits.header or len(raw) > limits.bytes + limits.header:
         raise BadInput(f"packet: {len(raw):,} bytes, at most {limits.bytes:,} are allowed")
     try:
-        header = json.loads(raw[8 : 8 + size])
+        header = parse_json(raw[8 : 8 + size])
         arrays = load(raw[8 + size :])
     except (ValueError, SafetensorError, KeyError) as error:
         raise BadInput(f"packet: cannot be read ({error})") from None

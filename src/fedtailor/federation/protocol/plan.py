@@ -19,6 +19,7 @@ from fedtailor.core import __version__, rng
 from fedtailor.core.data import Counts, Data
 from fedtailor.core.errors import BadInput
 from fedtailor.core.form import Form
+from fedtailor.core.inputs.plain_text import parse_json
 from fedtailor.core.inputs.settings_file import check_table, setting
 from fedtailor.core.method import ClientCount, Method, Upload
 from fedtailor.core.rng import Turn
@@ -81,7 +82,7 @@ class TrainingPlan:
 def read_plan(text: str) -> TrainingPlan:
     """The plan that `TrainingPlan.text` wrote, checked in form and version."""
     try:
-        found = json.loads(text)
+        found = parse_json(text)
     except ValueError as error:
         raise BadInput(f"plan: not JSON ({error})") from None
     if isinstance(found, dict):

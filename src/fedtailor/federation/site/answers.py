@@ -13,6 +13,7 @@ from math import fsum, inf
 from pathlib import Path
 from typing import NamedTuple
 
+from fedtailor.core.inputs.plain_text import parse_json
 from fedtailor.core.steps.privacy import Spent, epsilon
 from fedtailor.federation.protocol.packet import JOIN, TRAIN
 from fedtailor.federation.site.state import StateError
@@ -123,7 +124,7 @@ class AnswerLog:
 
     def _parsed(self, line: bytes) -> SentAnswer:
         try:
-            who, plan, kind, round, request, scored, spent, noise, delta = json.loads(line)
+            who, plan, kind, round, request, scored, spent, noise, delta = parse_json(line)
             own = Spent.of(spent)
             return SentAnswer(
                 who, plan, kind, int(round), request, bool(scored), own, float(noise), float(delta)

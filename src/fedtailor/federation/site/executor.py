@@ -133,7 +133,9 @@ def main(arguments: list[str]) -> int:
     import httpx
 
     address, secret, *authority = arguments
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(message)s")
+    from fedtailor.core.inputs.plain_text import start_log
+
+    start_log()
     logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for every request
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     trusted = Path(authority[0]).read_bytes() if authority else None

@@ -23,6 +23,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from fedtailor.core.errors import BadInput
+from fedtailor.core.inputs.plain_text import start_log
 from fedtailor.federation.protocol.ipc import (
     private_folder,
     start_worker,
@@ -138,7 +139,7 @@ def main(arguments: Sequence[str]) -> int:
     if not arguments:
         sys.stderr.write("usage: python -m fedtailor.federation.site.node SITE.toml ARGUMENTS...\n")
         return 2
-    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(message)s")
+    start_log()
     try:
         node = Node(Path(arguments[0]), arguments[1:])
     except BadInput as error:

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from fedtailor.core.errors import BadInput
+from fedtailor.core.inputs.plain_text import parse_json
 from fedtailor.datasets import Encoder, encode
 from fedtailor.results.config import make_config
 from fedtailor.runs.data import DEFAULT_MODELS, find_source
@@ -26,7 +27,7 @@ def preprocessing_like(like: str, settings: Mapping[str, Any]) -> Encoder:
     path = Path(like).expanduser()
     if path.suffix == ".json" and path.is_file():
         try:
-            found = Encoder.from_json(json.loads(path.read_text(encoding="utf-8")))
+            found = Encoder.from_json(parse_json(path.read_text(encoding="utf-8")))
         except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
             raise BadInput(f"--like '{like}' is no preprocessing file: {error}") from None
         return found.without_clients()  # what is one client's own stays there

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from fedtailor.core.errors import BadInput
+from fedtailor.core.inputs.plain_text import check_name
 from fedtailor.core.inputs.settings_file import check_table, naming, read_toml, remaining, setting
 from fedtailor.core.options import Whole
 from fedtailor.federation.protocol.transport import MessageBounds, Seconds
@@ -67,8 +68,7 @@ def read_settings(path: Path) -> SiteSettings:
     where, base = f"site file '{path}'", path.parent
     found = check_table(read_toml(path, "site file"), SiteSettings, where, base=base, path=path)
     with naming(where):
-        if "\n" in found.name:
-            raise BadInput(f"name is {found.name!r}: give one line")
+        check_name(found.name, "name")
         data = _of_data(found.data, base)
     name, folder = found.name or f"site-{found.client}", (base / found.folder).resolve()
     return replace(found, name=name, folder=folder, data=data)

@@ -20,6 +20,7 @@ from torch import Tensor
 from fedtailor.core import tree
 from fedtailor.core.errors import BadInput
 from fedtailor.core.inputs.files import write_atomically
+from fedtailor.core.inputs.plain_text import parse_json
 from fedtailor.core.tree import Tree
 from fedtailor.federation.protocol.messages import to_safetensors
 from fedtailor.federation.protocol.packet import Limits, Packet, checked_id, from_bytes, to_bytes
@@ -65,7 +66,7 @@ class SiteStore:
             raise StateError(f"state '{path}' cannot be read: {error.strerror}") from None
         try:
             text, _, told = raw.decode().rpartition("\n")
-            found: dict[str, Any] = json.loads(text)
+            found: dict[str, Any] = parse_json(text)
             sound = told == _sum(text.encode()) and {"committed", "pending"} <= found.keys()
         except (ValueError, AttributeError):
             sound = False

@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 from fedtailor.core.errors import BadInput
+from fedtailor.core.inputs.plain_text import start_log
 from fedtailor.federation.protocol.ipc import STOP, listen, receive, send, socket_of
 from fedtailor.federation.protocol.packet import Packet, refusal
 from fedtailor.federation.site.settings import SiteSettings, read_settings
@@ -60,7 +61,7 @@ def run_worker(path: Path) -> int:
     settings = read_settings(path)
     settings.folder.mkdir(parents=True, exist_ok=True)
     form = "%(asctime)s %(levelname)s %(message)s"
-    logging.basicConfig(filename=settings.folder / LOG, level=logging.INFO, format=form)
+    start_log(form, settings.folder / LOG)
     where = socket_of(settings.path)
     lock = where.with_suffix(".lock")
     with lock.open("a") as held:
