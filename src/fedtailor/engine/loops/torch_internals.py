@@ -9,7 +9,8 @@ from __future__ import annotations
 import functools
 import importlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -26,8 +27,28 @@ def _interface(module: str, name: str) -> Any:
 def make_graph(fn: Callable[..., Any], tensors: list[Tensor]) -> fx.GraphModule:
     """The operators that reach the device when `fn` is called with `tensors`."""
     make_fx = _interface("torch.fx.experimental.proxy_tensor", "make_fx")
-    graph: fx.GraphModule = make_fx(fn)(*tensors)
+    with _one_fake_mode():
+        graph: fx.GraphModule = make_fx(fn)(*tensors)
     return graph
+
+
+@contextmanager
+def _one_fake_mode() -> Iterator[None]:
+    """Within, what torch notes of each traced value is made in one mode, not a new one for each.
+
+    A new one reads the whole call stack: that is half of the time that tracing takes.
+    """
+    tracer = importlib.import_module("torch.fx.experimental.proxy_tensor")
+    name = "FakeTensorMode"
+    real = getattr(tracer, name, None)
+    if real is None:
+        yield  # a release that does it in another way
+        return
+    try:
+        setattr(tracer, name, functools.cache(real))
+        yield
+    finally:
+        setattr(tracer, name, real)
 
 
 def compile_graph(graph: fx.GraphModule, tensors: list[Tensor]) -> Callable[..., Any]:

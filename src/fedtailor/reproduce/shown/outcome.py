@@ -7,7 +7,7 @@ from math import isfinite, isnan
 from typing import Any
 
 import numpy as np
-from scipy.stats import kendalltau
+import scipy  # its parts are loaded when they are used
 
 from fedtailor.core import __version__
 from fedtailor.reproduce.declared.measures import Value, measure_of, result_and_history
@@ -55,7 +55,11 @@ def is_outside(difference: float | None, std: float | None) -> bool | None:
 
 def tau(pairs: Sequence[tuple[float, float]], ranks: str = "rows") -> dict[str, Any]:
     """How alike two orders are: Kendall's tau-b of (ours, the paper's), and of how many rows."""
-    found = float(kendalltau(*zip(*pairs, strict=True)).statistic) if len(pairs) > 1 else np.nan
+    found = (
+        float(scipy.stats.kendalltau(*zip(*pairs, strict=True)).statistic)
+        if len(pairs) > 1
+        else np.nan
+    )
     return {"tau": None if isnan(found) else round(found, 6), ranks: len(pairs)}
 
 

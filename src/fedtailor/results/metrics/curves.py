@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
+import scipy  # its parts are loaded when they are used
 from scipy.special import softmax
-from scipy.stats import rankdata
 
 from fedtailor.results.metrics.classification import CALIBRATION_BINS
 
@@ -101,5 +101,5 @@ def risk_thirds(risk: np.ndarray) -> np.ndarray:
       >>> risk_thirds(np.array([5.0, 1, 9, 2, 8, 4])).tolist()
       [1, 0, 2, 0, 2, 1]
     """
-    place = rankdata(risk) - 0.5
+    place = scipy.stats.rankdata(risk) - 0.5
     return np.asarray(np.minimum(3 * place / max(len(risk), 1), 2), dtype=np.int64)

@@ -7,7 +7,7 @@ from math import ceil, log
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
+import scipy  # its parts are loaded when they are used
 
 LEAST_POINTS = 12  # of a curve: four in each third
 
@@ -48,8 +48,8 @@ def training_end(
     if len(x) < LEAST_POINTS:
         return TrainingEnd(None, float("nan"), 0)
     third = len(x) // 3
-    slope, _, low, _ = stats.theilslopes(y[-third:], x[-third:], alpha=0.95)
-    before = stats.theilslopes(y[-2 * third : -third], x[-2 * third : -third])[0]
+    slope, _, low, _ = scipy.stats.theilslopes(y[-third:], x[-third:], alpha=0.95)
+    before = scipy.stats.theilslopes(y[-2 * third : -third], x[-2 * third : -third])[0]
     length = x[-1] - x[-third]
     rise = float(slope * length)
     if low <= 0 or rise < margin:

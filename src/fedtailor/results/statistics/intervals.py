@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy import stats
+import scipy  # its parts are loaded when they are used
 
 from fedtailor.results.statistics.paired import Gains, Values
 from fedtailor.results.statistics.permutation import half_sums
@@ -62,7 +62,7 @@ def rows_interval(gains: Gains, level: float = 0.05) -> Interval:
     """
     low, high = _turned_rows(gains, level)
     mean = gains.mean
-    added = stats.norm.ppf(1 - level / 2) ** 2 * training_variance(gains, level)
+    added = scipy.stats.norm.ppf(1 - level / 2) ** 2 * training_variance(gains, level)
     low, high = mean - np.hypot(mean - low, added**0.5), mean + np.hypot(high - mean, added**0.5)
     return float(low), float(high)
 

@@ -6,7 +6,7 @@ from math import ceil
 from typing import NamedTuple
 
 import numpy as np
-from scipy import stats
+import scipy  # its parts are loaded when they are used
 
 from fedtailor.results.statistics.intervals import Interval
 from fedtailor.results.statistics.paired import Gains
@@ -41,8 +41,8 @@ def what_is_needed(
     half = (interval[1] - interval[0]) / 2
     if not np.isfinite(half):
         return Needed(target, None, None, None)
-    z = float(stats.norm.ppf(1 - level / 2))
-    seen, wanted = (half / z) ** 2, (target / (z + float(stats.norm.ppf(POWER)))) ** 2
+    z = float(scipy.stats.norm.ppf(1 - level / 2))
+    seen, wanted = (half / z) ** 2, (target / (z + float(scipy.stats.norm.ppf(POWER)))) ** 2
     of_rows = min(seen, variances(gains)[0])
     beside = seen - of_rows  # clients' differences, or training's: no row changes them
     tested = int(np.median([len(parts) for parts in gains.parts]))

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy import special, stats
+import scipy  # its parts are loaded when they are used
 
 from fedtailor.core.errors import BadInput
 
@@ -276,7 +276,7 @@ def _problems(one: PairedRows, scoring: Scoring) -> list[tuple[Values, Values, V
         return [(one.ours, one.alone, one.labels)]
     if width == 1:
         return [(_ranks(one.ours), _ranks(one.alone), one.labels)]
-    ours, alone = (_ranks(special.log_softmax(o, axis=1)) for o in (one.ours, one.alone))
+    ours, alone = (_ranks(scipy.special.log_softmax(o, axis=1)) for o in (one.ours, one.alone))
     of_class = [1] if width == 2 else range(width)
     # two columns, so that the second is what a function of two classes goes by
     return [
@@ -291,4 +291,4 @@ def _problems(one: PairedRows, scoring: Scoring) -> list[tuple[Values, Values, V
 
 def _ranks(scores: Values) -> Values:
     """Ranks within each column, between 0 and 1; equal scores share theirs."""
-    return np.asarray(stats.rankdata(scores, axis=0)) / (len(scores) + 1)
+    return np.asarray(scipy.stats.rankdata(scores, axis=0)) / (len(scores) + 1)

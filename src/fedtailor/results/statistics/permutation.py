@@ -8,7 +8,7 @@ sites"), as in Fisher's test of paired differences.
 from __future__ import annotations
 
 import numpy as np
-from scipy import stats
+import scipy  # its parts are loaded when they are used
 
 from fedtailor.results.statistics.paired import Gains, Paired, Scoring, Values, swapped_gains
 
@@ -36,7 +36,7 @@ def sign_flip_p(values: Values) -> float:
         return 1.0
     size = np.abs(terms)
     if np.allclose(size, size[0], rtol=1e-9, atol=0):
-        return float(stats.binomtest(int((terms > 0).sum()), len(terms)).pvalue)
+        return float(scipy.stats.binomtest(int((terms > 0).sum()), len(terms)).pvalue)
     positive, _, exact = half_sums(size, size)
     whole = size.sum()
     # a rounding error must not make one of two equal sums the larger

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy import stats
+import scipy  # its parts are loaded when they are used
 
 from fedtailor.results.statistics.paired import Gains
 
@@ -45,10 +45,14 @@ def training_variance(gains: Gains, level: float = 0.05) -> float:
     if freedom < 1:  # what clients differ by beyond their rows stands for luck
         if len(gains.clients) < 2:
             return 0.0
-        few = stats.t.ppf(1 - level / 2, len(gains.clients) - 1) / stats.norm.ppf(1 - level / 2)
+        few = scipy.stats.t.ppf(1 - level / 2, len(gains.clients) - 1) / scipy.stats.norm.ppf(
+            1 - level / 2
+        )
         return float(few**2) * variances(gains)[1]
     of_repeats = np.nanvar(gains.by_repeat[:, often], axis=0, ddof=1)
     of_rows = np.nanmean(gains.row_variances[:, often], axis=0)
     luck = max(0.0, float((of_repeats - of_rows).mean())) / (len(gains.clients) * gains.repeats)
-    few = float(stats.t.ppf(1 - level / 2, freedom) / stats.norm.ppf(1 - level / 2)) ** 2
+    few = (
+        float(scipy.stats.t.ppf(1 - level / 2, freedom) / scipy.stats.norm.ppf(1 - level / 2)) ** 2
+    )
     return TABLE * (1 - 1 / gains.repeats) * variances(gains)[0] + few * luck
