@@ -299,7 +299,29 @@ def test_a_broken_checkpoint_is_one_line(
     assert told.err.count("\n") == 1 and told.out == ""
 
 
-@pytest.mark.parametrize("command", ["init", "demo", "run", "status", "stop"])
+def test_a_site_with_a_new_key_takes_its_number_back(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from fedtailor.federation.coordinator.owners import NumberOwners
+
+    assert call("init", "trial", *TRIAL) == 0
+    found = read_federation(here / "trial" / "federation.toml")
+    assert found.keyed
+    owners = NumberOwners(found.state_folder)
+    found.state_folder.mkdir(parents=True)
+    owners.note(1, 77, "site-1")
+    assert call("replace", "trial", "site-1") == 0
+    assert "Client 1 is free" in capsys.readouterr().out and owners.read() == {}
+    assert call("replace", "trial", "site-1") == 2
+    assert "no site 'site-1' has joined: known are nobody yet" in capsys.readouterr().err
+    assert call("init", "open", *TRIAL, "--insecure") == 0
+    assert call("replace", "open", "site-1", "--insecure") == 2
+    assert "has no node keys" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "command", ["init", "demo", "run", "status", "stop", "replace", "inspect", "accept"]
+)
 def test_help_has_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert call(command, "--help") == 0
     assert f"Example: fedtailor federation {command}" in " ".join(capsys.readouterr().out.split())
@@ -313,7 +335,7 @@ def test_help_has_an_example(command: str, capsys: pytest.CaptureFixture[str]) -
         ("fedfomo", "each"),
         ("pfedhn", "each"),
         ("fedamp", "each"),
-        ("local", "mean"),
+        ("local", "nothing"),
     ],
 )
 def test_what_leaves_a_site(method: str, needs: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""Commands for real federations, at the coordinator: init, demo, run, status, stop, replace."""
+"""Commands for real federations: init, demo, run, status, stop, replace; inspect, accept."""
 
 from __future__ import annotations
 
@@ -231,6 +231,65 @@ def stop(
         f"Stopped after round {progress.round_now(kept)} of {found.plan.rounds}; go on with: "
         f"fedtailor federation run {folder}"
     )
+
+
+SiteFile = Annotated[Path, typer.Argument(metavar="SITE.toml", help="The site's own file.")]
+
+
+@app.command()
+def inspect(
+    plan: Annotated[
+        Path,
+        typer.Argument(
+            metavar="PLAN", help="federation.toml, or plan.json or proposed-plan.json of a site."
+        ),
+    ],
+    site: Annotated[
+        Path | None,
+        typer.Option("--site", metavar="SITE.toml", help="Hold it against this site's limits."),
+    ] = None,
+    json: Json = False,
+) -> None:
+    """What a plan asks of a site, in words: what leaves, how often, who could learn what.
+
+    Exit code 2 if the site would refuse it.
+
+    Example: fedtailor federation inspect wards/federation.toml --site sites/north/site.toml
+    """
+    from fedtailor.cli.federation_view import show_plan
+    from fedtailor.federation.coordinator.federation_file import find_plan
+    from fedtailor.federation.site.inspection import inspect_plan
+    from fedtailor.federation.site.settings import read_settings
+
+    found = inspect_plan(find_plan(plan), read_settings(site) if site else None)
+    if json:
+        sys.stdout.write(as_text.dumps(found.to_json(), indent=1) + "\n")
+    else:
+        show_plan(found, site is not None)
+    raise typer.Exit(2 if found.refused else 0)
+
+
+@app.command()
+def accept(site: SiteFile) -> None:
+    """At a site: agree to the plan that it has refused because its owner had not agreed to it.
+
+    The state of a plan that was agreed to before is put aside, not lost. Limits still hold.
+
+    Example: fedtailor federation accept site.toml
+    """
+    from fedtailor.cli.federation_view import show_plan
+    from fedtailor.cli.showing import out
+    from fedtailor.federation.site.inspection import accept_plan, inspect_plan
+    from fedtailor.federation.site.settings import read_settings
+
+    settings = read_settings(site)
+    done = accept_plan(settings)
+    for change in done.changes:
+        out.print(change, markup=False)
+    show_plan(inspect_plan(done.plan, settings), True)
+    if done.aside:
+        out.print(f"The state of the plan before lies in {done.aside}.", markup=False)
+    out.print(f"Agreed: the site takes part in '{done.federation}' with this plan alone.")
 
 
 @app.command()

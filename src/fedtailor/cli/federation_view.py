@@ -18,6 +18,7 @@ from fedtailor.results.metrics.named import METRICS, Metric
 
 if TYPE_CHECKING:
     from fedtailor.federation.protocol.disclosure import Disclosure
+    from fedtailor.federation.site.inspection import PlanReport
 
 
 def _signed(metric: Metric, value: float | None) -> str:
@@ -192,7 +193,7 @@ def show_wire(method: str, found: Disclosure) -> None:
         table.add_row(escape(a.name), size, a.type, f"{a.bytes:,}", need)
     if not found.arrays:
         table.add_row("none", "", "", "0", "nothing")
-    table.add_row("together", "", "", f"{sum(a.bytes for a in found.arrays):,}", "")
+    table.add_row("together", "", "", f"{found.bytes:,}", "")
     out.print(table)
     numbers = Table("number", "when", "what", box=box.SIMPLE_HEAD)
     for row in NUMBERS:
@@ -210,5 +211,51 @@ def show_wire(method: str, found: Disclosure) -> None:
             "Today it still receives each one, over TLS, and could look: Flower has secure "
             "aggregation in its legacy interface only."
         )
+    _say_who_learns(found)
     out.print(PROTECTED, markup=False)
     out.print("Rows, labels, states and personal models stay at the site.")
+
+
+def _say_who_learns(found: Disclosure) -> None:
+    """Who receives what of an upload, and what it may tell them."""
+    from fedtailor.federation.protocol.disclosure import REACHES, SEEN_BY_COORDINATOR
+
+    receive, learn = REACHES[found.reach]
+    if found.arrays:
+        out.print(f"[bold]The coordinator[/] {SEEN_BY_COORDINATOR}")
+    out.print(f"[bold]Other sites[/] receive {receive}; they could learn {learn}.")
+
+
+def show_plan(found: PlanReport, own: bool) -> None:
+    """What a plan asks of a site, as text; `own`: of the site whose limits these are."""
+    plan, leaves = found.plan, found.leaves
+    out.print(
+        f"{plan.method} with {plan.settings['model']}, {plan.rounds} rounds, {plan.clients} sites "
+        f"(plan {plan.fingerprint()[:16]})",
+        markup=False,
+    )
+    if leaves is None:
+        out.print("It is code from elsewhere, which is not run to be looked at.")
+    else:
+        names = ", ".join(array.name for array in leaves.arrays) or "nothing"
+        out.print(
+            f"[bold]Leaves[/] about {found.uploads} times: {escape(names)}; "
+            f"{in_bytes(leaves.bytes)} each time, {in_bytes(found.uploads * leaves.bytes)} in all. "
+            f"{in_bytes(found.down)} come each time."
+        )
+        if found.rows is not None:
+            out.print(f"An upload rests on {found.per_upload} of {found.rows} training rows.")
+        _say_who_learns(leaves)
+        if found.epsilon is not None:
+            out.print(f"[bold]DP-SGD[/]: at least ε = {found.epsilon:.2f} after all rounds.")
+        elif not plan.settings["dp_noise"]:
+            out.print("[bold]Without noise[/]: nothing is proven about what could be learnt.")
+        out.print(f"Numbers that leave beside: fedtailor show {plan.method} --wire", markup=False)
+    if found.trouble:
+        out.print(f"Its rows are not known: {found.trouble}", markup=False, style="yellow")
+    whose = "this site's limits" if own else "the usual limits"
+    table = Table("the plan has", whose, "", box=box.SIMPLE_HEAD)
+    for check in found.checks:
+        what = f"[red]refused[/]: {escape(check.cure)}" if check.cure else "within"
+        table.add_row(escape(check.plan), escape(check.limit), what)
+    out.print(table)

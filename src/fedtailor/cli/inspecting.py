@@ -126,7 +126,8 @@ def _show_wire(method: str, json: bool) -> None:
                 "name": method,
                 "arrays": [a._asdict() for a in found.arrays],
                 "numbers": [dict(zip(("name", "when", "what"), n, strict=True)) for n in NUMBERS],
-                "server_needs": "each" if found.each else "mean",
+                "server_needs": found.needs,
+                "others_receive": found.reach,
                 "parameters": found.parameters,
                 "differential_privacy": PROTECTED,
             }

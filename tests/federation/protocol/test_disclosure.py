@@ -7,6 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fedtailor.federation.coordinator.federation_file import read_federation
+from fedtailor.federation.protocol.disclosure import reach_of, what_leaves
+from fedtailor.federation.protocol.plan import set_up
 from tests.federation.fake import RULES, FakeTransport, coordinator, said
 from tests.federation.trial import Trial
 
@@ -65,3 +68,25 @@ def test_a_robust_mean_needs_each_upload_by_itself():
     assert len(ruled.each) == len(ruled.arrays)
     sizes = lambda found: [(array.shape, array.bytes) for array in found.arrays]
     assert sizes(plain) == sizes(ruled)
+
+
+@pytest.mark.parametrize(
+    ("method", "reach"),
+    [
+        ("local", "nobody"),
+        ("fedavg", "all"),
+        ("fedamp", "mixed"),
+        ("fedfomo", "single"),
+        ("fedfomo-ma", "single"),  # as sums that can be undone
+    ],
+)
+def test_what_others_receive_of_an_upload(method, reach):
+    assert what_leaves(method).reach == reach
+
+
+def test_of_two_sites_each_receives_the_others_upload(tmp_path):
+    """What is left of a mean without one's own upload."""
+    plan = read_federation(Trial(tmp_path, "fedavg").federation).plan
+    assert reach_of(set_up(plan)) == "all"
+    assert reach_of(set_up(replace(plan, clients=2))) == "single"
+    assert reach_of(set_up(replace(plan, clients=1))) == "nobody"

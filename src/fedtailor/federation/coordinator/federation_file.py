@@ -23,8 +23,11 @@ from fedtailor.core.inputs.settings_file import check_table, naming, read_toml, 
 from fedtailor.core.options import Count
 from fedtailor.datasets import Encoder, fit_encoder
 from fedtailor.federation.protocol.packet import checked_id
-from fedtailor.federation.protocol.plan import TrainingPlan, make_training_plan
+from fedtailor.federation.protocol.plan import TrainingPlan, make_training_plan, read_plan
 from fedtailor.federation.protocol.transport import Rules
+from fedtailor.federation.site.guard import PROPOSED
+from fedtailor.federation.site.inspection import read_proposed
+from fedtailor.federation.site.state import PLAN
 from fedtailor.results.config import Config, make_config, settings
 from fedtailor.runs.data import class_counts, lay_out, settle_judging
 
@@ -84,6 +87,25 @@ def _preprocessing(config: Config, name: str, base: Path) -> tuple[Config, Encod
         raise BadInput('model is missing: name the network, e.g. model = "cnn"')
     form = encoder.form
     return settle_judging(config, form.task, form.classes, [])[0], encoder.without_clients()
+
+
+def find_plan(path: Path) -> TrainingPlan:
+    """A plan, from a federation's file, a project, a plan that a site keeps, or its folder."""
+    path = path.expanduser()
+    if path.is_dir():
+        inside = [path / name for name in ("federation.toml", PLAN, PROPOSED)]
+        path = next((file for file in inside if file.exists()), path)
+    if path.suffix == ".toml":
+        return read_federation(path).plan
+    if path.name == PROPOSED:
+        return read_proposed(path)[1]
+    try:
+        return read_plan(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(
+            f"plan '{path}' cannot be read ({error}): give federation.toml, or {PLAN} or "
+            f"{PROPOSED} of a site's state"
+        ) from None
 
 
 def read_federation(path: Path) -> FederationFile:

@@ -6,17 +6,28 @@ federation sends: the same functions make the messages there.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
 
+import numpy as np
 import torch
+from torch import Tensor
 
-from fedtailor.core import tree
+from fedtailor.core import rng, tree
 from fedtailor.core.form import Form
+from fedtailor.core.method import Upload
+from fedtailor.core.tree import Tree
+from fedtailor.core.turn import ClientTurn
 from fedtailor.datasets import Encoder
+from fedtailor.engine.fold import Fold
 from fedtailor.federation.protocol.messages import to_arrays
 from fedtailor.federation.protocol.plan import (
+    Setup,
+    example_method,
     example_upload,
+    few_rows,
     first_server,
+    in_dtype,
     make_training_plan,
     set_up,
 )
@@ -54,6 +65,30 @@ PROTECTED = (
 )
 
 
+SEEN_BY_COORDINATOR = (
+    "sees each upload. Without noise it could compute rows from it (the easier, the fewer rows it "
+    "rests on), and tell whether a known row was trained on; a coordinator that lies chooses the "
+    "model that makes this easiest."
+)
+# What other sites receive of a site's upload, and what they could learn from it.
+Reach = Literal["nobody", "all", "mixed", "single"]
+REACHES: dict[Reach, tuple[str, str]] = {
+    "nobody": ("nothing", "nothing"),
+    "all": (
+        "one model for all, into which every upload went",
+        "what the cohort's rows have in common; of one site's alone the more, the fewer sites",
+    ),
+    "mixed": (
+        "a mixture of its own for each site, by likeness or a network of the server's",
+        "as much, and more of those who weigh most in its mixture",
+    ),
+    "single": (
+        "uploads of single sites, as they are or in sums that can be undone",
+        "all that the coordinator could: rows by inversion, who was trained on",
+    ),
+}
+
+
 class SentArray(NamedTuple):
     """An array that leaves a site."""
 
@@ -68,12 +103,95 @@ class Disclosure(NamedTuple):
     """What a site uploads in a round."""
 
     arrays: tuple[SentArray, ...]  # of one upload
-    parameters: int  # of the reference network
+    parameters: int  # of the network
+    reach: Reach = "all"  # what other sites receive of it
 
     @property
     def each(self) -> tuple[str, ...]:
         """Arrays that the server needs one by one; empty if a mean would do."""
         return tuple(array.name for array in self.arrays if array.needed == "each")
+
+    @property
+    def needs(self) -> Literal["each", "mean", "nothing"]:
+        """What the server needs of uploads."""
+        return "each" if self.each else "mean" if self.arrays else "nothing"
+
+    @property
+    def bytes(self) -> int:
+        """Of one upload."""
+        return sum(array.bytes for array in self.arrays)
+
+
+def reach_of(setup: Setup) -> Reach:
+    """What becomes of a site's upload in the next messages to others: found by playing a round.
+
+    With up to three sites: the more there are, the less is one of them in what all receive.
+    """
+    method, clients = setup.method, range(min(setup.plan.clients, CLIENTS))
+    if len(clients) == 1:
+        return "nobody"
+    server = first_server(setup, torch.full((len(clients),), 100))
+    fewer = example_method(setup)
+    first: Tree = {}
+    sent: list[Upload] = []
+    with in_dtype(setup.plan.dtype), torch.no_grad():
+        for i in clients:
+            turn = setup.turn(rng.TURN, 0).of(torch.tensor(i))
+            message = method.send(server, torch.tensor(i), turn)
+            first = first or message
+            data = few_rows(setup.encoder.form, setup.config.batch)
+            data = data._replace(x=data.x.roll(i, 0))  # to each rows of its own
+            sent.append(ClientTurn(fewer, setup.initial, message, data, turn).play()[0].upload)
+        messages = _next_messages(setup, server, sent)
+        moved = [sent[0], *(_moved(upload) for upload in sent[1:])]
+        if _flat(messages[0]) == _flat(_next_messages(setup, server, moved)[0]):
+            return "nobody"
+        whole = [{"mean": upload.mean, "each": upload.each} for upload in sent]
+        if _unravelled(whole[1], [first, whole[0]], messages[0]):
+            return "single"
+        return "all" if _flat(messages[0]) == _flat(messages[1]) else "mixed"
+
+
+def _next_messages(setup: Setup, server: Tree, uploads: Sequence[Upload]) -> list[Tree]:
+    fold, clients = Fold(), torch.arange(len(uploads))
+    for upload in uploads:
+        fold.add(tree.map(lambda p: p[None], upload.mean), torch.as_tensor(upload.weight)[None])
+    whole = Upload(fold.mean(), fold.share(), tree.stack([upload.each for upload in uploads]))
+    after = setup.method.receive(server, clients, whole, setup.turn(rng.TURN, 0))
+    turn = setup.turn(rng.TURN, 1)
+    return [setup.method.send(after, i, turn.of(i)) for i in clients]
+
+
+def _moved(upload: Upload) -> Upload:
+    """Another upload of the same form."""
+
+    def more(leaf: Tensor) -> Tensor:
+        return leaf + 0.5 if leaf.is_floating_point() else leaf
+
+    return upload._replace(mean=tree.map(more, upload.mean), each=tree.map(more, upload.each))
+
+
+def _flat(message: Tree) -> dict[str, bytes]:
+    return {name: array.tobytes() for name, array in to_arrays(message).items()}
+
+
+def _unravelled(upload: Tree, known: Sequence[Tree], message: Tree) -> bool:
+    """Whether a message, with what was known before, has an upload as a sum of its parts.
+
+    Tried with the upload's largest array; arrays of its size, and rows of such, are parts.
+    """
+    wanted = max(to_arrays(upload).values(), key=lambda array: array.size, default=np.zeros(0))
+
+    def left(*trees: Tree) -> float:
+        arrays = [array for each in trees for array in to_arrays(each).values() if array.ndim]
+        parts = [p.ravel() for a in arrays for p in (a, *a) if p.size == wanted.size]
+        b = wanted.ravel().astype(np.float64)
+        if not parts:
+            return float(np.linalg.norm(b))
+        given = np.stack(parts, 1).astype(np.float64)
+        return float(np.linalg.norm(given @ np.linalg.lstsq(given, b)[0] - b))
+
+    return left(*known, message) < 1e-3 * left(*known)
 
 
 def what_leaves(method: str) -> Disclosure:
@@ -88,8 +206,12 @@ def what_leaves(method: str) -> Disclosure:
     """
     encoder = Encoder(FORM, tuple(str(i) for i in range(FORM.classes)))
     config = make_config(method, {"model": REFERENCE, "device": "cpu"}, {})
-    setup = set_up(make_training_plan(config, encoder, CLIENTS))
-    server = first_server(setup, torch.full((CLIENTS,), 100))
+    return disclosure_of(set_up(make_training_plan(config, encoder, CLIENTS)))
+
+
+def disclosure_of(setup: Setup) -> Disclosure:
+    """What a site uploads in a round of a plan."""
+    server = first_server(setup, torch.full((setup.plan.clients,), 100))
     upload = example_upload(setup, server)
     found = [
         SentArray(f"{part}/{name}", array.shape, str(array.dtype), array.nbytes, part)
@@ -97,4 +219,4 @@ def what_leaves(method: str) -> Disclosure:
         for name, array in to_arrays(sent).items()
     ]
     parameters = sum(p.numel() for p in tree.leaves(setup.initial))
-    return Disclosure(tuple(found), parameters)
+    return Disclosure(tuple(found), parameters, reach_of(setup))

@@ -196,7 +196,7 @@ def make_training_plan(config: Config, encoder: Encoder, clients: int) -> Traini
         encoder=encoder.to_json(),
     )
     setup = set_up(plan)
-    setup.task.try_out(setup.initial, _few_rows(encoder.form, config.batch).x)
+    setup.task.try_out(setup.initial, few_rows(encoder.form, config.batch).x)
     _refuse_what_sites_cannot(config, setup.method)
     server = first_server(setup, torch.ones(clients, dtype=torch.int64))
     first = torch.tensor(0)
@@ -212,7 +212,7 @@ def first_server(setup: Setup, sizes: Tensor) -> Tree:
         return setup.method.init(ClientCount.of(sizes), setup.initial, key)
 
 
-def _few_rows(form: Form, batch: int) -> Data:
+def few_rows(form: Form, batch: int) -> Data:
     """A handful of made-up rows, enough for every kind of layer."""
     count = 4 * max(min(batch, 8), 2)
     shape = (count, *form.shape)
@@ -233,15 +233,20 @@ def _few_rows(form: Form, batch: int) -> Data:
     return Data(x, y, rows, n, rows[:4], val_n, counts)
 
 
+def example_method(setup: Setup) -> Method:
+    """The plan's method with a short training without noise."""
+    short = replace(setup.config, epochs=1, steps=0, batch=min(setup.config.batch, 8), dp_clip=0.0)
+    return make_method(replace(short, dp_noise=0.0), setup.task)
+
+
 def example_upload(setup: Setup, server: Tree) -> Upload:
     """What an upload looks like: found by playing one client's turn on a handful of rows."""
-    short = replace(setup.config, epochs=1, steps=0, batch=min(setup.config.batch, 8), dp_clip=0.0)
     with in_dtype(setup.plan.dtype), torch.no_grad():
-        method = make_method(replace(short, dp_noise=0.0), setup.task)
+        method = example_method(setup)
         first = torch.tensor(0)
         turn = setup.turn(rng.TURN, 0).of(first)
         message = method.send(server, first, turn)
-        data = _few_rows(setup.encoder.form, setup.config.batch)
+        data = few_rows(setup.encoder.form, setup.config.batch)
         outcome, _ = ClientTurn(method, setup.initial, message, data, turn).play()
         return outcome.upload
 

@@ -50,12 +50,10 @@ from fedtailor.federation.site.local_data import LocalData, load_local_data
 from fedtailor.federation.site.model_card import finetuned_model, write_model
 from fedtailor.federation.site.scoring import SiteScore, score_model
 from fedtailor.federation.site.settings import SiteSettings
-from fedtailor.federation.site.state import SavedState, SiteStore, StateError
+from fedtailor.federation.site.state import FEDERATIONS, PLAN, SavedState, SiteStore, StateError
 from fedtailor.runs.build import prove_private
 
 log = logging.getLogger("fedtailor.site")
-
-PLAN = "plan.json"  # the one that was agreed to
 
 
 class _Joined(NamedTuple):
@@ -161,7 +159,7 @@ class Site:
         if found := self._joined.get((federation, fingerprint)):
             return found
         if text is None:
-            path = self.settings.folder / "federations" / federation / PLAN
+            path = self.settings.folder / FEDERATIONS / federation / PLAN
             try:
                 text = path.read_text(encoding="utf-8")
             except OSError:

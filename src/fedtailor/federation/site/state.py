@@ -26,6 +26,8 @@ from fedtailor.federation.protocol.messages import to_safetensors
 from fedtailor.federation.protocol.packet import Limits, Packet, checked_id, from_bytes, to_bytes
 
 INDEX = "state.json"
+FEDERATIONS = "federations"  # folder with one for each
+PLAN = "plan.json"  # the one that was agreed to
 
 
 class StateError(BadInput):
@@ -50,7 +52,7 @@ class SiteStore:
     """The state of one site in one federation, which has a folder of its own in the site's."""
 
     def __init__(self, folder: Path, federation: str, plan: str, client: int) -> None:
-        self.folder = folder / "federations" / checked_id(federation)
+        self.folder = folder / FEDERATIONS / checked_id(federation)
         self._whose = {"federation": federation, "plan": plan, "client": client}
         self.folder.mkdir(parents=True, exist_ok=True)
 
