@@ -3,13 +3,16 @@
 import json
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
+from fedtailor.core.errors import BadInput
 from fedtailor.federation.coordinator.federation_file import read_federation
-from fedtailor.federation.protocol.disclosure import reach_of, what_leaves
+from fedtailor.federation.protocol.disclosure import REACHES, reach_of, what_leaves
 from fedtailor.federation.protocol.plan import set_up
+from fedtailor.methods import METHODS
 from tests.federation.fake import RULES, FakeTransport, coordinator, said
 from tests.federation.trial import Trial
 
@@ -90,3 +93,31 @@ def test_of_two_sites_each_receives_the_others_upload(tmp_path):
     assert reach_of(set_up(plan)) == "all"
     assert reach_of(set_up(replace(plan, clients=2))) == "single"
     assert reach_of(set_up(replace(plan, clients=1))) == "nobody"
+
+
+DOCS = Path(__file__).parents[3] / "docs" / "federation.md"
+
+
+def reach_table():
+    """All methods by what others receive of an upload, and by what the server needs of it."""
+    found = {}
+    for name in METHODS:
+        try:
+            leaves = what_leaves(name)
+        except BadInput:  # it gives rows away: not for sites
+            continue
+        found.setdefault((leaves.reach, leaves.needs), []).append(name)
+    rows = ["| methods | the server needs | other sites receive | and could learn |"]
+    rows.append("|---|---|---|---|")
+    for reach, (receive, learn) in REACHES.items():
+        for needs in ("nothing", "mean", "each"):
+            if names := found.get((reach, needs)):
+                listed = ", ".join(f"`{name}`" for name in names)
+                rows.append(f"| {listed} | {needs} | {receive} | {learn} |")
+    return "\n".join(rows)
+
+
+@pytest.mark.slow
+def test_the_docs_say_who_receives_what():
+    told = DOCS.read_text(encoding="utf-8").split("<!-- reach -->\n")[1].split("\n<!-- end -->")[0]
+    assert told == reach_table()
