@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from math import ceil, isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,6 +11,7 @@ import torch
 from fedtailor.core import rng
 from fedtailor.core.errors import BadInput
 from fedtailor.core.inputs.files import write_atomically
+from fedtailor.core.inputs.plain_text import parse_json
 from fedtailor.core.steps.privacy import Spent, epsilon
 from fedtailor.federation.protocol.disclosure import Disclosure, disclosure_of
 from fedtailor.federation.protocol.messages import message_bytes
@@ -136,7 +136,7 @@ class Accepted(NamedTuple):
 def read_proposed(path: Path) -> tuple[str, TrainingPlan]:
     """A federation's id and the plan that its coordinator would like, as a site kept them."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = parse_json(path.read_text(encoding="utf-8"))
         return checked_id(str(found["federation"])), read_plan(str(found["plan"]))
     except FileNotFoundError:
         raise BadInput(f"'{path}' does not exist: no plan waits to be accepted") from None
