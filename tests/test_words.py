@@ -11,6 +11,7 @@ SRC = Path(__file__).resolve().parent.parent / "src" / "fedtailor"
 # Function names that stand in several modules because they mean the same thing there.
 COMMAND = "a command, and the function that it calls"
 SAME_MEANING = {
+    "audit": COMMAND,
     "accuracy": "the share of right answers: of a site's score, of rows",
     "add_to": "puts a family of commands into the command line",
     "check": "a command; and the protocol of tracking tools",

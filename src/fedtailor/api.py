@@ -1,4 +1,4 @@
-"""What people call: run, compare, resume, predict, metrics, report, simulate.
+"""What people call: run, compare, resume, predict, metrics, audit, report, simulate.
 
 Plays, then writes pages.
 
@@ -14,6 +14,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from fedtailor.analysis.audit.audited import audit
 from fedtailor.core.errors import unknown
 from fedtailor.core.method import Method
 from fedtailor.figures import comparison_figures
@@ -31,7 +32,7 @@ from fedtailor.results.folder import (
 )
 from fedtailor.results.kept_metrics import OwnMetric, kept_metrics
 from fedtailor.results.lock import lock_folder
-from fedtailor.results.objects import SETTINGS, Objects, separate
+from fedtailor.results.objects import AGAIN, Objects, separate
 from fedtailor.runs.comparison.plan import ComparisonPlan
 from fedtailor.runs.comparison.play import Announce, open_comparison, play_comparison
 from fedtailor.runs.predict import Prediction, predict
@@ -45,6 +46,7 @@ __all__ = [
     "Prediction",
     "RunResult",
     "SimulatedRound",
+    "audit",
     "compare",
     "metrics",
     "predict",
@@ -56,11 +58,6 @@ __all__ = [
 
 MethodLike: TypeAlias = str | Factory | Method
 Begun = Callable[[], None]
-# what `resume` may be given again; columns and size say how data are read
-AGAIN = (
-    *SETTINGS[1:], "label", "client_column", "text_column", "image_size", "task", "time_column",
-    "event_column",
-)  # fmt: skip
 
 
 def run(

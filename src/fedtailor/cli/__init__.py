@@ -10,8 +10,8 @@ from typing import Any
 import typer
 
 from fedtailor.cli import (
+    auditing,
     federation,
-    figuring,
     inspecting,
     landscaping,
     reporting,
@@ -45,9 +45,9 @@ inspecting.add_to(app)
 using.add_to(app)
 federation.add_to(app)
 reporting.add_to(app)
-figuring.add_to(app)
 watching.add_to(app)
 landscaping.add_to(app)
+auditing.add_to(app)
 reproducing.add_to(app)
 
 

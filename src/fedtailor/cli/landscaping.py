@@ -20,17 +20,18 @@ SPEAK_EVERY = 10.0  # seconds, where there is no terminal
 
 
 @contextmanager
-def points_shown() -> Iterator[Callable[[str, int, int], None]]:
-    """A bar on stderr in a terminal, elsewhere a line now and then."""
+def points_shown(unit: str = "points") -> Iterator[Callable[[str, int, int], None]]:
+    """A bar on stderr in a terminal, elsewhere a line now and then, with the time left."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     from fedtailor.cli.showing import err
+    from fedtailor.cli.time_left import about
 
     columns = (TextColumn("{task.description}"), BarColumn(bar_width=28))
-    count = TextColumn("{task.completed:.0f}/{task.total:.0f} points")
+    count = TextColumn(f"{{task.completed:.0f}}/{{task.total:.0f}} {unit}")
     bar = Progress(*columns, count, TimeRemainingColumn(), console=err)
     task: Any = None
-    spoken = time.monotonic()
+    begun = spoken = time.monotonic()
 
     def tell(what: str, done: int, every: int) -> None:
         nonlocal spoken, task
@@ -42,7 +43,8 @@ def points_shown() -> Iterator[Callable[[str, int, int], None]]:
             task = None if done == every else task  # the next run has a bar of its own
         elif time.monotonic() - spoken > SPEAK_EVERY:
             spoken = time.monotonic()
-            sys.stderr.write(f"{what}: {done}/{every} points\n")
+            left = about((spoken - begun) / max(done, 1) * (every - done))
+            sys.stderr.write(f"{what}: {done}/{every} {unit}, {left} left\n")
 
     try:
         yield tell

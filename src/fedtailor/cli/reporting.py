@@ -1,4 +1,4 @@
-"""Commands that show finished runs: report."""
+"""Commands that show finished runs: report, and figure for papers."""
 
 from __future__ import annotations
 
@@ -37,6 +37,82 @@ def report(
     typer.echo(f"Written: {write_report(folders, out)}")
 
 
+def _numbers(text: str) -> tuple[int, ...]:
+    """Rounds, as in "1,10,30"."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    wrong = [part for part in parts if not part.isdecimal() or int(part) < 1]
+    if wrong:
+        raise BadInput(f"--round is '{text}': give rounds from 1 with commas, e.g. 1,10,30")
+    return tuple(int(part) for part in parts)
+
+
+def _show_list() -> None:
+    from fedtailor.figures import FIGURES
+
+    for name, figure in FIGURES.items():
+        typer.echo(f"{name:<14} {figure.shows}\n{'':<14} needs {figure.needs}")
+
+
+def figure(
+    name: Annotated[
+        str | None, typer.Argument(metavar="NAME", help="What to draw (--list tells).")
+    ] = None,
+    folders: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="DIR...", help="Folders of runs or comparisons, finished or not."),
+    ] = None,
+    known: Annotated[
+        bool, typer.Option("--list", help="Say what each figure shows and what it needs.")
+    ] = False,
+    kind: Annotated[
+        str | None,
+        typer.Option("--format", metavar="pdf|svg|png", help="Kind of file (default: pdf)."),
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", metavar="FILE", help="Where to put it (default: figures/NAME.pdf in DIR)."
+        ),
+    ] = None,
+    width: Annotated[
+        float,
+        typer.Option(
+            "--width", metavar="INCHES", help="3.5 is a column, 7 a page (default: what suits)."
+        ),
+    ] = 0.0,
+    rounds: Annotated[
+        str,
+        typer.Option(
+            "--round", metavar="N[,N...]", help="Rounds, where single ones are shown (the last)."
+        ),
+    ] = "",
+    methods: Annotated[
+        list[str] | None,
+        typer.Option("--method", metavar="NAME", help="Only this one; may be said several times."),
+    ] = None,
+    title: Annotated[
+        str, typer.Option("--title", metavar="TEXT", help="A title (captions usually say it).")
+    ] = "",
+) -> None:
+    """Draw a figure for a paper from runs: small, fonts embedded, readable in grey.
+
+    Example: fedtailor figure forest runs/compare-digits --format pdf
+    """
+    if known:
+        _show_list()
+        return
+    if name is None:
+        raise BadInput("no figure: name one (fedtailor figure --list tells what there is)")
+    if not folders:
+        raise BadInput(f"no folders: say fedtailor figure {name} DIR, with a run's or comparison's")
+    from fedtailor.figures import FigureOptions, draw_figure
+
+    options = FigureOptions(width, _numbers(rounds), tuple(methods or ()))
+    made = draw_figure(name, folders, out=out, kind=kind, options=options, title=title)
+    typer.echo(f"Written: {made}")
+
+
 def add_to(app: typer.Typer) -> None:
     """Registers the commands."""
-    app.command()(report)
+    for command in (report, figure):
+        app.command()(command)

@@ -56,8 +56,13 @@ TESTED = {
 NAMED = 4  # values of a setting that differs; of more, only how far they go
 
 
+def asset(package: str, name: str) -> str:
+    """A template, style or script that lies in a package's `assets`."""
+    return resources.files(package).joinpath("assets", name).read_text(encoding="utf-8")
+
+
 def _asset(name: str) -> str:
-    return resources.files(__package__).joinpath("assets", name).read_text(encoding="utf-8")
+    return asset(__package__, name)
 
 
 def as_script(value: Any) -> str:

@@ -40,6 +40,7 @@ GENERAL = "general"  # the global model: a file, or a folder where the clients' 
 RESULT = "result.json"  # written last: the run is finished
 REPORT = "report.html"
 LANDSCAPE, TRAJECTORY = "landscape.json", "trajectory.json"  # measured afterwards
+AUDIT, AUDIT_PAGE = "audit.json", "audit.html"
 TRACKING = "tracking.json"
 # of a comparison
 COMPARISON = "comparison.json"  # what was planned; marks the folder as a comparison's
@@ -57,7 +58,7 @@ TENSORS = ".safetensors"
 _FILES = {
     CONFIG, PREPROCESSING, FROZEN, CLIENTS, CONFUSION, BEGUN, HISTORY, FAILED, OUTPUTS,
     GENERAL + TENSORS, RESULT, REPORT, LANDSCAPE, TRAJECTORY, TRACKING, COMPARISON, SUMMARY, LOCK,
-    "partition.npz", "statistics.json",
+    AUDIT, AUDIT_PAGE, "partition.npz", "statistics.json",
     *(f"{name}.{kind}" for kind in ("png", "svg")  # pictures; accuracy: before 0.3
       for name in ("partition", "score", "accuracy", "gain_per_client", "clients")),
 }  # fmt: skip

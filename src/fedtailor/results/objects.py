@@ -23,6 +23,11 @@ MARK = "object:"
 SETTINGS = (
     "method", "data", "model", "weights", "partition", "schedule", "loss", "metrics",
 )  # fmt: skip  # may be objects
+# what may be given again to a run that was started with it; columns and size say how data are read
+AGAIN = (
+    *SETTINGS[1:], "label", "client_column", "text_column", "image_size", "task", "time_column",
+    "event_column",
+)  # fmt: skip
 
 
 class Objects(NamedTuple):

@@ -233,7 +233,11 @@ def scan(
         return carry, {}
     count = len(steps.number)
     loop = Loop(step, _bare(carry), _bare(given), tuple(store), count, steps.known, compiles)
-    flat = _Scan.apply(loop, *carried, *kept, *steps.tensors)  # type: ignore[no-untyped-call]
+    tensors = (*carried, *kept, *steps.tensors)
+    # who asks how the result depends on the examples (an audit) needs every operator's own slope
+    if any(part.requires_grad for part in store):
+        return rebuild(loop.carry, plainly(loop, tensors)), loop.notes
+    flat = _Scan.apply(loop, *tensors)  # type: ignore[no-untyped-call]
     return rebuild(loop.carry, flat), loop.notes
 
 

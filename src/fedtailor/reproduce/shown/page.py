@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import base64
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from fedtailor.report.page import asset
 from fedtailor.reproduce.shown.writing import (
     SIGNS,
     beside_paper,
@@ -18,10 +18,6 @@ from fedtailor.reproduce.shown.writing import (
     signed,
     troubles,
 )
-
-
-def _asset(package: str, name: str) -> str:
-    return resources.files(package).joinpath("assets", name).read_text(encoding="utf-8")
 
 
 def experiment_page(
@@ -40,10 +36,10 @@ def experiment_page(
     }
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     environment.tests["partial"] = is_partial
-    return environment.from_string(_asset("fedtailor.reproduce.shown", "index.html.j2")).render(
+    return environment.from_string(asset("fedtailor.reproduce.shown", "index.html.j2")).render(
         o=outcome,
         cells=by_place(outcome),
-        style=Markup(_asset("fedtailor.report", "page.css")),
+        style=Markup(asset("fedtailor.report", "page.css")),
         pictures=pictures,
         reports=reports,
         going=going,
