@@ -100,8 +100,7 @@ def _least_squares(
 ) -> Recovery:
     """min over x of |update(x) − update|², by L-BFGS."""
     x = begin.requires_grad_()
-    none = {"tolerance_grad": 0.0, "tolerance_change": 0.0}
-    optimiser = torch.optim.LBFGS([x], lr=1.0, max_iter=1, **none)
+    optimiser = torch.optim.LBFGS([x], 1.0, max_iter=1, tolerance_grad=0, tolerance_change=0)
     best, since = Recovery(begin.detach().clone(), inf), 0
 
     def measured() -> Tensor:
@@ -114,7 +113,8 @@ def _least_squares(
 
     for taken in range(plan.length):
         before = x.detach().clone()
-        misfit = float(optimiser.step(measured))  # of where the step began
+        at_start: Tensor = optimiser.step(measured)  # type: ignore[no-untyped-call]
+        misfit = float(at_start)
         since = 0 if misfit < (1 - BETTER) * best.misfit else since + 1
         if misfit < best.misfit:
             best = Recovery(before, misfit)
