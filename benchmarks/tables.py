@@ -495,7 +495,41 @@ def judged_runs(name: str) -> str:
     return rows(header, body) + made_by(report)
 
 
+def audited(name: str) -> str:
+    report = read(name)
+    body = []
+    for r in report["rows"]:
+        cases = r["inversion"]
+        mean = lambda key, c=cases: sum(one["psnr"][key] for one in c) / len(c)
+        cost = [one["dp"]["epsilon"] for one in cases if one["dp"]["epsilon"] is not None]
+        told = {m["model"]: m["loss"]["auc"] for m in r["membership"] if "loss" in m}
+        auc = [
+            "{value:.2f} ({0:.2f} to {1:.2f})".format(*told[k]["interval"], **told[k])
+            for k in ("personal", "upload")
+        ]
+        labels = sum(one["labels"]["right"] * one["rows"] for one in cases)
+        rows_in_all = sum(one["rows"] for one in cases)
+        body.append(
+            [
+                r["setting"],
+                f"**{mean('recovered'):.1f}**",
+                f"{mean('nearest'):.1f}",
+                f"{sum(one['nearer'] for one in cases)} of {rows_in_all}",
+                f"{labels:.0f} of {rows_in_all}",
+                f"{max(cost):.1f}" if cost else "–",
+                *auc,
+                per_cent(r["accuracy"]),
+            ]
+        )
+    header = [
+        "uploads", "recovered, dB", "nearest other, dB", "rows shown", "labels told",
+        "ε of an upload", "AUC, final model", "AUC, uploads", "accuracy of the run, %",
+    ]  # fmt: skip
+    return rows(header, body) + made_by(report)
+
+
 TABLES: dict[str, Callable[[str], str]] = {
+    "audited": audited,
     "judged": judged_runs,
     "hospitals": hospitals,
     "nothing": nothing,
