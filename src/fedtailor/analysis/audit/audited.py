@@ -24,7 +24,8 @@ from fedtailor.analysis.audit.opened import ROUNDS, AuditedRun, Protection
 from fedtailor.analysis.audit.page import audit_page
 from fedtailor.core import __version__
 from fedtailor.core.errors import BadInput, unknown
-from fedtailor.results.folder import AUDIT, AUDIT_PAGE, write_atomically, write_json
+from fedtailor.core.inputs.files import write_atomically, write_json
+from fedtailor.results.folder import AUDIT, AUDIT_PAGE
 from fedtailor.results.objects import AGAIN, separate
 
 Tell = Callable[[str, int, int], None]  # (what, done, in all)
@@ -209,4 +210,6 @@ def keep(folder: Path, found: dict[str, Any]) -> None:
         write_json(folder / AUDIT, found)
         write_atomically(folder / AUDIT_PAGE, audit_page(found))
     except OSError as error:
-        raise BadInput(f"'{folder}' cannot be written to ({error.strerror}): free it") from None
+        raise BadInput(
+            f"'{folder}' cannot be written to ({error.strerror}): see that it can be"
+        ) from None
