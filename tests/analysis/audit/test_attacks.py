@@ -18,9 +18,9 @@ from fedtailor.analysis.audit.exposure import (
     guessed_labels,
     played,
     scale_of,
-    shown,
+    update_of,
 )
-from fedtailor.analysis.audit.recovered import judged_images, matched, pixels
+from fedtailor.analysis.audit.recovered import judged_images, matched, to_pixels
 from fedtailor.core import rng
 from fedtailor.core.errors import BadInput
 from fedtailor.core.method import ClientCount
@@ -74,14 +74,14 @@ def exposed(
     upload, _ = played(made, initial, message, turn, state, x, y)
     known = Recipe(**{**vars(recipe), "dp_noise": 0.0})
     attackers = METHODS[method](task, recipe=known, **options)
-    seen = shown(message, upload, scale_of(known, turn, len(y)))
+    seen = update_of(message, upload, scale_of(known, turn, len(y)))
     return Exposure(attackers, task, initial, message, turn, state, seen, known, len(y))
 
 
 def mean_psnr(exposure: Exposure, x: Tensor, y: Tensor, plan: AttackPlan) -> float:
     found = recover(exposure, y, SHAPE, plan, image=True)
-    others = pixels(rows(20, seed=5)[0])
-    judged: float = judged_images(pixels(found.x), pixels(x), others)["psnr"]["recovered"]
+    others = to_pixels(rows(20, seed=5)[0])
+    judged: float = judged_images(to_pixels(found.x), to_pixels(x), others)["psnr"]["recovered"]
     return judged
 
 

@@ -16,8 +16,8 @@ from fedtailor.analysis.audit.recovered import (
     judged_words,
     matched,
     picture,
-    pixels,
     psnr,
+    to_pixels,
 )
 from fedtailor.datasets.encoding.columns import Categorical, Numeric
 
@@ -38,7 +38,7 @@ def test_the_error_is_over_all_channels_of_an_image() -> None:
 def test_pixels_are_what_they_were_before_normalisation() -> None:
     # an error of 0.2 between -1 and 1 is one of 0.1 between 0 and 1
     x = torch.zeros(1, 1, 2, 2, dtype=torch.float64)
-    assert judged_images(pixels(x + 0.2), pixels(x), pixels(x + 1))["each"] == [20.0]
+    assert judged_images(to_pixels(x + 0.2), to_pixels(x), to_pixels(x + 1))["each"] == [20.0]
 
 
 def test_a_perfect_copy_does_not_make_the_mean_infinite() -> None:
@@ -87,5 +87,5 @@ def test_a_picture_has_the_originals_above(channels: int) -> None:
     true = torch.ones(2, channels, 4, 4)
     uri = picture(true * 0, true)
     drawn = Image.open(io.BytesIO(base64.b64decode(uri.partition(",")[2]))).convert("L")
-    assert drawn.size == (96, 96)
-    assert drawn.getpixel((10, 10)) == 255 and drawn.getpixel((10, 90)) == 0
+    assert drawn.size == (2 * 64, 2 * 64 + 16)  # with a line between
+    assert [drawn.getpixel((10, y)) for y in (10, 70, 130)] == [255, 128, 0]

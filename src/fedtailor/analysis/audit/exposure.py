@@ -37,7 +37,7 @@ class Exposure:
       message: what the client was sent.
       turn: round and batch order.
       state: what the client kept before, as far as the attacker knows or guesses.
-      seen: what came of it, flat: see `shown`.
+      seen: what came of it, flat: see `update_of`.
       recipe: how the client trains.
       rows: how many rows it trained on.
       held: validation rows and labels: granted, where the method looks at them.
@@ -59,7 +59,7 @@ class Exposure:
         found, _ = played(
             self.method, self.initial, self.message, self.turn, self.state, x, y, self.held
         )
-        return shown(self.message, found, self.scale)
+        return update_of(self.message, found, self.scale)
 
     @property
     def scale(self) -> float:
@@ -114,7 +114,7 @@ def played(
     return outcome.upload, noisy
 
 
-def shown(message: Tree, upload: Upload, scale: float = 1.0) -> Params:
+def update_of(message: Tree, upload: Upload, scale: float = 1.0) -> Params:
     """All numbers of an upload by name, each less what the server had sent in its place.
 
         (sent − upload) · scale
@@ -124,7 +124,7 @@ def shown(message: Tree, upload: Upload, scale: float = 1.0) -> Params:
 
     Example:
       >>> sent = {"params": {"w": torch.tensor([2.0])}}
-      >>> shown(sent, Upload({"params": {"w": torch.tensor([1.5])}}), scale=10.0)
+      >>> update_of(sent, Upload({"params": {"w": torch.tensor([1.5])}}), scale=10.0)
       {'mean/params/w': tensor([5.])}
     """
     sent, out = tree.flatten(message), {}

@@ -17,7 +17,7 @@ from fedtailor.analysis.audit.recovered import (
     judged_words,
     matched,
     picture,
-    pixels,
+    to_pixels,
 )
 from fedtailor.core import rng, tree
 from fedtailor.core.errors import BadInput, unknown
@@ -145,8 +145,8 @@ def _attack(run: AuditedRun, case: InversionCase, asked: Inversion, tell: Tell) 
     told["misfit"] = found.misfit if found.misfit < 1e300 else None
     x, others = to_input(fed.x[rows], torch.float64), _others(run, rows)
     if form.kind == "image":
-        true, made = pixels(x), pixels(found.x)
-        told |= judged_images(made, true, pixels(others), asked.plan.seed)
+        true, made = to_pixels(x), to_pixels(found.x)
+        told |= judged_images(made, true, to_pixels(others), asked.plan.seed)
         told["picture"] = picture(matched(made, true), true)
         return told
     columns = run.prepared.data.encoder.of_client(case.client).columns

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fedtailor.analysis.audit.exposure import Exposure, played, scale_of, shown
+from fedtailor.analysis.audit.exposure import Exposure, played, scale_of, update_of
 from fedtailor.core import rng, tree
 from fedtailor.core.errors import BadInput, unknown
 from fedtailor.core.method import Method, Upload
@@ -191,7 +191,7 @@ class AuditedRun:
         )  # noise is what the server does not know
         attackers, _ = self.player(client, Protection(protection.clip, 0.0))
         scale = scale_of(recipe, turn, len(rows))
-        seen = shown(message, upload, scale)
+        seen = update_of(message, upload, scale)
         state = kept
         if kept is None:  # the common beginning, which the server knows
             state = method.start(message, initial, turn.at_start())

@@ -20,7 +20,7 @@ from fedtailor.core import rng
 from fedtailor.datasets.encoding.columns import Categorical, Column
 
 FLOOR = 1e-12  # of a mean squared error: a perfect copy has 120 dB, not infinitely many
-MOST_SHOWN, PIXELS = 8, 48  # rows in a picture, and how wide one is drawn at least
+MOST_SHOWN, PIXELS = 8, 64  # rows in a picture, and how wide one is drawn at least
 AT_A_TIME = 4096  # rows of the training set that are looked at together
 
 
@@ -28,13 +28,13 @@ def psnr(mse: Tensor) -> Tensor:
     """10 log₁₀(1 / mean squared error), pixels from 0 to 1, at most 120 dB.
 
     Example:
-      >>> psnr(torch.tensor([0.0, 0.01, 1.0])).tolist()
-      [120.0, 20.0, 0.0]
+      >>> psnr(torch.tensor([0.0, 0.01, 0.1])).round(decimals=3).tolist()
+      [120.0, 20.0, 10.0]
     """
     return -10 * mse.double().clamp(min=FLOOR).log10()
 
 
-def pixels(x: Tensor) -> Tensor:
+def to_pixels(x: Tensor) -> Tensor:
     """Images as a network takes them (−1 to 1), from 0 to 1 again."""
     return (x.double() + 1) / 2
 
@@ -156,7 +156,8 @@ def picture(found: Tensor, true: Tensor) -> str:
 
     rows = [torch.cat(list(part[:MOST_SHOWN]), dim=2) for part in (true, matched(found, true))]
     times = max(1, -(-PIXELS // true.shape[-1]))
-    both = torch.cat(rows, dim=1).clamp(0, 1).mul(255).round().to(torch.uint8)
+    line = torch.full_like(rows[0][:, :1], 0.5)
+    both = torch.cat([rows[0], line, rows[1]], dim=1).clamp(0, 1).mul(255).round().to(torch.uint8)
     drawn = both.repeat_interleave(times, 1).repeat_interleave(times, 2).cpu().numpy()
     if drawn.shape[0] not in (1, 3):  # more channels than eyes have
         drawn = drawn[:1]
