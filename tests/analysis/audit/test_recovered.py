@@ -11,10 +11,10 @@ from PIL import Image
 
 from fedtailor.analysis.audit.recovered import (
     guesses,
+    in_true_order,
     judged_images,
     judged_table,
     judged_words,
-    matched,
     picture,
     psnr,
     to_pixels,
@@ -50,7 +50,7 @@ def test_a_perfect_copy_does_not_make_the_mean_infinite() -> None:
 
 def test_rows_are_matched_before_they_are_judged() -> None:
     true = torch.rand(5, 1, 3, 3, dtype=torch.float64)
-    assert torch.equal(matched(true.flip(0), true), true)
+    assert torch.equal(in_true_order(true.flip(0), true), true)
     assert judged_images(true.flip(0), true, true * 0)["each"] == [120.0] * 5
 
 

@@ -15,7 +15,6 @@ from fedtailor.analysis.audit.recovered import (
     judged_images,
     judged_table,
     judged_words,
-    matched,
     picture,
     to_pixels,
 )
@@ -147,7 +146,7 @@ def _attack(run: AuditedRun, case: InversionCase, asked: Inversion, tell: Tell) 
     if form.kind == "image":
         true, made = to_pixels(x), to_pixels(found.x)
         told |= judged_images(made, true, to_pixels(others), asked.plan.seed)
-        told["picture"] = picture(matched(made, true), true)
+        told["picture"] = picture(made, true)
         return told
     columns = run.prepared.data.encoder.of_client(case.client).columns
     return told | judged_table(found.x.double(), x, others, columns, asked.plan.seed)

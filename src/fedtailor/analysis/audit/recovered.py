@@ -46,11 +46,11 @@ def errors(rows: Tensor, others: Tensor) -> Tensor:
     return torch.cat(parts, 1)
 
 
-def matched(found: Tensor, true: Tensor) -> Tensor:
+def in_true_order(found: Tensor, true: Tensor) -> Tensor:
     """The found rows in the order of the true ones: the assignment with the least error.
 
     Example:
-      >>> matched(torch.tensor([[5.0], [1.0]]), torch.tensor([[1.0], [4.0]])).tolist()
+      >>> in_true_order(torch.tensor([[5.0], [1.0]]), torch.tensor([[1.0], [4.0]])).tolist()
       [[1.0], [5.0]]
     """
     cost = torch.nan_to_num(errors(true, found), nan=1e30, posinf=1e30)
@@ -75,12 +75,12 @@ def guesses(true: Tensor, others: Tensor, *, image: bool, seed: int) -> dict[str
         noise = rng.normal(key, *true.shape, dtype=true.dtype)
         constant = others.mean(0, keepdim=True).expand_as(true).to(true.dtype)
     nearest = others[errors(true, others).argmin(1)].to(true.dtype)
-    return {"noise": matched(noise, true), "constant": constant, "nearest": nearest}
+    return {"noise": in_true_order(noise, true), "constant": constant, "nearest": nearest}
 
 
 def judged_images(found: Tensor, true: Tensor, others: Tensor, seed: int = 0) -> dict[str, Any]:
     """PSNR of each recovered image and of what knows nothing, all from 0 to 1."""
-    said = {"recovered": matched(found, true)} | guesses(true, others, image=True, seed=seed)
+    said = {"recovered": in_true_order(found, true)} | guesses(true, others, image=True, seed=seed)
     each = {k: psnr(((v - true) ** 2).flatten(1).mean(1)) for k, v in said.items()}
     return {
         "psnr": {k: round(float(v.mean()), 3) for k, v in each.items()},
@@ -97,7 +97,7 @@ def judged_table(
     A column of numbers has its root mean squared error in its own unit, one of categories the share
     of wrong ones.
     """
-    said = {"recovered": matched(found, true)} | guesses(true, others, image=False, seed=seed)
+    said = {"recovered": in_true_order(found, true)} | guesses(true, others, image=False, seed=seed)
     each = {k: ((v - true) ** 2).mean(1).sqrt() for k, v in said.items()}
     told, start = [], 0
     for column in columns:
@@ -154,11 +154,13 @@ def picture(found: Tensor, true: Tensor) -> str:
     """
     from PIL import Image
 
-    rows = [torch.cat(list(part[:MOST_SHOWN]), dim=2) for part in (true, matched(found, true))]
+    rows = [
+        torch.cat(list(part[:MOST_SHOWN]), dim=2) for part in (true, in_true_order(found, true))
+    ]
     times = max(1, -(-PIXELS // true.shape[-1]))
     line = torch.full_like(rows[0][:, :1], 0.5)
-    both = torch.cat([rows[0], line, rows[1]], dim=1).clamp(0, 1).mul(255).round().to(torch.uint8)
-    drawn = both.repeat_interleave(times, 1).repeat_interleave(times, 2).cpu().numpy()
+    whole = torch.cat([rows[0], line, rows[1]], dim=1).clamp(0, 1).mul(255).round().to(torch.uint8)
+    drawn = whole.repeat_interleave(times, 1).repeat_interleave(times, 2).cpu().numpy()
     if drawn.shape[0] not in (1, 3):  # more channels than eyes have
         drawn = drawn[:1]
     plain = drawn[0] if drawn.shape[0] == 1 else np.moveaxis(drawn, 0, -1)
