@@ -157,15 +157,14 @@ def evaluation(loop: Loop, data: RunData) -> None:
 
 def play_loop(job: Job, data: RunData, device: str) -> dict[str, Any]:
     """What the loop would take for all of the job's rounds and evaluations."""
-    loop = LOOPS[job.method](
-        "cnn", data.form, data.client_data, 0, LR, BATCH, device, job.options, rounds=job.rounds
-    )
+    form, fed = data.encoder.form, data.client_data
+    loop = LOOPS[job.method]("cnn", form, fed, 0, LR, BATCH, device, job.options, rounds=job.rounds)
     share = job.settings.get("participation", 1.0)
     cohort = list(range(int(share * len(loop.clients))))
     for number in range(max(job.timed) + 1):
         loop.prepare(number, cohort)
     if device == "cuda":  # the libraries' first calls are nobody's fault
-        LOOPS["fedavg"]("cnn", data.form, data.client_data, 0, LR, BATCH, device).round(0, [0])
+        LOOPS["fedavg"]("cnn", form, fed, 0, LR, BATCH, device).round(0, [0])
     took = {n: seconds(device, loop.round, n, cohort) for n in range(max(job.timed) + 1)}
     judged = seconds(device, evaluation, loop, data)
     first, usual = took[job.timed[0]], took[job.timed[-1]]
