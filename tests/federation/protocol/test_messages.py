@@ -21,6 +21,8 @@ from tests.federation.trial import Trial
 def test_a_message_takes_no_more_memory_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     small = [["params/w", "float32", [2, 3]], ["round", "int64", []]]
     assert like_of(small, Limits(bytes=32))["params"]["w"].shape == (2, 3)
+    with pytest.raises(BadInput, match="2 arrays, more than 1"):
+        like_of(small, Limits(arrays=1))
     with pytest.raises(BadInput, match="more than 31 bytes"):
         like_of(small, Limits(bytes=31))
     monkeypatch.setattr(torch, "zeros", lambda *a, **k: pytest.fail("memory was taken"))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import shutil
 from dataclasses import replace
 from math import inf
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 
 from fedtailor.core.steps.privacy import Spent, epsilon
 from fedtailor.federation.protocol.packet import Packet, digest
+from fedtailor.federation.site import answers
 from fedtailor.federation.site.answers import ANSWERS, AnswerLog, SentAnswer
 from fedtailor.federation.site.state import StateError
 from tests.federation.fake import RULES, FakeTransport, coordinator, said
@@ -100,6 +103,41 @@ def test_a_coordinator_that_asks_a_round_twice_gets_no_second_noise(tmp_path: Pa
     assert [row[3] for row in lines if row[2] == "train"] == [0, 1]
 
 
+def test_a_budget_outlives_restarts_lost_folders_and_other_federations(tmp_path: Path) -> None:
+    trial = private(tmp_path)
+    coordinator(trial, FakeTransport(trial)).run()
+    spent = AnswerLog(tmp_path / "site-1")
+    spent.refresh()
+    for name in ("site-0", "site-1", "site-2"):
+        shutil.rmtree(tmp_path / name / "federations")
+    other = Trial(tmp_path, "fedavg", table={"id": "other"}, dp_clip=1.0, dp_noise=1.0)
+    other.write_site(1, max_epsilon=1.1 * spent.epsilon())
+    one = coordinator(other, FakeTransport(other))
+    lines = one.run()
+    assert all(line["taken"] == [0, 2] for line in lines[:2])
+    assert "its limit (max_epsilon)" in said(one)
+
+
+def test_nothing_is_answered_that_could_not_be_written_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trial = Trial(tmp_path, "fedavg", rounds=1)
+    transport, got = FakeTransport(trial), []
+
+    def full(packet, site):
+        def fail(number):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(answers.os, "fsync", fail)
+            got.append(site(packet))
+        return got
+
+    transport.on(1, "train", 0, full)
+    lines = coordinator(trial, transport).run()
+    assert got[0].arrays == {} and "No space left" in lines[0]["failed"]["site-1"]
+
+
 def test_noise_is_new_in_every_answer(tmp_path: Path) -> None:
     """A site that lost its state would else answer with the noise that it had before."""
     trial = private(tmp_path)
@@ -129,6 +167,6 @@ def test_a_site_keeps_within_its_limits(limit: dict, told: str, tmp_path: Path) 
     one = coordinator(trial, FakeTransport(trial))
     one.run()
     assert told in said(one)
-    answers = AnswerLog(tmp_path / "site-1")
-    answers.refresh()
-    assert answers.epsilon() <= 3.0 if "max_epsilon" in limit else len(answers.rounds) == 1
+    found = AnswerLog(tmp_path / "site-1")
+    found.refresh()
+    assert found.epsilon() <= 3.0 if "max_epsilon" in limit else len(found.rounds) == 1

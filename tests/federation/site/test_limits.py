@@ -136,6 +136,16 @@ def test_a_plan_is_pinned(tmp_path: Path) -> None:
     assert site.answer(plan_packet(trial)).header["status"] == "ok"
 
 
+def test_a_federation_of_another_name_is_not_joined(tmp_path: Path) -> None:
+    """Without this, a coordinator asks for as many rounds as it likes: each new id begins at 1."""
+    trial = Trial(tmp_path, "fedavg", table={"id": "another"})
+    site = Site(read_settings(trial.write_site(0, federations=["trial"])))
+    told = site.answer(plan_packet(trial)).header
+    assert told["code"] == "agreement" and "takes part in trial alone" in str(told["detail"])
+    site = Site(read_settings(trial.write_site(0, federations=["trial", "another"])))
+    assert site.answer(plan_packet(trial)).header["status"] == "ok"
+
+
 def test_an_owner_can_be_asked_first(tmp_path: Path) -> None:
     trial = Trial(tmp_path, "fedavg")
     site = Site(read_settings(trial.write_site(0, ask_first=True)))

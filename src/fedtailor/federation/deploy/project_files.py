@@ -120,7 +120,8 @@ def _site_toml(spec: ProjectSpec, number: int) -> str:
         "are relative to\n# this file. Nothing here leaves the site but its name.\n"
         + note
         + _toml(said)
-        + f"allow = {as_toml([spec.method])}  # methods that it takes part in\n"
+        + f"federations = {as_toml([spec.id])}  # that it takes part in\n"
+        + f"allow = {as_toml([spec.method])}  # methods, likewise\n"
         + "# share = []        # leave out test scores and the Local baseline\n"
         + "# max_rounds = 100  # refuse after so many; max_answers: over all federations\n"
         + "# max_epsilon = 3   # refuse what would bring ε of DP-SGD above it, and plans without\n"

@@ -210,8 +210,8 @@ def what_leaves(method: str) -> Disclosure:
 
 
 def disclosure_of(setup: Setup) -> Disclosure:
-    """What a site uploads in a round of a plan."""
-    server = first_server(setup, torch.full((setup.plan.clients,), 100))
+    """What a site uploads in a round of a plan; tried with few sites, however many there are."""
+    server = first_server(setup, torch.full((min(setup.plan.clients, CLIENTS),), 100))
     upload = example_upload(setup, server)
     found = [
         SentArray(f"{part}/{name}", array.shape, str(array.dtype), array.nbytes, part)

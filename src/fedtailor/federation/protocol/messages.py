@@ -43,6 +43,8 @@ def like_of(spec: Spec, limits: Limits = Limits()) -> Tree:
     flat = {}
     try:
         left = limits.bytes
+        if len(spec) > limits.arrays:
+            raise ValueError(f"{len(spec):,} arrays, more than {limits.arrays:,}")
         for name, kind, shape in spec:
             dtype = getattr(torch, kind)
             if not isinstance(dtype, torch.dtype):

@@ -58,6 +58,13 @@ class Guard:
 
         The plan is kept beside the refusal: `fedtailor federation accept` agrees to it.
         """
+        only = self.settings.federations
+        if only and federation not in only:
+            raise Refused(
+                "agreement",
+                f"the site takes part in {', '.join(only)} alone (federations), not in "
+                f"'{federation}': name it in the site's file, if its owner agrees",
+            )
         self.answers.refresh()
         pinned = self.answers.pinned.get(federation)
         if pinned == plan_mark(fingerprint):

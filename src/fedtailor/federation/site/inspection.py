@@ -6,17 +6,14 @@ from math import ceil, isfinite
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import torch
-
-from fedtailor.core import rng
 from fedtailor.core.errors import BadInput
 from fedtailor.core.inputs.files import write_atomically
 from fedtailor.core.inputs.plain_text import parse_json
 from fedtailor.core.steps.privacy import Spent, epsilon
 from fedtailor.federation.protocol.disclosure import Disclosure, disclosure_of
-from fedtailor.federation.protocol.messages import message_bytes
+from fedtailor.federation.protocol.messages import like_of, message_bytes
 from fedtailor.federation.protocol.packet import checked_id
-from fedtailor.federation.protocol.plan import Setup, TrainingPlan, first_server, read_plan, set_up
+from fedtailor.federation.protocol.plan import Setup, TrainingPlan, read_plan, set_up
 from fedtailor.federation.site.guard import PROPOSED, Guard, plan_mark
 from fedtailor.federation.site.limits import SiteLimits
 from fedtailor.federation.site.local_data import load_local_data
@@ -33,7 +30,7 @@ class PlanReport(NamedTuple):
     plan: TrainingPlan
     checks: list[PlanCheck]  # the site's limits, or the usual ones
     leaves: Disclosure | None = None  # None: it is code from elsewhere
-    down: int = 0  # bytes of a message to the site
+    down: int = 0  # bytes of a message to the site, without parts that are sent at times
     rows: int | None = None  # training rows; None: not known
     per_upload: int | None = None  # of these, those that an upload rests on
     epsilon: float | None = None  # after all rounds, at least; None: no guarantee
@@ -87,11 +84,8 @@ def inspect_plan(plan: TrainingPlan, site: SiteSettings | None = None) -> PlanRe
     if any(check.cure and check.code in _CODE for check in checks):
         return PlanReport(plan, checks)
     setup = set_up(plan)
-    server = first_server(setup, torch.ones(plan.clients, dtype=torch.int64))
-    with torch.no_grad():
-        first = torch.tensor(0)
-        message = setup.method.send(server, first, setup.turn(rng.TURN, 0).of(first))
-    report = PlanReport(plan, checks, disclosure_of(setup), message_bytes(message))
+    down = message_bytes(like_of(plan.message))
+    report = PlanReport(plan, checks, disclosure_of(setup), down)
     if site is None:
         return report
     try:
