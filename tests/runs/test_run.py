@@ -18,7 +18,7 @@ import torch
 from safetensors.torch import load_file
 
 import fedtailor
-from fedtailor import BadInput
+from fedtailor import BadInput, api
 from fedtailor.core import tree
 from fedtailor.core.errors import Interrupted
 from fedtailor.core.inputs.files import sync
@@ -510,3 +510,29 @@ def test_results_are_strict_json_even_when_a_loss_is_not_finite(
     json.loads((tmp_path / "run" / "result.json").read_text(), parse_constant=refuse)
     for row in (tmp_path / "run" / "history.jsonl").read_text().splitlines():
         json.loads(row, parse_constant=refuse)
+
+
+# --- uploads ---
+
+
+def test_how_uploads_look_is_in_history_and_result(finished: Path) -> None:
+    for line in history(finished):
+        assert len(line["uploads"]["norm"]) == len(line["uploads"]["distance"]) == 4
+        assert min(line["uploads"]["norm"]) > 0
+    assert result(finished)["odd_uploads"].keys() <= {f"client-{i}" for i in range(4)}
+
+
+def test_a_client_that_stands_out_is_on_the_page(tmp_path: Path) -> None:
+    """One whose numbers are in another unit; who uploads nothing is not looked at."""
+    draw = torch.Generator().manual_seed(0)
+    rows = {k: (torch.randn(30, 3, generator=draw), torch.arange(30) % 2) for k in "abcde"}
+    x, y = rows["e"]
+    rows["e"] = (1000 * x, y)
+    small = {"rounds": 4, "batch": 10, "lr": 0.5, "model": "linear", "normalise": "none"}
+    found = fedtailor.run("fedavg", data=rows, out=tmp_path / "run", **small)
+    assert found["odd_uploads"]["e"] == 4
+    assert all("e" in line["odd_uploads"] for line in history(tmp_path / "run"))
+    page = api.report(tmp_path / "run", out=tmp_path / "page.html")
+    assert "e (4 rounds)" in page.read_text(encoding="utf-8")
+    alone = fedtailor.run("local", data=rows, **small)
+    assert alone["odd_uploads"] == {}

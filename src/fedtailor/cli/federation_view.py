@@ -147,7 +147,8 @@ def show_status(found: dict[str, Any]) -> None:
     metric = METRICS[found["metric"]]
     table = Table(box=box.SIMPLE_HEAD)
     scored = metric_title(metric)
-    for column in ("site", "connected", "last round", scored, "failures", "latest failure"):
+    columns = ("site", "connected", "last round", scored, "upload", "odd", "failures")
+    for column in (*columns, "latest failure"):
         table.add_column(column)
     words = {True: "yes", False: "no", None: "–"}
     for site in found["sites"]:
@@ -156,6 +157,8 @@ def show_status(found: dict[str, Any]) -> None:
             words[site["connected"]],
             str(site["last"] or "–"),
             metric_value(metric, site["score"]),
+            "–" if site["norm"] is None else f"{site['norm']:.3g}",
+            str(site["odd"]),
             str(site["failures"]),
             escape(site["why"]),
         )

@@ -55,6 +55,7 @@ class TurnReport(NamedTuple):
     post: Outputs  # outputs after local training; without rows if not asked for
     noisy: Tensor  # what noisy gradients (DP-SGD) it took: rows of `privacy.Spent`
     fresh: Tensor  # whether this was its first round
+    watched: Tensor  # a row of `UploadWatch.look`
 
 
 class CohortOutcome(NamedTuple):

@@ -14,6 +14,7 @@ from fedtailor.core.method import Method, Model
 from fedtailor.core.task import Task
 from fedtailor.core.tree import Params
 from fedtailor.core.turn import ClientTurn, finetuned, predict_general
+from fedtailor.core.uploads.watch import UploadWatch
 from fedtailor.engine.clients import ModelChoice
 from fedtailor.engine.mapper import ClientContext
 
@@ -26,12 +27,14 @@ class ClientGroup:
     task: Task  # their network
     members: Tensor  # their ids, ascending
     initial: Params  # the parameters that the network begins with
+    watch: UploadWatch  # looks at what they upload
     _width: list[int] = field(default_factory=list, repr=False)
 
     @classmethod
     def of(cls, method: Method, task: Task, members: Tensor, seed: int) -> ClientGroup:
         """With the initial parameters of a run's seed."""
-        return cls(method, task, members, task.init(rng.key(seed, rng.INITIAL)))
+        initial = task.init(rng.key(seed, rng.INITIAL))
+        return cls(method, task, members, initial, UploadWatch(task.buffers))
 
     def rows(self, ids: Tensor) -> Tensor:
         """The places of some members among all."""

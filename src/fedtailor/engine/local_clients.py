@@ -23,6 +23,7 @@ from fedtailor.core.network.repeatable import generators, unmoved
 from fedtailor.core.rng import Turn
 from fedtailor.core.scoring import SCORED, outputs_on
 from fedtailor.core.tree import Tree
+from fedtailor.core.uploads.watch import sums_for
 from fedtailor.engine.chunk import estimate_chunk
 from fedtailor.engine.client_data import ClientData
 from fedtailor.engine.clients import (
@@ -299,28 +300,27 @@ class LocalClients:
         )
 
     def _turn(self, server: Tree, chunk: _Chunk, turn: Turn, post: bool) -> _ChunkResult:
-
         def act(client: ClientContext) -> _ClientResult:
             own = chunk.group.turn(client)
             (state, up, model, notes), noisy = own.play()
             zero = torch.zeros_like(client.cid)
-            blank = zero.new_zeros(0, 0)
+            none = Outputs(zero.new_zeros(0, 0), zero.new_zeros(0, 0), zero)
             measured = TurnReport(
                 zero + wire.size(own.message),
                 zero + wire.size(up.mean) + wire.size(up.each),
                 zero == 0,
-                self._said(chunk.group, model, client) if post else Outputs(blank, blank, zero),
+                self._said(chunk.group, model, client) if post else none,
                 noisy,
                 client.fresh,
+                chunk.group.watch.look(own.message, up, sums_for(self.client_data.clients)),
             )
-            up = own.method.admit(own.message, up)
-            return _ClientResult(state, up._replace(weight=up.weight + zero), notes, measured)
+            up = own.method.admit(own.message, up._replace(weight=up.weight + zero))
+            return _ClientResult(state, up, notes, measured)
 
         state, up, notes, measured = self._map(act, server, chunk, turn)
-        finite = tree.finite_rows({"state": state, "mean": up.mean, "each": up.each})
-        good = measured.finite & finite.to(measured.finite.device)
-        measured = measured._replace(finite=good)
-        ids, good = chunk.ids, measured.finite.cpu()
+        good = tree.finite_rows({"state": state, "mean": up.mean, "each": up.each})
+        good = good.to(measured.finite.device) & measured.finite
+        ids, measured, good = chunk.ids, measured._replace(finite=good), good.cpu()
         if not bool(good.all()):
             keep, ids = good.nonzero()[:, 0].to(self.device), ids[good]
             state, notes = tree.index(state, keep), tree.index(notes, keep)

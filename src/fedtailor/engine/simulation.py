@@ -17,6 +17,7 @@ from fedtailor.core.scoring import Score
 from fedtailor.core.task import Task
 from fedtailor.core.training import Recipe
 from fedtailor.core.tree import Params, Tree
+from fedtailor.core.uploads.watch import SeenUploads, compare_uploads
 from fedtailor.engine.client_data import ClientData
 from fedtailor.engine.clients import (
     ClientSettings,
@@ -57,6 +58,7 @@ class RoundReport(NamedTuple):
       noisy: what noisy gradients (DP-SGD) each took: rows of `privacy.Spent`.
       taken: those of the cohort that count.
       notes: what methods noted of them, one row per client that counts.
+      uploads: how long the uploads of those were, how far from the others', and which stand out.
     """
 
     ids: Tensor
@@ -67,6 +69,7 @@ class RoundReport(NamedTuple):
     noisy: Tensor
     taken: Tensor
     notes: Tree
+    uploads: SeenUploads | None = None
 
 
 class Scores(NamedTuple):
@@ -246,6 +249,7 @@ class Simulation:
             measured.noisy,
             taken,
             played.notes,
+            compare_uploads(measured.watched[torch.isin(drawn, taken)]),
         )
 
     def _report_of_the_centre(self, noisy: Tensor) -> RoundReport:

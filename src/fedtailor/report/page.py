@@ -131,6 +131,13 @@ def _notes(collection: CollectedRuns, table: list[dict[str, Any]]) -> list[str]:
         for row in table
         if row["skipped"]
     ]
+    notes += [
+        f"{row['label']}: uploads stood out, by their length or their distance to the others': "
+        + ", ".join(f"{name} ({n} rounds)" for name, n in [*row["odd_uploads"].items()][:5])
+        + "."
+        for row in table
+        if row["odd_uploads"]
+    ]
     private = [f"{r['label']} {_bound(r['epsilon']['max'])}" for r in table if r["epsilon"]]
     if private:
         notes.append(

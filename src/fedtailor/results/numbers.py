@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from math import floor, isfinite, log10
 from typing import Any
@@ -31,6 +32,7 @@ CLIENT_POINTS = 60
 CLIENT_VALUES = 600_000  # of all clients' curves together: 1.6 MB
 METRIC_VALUES = 300_000  # of all metrics of all clients with all methods: about 2 MB
 SAME = 1e-9
+ODD_SHARE = 0.05  # of a client's rounds: ten times what honest uploads have
 
 
 def metric_of(collection: CollectedRuns) -> Metric:
@@ -249,8 +251,21 @@ def _row(contender: Contender, each: Array, alone: Array | None) -> dict[str, An
         "device": played_on(results[0]),
         "epsilon": largest_epsilon(results),
         "skipped": sum(len(s) for r in results for s in r.get("skipped", {}).values()),
+        "odd_uploads": _often_odd(results),
         "leaks_test": any(r.get("leaks_test") for r in results),
     }
+
+
+def _often_odd(results: list[dict[str, Any]]) -> dict[str, int]:
+    """Clients whose uploads stood out more often than honest ones' do, with the number of rounds.
+
+    Of honest uploads one in 200 does, see `fedtailor.core.uploads.watch`.
+    """
+    counts: Counter[str] = Counter()
+    for result in results:
+        counts.update(result.get("odd_uploads", {}))
+    rounds = sum(r["rounds"] * r.get("participation", 1.0) for r in results)
+    return {name: n for name, n in counts.most_common() if n >= 3 and n > ODD_SHARE * rounds}
 
 
 def largest_epsilon(results: list[dict[str, Any]]) -> dict[str, float | None] | None:

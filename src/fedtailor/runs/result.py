@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -145,6 +146,7 @@ def result_of(run: PreparedRun) -> dict[str, Any]:
         else {},
         "metrics": metrics | own_metrics(run, final),
         "skipped": {str(line["round"]): line["skipped"] for line in history if "skipped" in line},
+        "odd_uploads": Counter(name for line in history for name in line.get("odd_uploads", [])),
         "way": sim.loop_mode,
         "preparing_seconds": round(sim.preparing_seconds, 3),
         "chunk": sim.chunk,

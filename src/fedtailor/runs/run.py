@@ -20,6 +20,7 @@ from fedtailor.results.config import Config, write_config
 from fedtailor.results.confusion import save_confusion
 from fedtailor.results.lock import lock_folder
 from fedtailor.results.outputs import RunOutputs, save_outputs
+from fedtailor.results.pack import rounded
 from fedtailor.results.status import noted
 from fedtailor.results.storage import save_checkpoint, save_tensors
 from fedtailor.runs.data import RunData
@@ -128,6 +129,14 @@ class Runner(PreparedRun):
             line["joined"] = [fed.names[i] for i in arrived]
         if len(report.skipped):
             line["skipped"] = [fed.names[i] for i in report.skipped.tolist()]
+        if (seen := report.uploads) is not None and bool(seen.norm.any()):
+            if odd := report.taken[seen.odd].tolist():
+                line["odd_uploads"] = [fed.names[i] for i in odd]
+            if evaluate:
+                line["uploads"] = {
+                    "norm": rounded(seen.norm.tolist()),
+                    "distance": rounded(seen.distance.tolist()),
+                }
         if evaluate:
             judge = self.evaluation
             pre = self.latest = sim.outputs()

@@ -11,8 +11,10 @@ import torch
 from fedtailor.core import tree
 from fedtailor.core.errors import BadInput
 from fedtailor.core.inputs import files as files_module
+from fedtailor.core.uploads import watch
 from fedtailor.engine import draw_cohort
 from fedtailor.federation.coordinator.coordinator import Stopped
+from fedtailor.federation.coordinator.progress import sites_of
 from fedtailor.federation.protocol.packet import Packet
 from fedtailor.federation.site.guard import PAUSE
 from tests.federation.fake import RULES, FakeTransport, coordinator, said
@@ -182,6 +184,32 @@ def test_one_far_upload_does_not_own_a_robust_mean(method, tmp_path):
 def test_uploads_are_shortened_where_they_arrive(tmp_path):
     """A hostile site does not limit itself."""
     assert with_far_upload("fedavg", tmp_path, max_norm=0.5) <= 0.5
+
+
+def test_how_uploads_look_is_in_the_history(trial):
+    one = coordinator(trial, FakeTransport(trial))
+    lines = one.run()
+    sim = trial.simulate(0)
+    seen = sim.step(torch.arange(3)).uploads
+    found = lines[0]["uploads"]
+    assert set(found) == {"site-0", "site-1", "site-2"}
+    for i, look in enumerate(found.values()):
+        assert look["norm"] == pytest.approx(float(seen.norm[i]), rel=1e-3)
+        assert look["odd"] is False  # of three nobody can tell
+    (first, *_) = sites_of(one.store.folder, {"site-0": True})
+    assert (first.odd, first.norm) == (0, lines[2]["uploads"]["site-0"]["norm"])
+
+
+def test_a_site_that_stands_out_is_named_once(trial, monkeypatch):
+    monkeypatch.setattr(watch, "FEWEST", 3)
+    transport = FakeTransport(trial)
+    for round in range(3):
+        transport.on(1, "train", round, garbage(with_array("", far_away)))
+    one = coordinator(trial, transport)
+    lines = one.run()
+    assert [line["uploads"]["site-1"]["odd"] for line in lines[:3]] == [True] * 3
+    assert said(one).count("site-1 stands out its upload moves") == 1
+    assert {s.name: s.odd for s in sites_of(one.store.folder, {})}["site-1"] == 3
 
 
 def test_a_rule_that_needs_more_answers_asks_those_that_failed_again(tmp_path):

@@ -8,6 +8,7 @@ others. The server's state changes only when a round is whole, and is on the dis
 from __future__ import annotations
 
 import logging
+import secrets
 import time
 from collections.abc import Callable
 from typing import Any
@@ -17,6 +18,7 @@ import torch
 from fedtailor.core import rng, tree
 from fedtailor.core.errors import BadInput
 from fedtailor.core.tree import Tree
+from fedtailor.core.uploads.watch import UploadWatch
 from fedtailor.engine.cohort import draw_cohort
 from fedtailor.federation.coordinator.gather import Gathered
 from fedtailor.federation.coordinator.membership import Membership, Responses
@@ -57,6 +59,9 @@ class Coordinator:
     ) -> None:
         self.setup, self.store, self.rules, self.watch = setup, store, rules, watch
         self.members = Membership(setup.plan, federation, store, transport, rules, keyed)
+        # with signs that no site can know and hide from
+        self._watch = UploadWatch(setup.task.buffers, secrets.randbits(64))
+        self._odd: set[int] = set()  # who has been said to stand out
         blank = first_server(setup, torch.ones(setup.plan.clients, dtype=torch.int64))
         example = example_upload(setup, blank)
         self._like = {"mean": example.mean, "each": example.each}
@@ -156,7 +161,7 @@ class Coordinator:
         for _ in range(self.rules.attempts):
             begun = time.monotonic()
             cohort = self._cohort(set() if short else set(failed))
-            gathered = Gathered(cohort, self.setup.method.admit)
+            gathered = Gathered(cohort, self.setup.method.admit, self._watch)
             counted = self.members.counted_rows()
             sent: dict[int, int] = {}
 
@@ -236,6 +241,8 @@ class Coordinator:
         self.now = ServerCheckpoint(self.now.round + 1, server, last, self.now.sizes)
         self.members.round = self.now.round
         self.store.save(self.now)
+        looks = gathered.looks()
+        self._say_who_stands_out(looks)
         return {
             "round": self.now.round,
             "cohort": cohort,
@@ -248,8 +255,23 @@ class Coordinator:
             "sites": {
                 self.members.name(i): _metrics(p) for i, p in sorted(responses.packets.items())
             },
+            "uploads": {self.members.name(i): look for i, look in looks.items()},
             "seconds": round(time.monotonic() - begun, 3),
         }
+
+    def _say_who_stands_out(self, looks: dict[int, dict[str, Any]]) -> None:
+        """A line for each site whose upload is unlike the others', the first time."""
+        middle = sorted(look["norm"] for look in looks.values())[len(looks) // 2]
+        for client, look in looks.items():
+            if look["odd"] and client not in self._odd:
+                self._odd.add(client)
+                self.members.event(
+                    self.members.name(client),
+                    "stands out",
+                    f"its upload moves {look['norm']:.3g} (the middle one {middle:.3g}) and is "
+                    f"{look['distance']:.3g} from the others: look at its data, or use a robust "
+                    "mean; it counts as it is",
+                )
 
     def _score(self) -> None:
         """Asks for scores where they are due after the latest round.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -10,6 +11,7 @@ from torch import Tensor
 from fedtailor.core import tree
 from fedtailor.core.method import Upload
 from fedtailor.core.tree import Tree
+from fedtailor.core.uploads.watch import UploadWatch, compare_uploads
 from fedtailor.engine.fold import Fold
 from fedtailor.federation.protocol.messages import message_bytes
 
@@ -20,8 +22,11 @@ class Gathered:
     A result must not depend on who was faster. What comes early waits; all but that is one model.
     """
 
-    def __init__(self, cohort: list[int], admit: Callable[[Tree, Upload], Upload]) -> None:
-        self._order, self._admit = sorted(cohort), admit
+    def __init__(
+        self, cohort: list[int], admit: Callable[[Tree, Upload], Upload], watch: UploadWatch
+    ) -> None:
+        self._order, self._admit, self._watch = sorted(cohort), admit, watch
+        self._looks: dict[int, Tensor] = {}
         self._waiting: dict[int, Upload] = {}
         self._fold, self._ids = Fold(), list[int]()
         self._each: list[Tree] = []
@@ -30,6 +35,7 @@ class Gathered:
 
     def add(self, client: int, upload: Upload, sent: Tree) -> None:
         """Takes an upload in, as far as the method admits it, from one who was `sent` that."""
+        self._looks[client] = self._watch.look(sent, upload)
         self._waiting[client] = self._admit(sent, upload)
         while self._next < len(self._order) and self._order[self._next] in self._waiting:
             self._take(self._order[self._next])
@@ -53,6 +59,16 @@ class Gathered:
             self._take(client)
         upload = Upload(self._fold.mean(), self._fold.share(), tree.stack(self._each))
         return torch.tensor(self._ids), upload, self._up
+
+    def looks(self) -> dict[int, dict[str, Any]]:
+        """How far each upload moves, how far it is from the others' median, and who stands out."""
+        who = sorted(self._looks)
+        seen = compare_uploads(torch.stack([self._looks[i] for i in who]))
+        columns = zip(who, *(column.tolist() for column in seen), strict=True)
+        return {
+            client: {"norm": float(f"{norm:.4g}"), "distance": float(f"{far:.4g}"), "odd": odd}
+            for client, norm, far, odd in columns
+        }
 
     def extreme(self) -> int:
         """Who sent the largest number."""

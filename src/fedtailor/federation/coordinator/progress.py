@@ -121,6 +121,8 @@ class SiteStatus(NamedTuple):
     score: float | None  # what it last told of its test rows
     failures: int  # how often it failed
     why: str  # the latest failure, with its round
+    norm: float | None = None  # how far its latest upload moved
+    odd: int = 0  # in how many rounds its upload stood out
 
 
 def sites_of(folder: Path, names: dict[str, bool | None]) -> list[SiteStatus]:
@@ -128,12 +130,17 @@ def sites_of(folder: Path, names: dict[str, bool | None]) -> list[SiteStatus]:
     last: dict[str, int] = {}
     score: dict[str, float] = {}
     failures: dict[str, list[str]] = {}
+    norm: dict[str, float] = {}
+    odd: dict[str, int] = {}
     joined = [e["site"] for e in read_lines(folder / EVENTS) if e.get("event") == "joined"]
     for line in rounds_of(folder):
         for name, said in line["sites"].items():
             last[name] = line["round"]
             if (found := told_score(said, "post")) is not None:
                 score[name] = found
+        for name, look in line.get("uploads", {}).items():
+            norm[name] = look["norm"]
+            odd[name] = odd.get(name, 0) + bool(look["odd"])
         for name, why in line["failed"].items():
             failures.setdefault(name, []).append(f"round {line['round']}: {why}")
     for name, said in finished_of(folder).items():
@@ -148,6 +155,8 @@ def sites_of(folder: Path, names: dict[str, bool | None]) -> list[SiteStatus]:
             score.get(name),
             len(failures.get(name, [])),
             failures.get(name, [""])[-1],
+            norm.get(name),
+            odd.get(name, 0),
         )
         for name in everyone
     ]
