@@ -244,7 +244,7 @@ def show_plan(found: PlanReport, own: bool) -> None:
         out.print(
             f"[bold]Leaves[/] about {found.uploads} times: {escape(names)}; "
             f"{in_bytes(leaves.bytes)} each time, {in_bytes(found.uploads * leaves.bytes)} in all. "
-            f"{in_bytes(found.down)} come each time."
+            f"At least {in_bytes(found.down)} come each time."
         )
         if found.rows is not None:
             out.print(f"An upload rests on {found.per_upload} of {found.rows} training rows.")
