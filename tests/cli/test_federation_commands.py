@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import stat
 import subprocess
@@ -54,9 +55,15 @@ def test_a_trial_project_has_everything(here: Path) -> None:
         assert (root / "coordinator" / "keys" / f"site-{i}.pub").read_bytes() == public
         assert (site / "ca.crt").read_bytes() == project.certificates.authority.read_bytes()
     private = [*root.rglob("*.key")]
-    assert len(private) == 3
+    assert len(private) == 4  # two sites', the server's and the authority's
     assert all(stat.S_IMODE(path.stat().st_mode) == 0o600 for path in private)
-    assert not list(root.rglob("ca.key")), "the authority's key is not kept"
+    assert {path.parent.name for path in private if path.name == "authority.key"} == {
+        "certificates"
+    }
+    # others reach nginx, the SuperLink stays on loopback
+    assert project.proxied and project.link().address == f"127.0.0.1:{project.port + 1}"
+    conf = (root / "coordinator" / "nginx.conf").read_text()
+    assert f"listen 0.0.0.0:{project.port} ssl;" in conf and str(here) not in conf
     assert not [path for path in here.iterdir() if path.name != "trial"]
 
 
@@ -86,7 +93,10 @@ def test_ipv6_has_brackets_and_its_own_loopback(here: Path, host: str, listen: s
     ipv6 = ":" in host
     project = read_project(here / "p", insecure=False)
     assert (project.host, project.listen) == (host, listen)
-    assert project.link().address == ("[::1]:8123" if ipv6 else "127.0.0.1:8123")
+    own = {"::": "127.0.0.1:8124", "::1": "[::1]:8123"}  # behind nginx it is another port
+    assert project.link().address == own.get(listen, "127.0.0.1:8123")
+    if project.proxied:
+        assert "listen [::]:8123 ssl;" in (here / "p" / "coordinator" / "nginx.conf").read_text()
     script = (here / "p" / "sites" / "site-0" / "start.sh").read_text()
     assert f'"${{COORDINATOR:-{f"[{host}]" if ipv6 else host}:8123}}"' in script
     path = here / "p" / "coordinator" / "certificates" / "server.pem"
@@ -95,8 +105,7 @@ def test_ipv6_has_brackets_and_its_own_loopback(here: Path, host: str, listen: s
     assert {host, "127.0.0.1", "::1"} <= {str(name.value) for name in san}
     services = yaml.safe_load((here / "p" / "compose.yaml").read_text())["services"]
     # between containers it is IPv4, whatever the sites' way to it
-    contact = ["--contact", "127.0.0.1"] if ipv6 else []
-    assert services["coordinator"]["command"][2:] == ["--listen", "0.0.0.0", *contact]
+    assert services["coordinator"]["command"][2:] == ["--listen", "0.0.0.0"]
 
 
 def test_infinity_is_written_as_toml_has_it(here: Path) -> None:
@@ -126,15 +135,22 @@ def test_scripts_units_and_containers_are_sound(here: Path) -> None:
     assert set(services) == {"coordinator", "site-0", "site-1"}
     for service in services.values():
         assert service["image"].startswith("fedtailor:") and service["command"][0] == "sh"
+        assert service["cap_drop"] == ["ALL"] and service["read_only"] and "user" in service
+        assert service["security_opt"] == ["no-new-privileges:true"]
         for volume in service["volumes"]:
             assert (root / volume.split(":")[0]).exists(), volume
     units = [*root.rglob("*.service")]
     assert len(units) == 3
+    assert "\nUSER " in (root / "Dockerfile").read_text()
+    for unit in units:
+        for line in ("NoNewPrivileges=true", "ProtectSystem=strict", "CapabilityBoundingSet=\n"):
+            assert line in unit.read_text()
     sites = [unit for unit in units if "site" in unit.name]
+    assert all("User=fedtailor-site\n" in unit.read_text() for unit in sites)
     assert all("RestartSec=70" in unit.read_text() for unit in sites)
     if shutil.which("systemd-analyze"):
         for unit in units:
-            text = unit.read_text().replace("User=fedtailor", "User=root")
+            text = re.sub("User=fedtailor-[a-z]+", "User=root", unit.read_text())
             unit.write_text(text.replace("/opt/fedtailor/bin/python", sys.executable))
         done = subprocess.run(
             ["systemd-analyze", "verify", *units], capture_output=True, text=True, check=False
@@ -228,6 +244,42 @@ def test_a_failure_leaves_the_old_project(here: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(project_files, "make_node_key", full)
     assert call("init", "p", *TRIAL, "--overwrite") == 2
     assert {path: path.read_bytes() for path in here.rglob("*") if path.is_file()} == before
+
+
+def test_without_tls_it_stays_on_this_machine(here: Path, capsys) -> None:
+    assert call("init", "open", *TRIAL, "--insecure", "--host", "hub.example.org") == 2
+    assert "stays on one machine" in capsys.readouterr().err
+    assert call("init", "open", *TRIAL, "--insecure") == 0
+    assert not (here / "open" / "compose.yaml").exists()
+    path = here / "open" / "federation.toml"
+    path.write_text(path.read_text().replace('listen = "127.0.0.1"', 'listen = "0.0.0.0"'))
+    assert call("status", "open", "--insecure") == 2
+    assert "listen is '0.0.0.0'" in capsys.readouterr().err
+
+
+def test_a_certificate_that_ends_soon_is_shown_and_renewed(here: Path, capsys) -> None:
+    from fedtailor.federation.deploy.keys import make_certificates
+
+    assert call("init", "p", *TRIAL, "--host", "hub.example.org") == 0
+    root = here / "p"
+    make_certificates(root / "coordinator" / "certificates", ["hub.example.org"], days=9)
+    capsys.readouterr()
+    assert call("status", "p") == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Warning: certificate" in said and "in 9 days" in said and "federation renew" in said
+    authority = (root / "coordinator" / "certificates" / "ca.crt").read_bytes()
+    assert call("renew", "p") == 0
+    assert "within 10 seconds" in capsys.readouterr().out
+    assert (root / "coordinator" / "certificates" / "ca.crt").read_bytes() == authority
+    assert call("status", "p") == 0 and "Warning" not in capsys.readouterr().out
+    # as 0.2 left it: no key of the authority
+    (root / "coordinator" / "certificates" / "authority.key").unlink()
+    assert call("renew", "p") == 2
+    told = capsys.readouterr()
+    assert "--new-authority" in told.err and told.err.count("\n") == 1
+    assert call("renew", "p", "--new-authority") == 0
+    new = (root / "coordinator" / "certificates" / "ca.crt").read_bytes()
+    assert new != authority and (root / "sites" / "site-0" / "ca.crt").read_bytes() == new
 
 
 def test_insecure_must_be_said(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -175,6 +175,8 @@ def show_status(found: dict[str, Any]) -> None:
         f"{in_bytes(sent['up'])} up, {in_bytes(sent['down'])} down; around them "
         f"{in_bytes(sent['envelope_up'])} up, {in_bytes(sent['envelope_down'])} down"
     )
+    for line in found["warnings"]:
+        out.print(f"Warning: {line}", markup=False, style="yellow")
     if found["ended"]:
         out.print(f"Last run {found['ended']}", markup=False)
 

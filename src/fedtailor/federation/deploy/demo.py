@@ -15,6 +15,7 @@ from fedtailor.federation.coordinator.store import Line
 from fedtailor.federation.deploy.processes import ProcessGroup, free_port
 from fedtailor.federation.deploy.project import Project, read_project
 from fedtailor.federation.deploy.project_files import ProjectSpec, write_project
+from fedtailor.federation.deploy.proxy import CURE, find_nginx
 
 
 def demo_project(folder: Path, method: str, rounds: int, sites: int, insecure: bool) -> Project:
@@ -28,6 +29,7 @@ def demo_project(folder: Path, method: str, rounds: int, sites: int, insecure: b
         rules={"deadline": 60, "wait": 120, "join": 60, "pause": 2, "min_sites": min(2, sites)},
         port=free_port(),
         node_ports=[free_port() for _ in range(sites)],
+        control=free_port() if find_nginx() and not insecure else 0,
         insecure=insecure,
     )
     return read_project(write_project(folder, spec), insecure=insecure)
@@ -46,10 +48,15 @@ def play_demo(
     env = os.environ | {"PYTHON": sys.executable}
     env.setdefault("OMP_NUM_THREADS", "1")  # sites share this machine's cores
     found, link = read_federation(project.file), project.link()
+    if project.certificates and not project.proxied:
+        say(
+            "nginx is not installed: sites talk to Flower directly, which is safe on this machine "
+            f"alone; a coordinator that others can reach needs it: {CURE}"
+        )
     with ProcessGroup(project.folder / "logs") as group:
         say("starting the coordinator")
         group.start_script("coordinator", project.folder / "coordinator", env)
-        group.wait_until(link.listens, "coordinator", "listen")
+        group.wait_until(project.reachable, "coordinator", "listen")
         if project.certificates:
             say("registering the sites' keys")
             marks = link.home / "registered"

@@ -11,6 +11,8 @@ The table `[coordinator]` of federation.toml holds what is no part of the agreem
 
 from __future__ import annotations
 
+import ipaddress
+import socket
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
@@ -19,12 +21,15 @@ from fedtailor.core.errors import BadInput
 from fedtailor.core.inputs.settings_file import check_table, read_toml, setting
 from fedtailor.federation.deploy.keys import Certificates
 from fedtailor.federation.deploy.link import Link
+from fedtailor.federation.site.certificates import expiry_line
 
 FILE = "federation.toml"
 STATE, HOME = "coordinator/state", "coordinator/flower"
+LOOPBACK = "loopback"  # folder in HOME: certificates for this machine's own way to the SuperLink
 PORT, NODE_PORT = 8000, 9094  # Flower's own; each node of one machine needs another than 9094
 LAST_PORT = 65535
 Port = Annotated[int, (1, LAST_PORT)]
+PortOrNone = Annotated[int, (0, LAST_PORT)]
 # what scripts that 0.1 wrote start
 RENAMED = {
     "fedtailor.sites.superlink": "fedtailor.federation.deploy.superlink",
@@ -38,6 +43,14 @@ def address_of(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches an address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Project:
     """A project's folder, and where its coordinator runs: the table `[coordinator]`."""
@@ -46,6 +59,7 @@ class Project:
     host: str = setting("name or address at which sites find it", "127.0.0.1")
     port: Port = setting("at which it listens", PORT)
     listen: str = setting("address that it listens at", "127.0.0.1")
+    control: PortOrNone = setting("port of loopback for its owner; 0: next to `port`", 0)
     contact: str = setting("name or address at which this machine's own commands find it", "")
     authority: Path | None = setting("certificate that sites trust", None)
     certificate: Path | None = setting("of the coordinator", None)
@@ -64,10 +78,42 @@ class Project:
             return None
         return Certificates(self.authority, self.certificate, self.key)
 
+    @property
+    def proxied(self) -> bool:
+        """Whether nginx stands in front of the SuperLink, which then listens on loopback."""
+        return bool(self.control) or not is_loopback(self.listen)
+
+    @property
+    def control_port(self) -> int:
+        """Where the SuperLink listens behind nginx."""
+        return self.control or self.port + (1 if self.port < LAST_PORT else -1)
+
+    @property
+    def loopback(self) -> Path:
+        """Folder of the certificates that hold on this machine alone; there while proxied."""
+        return self.folder / HOME / LOOPBACK
+
+    @property
+    def link_is_proxied(self) -> bool:
+        """The same of the coordinator as it was last started (`--listen` may have made it so)."""
+        return self.proxied or self.loopback.exists()
+
     def link(self) -> Link:
-        """The way to the coordinator's SuperLink."""
-        address = address_of(self.contact or self.host, self.port)
-        return Link(self.folder / HOME, address, self.authority)
+        """The way to the coordinator's SuperLink: the one that it was last started with."""
+        home = self.folder / HOME
+        if self.link_is_proxied:
+            inner = self.loopback / "ca.crt"
+            return Link(home, address_of("127.0.0.1", self.control_port), inner)
+        return Link(home, address_of(self.contact or self.host, self.port), self.authority)
+
+    def reachable(self) -> bool:
+        """Whether somebody listens where sites come in."""
+        here = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.listen, self.listen)
+        try:
+            with socket.create_connection((here, self.port), timeout=1.0):
+                return True
+        except OSError:
+            return False
 
 
 def read_project(folder: Path, *, insecure: bool) -> Project:
@@ -89,10 +135,28 @@ def read_project(folder: Path, *, insecure: bool) -> Project:
             f"'{path}': [coordinator] names no {', '.join(missing)}: give the paths, or say "
             "--insecure"
         )
+    if insecure and found.proxied:
+        raise BadInput(
+            f"'{path}': listen is '{found.listen}': without TLS a federation stays on one machine: "
+            "set it to 127.0.0.1, or make a project without --insecure"
+        )
     for file in files.values():
         if file and not file.is_file():
             raise BadInput(f"'{path}': '{file}' does not exist: put the certificate there")
     return replace(found, keys=folder / found.keys)
+
+
+def ending_soon(project: Project) -> list[str]:
+    """A line for each certificate that ends soon, with what to do."""
+    if project.certificates is None:
+        return []
+    cure = f"make a new one with fedtailor federation renew {project.folder}"
+    everywhere = f"{cure} --new-authority, and give each site its new ca.crt"
+    found = [
+        expiry_line(project.certificates.authority, everywhere, trusted=True),
+        expiry_line(project.certificates.certificate, cure),
+    ]
+    return [line for line in found if line]
 
 
 def check_scripts(folder: Path) -> None:

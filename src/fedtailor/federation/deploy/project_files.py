@@ -20,7 +20,17 @@ from fedtailor.core import __version__
 from fedtailor.core.errors import BadInput
 from fedtailor.federation.coordinator.federation_file import read_federation
 from fedtailor.federation.deploy.keys import make_certificates, make_node_key
-from fedtailor.federation.deploy.project import FILE, LAST_PORT, NODE_PORT, PORT, STATE, address_of
+from fedtailor.federation.deploy.project import (
+    FILE,
+    LAST_PORT,
+    NODE_PORT,
+    PORT,
+    STATE,
+    address_of,
+    is_loopback,
+    read_project,
+)
+from fedtailor.federation.deploy.proxy import CONFIGURATION, configuration
 from fedtailor.federation.protocol.packet import checked_id
 from fedtailor.federation.site.settings import OF_DATA, read_settings
 from fedtailor.results.config import as_toml
@@ -45,6 +55,7 @@ class ProjectSpec:
     host: str = "127.0.0.1"  # name or address at which sites find the coordinator
     port: int = PORT  # of the same
     node_ports: Sequence[int] = ()  # of the sites' nodes, for their own use on their machines
+    control: int = 0  # port of loopback for its owner; given: with nginx in front, on loopback too
     insecure: bool = False  # without TLS and node authentication
     # what all sites apply to their own rows; None: trial data that everybody has
     preprocessing: Mapping[str, Any] | None = None
@@ -79,7 +90,7 @@ def _federation_toml(spec: ProjectSpec) -> str:
     table = {"id": spec.id, "sites": len(spec.sites), "folder": STATE}
     if not trial:
         table |= {"preprocessing": "preprocessing.json"}
-    loopback = spec.host in (*_LOOPBACKS, "localhost")
+    loopback = is_loopback(spec.host)
     # who listens at IPv6 addresses is not found at 127.0.0.1
     everywhere, contact = ("::", "::1") if ":" in spec.host else ("0.0.0.0", "127.0.0.1")
     where: dict[str, Any] = {
@@ -88,6 +99,8 @@ def _federation_toml(spec: ProjectSpec) -> str:
         "listen": spec.host if loopback else everywhere,
         "contact": contact,
     }
+    if spec.control or not loopback:  # behind nginx
+        where["control"] = spec.control or spec.port + (1 if spec.port < LAST_PORT else -1)
     if not spec.insecure:
         names = {"authority": "ca.crt", "certificate": "server.pem", "key": "server.key"}
         where |= {k: f"coordinator/certificates/{v}" for k, v in names.items()}
@@ -142,17 +155,21 @@ def _write(path: Path, asset: str, **values: Any) -> None:
 
 
 def _unit(path: Path, spec: ProjectSpec, what: str, folder: str, seconds: int) -> None:
-    named = {"unit": path.name, "what": what, "federation": spec.id}
+    user = f"fedtailor-{what.partition(' ')[0]}"
+    named = {"unit": path.name, "what": what, "federation": spec.id, "user": user}
     _write(path, "unit.service", **named, folder=folder, seconds=seconds)
+
+
+def certified_hosts(host: str) -> list[str]:
+    """Names in a coordinator's certificate: loopback too, where this machine's own commands go."""
+    return list(dict.fromkeys([host, *_LOOPBACKS, "localhost", "coordinator"]))
 
 
 def _write_coordinator(root: Path, spec: ProjectSpec) -> None:
     here = root / "coordinator"
     here.mkdir()
     if not spec.insecure:
-        # for loopback too, where this machine's own commands find it
-        hosts = [spec.host, *_LOOPBACKS, "localhost", "coordinator"]
-        make_certificates(here / "certificates", list(dict.fromkeys(hosts)))
+        make_certificates(here / "certificates", certified_hosts(spec.host))
         (here / "keys").mkdir()
     insecure = " --insecure" if spec.insecure else ""
     _write(here / "start.sh", "coordinator.sh", federation=spec.id, insecure=insecure)
@@ -184,6 +201,22 @@ def _write_site(root: Path, spec: ProjectSpec, number: int) -> None:
     _unit(here / f"fedtailor-{name}.service", spec, f"site {name}", f"/srv/{name}", 70)
 
 
+def _write_containers(root: Path, spec: ProjectSpec, mounted: str) -> None:
+    service = partial(_filled, "compose-site.yaml", port=spec.port)
+    _write(
+        root / "compose.yaml",
+        "compose.yaml",
+        federation=spec.id,
+        version=__version__,
+        preprocessing=mounted,
+        port=spec.port,
+        sites="".join(service(site=name) for name in spec.sites).rstrip(),
+    )
+    _write(root / "Dockerfile", "Dockerfile", version=__version__)
+    (root / "wheels").mkdir()
+    (root / "wheels" / "README").write_text("Wheels for `docker compose build`, if any.\n")
+
+
 def _write_all(root: Path, spec: ProjectSpec) -> None:
     (root / FILE).write_text(_federation_toml(spec), encoding="utf-8")
     mounted = ""
@@ -194,20 +227,8 @@ def _write_all(root: Path, spec: ProjectSpec) -> None:
     _write_coordinator(root, spec)
     for number in range(len(spec.sites)):
         _write_site(root, spec, number)
-    service = partial(_filled, "compose-site.yaml", port=spec.port)
-    _write(
-        root / "compose.yaml",
-        "compose.yaml",
-        federation=spec.id,
-        version=__version__,
-        preprocessing=mounted,
-        contact=', "--contact", "127.0.0.1"' if ":" in spec.host else "",
-        port=spec.port,
-        sites="".join(service(site=name) for name in spec.sites).rstrip(),
-    )
-    _write(root / "Dockerfile", "Dockerfile", version=__version__)
-    (root / "wheels").mkdir()
-    (root / "wheels" / "README").write_text("Wheels for `docker compose build`, if any.\n")
+    if not spec.insecure:  # containers talk over a network
+        _write_containers(root, spec, mounted)
     mode = "**Without TLS and node keys: for trials on one machine only.** "
     _write(
         root / "README.md",
@@ -237,6 +258,11 @@ def write_project(folder: Path, spec: ProjectSpec, *, overwrite: bool = False) -
     folder = folder.expanduser().absolute()
     checked_id(spec.id)
     check_names(spec.sites, spec.host)
+    if spec.insecure and not is_loopback(spec.host):
+        raise BadInput(
+            f"--insecure with host '{spec.host}': without TLS a federation stays on one machine: "
+            "leave one of them out"
+        )
     if not 1 <= spec.port <= LAST_PORT:
         raise BadInput(f"port is {spec.port}: give a number from 1 to {LAST_PORT}")
     taken = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
@@ -257,6 +283,10 @@ def write_project(folder: Path, spec: ProjectSpec, *, overwrite: bool = False) -
             _write_all(made, spec)
             # read as it will be, so that mistakes show now and not at the sites
             read_federation(made / FILE)
+            project = read_project(made, insecure=spec.insecure)
+            if project.proxied:
+                text = configuration(project, Path("proxy"))
+                (made / "coordinator" / CONFIGURATION).write_text(text, encoding="utf-8")
             for name in spec.sites:
                 read_settings(made / "sites" / name / "site.toml")
         except BadInput as error:  # the person knows nothing of the folder in between

@@ -1,31 +1,47 @@
 """Runs a project's SuperLink and lets it know the sites' keys:
 
     python -m fedtailor.federation.deploy.superlink DIR [--insecure]
-        [--listen ADDRESS] [--contact ADDRESS]
+        [--listen ADDRESS]
 
-Public keys that are put into the project's folder of keys later are taken in without a restart.
+Public keys that are put into the project's folder of keys later are taken in without a restart, and
+so are new certificates behind nginx. A coordinator that others can reach has nginx in front of it.
 """
 
 from __future__ import annotations
 
 import argparse
 import logging
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
 from fedtailor.core.errors import BadInput
 from fedtailor.core.inputs.plain_text import start_log
+from fedtailor.federation.deploy.keys import (
+    AUTHORITY_DAYS,
+    AUTHORITY_KEY,
+    Certificates,
+    make_certificates,
+)
 from fedtailor.federation.deploy.link import Link
 from fedtailor.federation.deploy.processes import superlink_command
-from fedtailor.federation.deploy.project import HOME, Project, address_of, read_project
-from fedtailor.federation.site.node import environment, wait_or_kill
+from fedtailor.federation.deploy.project import (
+    HOME,
+    Project,
+    address_of,
+    ending_soon,
+    read_project,
+)
+from fedtailor.federation.deploy.proxy import Proxy, find_nginx, missing, running
+from fedtailor.federation.site.node import DAY, environment, wait_or_kill, warn_of_root
 
 log = logging.getLogger("fedtailor.coordinator")
 
@@ -53,15 +69,32 @@ def _listens_in_time(link: Link, process: subprocess.Popen[bytes]) -> bool:
     return False
 
 
+def _certificates(project: Project) -> Certificates | None:
+    """For the SuperLink: behind nginx its own, which hold on this machine alone."""
+    if not project.proxied:
+        shutil.rmtree(project.loopback, ignore_errors=True)
+        return project.certificates
+    made = make_certificates(project.loopback, ["localhost", "127.0.0.1"], days=AUTHORITY_DAYS)
+    (project.loopback / AUTHORITY_KEY).unlink()  # made anew at every start
+    return made
+
+
 def run_superlink(project: Project) -> int:
     """Runs until it is ended; returns the SuperLink's exit code."""
+    if project.proxied and find_nginx() is None:
+        raise BadInput(missing(project))
     link, ended = project.link(), threading.Event()
-    if link.listens():
-        raise BadInput(f"somebody listens at {link.address} already: end it, or change the port")
-    home = project.folder / HOME
-    command = superlink_command(
-        project.certificates, project.listen, project.port, home / "state.db"
-    )
+    for found, where in (
+        (link.listens(), link.address),
+        (project.proxied and project.reachable(), address_of(project.listen, project.port)),
+    ):
+        if found:
+            raise BadInput(f"somebody listens at {where} already: end it, or change the port")
+    home, own = project.folder / HOME, _certificates(project)
+    listen, port = project.listen, project.port
+    if project.proxied:
+        listen, port = "127.0.0.1", project.control_port
+    command = superlink_command(own, listen, port, home / "state.db")
     process = subprocess.Popen(command, env=environment(home), stdin=subprocess.DEVNULL)
 
     def end(number: int, frame: FrameType | None) -> None:
@@ -74,19 +107,40 @@ def run_superlink(project: Project) -> int:
         if not _listens_in_time(link, process):
             log.error("the SuperLink did not start at %s", link.address)
             return process.poll() or 1
-        log.info("the coordinator listens at %s", address_of(project.listen, project.port))
-        while process.poll() is None and not ended.is_set():
-            if project.certificates:
-                register_keys(link, project.keys)
-            try:
-                process.wait(LOOK)
-            except subprocess.TimeoutExpired:
-                continue
+        with running(project) if project.proxied else nullcontext() as proxy:
+            log.info("the coordinator listens at %s", address_of(project.listen, project.port))
+            if proxy:
+                log.info("its control interface at %s, for this machine alone", link.address)
+            _watch(project, link, proxy, process, ended)
         return process.wait()
     finally:
         if process.poll() is None:
             process.terminate()
             wait_or_kill(process, 10.0)
+
+
+def _watch(
+    project: Project,
+    link: Link,
+    proxy: Proxy | None,
+    process: subprocess.Popen[bytes],
+    ended: threading.Event,
+) -> None:
+    """Takes in keys and certificates, and keeps nginx going, until the SuperLink ends."""
+    told = -DAY
+    while process.poll() is None and not ended.is_set():
+        if project.certificates:
+            register_keys(link, project.keys)
+            if time.monotonic() - told >= DAY:
+                told = time.monotonic()
+                for line in ending_soon(project):
+                    log.warning("%s", line)
+        if proxy and (said := proxy.look()):
+            log.info("%s", said)
+        try:
+            process.wait(LOOK)
+        except subprocess.TimeoutExpired:
+            continue
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -95,13 +149,12 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("folder", type=Path, help="of the project")
     parser.add_argument("--insecure", action="store_true", help="without TLS and node keys")
     parser.add_argument("--listen", default="", help="address, in place of the project's")
-    parser.add_argument("--contact", default="", help="where it is found here, likewise")
     said = parser.parse_args(list(arguments))
     start_log()
     try:
         project = read_project(said.folder, insecure=said.insecure)
-        listen, contact = said.listen or project.listen, said.contact or project.contact
-        return run_superlink(replace(project, listen=listen, contact=contact))
+        warn_of_root(log)
+        return run_superlink(replace(project, listen=said.listen or project.listen))
     except FileNotFoundError:
         sys.stderr.write("fedtailor: Flower is not installed: pip install 'fedtailor[flower]'\n")
         return 2

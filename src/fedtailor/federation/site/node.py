@@ -30,6 +30,7 @@ from fedtailor.federation.protocol.ipc import (
     stop_site,
     write_private,
 )
+from fedtailor.federation.site.certificates import expiry_line
 
 log = logging.getLogger("fedtailor.node")
 
@@ -43,6 +44,8 @@ SWITCHES = {
 AGAIN = {"executor": 1.0, "node": 5.0}
 AT_MOST = 20.0
 LOOK = 0.2  # seconds between two looks whether all are there
+DAY = 86400.0
+_CURE = "ask the coordinator for its new ca.crt, put it in this one's place, and start again"
 STEADY = 120.0  # a node that lived so long starts quickly again
 
 
@@ -51,6 +54,12 @@ def environment(home: Path) -> dict[str, str]:
     commands = str(Path(sys.executable).parent)
     path = os.pathsep.join([commands, os.environ.get("PATH", "")])
     return {**os.environ, **SWITCHES, "FLWR_HOME": str(home), "PATH": path}
+
+
+def warn_of_root(log: logging.Logger) -> None:
+    """One line where somebody has more rights than are needed."""
+    if os.geteuid() == 0:
+        log.warning("running as root, which is not needed: use a user of its own (see the unit)")
 
 
 def _runtime(arguments: Sequence[str]) -> tuple[str, list[str]]:
@@ -91,15 +100,25 @@ class Node:
             ],
         }  # fmt: skip
 
+    def _tell_of_certificate(self) -> None:
+        parser = argparse.ArgumentParser(add_help=False)
+        parser.add_argument("--root-certificates", type=Path)
+        path = parser.parse_known_args(self.arguments)[0].root_certificates
+        if path and (line := expiry_line(path, _CURE, trusted=True)):
+            log.warning("%s", line)
+
     def run(self) -> None:
         """Runs until it is ended; whichever of the two ends is started again."""
         env = environment(Path(os.environ.get("FLWR_HOME", self.site_file.parent / ".flwr")))
         commands = self.commands()
         start_worker(self.site_file)  # warm before the first message
         again = dict.fromkeys(commands, 0.0)  # when to start it, or when it was started
-        pauses = dict(AGAIN)
+        pauses, told = dict(AGAIN), -DAY
         try:
             while not self._ended.wait(LOOK):
+                if time.monotonic() - told >= DAY:
+                    told = time.monotonic()
+                    self._tell_of_certificate()
                 for name, command in commands.items():
                     now, child = time.monotonic(), self._children.get(name)
                     if child is None and now >= again[name]:
@@ -141,6 +160,7 @@ def main(arguments: Sequence[str]) -> int:
         return 2
     start_log()
     try:
+        warn_of_root(log)
         node = Node(Path(arguments[0]), arguments[1:])
     except BadInput as error:
         sys.stderr.write(f"fedtailor: {error}\n")
