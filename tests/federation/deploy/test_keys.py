@@ -19,7 +19,7 @@ from fedtailor.federation.deploy.keys import (
     renew_certificate,
 )
 from fedtailor.federation.deploy.project import Project, ending_soon
-from fedtailor.federation.site.certificates import certificate_end, expiry_line
+from fedtailor.federation.protocol.certificates import certificate_end, expiry_line
 
 HOSTS = ["hub.example.org", "127.0.0.1", "::1"]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedtailor.core.errors import BadInput
+from fedtailor.federation.protocol.certificates import certificate_end
 from fedtailor.federation.protocol.ipc import write_private
-from fedtailor.federation.site.certificates import certificate_end
 
 DAYS, AUTHORITY_DAYS = 365, 3650
 AUTHORITY_KEY = "authority.key"  # beside the authority's certificate; signs renewals

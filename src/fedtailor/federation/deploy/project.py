@@ -21,7 +21,7 @@ from fedtailor.core.errors import BadInput
 from fedtailor.core.inputs.settings_file import check_table, read_toml, setting
 from fedtailor.federation.deploy.keys import Certificates
 from fedtailor.federation.deploy.link import Link
-from fedtailor.federation.site.certificates import expiry_line
+from fedtailor.federation.protocol.certificates import expiry_line
 
 FILE = "federation.toml"
 STATE, HOME = "coordinator/state", "coordinator/flower"

@@ -24,13 +24,13 @@ from pathlib import Path
 
 from fedtailor.core.errors import BadInput
 from fedtailor.core.inputs.plain_text import start_log
+from fedtailor.federation.protocol.certificates import expiry_line
 from fedtailor.federation.protocol.ipc import (
     private_folder,
     start_worker,
     stop_site,
     write_private,
 )
-from fedtailor.federation.site.certificates import expiry_line
 
 log = logging.getLogger("fedtailor.node")
 
