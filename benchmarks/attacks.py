@@ -207,12 +207,14 @@ def cases(arguments: argparse.Namespace) -> Iterator[Case]:
 # ------------------------------------------------------------------------------------ summary
 
 
-def interval(values: list[float]) -> list[float]:
-    """Mean over seeds, and half the width of its 95 % interval (Student's t)."""
+def interval(values: list[float]) -> list[float | None]:
+    """Mean over seeds, and half the width of its 95 % interval (Student's t); None of one seed."""
     from scipy.stats import t
 
     x = np.array(values)
-    half = t.ppf(0.975, len(x) - 1) * x.std(ddof=1) / len(x) ** 0.5 if len(x) > 1 else np.nan
+    if len(x) < 2:
+        return [round(float(x.mean()), 4), None]
+    half = t.ppf(0.975, len(x) - 1) * x.std(ddof=1) / len(x) ** 0.5
     return [round(float(x.mean()), 4), round(float(half), 4)]
 
 

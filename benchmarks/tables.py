@@ -17,6 +17,7 @@ from fedtailor.reproduce.shown.writing import SIGNS, beside_paper, by_place, has
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
+WHO = ("hostile", "honest")
 PAGES = ["README.md", *(str(p.relative_to(ROOT)) for p in sorted((ROOT / "docs").glob("*.md")))]
 
 
@@ -336,6 +337,43 @@ def overshoot(name: str) -> str:
     return rows(header, body) + made_by(report)
 
 
+def _with_interval(cell: list[Any]) -> str:
+    return f"{100 * cell[0]:.0f}" + ("" if cell[1] is None else f" ± {100 * cell[1]:.0f}")
+
+
+def attacks(name: str) -> str:
+    """A table for each method: honest clients' mean, the worst of them, and the back door."""
+    report = read(name)
+    found: dict[tuple[str, str, str], dict[str, Any]] = {
+        (row["method"], row["attack"], row["defence"]): row for row in report["rows"]
+    }
+    methods, kinds, defences = (list(dict.fromkeys(key[i] for key in found)) for i in range(3))
+    out = []
+    for method in methods:
+        body = []
+        for defence in defences:
+            cells = [found[method, kind, defence] for kind in kinds]
+            shown = [f"{_with_interval(c['mean'])} / {100 * c['worst'][0]:.0f}" for c in cells]
+            lowest = f"{100 * cells[0]['bottom5']:.0f}"
+            doors = [c["triggered"] for c in cells if c["triggered"]]
+            body.append([defence, *shown, lowest, *(_with_interval(door) for door in doors)])
+        header = [f"{method}, mean / worst %", *kinds, "bottom 5 %, nobody"]
+        header += ["back door opens, %"] * ("backdoor" in kinds)
+        out.append(rows(header, body))
+    told = []
+    for kind in kinds:
+        share = [[r["odd"][who] for r in report["rows"] if r["attack"] == kind] for who in WHO]
+        hostile, honest = (100 * sum(v) / len(v) for v in share)
+        told.append([kind, "–" if kind == "nobody" else f"{hostile:.0f}", f"{honest:.1f}"])
+    out.append(rows(["uploads that stand out, %", "of hostile", "of honest clients"], told))
+    how = (
+        f"{report['clients']} clients of digits, {report['hostile']} hostile, "
+        f"{report['rounds']} rounds, {report['seeds']} seeds; ± half of a 95 % interval over "
+        f"seeds; max-norm is {report['max_norm']:g}."
+    )
+    return "\n\n".join(out) + f"\n\n{how}" + made_by(report)
+
+
 def _part(name: str, part: str) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     report = read(name)
     return report, [r for r in report["rows"] if r["part"] == part]
@@ -549,6 +587,7 @@ TABLES: dict[str, Callable[[str], str]] = {
     "parity": parity,
     "reproduction": reproduction,
     "overshoot": overshoot,
+    "attacks": attacks,
     "ten": same_ten,
 }
 MARK = re.compile(r"(<!-- table: (\w+) ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
