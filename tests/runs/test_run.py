@@ -313,8 +313,8 @@ def test_the_history_is_on_the_disk_before_the_checkpoint_that_relies_on_it(
         synced.append(path.name.partition(".")[0])
         sync(path)
 
-    for module in ("folder", "storage"):
-        monkeypatch.setattr(f"fedtailor.results.{module}.sync", noting)
+    for module in ("results.storage", "runs.run"):
+        monkeypatch.setattr(f"fedtailor.{module}.sync", noting)
     fedtailor.run("local", out=tmp_path / "run", **SMALL | {"checkpoint_every": 2})
     kept = [name for name in synced if name.startswith(("history", "state-"))]
     assert kept == ["state-000000", "history", "state-000002", "history", "state-000003"]
