@@ -15,6 +15,7 @@ from fedtailor.analysis.audit.attacks import AttackPlan, recover
 from fedtailor.analysis.audit.exposure import (
     Exposure,
     attacked,
+    bases_of,
     guessed_labels,
     played,
     scale_of,
@@ -27,7 +28,8 @@ from fedtailor.core.method import ClientCount
 from fedtailor.core.rng import Turn
 from fedtailor.core.task import Task, classification
 from fedtailor.core.training import Recipe
-from fedtailor.methods import METHODS
+from fedtailor.methods import METHODS, Factory
+from fedtailor.methods.find import find
 
 SHAPE, CLASSES = (1, 6, 6), 5
 
@@ -55,7 +57,7 @@ def exposed(
     x: Tensor,
     y: Tensor,
     recipe: Recipe = Recipe(lr=0.1),
-    method: str = "fedavg",
+    method: str | Factory = "fedavg",
     seed: int = 0,
     **options: Any,
 ) -> Exposure:
@@ -65,17 +67,22 @@ def exposed(
         k: rng.uniform(rng.key(9, i), *v.shape, dtype=v.dtype) - 0.5
         for i, (k, v) in enumerate(task.init(rng.key(0)).items())
     }
-    made = METHODS[method](task, recipe=recipe, **options)
+    factory = METHODS[method] if isinstance(method, str) else method
+    made = factory(task, recipe=recipe, **options)
     turn = Turn(rng.key(seed, 3), torch.tensor(0), torch.tensor(1))
     cid = torch.tensor(0)
     server = made.init(ClientCount.of(torch.tensor([len(y)])), initial, rng.key(0))
     message = made.send(server, cid, turn)
     state = made.start(message, initial, turn.at_start())
-    upload, _ = played(made, initial, message, turn, state, x, y)
+    held = (x, y) if made.validates else None
+    upload, _ = played(made, initial, message, turn, state, x, y, held)
     known = Recipe(**{**vars(recipe), "dp_noise": 0.0})
-    attackers = METHODS[method](task, recipe=known, **options)
-    seen = update_of(message, upload, scale_of(known, turn, len(y)))
-    return Exposure(attackers, task, initial, message, turn, state, seen, known, len(y))
+    attackers = factory(task, recipe=known, **options)
+    bases = bases_of(message, initial, upload)
+    seen = update_of(upload, bases, scale_of(known, turn, len(y)))
+    return Exposure(
+        attackers, task, initial, message, turn, state, seen, bases, known, len(y), held
+    )
 
 
 def mean_psnr(exposure: Exposure, x: Tensor, y: Tensor, plan: AttackPlan) -> float:
@@ -114,6 +121,13 @@ def test_several_steps_are_played_as_the_recipe_has_them(
     assert all(torch.allclose(made[k], v, atol=1e-12) for k, v in exposure.seen.items())
     other = exposure.imitate(x.flip(0), y)
     assert not all(torch.allclose(other[k], v, atol=1e-6) for k, v in exposure.seen.items())
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedfomo", "apple", "fedavg+median"])
+def test_what_is_sent_is_held_against_where_the_client_began(method: str) -> None:
+    x, y = rows(1)
+    factory = METHODS.get(method) or find(method)
+    assert guessed_labels(exposed(layers, x, y, method=factory), CLASSES, SHAPE).tolist() == [0]
 
 
 # --- attacks that must succeed ---

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedtailor.analysis.audit.exposure import numbers_of
 from fedtailor.analysis.audit.membership import (
     ScoredRows,
     by_loss,
@@ -18,6 +19,7 @@ from fedtailor.analysis.audit.membership import (
 )
 from fedtailor.analysis.audit.opened import AuditedRun, Protection
 from fedtailor.core import tree
+from fedtailor.core.tree import Tree
 from fedtailor.core.turn import is_network, predict_general
 
 MOST_CLIENTS = 50  # whose rows are asked about
@@ -97,12 +99,22 @@ def _model(run: AuditedRun, kind: str, client: str, protection: Protection) -> A
         if not _uploads(run):
             return None
         with torch.no_grad():
-            sent = run.seen(client, protection, run.rows("train", client)).upload
-        parts = [v for v in (sent.mean | sent.each).values() if isinstance(v, dict)]
+            sent = run.seen(client, protection, run.rows("train", client))
+        moved = sent.exposure.bases  # what has none is an update, no model
+        flat = {k: v for k, v in numbers_of(sent.upload).items() if k in moved}
+        parts = _trees(tree.unflatten(flat))
         model = next((part for part in parts if is_network(task, part)), None)
     else:
         model = run.personal(client) if kind == PERSONAL else run.general(client)
     return None if model is None else AskedModel(client, model, is_network(task, model))
+
+
+def _trees(values: Tree) -> Iterator[Tree]:
+    """A tree and all trees in it."""
+    yield values
+    for part in values.values():
+        if isinstance(part, dict):
+            yield from _trees(part)
 
 
 def _judged(run: AuditedRun, models: Sequence[AskedModel], seed: int) -> dict[str, Any]:

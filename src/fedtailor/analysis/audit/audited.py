@@ -190,6 +190,10 @@ def _notes(found: dict[str, Any], run: AuditedRun) -> list[str]:
         )
     if any(case["batch_norm"] for case in cases):
         notes.append("BatchNorm takes the batch's own statistics, here as in training.")
+    if cases and run.config.augment != "none":
+        notes.append(
+            "Images are changed at random while training; the attacker knows how, but for borders."
+        )
     if cases and run.method.validates:
         notes.append("The attacker was given the client's validation rows, which the method uses.")
     if any(case["state"] == "guessed" for case in cases):

@@ -37,7 +37,8 @@ class Exposure:
       message: what the client was sent.
       turn: round and batch order.
       state: what the client kept before, as far as the attacker knows or guesses.
-      seen: what came of it, flat: see `update_of`.
+      seen: what came of it, see `update_of`.
+      bases: what that moved away from, see `bases_of`.
       recipe: how the client trains.
       rows: how many rows it trained on.
       held: validation rows and labels: granted, where the method looks at them.
@@ -50,6 +51,7 @@ class Exposure:
     turn: Turn
     state: Tree | None
     seen: Params
+    bases: Params
     recipe: Recipe
     rows: int
     held: tuple[Tensor, Tensor] | None = None
@@ -59,7 +61,7 @@ class Exposure:
         found, _ = played(
             self.method, self.initial, self.message, self.turn, self.state, x, y, self.held
         )
-        return update_of(self.message, found, self.scale)
+        return update_of(found, self.bases, self.scale)
 
     @property
     def scale(self) -> float:
@@ -114,31 +116,51 @@ def played(
     return outcome.upload, noisy
 
 
-def update_of(message: Tree, upload: Upload, scale: float = 1.0) -> Params:
-    """All numbers of an upload by name, each less what the server had sent in its place.
+def numbers_of(upload: Upload) -> Params:
+    """All numbers of an upload by name."""
+    flat = tree.flatten({"mean": upload.mean, "each": upload.each})
+    return {k: v for k, v in flat.items() if not k.endswith("/") and v.is_floating_point()}
 
-        (sent − upload) · scale
 
-    An entry has its place under its own name in the message, or else under the only one that ends
-    in the same parameter and has the same shape; without a place it is as it came.
+def bases_of(message: Tree, initial: Params, upload: Upload) -> Params:
+    """What the entries of an upload moved away from, by name.
+
+    That is what the message has under the same name, or else under the only one that ends in the
+    same parameter, or else the common beginning. An entry that is longer than its way from there is
+    a model that moved; any other is an update already, and has no base.
 
     Example:
       >>> sent = {"params": {"w": torch.tensor([2.0])}}
-      >>> update_of(sent, Upload({"params": {"w": torch.tensor([1.5])}}), scale=10.0)
+      >>> bases_of(sent, {}, Upload({"params": {"w": torch.tensor([1.5])}}))
+      {'mean/params/w': tensor([2.])}
+      >>> bases_of(sent, {}, Upload({"delta": {"w": torch.tensor([-0.5])}}))
+      {}
+    """
+    sent, found, seen = tree.flatten(message), dict[str, Tensor](), numbers_of(upload)
+    for name, leaf in seen.items():
+        last = name.rpartition("/")[2]
+        alike = [v for k, v in sent.items() if k.rpartition("/")[2] == last]
+        places = [sent.get(name.partition("/")[2]), *alike[: len(alike) == 1], initial.get(last)]
+        there = [p for p in places if p is not None and p.shape == leaf.shape]
+        found |= {name: there[0]} if there else {}
+    for entry in {name.rpartition("/")[0] for name in found}:
+        names = [name for name in found if name.rpartition("/")[0] == entry]
+        way = sum(float((seen[k] - found[k]).square().sum()) for k in names)
+        if way > sum(float(seen[k].square().sum()) for k in names):
+            found = tree.drop(found, names)
+    return found
+
+
+def update_of(upload: Upload, bases: Params, scale: float = 1.0) -> Params:
+    """The numbers of an upload as updates: (base − upload) · scale, or as they came.
+
+    Example:
+      >>> sent = Upload({"params": {"w": torch.tensor([1.5])}})
+      >>> update_of(sent, {"mean/params/w": torch.tensor([2.0])}, scale=10.0)
       {'mean/params/w': tensor([5.])}
     """
-    sent, out = tree.flatten(message), {}
-    for name, leaf in tree.flatten({"mean": upload.mean, "each": upload.each}).items():
-        if name.endswith("/") or not leaf.is_floating_point():
-            continue
-        own = name.partition("/")[2]
-        last = own.rpartition("/")[2]
-        alike = [v for k, v in sent.items() if k.rpartition("/")[2] == last]
-        place = sent.get(own, alike[0] if len(alike) == 1 else None)
-        if place is not None and place.shape == leaf.shape:
-            leaf = place - leaf
-        out[name] = leaf * scale
-    return out
+    flat = numbers_of(upload)
+    return {k: (bases[k] - v if k in bases else v) * scale for k, v in flat.items()}
 
 
 def in_double(values: Tree) -> Tree:
@@ -167,6 +189,7 @@ def attacked(
         message=in_double(exposure.message),
         state=None if exposure.state is None else in_double(exposure.state),
         seen=in_double(exposure.seen),
+        bases=in_double(exposure.bases),
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from fedtailor.analysis.audit.exposure import Exposure, played, scale_of, update_of
+from fedtailor.analysis.audit.exposure import Exposure, bases_of, played, scale_of, update_of
 from fedtailor.core import rng, tree
 from fedtailor.core.errors import BadInput, unknown
 from fedtailor.core.method import Method, Upload
@@ -180,23 +180,28 @@ class AuditedRun:
         fed, config = self.simulation.client_data, self.config
         (method, task), initial = self.player(client, protection), self.initial(client)
         message, kept, turn = self.received(client)
-        val = self.rows("val", client)
-        held = (to_input(fed.x[val], torch.float32), fed.y[val]) if method.validates else None
-        x = to_input(fed.x[rows], torch.float32) if fed.x.dtype == torch.uint8 else fed.x[rows]
+        held = None
+        if method.validates:
+            val = self.rows("val", client)
+            held = fed.x[val], fed.y[val]
         with torch.no_grad():
-            upload, noisy = played(method, initial, message, turn, kept, x, fed.y[rows], held)
+            upload, noisy = played(
+                method, initial, message, turn, kept, fed.x[rows], fed.y[rows], held
+            )
         cost = epsilon(Spent.of(noisy.tolist()), protection.noise, config.dp_delta)
-        recipe = replace(
-            config.recipe(), dp_clip=protection.clip, dp_noise=0.0
-        )  # noise is what the server does not know
+        # noise is what the server does not know
+        recipe = replace(config.recipe(), dp_clip=protection.clip, dp_noise=0.0)
         attackers, _ = self.player(client, Protection(protection.clip, 0.0))
         scale = scale_of(recipe, turn, len(rows))
-        seen = update_of(message, upload, scale)
+        bases = bases_of(message, initial, upload)
+        seen = update_of(upload, bases, scale)
         state = kept
         if kept is None:  # the common beginning, which the server knows
             state = method.start(message, initial, turn.at_start())
+        if held is not None:
+            held = to_input(held[0], torch.float32), held[1]
         exposure = Exposure(
-            attackers, task, initial, message, turn, state, seen, recipe, len(rows), held
+            attackers, task, initial, message, turn, state, seen, bases, recipe, len(rows), held
         )
         return SeenUpload(upload, cost if protection.noise else None, exposure)
 
