@@ -102,17 +102,23 @@ def test_a_sites_state_and_its_answer_go_together(tmp_path: Path) -> None:
 
 def test_a_line_of_the_answers(tmp_path: Path) -> None:
     """A line that is half there was never sent; the next one takes its place."""
-    one = SentAnswer("a", "train", 0, "x")
+    one = SentAnswer("a", "p", "train", 0, "x")
+
+    def read(folder: Path) -> AnswerLog:
+        log = AnswerLog(folder)
+        log.refresh()
+        return log
+
     found = []
     for folder in deaths(
         tmp_path,
         lambda folder: AnswerLog(folder).add(one),
         lambda folder: AnswerLog(folder).add(one._replace(round=1)),
     ):
-        found.append(len(AnswerLog(folder).read()))
+        found.append(read(folder).lines)
         AnswerLog(folder).add(one._replace(round=2))
-        first, *_, last = AnswerLog(folder).read()
-        assert (first.round, last.round) == (0, 2)
+        assert read(folder).lines == found[-1] + 1
+        assert read(folder).newest("a", "p", "train")[0] == 2
     assert found[0] == 1 and found[-1] == 2
 
 

@@ -71,7 +71,7 @@ def moved(sent: Tree, values: Tree) -> Tree:
 
 def trained_leaves(values: Tree, buffers: Collection[str]) -> list[Tensor]:
     """The leaves that are trained: running statistics have another scale, and say little."""
-    flat = tree.flatten(values).items()
+    flat = sorted(tree.flatten(values).items())  # a state that was read back has another order
     return [
         leaf
         for name, leaf in flat
