@@ -337,6 +337,23 @@ def overshoot(name: str) -> str:
     return rows(header, body) + made_by(report)
 
 
+def jobs(name: str) -> str:
+    """Whole jobs: FedTailor's seconds, where they go, and the loop's."""
+    report, body = read(name), []
+    for row in sorted(report["rows"], key=lambda row: row["name"]):
+        cold, loop = row["cold"], row["loop"]
+        asked = f"{row['at_least']:.0f}×" if row["at_least"] else f"{row['at_most']:.0f} s"
+        parts = [
+            f"{cold[k]:.1f}" for k in ("preparing_seconds", "training_seconds", "rest_seconds")
+        ]
+        ratio = f"**{row['ratio']:.1f}×**"
+        body.append(
+            [row["name"], f"{loop['seconds']:.0f}", f"{cold['seconds']:.1f}", ratio, asked, *parts]
+        )
+    header = ["job", "loop, s", "FedTailor, s", "ratio", "asked for"]
+    return rows([*header, "preparing", "training", "the rest"], body) + made_by(report)
+
+
 def _with_interval(cell: list[Any]) -> str:
     return f"{100 * cell[0]:.0f}" + ("" if cell[1] is None else f" ± {100 * cell[1]:.0f}")
 
@@ -588,6 +605,7 @@ TABLES: dict[str, Callable[[str], str]] = {
     "reproduction": reproduction,
     "overshoot": overshoot,
     "attacks": attacks,
+    "jobs": jobs,
     "ten": same_ten,
 }
 MARK = re.compile(r"(<!-- table: (\w+) ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
