@@ -20,7 +20,7 @@ from fedtailor.core.errors import BadInput
 from fedtailor.federation.deploy import proxy as proxy_module
 from fedtailor.federation.deploy import superlink
 from fedtailor.federation.deploy.keys import make_certificates, make_node_key, renew_certificate
-from fedtailor.federation.deploy.processes import free_port
+from fedtailor.federation.deploy.processes import _begun, descendants, free_port
 from fedtailor.federation.deploy.project import Project
 from fedtailor.federation.deploy.proxy import FLEET, Proxy, find_nginx, running
 from fedtailor.federation.deploy.superlink import run_superlink
@@ -165,9 +165,18 @@ def test_new_keys_and_certificates_are_taken_in(project: Project, served: Proxy)
     assert "certificates" in served.look()
     assert until(lambda: serial(project) != before)
     assert ask(project, "/v1/fleet/get-run", key=key)[0] == 200  # by the same authority
+
+
+@needs_nginx
+def test_a_killed_nginx_leaves_no_workers_behind(project: Project, served: Proxy) -> None:
+    """They would hold the port, with the old keys and certificates."""
+    assert until(lambda: len(descendants(served.process.pid)) == 2)
+    workers = descendants(served.process.pid)
     served.process.kill()
     served.process.wait()
-    assert "ended" in served.look() and until(project.reachable)
+    assert "ended" in served.look()
+    assert until(lambda: not any(_begun(pid) for pid in workers))
+    assert until(lambda: len(descendants(served.process.pid)) == 2) and project.reachable()
 
 
 @needs_nginx

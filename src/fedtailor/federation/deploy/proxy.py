@@ -101,7 +101,14 @@ class Proxy:
         self._start()
 
     def _start(self) -> None:
-        self.process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL)
+        # a group of its own: workers outlive a killed master, and would hold the port
+        self.process = subprocess.Popen(
+            self._command, stdin=subprocess.DEVNULL, start_new_session=True
+        )
+
+    def _end_workers(self) -> None:
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, signal.SIGKILL)
 
     def _stamp(self) -> tuple[str, list[int]]:
         """What it must be told of when it changes; the keys are written for it to read."""
@@ -123,6 +130,7 @@ class Proxy:
                 self.process.send_signal(signal.SIGUSR1)
         if (code := self.process.poll()) is not None:
             said = f"the proxy ended (code {code}): started again"
+            self._end_workers()
             self._start()
         return said
 
@@ -130,6 +138,7 @@ class Proxy:
         """Ends nginx, which lets go of its workers."""
         self.process.terminate()
         wait_or_kill(self.process)
+        self._end_workers()
 
 
 @contextmanager
