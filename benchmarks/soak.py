@@ -2,9 +2,10 @@
 
     python benchmarks/soak.py --sites 20 --minutes 30 --out benchmarks/results/soak.json
 
-A coordinator and sites on loopback, with TLS and node keys, play FedALA on digits until the time is
-over. Meanwhile sites are killed (`kill -9` of the node with all it started), lose their own process
-alone, or freeze for a while, at random; killed ones come back after 5 to 60 s. At the end:
+A coordinator behind nginx and sites on loopback, with TLS and node keys, play FedALA on digits
+until the time is over. Meanwhile sites are killed (`kill -9` of the node with all it started), lose
+their own process alone, or freeze for a while, at random; killed ones come back after 5 to 60 s.
+At the end:
 
 - `lost_rounds`: rounds that the coordinator had counted at some time and that are missing from, or
   twice in, the final history; rounds with fewer sites than agreed; rounds without a checkpoint.
@@ -174,7 +175,7 @@ def soak(arguments: argparse.Namespace, root: Path) -> dict[str, Any]:
         "soak", "fedala", names, settings,
         rules={"min_sites": least, "deadline": arguments.deadline, "join": 60, "wait": 600,
                "pause": 2, "again": 10},
-        port=free_port(), node_ports=[free_port() for _ in names],
+        port=free_port(), control=free_port(), node_ports=[free_port() for _ in names],
     )  # fmt: skip
     project = read_project(write_project(root / "soak", spec), insecure=False)
     found, link = read_federation(project.file), project.link()
@@ -184,7 +185,7 @@ def soak(arguments: argparse.Namespace, root: Path) -> dict[str, Any]:
     seen: set[int] = set()
     with ProcessGroup(project.folder / "logs") as group:
         group.start_script("coordinator", project.folder / "coordinator", env)
-        group.wait_until(link.listens, "coordinator", "listen")
+        group.wait_until(project.reachable, "coordinator", "listen")
         marks = link.home / "registered"
         group.wait_until(
             lambda: marks.is_dir() and len(list(marks.iterdir())) == len(names),
@@ -261,8 +262,9 @@ def main() -> None:
         "version": fedtailor.__version__,
         "device": f"cpu ({name}, {os.cpu_count()} cores for coordinator and all sites)",
         "torch": torch.__version__,
-        "task": f"fedala, mlp on digits, {arguments.sites} sites on loopback with TLS and node "
-        f"keys, a fault every {arguments.every:g} s on average, deadline {arguments.deadline:g} s",
+        "task": f"fedala, mlp on digits, {arguments.sites} sites behind nginx on loopback with TLS "
+        f"and node keys, a fault every {arguments.every:g} s on average, deadline "
+        f"{arguments.deadline:g} s",
         **found,
     }
     print(json.dumps({k: v for k, v in report.items() if k != "memory_bytes"}, indent=1))

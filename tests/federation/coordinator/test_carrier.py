@@ -8,6 +8,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="needs flwr: pip install 'fedtailor[flower]'")
 
+import httpx
 import numpy as np
 from flwr.app import Error, Message
 
@@ -55,6 +56,43 @@ def test_answers_with_their_envelope():
     found, seconds = ask(Odd())
     assert set(found) == {1, 2, 3} and seconds < 2.5
     assert all(a.packet.arrays["a"].sum() == 3 and a.up > 0 < a.down for a in found.values())
+
+
+def status_error(code):
+    response = httpx.Response(code, request=httpx.Request("POST", "http://superlink"))
+    return httpx.HTTPStatusError("said no", request=response.request, response=response)
+
+
+def fails_first(error, then):
+    """Raises once, and is itself again after that."""
+    left = [error]
+
+    def call(*arguments):
+        if left:
+            raise left.pop()
+        return then(*arguments)
+
+    return call
+
+
+@pytest.mark.parametrize(("code", "answered"), [(500, True), (503, True), (403, False)])
+@pytest.mark.parametrize("at", ["push_messages", "pull_messages"])
+def test_a_busy_superlink_is_asked_again(code, answered, at, monkeypatch):
+    grid = Odd(1)
+    monkeypatch.setattr(grid, at, fails_first(status_error(code), getattr(grid, at)))
+    found, _ = ask(grid)
+    assert (found[1].packet is not None) is answered
+
+
+def test_nodes_are_asked_for_again_while_it_is_busy(monkeypatch):
+    grid = Odd(2)
+    monkeypatch.setattr(carrier, "BUSY", (0.01,))
+    busy = fails_first(status_error(500), grid.get_node_ids)
+    monkeypatch.setattr(grid, "get_node_ids", busy)
+    assert FlowerTransport(grid).places() == [1, 2]
+    monkeypatch.setattr(grid, "get_node_ids", fails_first(status_error(401), list))
+    with pytest.raises(httpx.HTTPStatusError):
+        FlowerTransport(grid).places()
 
 
 @pytest.mark.parametrize("stuck", [1, 5])

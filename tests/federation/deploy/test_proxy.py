@@ -53,7 +53,7 @@ class Echo(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         size = len(self.rfile.read(int(self.headers["content-length"] or 0)))
         said = json.dumps([self.path, size, self.headers["flwr-signature"]]).encode()
-        self.send_response(200)
+        self.send_response(int(self.headers["answer-with"] or 200))
         self.send_header("content-length", str(len(said)))
         self.end_headers()
         self.wfile.write(said)
@@ -98,11 +98,19 @@ def sent_key(path: Path) -> str:
     return b64encode(found.public_bytes(serialization.Encoding.PEM, form)).decode()
 
 
-def ask(project: Project, path: str, body: bytes = b"x", method: str = "POST", key: str = ""):
+def ask(
+    project: Project,
+    path: str,
+    body: bytes = b"x",
+    method: str = "POST",
+    key: str = "",
+    answer: int = 200,
+):
     context = ssl.create_default_context(cafile=str(project.authority))
     link = http.client.HTTPSConnection("127.0.0.1", project.port, context=context, timeout=10)
     try:
-        link.request(method, path, body, {"flwr-public-key": key, "flwr-signature": "s"})
+        headers = {"flwr-public-key": key, "flwr-signature": "s", "answer-with": str(answer)}
+        link.request(method, path, body, headers)
         reply = link.getresponse()
         return reply.status, reply.read(), dict(reply.getheaders())
     except (BrokenPipeError, ConnectionResetError):
@@ -137,6 +145,23 @@ def test_bodies_have_a_limit_above_flowers_largest(project: Project, served: Pro
     status, said, _ = ask(project, "/v1/fleet/push-object", largest, key=key)
     assert status == 200 and json.loads(said)[1] == len(largest)
     assert ask(project, "/v1/fleet/push-object", bytes(9_000_000), key=key)[0] in (413, 0)
+
+
+@needs_nginx
+def test_a_busy_superlink_ends_no_node(project: Project, served: Proxy) -> None:
+    """Flower's node asks again after 503 and ends after 500; what it refuses, it refuses."""
+    key = sent_key(project.keys / "north.pub")
+    for answer, seen in ((500, 503), (503, 503), (401, 401), (404, 404)):
+        assert ask(project, "/v1/fleet/pull-messages", key=key, answer=answer)[0] == seen
+
+
+def test_others_can_enter_the_folder_for_bodies(tmp_path: Path, monkeypatch) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    monkeypatch.setattr(proxy_module.tempfile, "gettempdir", lambda: str(closed))
+    assert proxy_module._for_everybody() == "/tmp"
+    monkeypatch.setattr(proxy_module.tempfile, "gettempdir", lambda: "/var/tmp")
+    assert proxy_module._for_everybody() == "/var/tmp"
 
 
 def until(condition) -> bool:

@@ -111,7 +111,9 @@ def test_a_budget_outlives_restarts_lost_folders_and_other_federations(tmp_path:
     for name in ("site-0", "site-1", "site-2"):
         shutil.rmtree(tmp_path / name / "federations")
     other = Trial(tmp_path, "fedavg", table={"id": "other"}, dp_clip=1.0, dp_noise=1.0)
-    other.write_site(1, max_epsilon=1.1 * spent.epsilon())
+    for i in range(3):
+        limit = {"max_epsilon": 1.1 * spent.epsilon()} if i == 1 else {}
+        other.write_site(i, federations=["trial", "other"], **limit)
     one = coordinator(other, FakeTransport(other))
     lines = one.run()
     assert all(line["taken"] == [0, 2] for line in lines[:2])

@@ -146,6 +146,15 @@ def test_a_federation_of_another_name_is_not_joined(tmp_path: Path) -> None:
     assert site.answer(plan_packet(trial)).header["status"] == "ok"
 
 
+def test_a_file_that_names_none_means_the_first(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, "fedavg")
+    site, first = Site(read_settings(trial.sites[0])), plan_packet(trial)
+    assert site.answer(first).header["status"] == "ok"
+    told = site.answer(plan_packet(Trial(tmp_path, "fedavg", table={"id": "another"}))).header
+    assert 'federations = ["trial", "another"]' in str(told["detail"])
+    assert site.answer(first).header["status"] == "ok"
+
+
 def test_an_owner_can_be_asked_first(tmp_path: Path) -> None:
     trial = Trial(tmp_path, "fedavg")
     site = Site(read_settings(trial.write_site(0, ask_first=True)))
@@ -237,7 +246,9 @@ def test_rounds_count_over_federations(tmp_path: Path) -> None:
     trial.write_site(1, max_rounds=2)
     coordinator(trial, FakeTransport(trial)).run()
     again = Trial(tmp_path, "fedavg", table={"id": "another"})
-    again.write_site(1, max_rounds=2)
+    for i in range(3):
+        limit = {"max_rounds": 2} if i == 1 else {}
+        again.write_site(i, federations=["trial", "another"], **limit)
     one = coordinator(again, FakeTransport(again))
     lines = one.run()
     assert all(line["taken"] == [0, 2] for line in lines[:2])

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 from typing import Any
 
+import httpx
 from flwr.app import Message
 from flwr.serverapp import Grid
 
@@ -35,12 +36,18 @@ POLL = 0.5  # seconds between two looks for the same answer, and as much more
 PER_MESSAGE = 0.1  # for each message under way: every look costs the SuperLink work
 STUCK = 2.0  # a call that lasts longer no longer counts among those that go on at a time
 AT_ONCE = 4
+BUSY = (1.0, 2.0, 5.0, 10.0)  # seconds until a SuperLink that failed is asked again
 CANNOT_LOAD = 1  # Flower's code
 OTHER_VERSION = (
     f"cannot load FedTailor's app: install FedTailor {__version__} there, as here, and start its "
     "node again"
 )
 _TYPES = {"join": "query", "train": "train", "score": "evaluate", "finish": "evaluate"}
+
+
+def _is_busy(error: httpx.HTTPStatusError) -> bool:
+    """Whether the SuperLink failed, as it does while its database is busy, and did not refuse."""
+    return error.response.status_code >= httpx.codes.INTERNAL_SERVER_ERROR
 
 
 # calls that came back: place, and the message's id, or an answer, or nothing yet, or an error
@@ -66,6 +73,14 @@ class FlowerTransport:
 
     def places(self) -> list[int]:
         """Nodes that are connected now."""
+        for pause in BUSY:
+            try:
+                return sorted(int(node) for node in self.grid.get_node_ids())
+            except httpx.HTTPStatusError as error:
+                if not _is_busy(error):
+                    raise
+                log.warning("the SuperLink is busy: asked again in %g s", pause)
+                time.sleep(pause)
         return sorted(int(node) for node in self.grid.get_node_ids())
 
     def ask(self, requests: Mapping[int, Packet], seconds: float) -> Iterator[Answer]:
@@ -127,6 +142,9 @@ class FlowerTransport:
                     done.put((place, reply))
                     return
             done.put((place, None))
+        except httpx.HTTPStatusError as error:
+            # its database was busy: it may have taken the message, and a site answers it once
+            done.put((place, None if _is_busy(error) else error))
         except Exception as error:  # whatever the carrier raises concerns this message alone
             done.put((place, error))
 

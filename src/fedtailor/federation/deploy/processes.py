@@ -105,9 +105,16 @@ class ProcessGroup:
 
 
 def superlink_command(
-    certificates: Certificates | None, listen: str, port: int, database: Path
+    certificates: Certificates | None,
+    listen: str,
+    port: int,
+    database: Path,
+    secret: Path | None = None,
 ) -> list[str]:
-    """Flower's command for a coordinator; without certificates it is an insecure one."""
+    """Flower's command for a coordinator; without certificates it is an insecure one.
+
+    With a file that holds a `secret`, whoever knows it starts the apps, and not the SuperLink.
+    """
     trust = ["--insecure"]
     if certificates:
         trust = [
@@ -117,6 +124,8 @@ def superlink_command(
             "--enable-supernode-auth",
         ]  # fmt: skip
     where = ["--host", listen, "--port", str(port), "--database", str(database)]
+    if secret:
+        where += ["--isolation", "process", "--superexec-auth-secret-file", str(secret)]
     return ["flower-superlink", *trust, *where, "--disable-runtime-dependency-installation"]
 
 

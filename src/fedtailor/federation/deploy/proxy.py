@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import tempfile
 import time
@@ -141,6 +142,13 @@ class Proxy:
         self._end_workers()
 
 
+def _for_everybody() -> str:
+    """A folder for temporary files that other users can enter; root's own TMPDIR may be closed."""
+    usual = Path(tempfile.gettempdir()).resolve()
+    ways = [usual, *usual.parents]
+    return str(usual) if all(way.stat().st_mode & stat.S_IXOTH for way in ways) else "/tmp"
+
+
 @contextmanager
 def running(project: Project) -> Iterator[Proxy]:
     """nginx for as long as the block lasts.
@@ -153,7 +161,7 @@ def running(project: Project) -> Iterator[Proxy]:
         raise BadInput(missing(project))
     temporary, made = Path("proxy"), None
     if os.geteuid() == 0:  # its workers are nobody's, who cannot enter the project's folder
-        temporary = made = Path(tempfile.mkdtemp(prefix="fedtailor-proxy-"))
+        temporary = made = Path(tempfile.mkdtemp(prefix="fedtailor-proxy-", dir=_for_everybody()))
         made.chmod(0o711)
     proxy = None
     try:

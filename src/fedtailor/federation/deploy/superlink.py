@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import secrets
 import shutil
 import signal
 import subprocess
@@ -41,6 +42,7 @@ from fedtailor.federation.deploy.project import (
     read_project,
 )
 from fedtailor.federation.deploy.proxy import Proxy, find_nginx, missing, running
+from fedtailor.federation.protocol.ipc import write_private
 from fedtailor.federation.site.node import DAY, environment, wait_or_kill, warn_of_root
 
 log = logging.getLogger("fedtailor.coordinator")
@@ -79,6 +81,30 @@ def _certificates(project: Project) -> Certificates | None:
     return made
 
 
+class Launching:
+    """The process that starts apps, for as long as the SuperLink lives."""
+
+    def __init__(self, arguments: list[str], env: dict[str, str]) -> None:
+        module = "fedtailor.federation.deploy.launcher"
+        self._command, self._env = [sys.executable, "-m", module, *arguments], env
+        self._start()
+
+    def _start(self) -> None:
+        self.process = subprocess.Popen(self._command, env=self._env, stdin=subprocess.DEVNULL)
+
+    def look(self) -> str:
+        """Keeps it going; says what had to be done."""
+        if (code := self.process.poll()) is None:
+            return ""
+        self._start()
+        return f"the launcher of apps ended (code {code}): started again; so must be what it ran"
+
+    def stop(self) -> None:
+        """Ends it, and with it the apps that it started."""
+        self.process.terminate()
+        wait_or_kill(self.process)
+
+
 def run_superlink(project: Project) -> int:
     """Runs until it is ended; returns the SuperLink's exit code."""
     if project.proxied and find_nginx() is None:
@@ -94,8 +120,10 @@ def run_superlink(project: Project) -> int:
     listen, port = project.listen, project.port
     if project.proxied:
         listen, port = "127.0.0.1", project.control_port
-    command = superlink_command(own, listen, port, home / "state.db")
-    process = subprocess.Popen(command, env=environment(home), stdin=subprocess.DEVNULL)
+    secret, env = home / "launcher.key", environment(home)
+    write_private(secret, secrets.token_bytes(32))
+    command = superlink_command(own, listen, port, home / "state.db", secret)
+    process = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL)
 
     def end(number: int, frame: FrameType | None) -> None:
         ended.set()
@@ -111,7 +139,12 @@ def run_superlink(project: Project) -> int:
             log.info("the coordinator listens at %s", address_of(project.listen, project.port))
             if proxy:
                 log.info("its control interface at %s, for this machine alone", link.address)
-            _watch(project, link, proxy, process, ended)
+            trust = [str(own.authority)] if own else []
+            launcher = Launching([link.address, str(secret), *trust], env)
+            try:
+                _watch(project, link, proxy, process, launcher, ended)
+            finally:
+                launcher.stop()
         return process.wait()
     finally:
         if process.poll() is None:
@@ -124,9 +157,10 @@ def _watch(
     link: Link,
     proxy: Proxy | None,
     process: subprocess.Popen[bytes],
+    launcher: Launching,
     ended: threading.Event,
 ) -> None:
-    """Takes in keys and certificates, and keeps nginx going, until the SuperLink ends."""
+    """Takes in keys and certificates, and keeps all others going, until the SuperLink ends."""
     told = -DAY
     while process.poll() is None and not ended.is_set():
         if project.certificates:
@@ -137,6 +171,8 @@ def _watch(
                     log.warning("%s", line)
         if proxy and (said := proxy.look()):
             log.info("%s", said)
+        if said := launcher.look():
+            log.warning("%s", said)
         try:
             process.wait(LOOK)
         except subprocess.TimeoutExpired:

@@ -15,6 +15,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -63,7 +64,7 @@ def reply_to(message: Message, context: Context, run: Run, task_type: str) -> Me
 class Executor:
     """Answers what the SuperNode at `address` has; `secret` shows it that we may."""
 
-    def __init__(self, address: str, secret: bytes, authority: bytes | None = None) -> None:
+    def __init__(self, address: str, secret: bytes, authority: Path | None = None) -> None:
         from flwr.supercore.interceptors import SuperExecAuthHttpInterceptor
 
         self.address, self.authority = address, authority
@@ -80,7 +81,7 @@ class Executor:
         return RuntimeHttpClient.from_server_address(
             self.address,
             self.authority is None,
-            self.authority,
+            self.authority.read_bytes() if self.authority else None,
             interceptors=[RuntimeVersionHttpInterceptor(component_name="SuperExec"), interceptor],
         )
 
@@ -92,18 +93,31 @@ class Executor:
         found = self._link.AcquireTask(AcquireTaskRequest(supported_task_types=list(TaskType)))
         if not (found.HasField("task") and found.token):
             return False
-        self._answer(found.token, found.task.type)
+        self.take(found.token, found.task.type)
         return True
 
-    def _answer(self, token: str, task_type: str) -> None:
-        from flwr.common.constant import SubStatus
+    def keep_alive(self, token: str) -> Callable[[], None]:
+        """Tells Flower that the task of `token` is worked on, until what is returned is called."""
         from flwr.supercore.heartbeat import HeartbeatSender
         from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor
-        from flwr.supernode.runtime import run_clientapp as flower
 
         client = self._client(RuntimeTokenHttpInterceptor(token))
         pulse = HeartbeatSender(lambda: _beat(client))
         pulse.start()
+
+        def rest() -> None:
+            pulse.stop()
+            client.close()
+
+        return rest
+
+    def take(self, token: str, task_type: str) -> None:
+        """Answers the message that `token` is for."""
+        from flwr.common.constant import SubStatus
+        from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor
+        from flwr.supernode.runtime import run_clientapp as flower
+
+        rest, client = self.keep_alive(token), self._client(RuntimeTokenHttpInterceptor(token))
         try:
             message, context, run, _ = flower.pull_task_input(client)
             reply = reply_to(message, context, run, task_type)
@@ -112,7 +126,7 @@ class Executor:
             status = SubStatus.FAILED if failed else SubStatus.COMPLETED
             flower.push_task_output(client, context, status, "refused or failed" if failed else "")
         finally:
-            pulse.stop()
+            rest()
             client.close()
 
 
@@ -128,8 +142,8 @@ def _beat(client: RuntimeHttpClient) -> bool:
     return True
 
 
-def main(arguments: list[str]) -> int:
-    """The command: the SuperNode's address, a file with the secret, perhaps one to trust."""
+def serve(kind: type[Executor], arguments: list[str]) -> int:
+    """A command: the address of Flower's process, a file with the secret, perhaps one to trust."""
     import httpx
 
     address, secret, *authority = arguments
@@ -138,13 +152,16 @@ def main(arguments: list[str]) -> int:
     start_log()
     logging.getLogger("httpx").setLevel(logging.WARNING)  # a line for every request
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    trusted = Path(authority[0]).read_bytes() if authority else None
-    executor, parent = Executor(address, Path(secret).read_bytes(), trusted), os.getppid()
-    while os.getppid() == parent:  # it ends with the node that it serves
+    trusted = Path(authority[0]) if authority else None
+    executor, parent = kind(address, Path(secret).read_bytes(), trusted), os.getppid()
+    while os.getppid() == parent:  # it ends with whoever it serves
         try:
             if not executor.step():
                 time.sleep(LOOK)
-        except httpx.TransportError:  # the node is being started, or was ended
+        except httpx.TransportError:  # the other side is being started, or was ended
+            time.sleep(AWAY)
+        except httpx.HTTPStatusError as error:
+            log.warning("Flower answered %d: asked again", error.response.status_code)
             time.sleep(AWAY)
         except Exception:
             log.exception("a message was lost")
@@ -153,4 +170,4 @@ def main(arguments: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(serve(Executor, sys.argv[1:]))

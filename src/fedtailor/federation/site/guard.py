@@ -67,6 +67,15 @@ class Guard:
             )
         self.answers.refresh()
         pinned = self.answers.pinned.get(federation)
+        others = sorted(self.answers.pinned)
+        if not only and pinned is None and others:
+            # whoever has the coordinator could go on for ever under new ids
+            raise Refused(
+                "agreement",
+                f"the site's file names no federations, so it takes part in its first alone, "
+                f"'{others[0]}', not in '{federation}': name both, if its owner agrees: "
+                f"federations = {json.dumps([*others, federation])}",
+            )
         if pinned == plan_mark(fingerprint):
             return True
         if pinned is None and not (text and self.settings.ask_first):

@@ -27,7 +27,9 @@ class SiteLimits:
     allow_models: Names = setting(
         "networks beside those that come with FedTailor (package.module:factory)", ()
     )
-    federations: Names = setting("ids of federations that it takes part in; left out: any", ())
+    federations: Names = setting(
+        "ids of federations that it takes part in; left out: the first that it joins", ()
+    )
     ask_first: bool = setting(
         "join no federation before its plan was accepted (fedtailor federation accept)", False
     )
