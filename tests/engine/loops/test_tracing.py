@@ -47,6 +47,26 @@ def test_a_view_of_another_input_is_copied_first() -> None:
     assert torch.equal(found[0], a + 1) and torch.equal(found[1], a.t())
 
 
+@pytest.mark.parametrize(
+    "step",
+    [
+        lambda a, b: (a + b, b + a),
+        lambda a, b: (a + b * 0.5, b + a * 0.5),
+        lambda a, b: (a * 2, a.permute(1, 0)),
+        lambda a, b: (a * 2, a.unsqueeze(0)[0]),
+        lambda a, b: (a * 2, torch.split(a, 2)[0]),
+        lambda a, b: (a + (a @ b) * -0.5, b + (a @ b) * -0.5),
+        lambda a, b: (a + (b @ b) * -0.5, b * 2),
+        lambda a, b: (a + (b.mT @ b.permute(1, 0)) * -0.5, b + a * 0.5),
+    ],
+    ids=["sum", "scaled", "permuted", "squeezed", "split", "product", "factor", "view"],
+)
+def test_what_is_carried_is_read_before_any_of_it_is_written(step) -> None:  # type: ignore[no-untyped-def]
+    a, b = torch.arange(4.0).view(2, 2) + 1, torch.tensor([[5.0, -1.0], [0.5, 2.0]])
+    for one, other in zip(after(step, [a, b], 2), step(a, b), strict=True):
+        torch.testing.assert_close(one, other)
+
+
 def test_what_stays_the_same_is_left_alone() -> None:
     program = trace(lambda a, b: (a, b + 1), [torch.zeros(2), torch.zeros(2)], 2)
     code = program.body.code  # type: ignore[attr-defined]

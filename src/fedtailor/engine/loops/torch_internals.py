@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib
 import logging
+import operator
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -55,6 +56,16 @@ def compile_graph(graph: fx.GraphModule, tensors: list[Tensor]) -> Callable[...,
     """Code that TorchInductor makes of a graph."""
     compiled: Callable[..., Any] = _interface("torch._inductor", "compile")(graph, tensors)
     return compiled
+
+
+def is_view(node: fx.Node) -> bool:
+    """Whether a node of a graph is a view of its first argument, or one of several views."""
+    if node.target is operator.getitem:
+        return isinstance(node.args[0], fx.Node) and is_view(node.args[0])
+    schema = getattr(node.target, "_schema", None)
+    return schema is not None and any(
+        found.alias_info is not None and not found.alias_info.is_write for found in schema.returns
+    )
 
 
 def is_mapped(tensor: Tensor) -> bool:

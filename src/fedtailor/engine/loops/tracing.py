@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor, fx
 
-from fedtailor.engine.loops.torch_internals import compile_graph, make_graph
+from fedtailor.engine.loops.torch_internals import compile_graph, is_view, make_graph
 
 Found = TypeVar("Found")
 COMPILE_LIMIT = 600.0  # seconds
@@ -152,46 +152,55 @@ def within(limit: float, work: Callable[[], Found]) -> Found:
 
 
 def _in_place(graph: fx.GraphModule, carried: int) -> tuple[Update, ...]:
-    """Lets the graph write its results into its first inputs; returns what it leaves to others."""
+    """Lets the graph write its results into its first inputs; returns what it leaves to others.
+
+    What is read while they are written must be none of them: it may be changed by then.
+    """
     nodes = list(graph.graph.nodes)
-    inputs = [node for node in nodes if node.op == "placeholder"]
+    changed = [node for node in nodes if node.op == "placeholder"][:carried]
     output = nodes[-1]
     new = list(output.args[0])
     updates: list[Update] = []
     factors: list[fx.Node] = []
     writes: list[tuple[fx.Node, fx.Node]] = []
     with graph.graph.inserting_before(output):
-        for i, (old, value) in enumerate(zip(inputs[:carried], new, strict=True)):
+        for i, (old, value) in enumerate(zip(changed, new, strict=True)):
             if value is old:
                 continue
             found = _product(old, value)
             if found is not None:
                 updates.append(Update(i, found.operator))
-                factors += _factors(graph.graph, found)
+                factors += [_apart(graph.graph, f, changed) for f in _factors(graph.graph, found)]
                 continue
-            if _root(value) in inputs:  # another input, which may be overwritten before it is read
-                value = graph.graph.call_function(aten.clone.default, (value,))
             writes.append((old, value))
-        for old, value in writes:  # when all values are made
-            graph.graph.call_function(*_write(old, value))
+        ready = [_write(graph.graph, old, value, changed) for old, value in writes]
+        for write in ready:  # when all values are made
+            graph.graph.call_function(*write)
     output.args = (factors,)
     return tuple(updates)
 
 
-def _write(old: fx.Node, value: fx.Node) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
+def _write(
+    graph: fx.Graph, old: fx.Node, value: fx.Node, changed: Sequence[fx.Node]
+) -> tuple[Any, tuple[Any, ...], dict[str, Any]]:
     """What puts a value into its place: `old + number * change` is one operator."""
     change = value.args[1] if len(value.args) > 1 else None
     adds = value.target is aten.add.Tensor and value.args[0] is old and not value.kwargs
     if adds and isinstance(change, fx.Node) and change.target is aten.mul.Tensor:
         what, number = change.args
         if isinstance(number, float) and isinstance(what, fx.Node) and _shape(what) == _shape(old):
-            return aten.add_.Tensor, (old, what), {"alpha": number}
-    return aten.copy_.default, (old, value), {}
+            return aten.add_.Tensor, (old, _apart(graph, what, changed)), {"alpha": number}
+    return aten.copy_.default, (old, _apart(graph, value, changed)), {}
+
+
+def _apart(graph: fx.Graph, node: fx.Node, changed: Sequence[fx.Node]) -> fx.Node:
+    """A node, copied where it is an input that changes or a view of one."""
+    return graph.call_function(aten.clone.default, (node,)) if _root(node) in changed else node
 
 
 def _root(node: Any) -> Any:
     """What a node is a view of."""
-    while isinstance(node, fx.Node) and node.target in (*_VIEWS, *_FLIPS):
+    while isinstance(node, fx.Node) and (node.target in _VIEWS or is_view(node)):
         node = node.args[0]
     return node
 
