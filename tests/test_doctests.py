@@ -20,7 +20,7 @@ MODULES = [
     ),
 ]
 
-OPTIONAL = {"flwr", "ray", "datasets", "pyarrow", "dp_accounting", "tensorboard"}
+OPTIONAL = {"flwr", "ray", "datasets", "pyarrow", "dp_accounting", "tensorboard", "triton"}
 
 
 def test_modules_are_found() -> None:

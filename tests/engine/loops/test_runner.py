@@ -21,6 +21,7 @@ from fedtailor.core.task import Task, classification
 from fedtailor.core.training import Recipe
 from fedtailor.core.tree import flatten
 from fedtailor.engine import ClientData, Simulation
+from fedtailor.engine.kernels.reference import plain_convolution
 from fedtailor.engine.loops import runner as runner_module
 from fedtailor.engine.loops.cuda_graph import CapturedLoop, sizes
 from fedtailor.engine.loops.runner import LoopRunner, Workload, choose_loop_mode
@@ -72,15 +73,24 @@ class Buffered(LoopRunner):
         return self._captured(loop, tensors, key)
 
 
-def play(method: str, net: Any, way: str, recipe: Recipe, **options: Any) -> dict[str, Tensor]:
+def play(
+    method: str,
+    net: Any,
+    way: str,
+    recipe: Recipe,
+    rows: Sequence[int] = ROWS,
+    **options: Any,
+) -> dict[str, Tensor]:
     task: Task = classification(net)
     made = METHODS[method](task, recipe=recipe, **options)
     engine = "sequential" if way == "sequential" else "vectorised"
-    fast = "traced" if way == "buffered" else way if way in ("traced", "compiled") else "plain"
-    sim = Simulation(made, world(), task, recipe=recipe, rounds=3, engine=engine, loop_mode=fast)  # type: ignore[arg-type]
+    fast = {"sequential": "plain", "buffered": "traced"}.get(way, way)
+    sim = Simulation(
+        made, world(rows), task, recipe=recipe, rounds=3, engine=engine, loop_mode=fast
+    )  # type: ignore[arg-type]
     if way == "buffered":
         sim.clients.runner = Buffered("traced", CPU)  # type: ignore[attr-defined]
-    for cohort in ([0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10], [1, 4, 7, 8, 9]):
+    for cohort in (range(len(rows)), [c for c in (1, 4, 7, 8, 9) if c < len(rows)]):
         sim.step(torch.tensor(cohort))
     scores = sim.score()
     found = {f"{cid}/{k}": v for cid, m in sim.models() for k, v in flatten(m).items()}
@@ -141,6 +151,31 @@ def test_ways_agree_for_every_method(method: str, net: Any, way: str) -> None:
 def test_compiled_steps_agree(net: Any) -> None:
     expected = play("ditto", net, "sequential", PLAIN)
     assert apart(expected, play("ditto", net, "compiled", PLAIN)) < 1e-9
+
+
+SOME = ("fedala", "fedavg", "fedfomo", "pfedme")  # candidates, and gradients of gradients
+FEW = (14, 7, 17, 0, 9)  # tracing takes its time for each number of clients
+
+
+@pytest.mark.parametrize(
+    "method",
+    [pytest.param(m, marks=[] if m in SOME else pytest.mark.slow) for m in sorted(METHODS)],
+)
+def test_fused_steps_agree_for_every_method(
+    method: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = play(method, convolved, "plain", PLAIN, FEW)
+    caplog.clear()
+    calls: list[tuple[bool, int]] = []
+
+    def counted(x: Tensor, w: Tensor, bias: Tensor, slide: Any, relu: bool, pool: int) -> Any:
+        calls.append((relu, pool))
+        return plain_convolution(x, w, bias, slide, relu, pool)
+
+    monkeypatch.setattr("fedtailor.engine.kernels.convolutions.plain_convolution", counted)
+    assert apart(expected, play(method, convolved, "fused", PLAIN, FEW)) < 1e-9
+    assert not caplog.text  # nothing went a plainer way
+    assert (True, 2) in calls
 
 
 def test_noise_is_accounted_for_though_steps_are_replayed() -> None:
@@ -221,6 +256,16 @@ def test_without_a_compiler_steps_are_traced(
     monkeypatch.setattr(runner_module, "can_compile", lambda device: False)
     assert choose_loop_mode(Workload(10**6, 10**4), CPU, "always") == "traced"
     assert "compiles" in caplog.text
+
+
+def test_kernels_are_used_where_there_are_some_and_only_when_asked_for(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    work = Workload(10, 1)
+    assert choose_loop_mode(work, CPU, "fused") == "traced" and "no kernels for cpu" in caplog.text
+    monkeypatch.setattr(runner_module, "has_kernels", lambda device: True)
+    assert choose_loop_mode(work, CUDA, "fused") == "fused"
+    assert choose_loop_mode(Workload(10**9, 10**9), CUDA, "auto") != "fused"
 
 
 def test_captured_sizes_fall_to_one() -> None:
@@ -324,8 +369,8 @@ def test_a_step_that_cannot_be_captured_is_replayed(
     monkeypatch.setattr("fedtailor.engine.loops.cuda_graph._capture", broken)
     made = CapturedLoop.__init__
 
-    def with_pool(self: Any, loop: Any, tensors: Any, compiled: Any, pool: Any, limit: Any) -> None:
-        made(self, loop, tensors, compiled, "a pool", limit)  # type: ignore[arg-type]
+    def with_pool(self: Any, loop: Any, tensors: Any, compiled: Any, *_: Any, **__: Any) -> None:
+        made(self, loop, tensors, compiled, "a pool")  # type: ignore[arg-type]
 
     monkeypatch.setattr(CapturedLoop, "__init__", with_pool)
     assert apart(expected, play("fedavg", dense, "buffered", PLAIN)) < 1e-9

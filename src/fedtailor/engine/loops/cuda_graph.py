@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import Any, NamedTuple
 
 import torch
@@ -16,6 +17,8 @@ from torch import Tensor
 
 from fedtailor.core.steps.scan import Loop
 from fedtailor.engine.culprit import culprit, may_go_plainer
+from fedtailor.engine.kernels.fusing import FusedOperators
+from fedtailor.engine.kernels.launch import make_ready, shapes_only
 from fedtailor.engine.loops.operators import MatmulConvolutions
 from fedtailor.engine.loops.tracing import CompileLimit, Program, trace
 
@@ -59,8 +62,8 @@ class CapturedLoop:
     """The buffers of one kind of loop, and its captured steps.
 
     Made from the first such loop; later ones have the same structure and sizes. `compiled` compiles
-    the steps for large numbers of clients; without a `capture_pool` they run as they are: where
-    there is no GPU, for tests.
+    the steps for large numbers of clients, `fused` writes them with this package's own kernels;
+    without a `capture_pool` they run as they are: where there is no GPU, for tests.
     """
 
     def __init__(
@@ -70,9 +73,10 @@ class CapturedLoop:
         compiled: bool,
         capture_pool: CapturePool | None = None,
         limit: CompileLimit | None = None,
+        fused: bool = False,
     ) -> None:
         self.loop, self._compiled, self._capture_pool = loop, compiled, capture_pool
-        self._limit = limit
+        self._limit, self._fused = limit, fused
         self.clients = len(tensors[0])
         self.capacity = 0
         first = len(tensors) - 4
@@ -160,13 +164,18 @@ class CapturedLoop:
         changed = (*self._fixed[: self.loop.carried], self._number)  # by trying the step out
         saved = [t.clone() for t in changed]
         compiled = self._compiled and self.loop.compiles and size * COMPILED >= self.clients
-        with MatmulConvolutions(sliced=compiled):
+        with ExitStack() as written:
+            written.enter_context(MatmulConvolutions(sliced=compiled))
+            if self._fused:  # what has no kernel is a matrix product
+                written.enter_context(FusedOperators())
+                written.enter_context(shapes_only())
             program: Program = trace(
                 self.loop.for_all(masked),
                 self._views(size),
                 self.loop.carried,
                 compiled=compiled,
                 limit=self._limit,
+                ready=make_ready if self._fused and self._capture_pool else None,
             )
         self.seconds += program.seconds
 

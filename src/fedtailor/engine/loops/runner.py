@@ -16,6 +16,7 @@ from torch import Tensor
 
 from fedtailor.core.steps.scan import RUNNER, Loop, plainly
 from fedtailor.engine.culprit import culprit, may_go_plainer
+from fedtailor.engine.kernels.support import has_kernels
 from fedtailor.engine.loops.cuda_graph import CapturedLoop, CapturePool
 from fedtailor.engine.loops.identity import ClosesOverClient, identity
 from fedtailor.engine.loops.threads import ThreadedLoops
@@ -29,8 +30,8 @@ from fedtailor.engine.loops.tracing import (
 )
 from fedtailor.engine.memory import release_gpu_memory
 
-Compile = Literal["auto", "never", "always"]
-LoopMode = Literal["plain", "traced", "compiled"]
+Compile = Literal["auto", "never", "always", "fused"]
+LoopMode = Literal["plain", "traced", "compiled", "fused"]
 
 log = logging.getLogger("fedtailor")
 
@@ -63,6 +64,11 @@ def choose_loop_mode(work: Workload, device: torch.device, compile: Compile) -> 
     """The way for a run, from how much there is to do, where, and what the user wants."""
     if compile == "always" and not can_compile(device):
         log.warning("nothing here compiles code for %s: steps are traced only", device)
+    if compile == "fused":
+        if has_kernels(device):
+            return possible("fused")
+        log.warning("there are no kernels for %s here: steps are traced only", device)
+        return possible("traced")
     compiles = compile != "never" and can_compile(device)
     if compiles and (compile == "always" or work.steps >= COMPILE_FROM.get(device.type, NEVER)):
         return possible("compiled")
@@ -83,9 +89,10 @@ def possible(loop_mode: LoopMode) -> LoopMode:
 class LoopRunner:
     """Runs loops in one way, and remembers their programs.
 
-    `plain`, `traced` (replayed by threads on a CPU, captured on a GPU) or `compiled`. A step that
-    cannot be prepared so goes the next plainer way; so do those that are left when compiling has
-    taken `compile_limit` seconds.
+    `plain`, `traced` (replayed by threads on a CPU, captured on a GPU), `compiled`, or `fused`:
+    captured, with this package's own kernels for convolutions and losses; where there is no GPU
+    these are plain torch, for tests. A step that cannot be prepared so goes the next plainer way;
+    so do those that are left when compiling has taken `compile_limit` seconds.
     """
 
     def __init__(
@@ -141,7 +148,7 @@ class LoopRunner:
 
     def _prepared(self, loop: Loop, tensors: Sequence[Tensor], key: Hashable) -> Sequence[Tensor]:
         """With a step that is prepared, now or before."""
-        if self.device.type == "cpu":
+        if self.device.type == "cpu" and self.loop_mode != "fused":
             if self._workers is None:
                 self._workers = ThreadedLoops(
                     self.loop_mode == "compiled", self._program, self._threads, self._limit
@@ -155,7 +162,12 @@ class LoopRunner:
             if self.device.type == "cuda" and self._capture_pool is None:
                 self._capture_pool = CapturePool.open()
             self._programs[kind] = CapturedLoop(
-                loop, tensors, self.loop_mode == "compiled", self._capture_pool, self._limit
+                loop,
+                tensors,
+                self.loop_mode == "compiled",
+                self._capture_pool,
+                self._limit,
+                fused=self.loop_mode == "fused",
             )
         captured: CapturedLoop = self._programs[kind]
         before = captured.seconds

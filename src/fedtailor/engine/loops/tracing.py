@@ -85,11 +85,12 @@ def trace(
     *,
     compiled: bool = False,
     limit: CompileLimit | None = None,
+    ready: Callable[[fx.GraphModule], Any] | None = None,
 ) -> Program:
     """A program for a step, which gives new values of the first `carried` of its tensors.
 
     The step is run once, on copies of `tensors`; if `compiled`, TorchInductor makes code of it,
-    as far as `limit` allows.
+    as far as `limit` allows. `ready` is shown what was traced, to make what it needs.
     """
     began = time.perf_counter()
     copies = [t.clone() for t in tensors]  # no two the same: tracing knows tensors by identity
@@ -97,6 +98,8 @@ def trace(
     updates = _in_place(graph, carried)
     graph.graph.eliminate_dead_code()
     graph.recompile()
+    if ready is not None:
+        ready(graph)
     body: Callable[..., Any] = graph
     limit = limit or CompileLimit()
     if compiled and limit.left > 0:
@@ -280,7 +283,7 @@ def can_compile(device: torch.device) -> bool:
     """Whether code can be made for a device here."""
     if device.type == "cuda":
         try:
-            import triton  # type: ignore[import-not-found]  # noqa: F401
+            import triton  # noqa: F401
         except ImportError:
             return False
         if not torch.cuda.is_available():  # the workers' device, not this machine's

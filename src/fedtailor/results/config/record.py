@@ -199,8 +199,11 @@ class Config:
         "one client after another, all at once, or spread over workers; results are the same",
     )
     device: str = _says("auto", "Run", "cpu, cuda or cuda:N; auto takes a GPU if there is one")
-    compile: Literal["auto", "never", "always"] = _says(
-        "auto", "Run", "compile training steps: faster after 10 to 40 s; auto: in long runs"
+    compile: Literal["auto", "never", "always", "fused"] = _says(
+        "auto",
+        "Run",
+        "compile training steps: faster after 10 to 40 s; auto: in long runs; fused: own GPU "
+        "kernels for convolutions, whose speed is not measured yet",
     )
     compile_limit: NonNegative = _says(
         600.0, "Run", "seconds that compiling may take in all; then the run goes on without"

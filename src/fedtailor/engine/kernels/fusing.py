@@ -1,0 +1,227 @@
+"""Meets convolution, ReLU, pooling and cross entropy while a step is traced, and fuses them.
+
+Whatever a network does with what lies between stays right: each operator is written down on its
+own first, and once more together with the ones before it when the next one comes. Nobody uses the
+shorter ones then, and tracing drops what nobody uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from types import FunctionType
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from fedtailor.engine.kernels.convolutions import fused_convolution
+from fedtailor.engine.kernels.losses import fused_cross_entropy
+from fedtailor.engine.kernels.reference import Slide
+
+_CONVOLUTION = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
+_POOL = ("input", "kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices")
+_LOSS = (
+    "input", "target", "weight", "size_average", "ignore_index", "reduce", "reduction",
+    "label_smoothing",
+)  # fmt: skip
+_RELUS = (F.relu, torch.relu, Tensor.relu)
+_RELUS_IN_PLACE = (torch.relu_, Tensor.relu_)
+_POOLS = (F.max_pool2d, torch.max_pool2d)
+
+
+# of those that may give a view of their tensor
+_VIEWS = frozenset(
+    {
+        "view", "view_as", "reshape", "reshape_as", "flatten", "unflatten", "transpose", "permute",
+        "movedim", "squeeze", "unsqueeze", "t", "select", "narrow", "expand", "expand_as", "chunk",
+        "split", "unbind", "detach", "contiguous", "diagonal", "unfold", "__getitem__", "__get__",
+    }
+)  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class _Made:
+    """How a tensor was made."""
+
+    x: Tensor
+    w: Tensor
+    bias: Tensor | None
+    slide: Slide
+    relu: bool = False
+    pool: int = 1
+
+    def tensor(self) -> Tensor:
+        return fused_convolution(self.x, self.w, self.bias, self.slide, self.relu, self.pool)
+
+
+class CannotFuse(RuntimeError):
+    """A network changes in place what was fused, or a view of it."""
+
+    def __init__(self) -> None:
+        super().__init__("a convolution's result is changed in place in a way that cannot be fused")
+
+
+class FusedOperators(TorchFunctionMode):
+    """While this is active, what there are kernels for is written with their operators.
+
+    Raises:
+      CannotFuse: the network would see a difference.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        # all by address: what is known is kept, so no other tensor can have it
+        self._made: dict[int, tuple[Tensor, _Made]] = {}
+        self._touched: set[int] = set()  # of those, what something else was made of
+        self._gone: dict[int, Tensor] = {}  # replaced by what they were to become in place
+        self._copied: dict[int, Tensor] = {}  # where a view was asked for, and what it is of
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        given = kwargs or {}
+        of = [id(t) for t in _tensors((args, given))]
+        if not self._gone.keys().isdisjoint(of):
+            raise CannotFuse
+        if _changes(func, args, given):
+            return self._changed(func, args, given, of)
+        made = self._fuses(func, args, given)
+        if made is not None:
+            return self._note(made)
+        if func is F.cross_entropy:
+            loss = _cross_entropy(_named(_LOSS, args, given))
+            return func(*args, **given) if loss is None else loss
+        if func is Tensor.view and of and of[0] in self._made:
+            return self._viewed(args, given)
+        found = func(*args, **given)
+        results = _tensors(found)
+        if results:
+            self._touched.update(of)
+        if getattr(func, "__name__", "") in _VIEWS and not self._copied.keys().isdisjoint(of):
+            self._copied |= {id(t): t for t in results}
+        return found
+
+    def _fuses(self, func: Any, args: Any, given: dict[str, Any]) -> _Made | None:
+        """What a function makes, if there is an operator for it."""
+        if func is torch.conv2d:
+            return _convolution(_named(_CONVOLUTION, args, given))
+        if func not in (*_RELUS, *_RELUS_IN_PLACE, *_POOLS):
+            return None
+        named = _named(_POOL, args, given)
+        _, before = self._made.get(id(named["input"]), (None, None))
+        if before is None:
+            return None
+        if func in _POOLS:
+            return _with_pool(before, **{k: v for k, v in named.items() if k != "input"})
+        # the largest after ReLU is ReLU of the largest
+        return None if before.relu else replace(before, relu=True)
+
+    def _note(self, made: _Made) -> Tensor:
+        tensor = made.tensor()
+        self._made[id(tensor)] = tensor, made
+        return tensor
+
+    def _changed(self, func: Any, args: Any, given: dict[str, Any], of: list[int]) -> Any:
+        """What a function gives that changes a tensor: nobody knows then how others were made."""
+        if not self._copied.keys().isdisjoint(of):
+            raise CannotFuse
+        made = self._fuses(func, args, given) if func in (F.relu, *_RELUS_IN_PLACE) else None
+        if made is not None and of[0] not in self._touched:
+            self._gone[of[0]] = self._made.pop(of[0])[0]
+            return self._note(made)
+        self._made.clear()
+        return func(*args, **given)
+
+    def _viewed(self, args: Any, given: dict[str, Any]) -> Tensor:
+        """A view of a result, which lies with its channels last: copied, if need be."""
+        self._touched.add(id(args[0]))
+        try:
+            return Tensor.view(*args, **given)
+        except RuntimeError:
+            found: Tensor = args[0].reshape(*args[1:], **given)
+        self._copied |= {id(t): t for t in (args[0], found)}
+        return found
+
+
+def _tensors(values: Any) -> list[Tensor]:
+    if isinstance(values, Tensor):
+        return [values]
+    if isinstance(values, dict):
+        values = values.values()
+    elif not isinstance(values, (tuple, list)):
+        return []
+    return [tensor for value in values for tensor in _tensors(value)]
+
+
+def _named(names: tuple[str, ...], args: Any, given: dict[str, Any]) -> dict[str, Any]:
+    return dict(zip(names, args, strict=False)) | given
+
+
+def _changes(func: Any, args: Any, given: dict[str, Any]) -> bool:
+    """Whether a function changes a tensor that it is given."""
+    name = getattr(func, "__name__", "")
+    if given.get("out") is not None or name in ("__set__", "__setitem__"):
+        return True
+    if name.endswith("__"):
+        return name.startswith("__i") and name not in ("__invert__", "__index__", "__int__")
+    if isinstance(func, FunctionType):
+        names = func.__code__.co_varnames[: func.__code__.co_argcount]
+        if "inplace" in names:
+            return bool(_named(names, args, given).get("inplace", False))
+    return name.endswith("_")
+
+
+def _pair(value: Any) -> tuple[int, int] | None:
+    if isinstance(value, int):
+        return value, value
+    if isinstance(value, (tuple, list)) and all(isinstance(v, int) for v in value):
+        return (value[0], value[0]) if len(value) == 1 else (value[0], value[1])
+    return None
+
+
+def _convolution(named: dict[str, Any]) -> _Made | None:
+    x, w, bias = named["input"], named["weight"], named.get("bias")
+    stride, padding = _pair(named.get("stride", 1)), _pair(named.get("padding", 0))
+    plain = named.get("groups", 1) == 1 and _pair(named.get("dilation", 1)) == (1, 1)
+    if not plain or stride is None or padding is None or x.ndim != 4 or not x.is_floating_point():
+        return None
+    slide = Slide((w.shape[2], w.shape[3]), stride, padding)
+    return _Made(x, w, bias, slide) if min(slide.places(x.shape[2], x.shape[3])) > 0 else None
+
+
+def _with_pool(
+    made: _Made,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> _Made | None:
+    """Square windows side by side that lie within the image."""
+    kernel = _pair(kernel_size)
+    step = kernel if stride is None or stride == [] else _pair(stride)
+    simple = (
+        made.pool == 1 and kernel is not None and kernel[0] == kernel[1] and step == kernel
+        and _pair(padding) == (0, 0) and _pair(dilation) == (1, 1) and not return_indices
+    )  # fmt: skip
+    if not simple or kernel is None:
+        return None
+    places = made.slide.places(made.x.shape[2], made.x.shape[3])
+    if min(places) < kernel[0] or (ceil_mode and any(size % kernel[0] for size in places)):
+        return None
+    return replace(made, pool=kernel[0])
+
+
+def _cross_entropy(named: dict[str, Any]) -> Tensor | None:
+    logits, labels = named["input"], named["target"]
+    old = named.get("size_average") is not None or named.get("reduce") is not None
+    simple = (
+        named.get("reduction", "mean") == "none" and named.get("weight") is None and not old
+        and not named.get("label_smoothing", 0.0) and named.get("ignore_index", -100) == -100
+        and logits.ndim == 2 and labels.ndim == 1 and labels.dtype == torch.int64
+    )  # fmt: skip
+    return fused_cross_entropy(logits, labels) if simple else None

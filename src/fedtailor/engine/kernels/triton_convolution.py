@@ -1,0 +1,332 @@
+"""Convolutions of many clients as products without patches in memory; needs Triton.
+
+Images have their channels last. Weights are laid out so that a load is a row: (clients, points of
+the kernel * channels in, channels out). With many channels a product goes over one point of the
+kernel after another; with few, over points and channels as one axis, which fills it. Long sums are
+split between programs, and their parts added in order: the same result every time.
+"""
+
+# mypy: disable-error-code="untyped-decorator,no-untyped-def,no-any-return"
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from fedtailor.engine.kernels.reference import Slide
+
+MANY = 16  # channels from which products go over one point after another: what a product needs
+PROGRAMS = 264  # that keep a large GPU busy, two for each of its processors
+
+
+@triton.jit
+def _forward(
+    x, w, bias, y, place, x_step, bias_step, B, H, W, HP, WP,
+    CI: tl.constexpr, CO: tl.constexpr, KY: tl.constexpr, KX: tl.constexpr,
+    SY: tl.constexpr, SX: tl.constexpr, PY: tl.constexpr, PX: tl.constexpr,
+    POOL: tl.constexpr, RELU: tl.constexpr, BIAS: tl.constexpr, FLAT: tl.constexpr,
+    PRECISION: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    n = tl.program_id(1).to(tl.int64)
+    m = tl.program_id(0) * BM + tl.arange(0, BM)
+    co = tl.program_id(2) * BN + tl.arange(0, BN)
+    spots = B * HP * WP
+    b, at = m // (HP * WP), m % (HP * WP)
+    x += n * x_step
+    w += n * (KY * KX * CI * CO)
+    best = tl.full((BM, BN), float("-inf"), tl.float32)
+    where = tl.zeros((BM, BN), tl.int32)
+    add = tl.zeros((BN,), tl.float32)
+    if BIAS:
+        add = tl.load(bias + n * bias_step + co, mask=co < CO, other=0.0).to(tl.float32)
+    for point in range(POOL * POOL):  # of the window that is pooled
+        oy = ((at // WP) * POOL + point // POOL) * SY - PY
+        ox = ((at % WP) * POOL + point % POOL) * SX - PX
+        acc = tl.zeros((BM, BN), tl.float32)
+        if FLAT:
+            for k0 in range(0, KY * KX * CI, BK):
+                k = k0 + tl.arange(0, BK)
+                iy = oy[:, None] + (k // CI // KX)[None, :]
+                ix = ox[:, None] + (k // CI % KX)[None, :]
+                ok = (m < spots)[:, None] & (k < KY * KX * CI)[None, :]
+                ok = ok & (iy >= 0) & (iy < H) & (ix >= 0) & (ix < W)
+                from_x = x + ((b[:, None] * H + iy) * W + ix) * CI + (k % CI)[None, :]
+                a = tl.load(from_x, mask=ok, other=0.0)
+                there = (k < KY * KX * CI)[:, None] & (co < CO)[None, :]
+                v = tl.load(w + k[:, None] * CO + co[None, :], mask=there, other=0.0)
+                acc = tl.dot(a, v, acc, input_precision=PRECISION)
+        else:
+            for tap in range(KY * KX):
+                iy, ix = oy + tap // KX, ox + tap % KX
+                ok = (m < spots) & (iy >= 0) & (iy < H) & (ix >= 0) & (ix < W)
+                row = x + ((b * H + iy) * W + ix) * CI
+                for c0 in range(0, CI, BK):
+                    c = c0 + tl.arange(0, BK)
+                    inside = ok[:, None] & (c < CI)[None, :]
+                    a = tl.load(row[:, None] + c[None, :], mask=inside, other=0.0)
+                    there = (c < CI)[:, None] & (co < CO)[None, :]
+                    from_w = w + (tap * CI + c)[:, None] * CO + co[None, :]
+                    v = tl.load(from_w, mask=there, other=0.0)
+                    acc = tl.dot(a, v, acc, input_precision=PRECISION)
+        acc += add[None, :]
+        more = (acc > best) | (acc != acc)  # what is no number is passed on
+        best = tl.where(more, acc, best)
+        where = tl.where(more, point, where)
+    to = (n * spots + m[:, None]) * CO + co[None, :]
+    inside = (m < spots)[:, None] & (co < CO)[None, :]
+    if RELU:
+        where = tl.where(best <= 0, -1, where)
+        best = tl.where(best <= 0, 0.0, best)
+    tl.store(y + to, best.to(y.dtype.element_ty), mask=inside)
+    if RELU or POOL > 1:
+        tl.store(place + to, where.to(tl.int8), mask=inside)
+
+
+@triton.jit
+def _spread(
+    g, place, out, total, HO, WO, HP, WP, CO: tl.constexpr, POOL: tl.constexpr, BLOCK: tl.constexpr
+):
+    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    row, c = i // CO, i % CO
+    image, oy, ox = row // (HO * WO), (row // WO) % HO, row % WO
+    py, px = oy // POOL, ox // POOL
+    here = (i < total) & (py < HP) & (px < WP)  # what is over at the edges gets nothing
+    of = ((image * HP + py) * WP + px) * CO + c
+    chosen = tl.load(place + of, mask=here, other=-1)
+    mine = here & (chosen == (oy % POOL) * POOL + ox % POOL)
+    tl.store(out + i, tl.load(g + of, mask=mine, other=0.0), mask=i < total)
+
+
+@triton.jit
+def _input_gradient(
+    g, w, dx, g_step, B, H, W, HO, WO,
+    CI: tl.constexpr, CO: tl.constexpr, KY: tl.constexpr, KX: tl.constexpr,
+    SY: tl.constexpr, SX: tl.constexpr, PY: tl.constexpr, PX: tl.constexpr,
+    PRECISION: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr,
+):  # fmt: skip
+    n = tl.program_id(1).to(tl.int64)
+    m = tl.program_id(0) * BM + tl.arange(0, BM)
+    ci = tl.program_id(2) * BN + tl.arange(0, BN)
+    spots = B * H * W
+    b, at = m // (H * W), m % (H * W)
+    iy, ix = at // W + PY, at % W + PX
+    g += n * g_step
+    w += n * (KY * KX * CI * CO)
+    acc = tl.zeros((BM, BN), tl.float32)
+    for tap in range(KY * KX):
+        ty, tx = iy - tap // KX, ix - tap % KX  # the place, times the stride
+        oy, ox = ty // SY, tx // SX
+        ok = (m < spots) & (ty >= 0) & (oy < HO) & (tx >= 0) & (ox < WO)
+        ok = ok & (ty % SY == 0) & (tx % SX == 0)
+        row = g + ((b * HO + oy) * WO + ox) * CO
+        for c0 in range(0, CO, BK):
+            c = c0 + tl.arange(0, BK)
+            a = tl.load(row[:, None] + c[None, :], mask=ok[:, None] & (c < CO)[None, :], other=0.0)
+            there = (ci < CI)[:, None] & (c < CO)[None, :]
+            # rows as they lie, turned round afterwards
+            v = tl.load(w + (tap * CI + ci)[:, None] * CO + c[None, :], mask=there, other=0.0)
+            acc = tl.dot(a, tl.trans(v), acc, input_precision=PRECISION)
+    to = (n * spots + m[:, None]) * CI + ci[None, :]
+    tl.store(dx + to, acc.to(dx.dtype.element_ty), mask=(m < spots)[:, None] & (ci < CI)[None, :])
+
+
+@triton.jit(do_not_specialize=["splits"])
+def _weight_parts(
+    x, g, part, x_step, g_step, B, H, W, HO, WO, splits,
+    CI: tl.constexpr, CO: tl.constexpr, KY: tl.constexpr, KX: tl.constexpr,
+    SY: tl.constexpr, SX: tl.constexpr, PY: tl.constexpr, PX: tl.constexpr,
+    FLAT: tl.constexpr, PRECISION: tl.constexpr,
+    BS: tl.constexpr, BD: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    n = tl.program_id(2).to(tl.int64)
+    split = tl.program_id(1)
+    columns = tl.cdiv(CO, BN)
+    tile = tl.program_id(0) // columns
+    co = (tl.program_id(0) % columns) * BN + tl.arange(0, BN)
+    depth: tl.constexpr = KY * KX * CI
+    if FLAT:
+        tiles = tl.cdiv(depth, BD)
+    else:
+        tiles = KY * KX * tl.cdiv(CI, BD)
+    spots = B * HO * WO
+    x += n * x_step
+    g += n * g_step
+    part += (n * splits + split) * ((depth + 1) * CO)
+    each = tl.cdiv(tl.cdiv(spots, BS), splits) * BS
+    first = split * each
+    last = tl.minimum(first + each, spots)
+    if tile == tiles:  # of the biases
+        total = tl.zeros((BN,), tl.float32)
+        for m0 in range(first, last, BS):
+            m = m0 + tl.arange(0, BS)
+            inside = (m < last)[:, None] & (co < CO)[None, :]
+            v = tl.load(g + m[:, None] * CO + co[None, :], mask=inside, other=0.0)
+            total += tl.sum(v.to(tl.float32), 0)
+        tl.store(part + depth * CO + co, total, mask=co < CO)
+    else:
+        if FLAT:
+            k = tile * BD + tl.arange(0, BD)
+            c, ky, kx = k % CI, k // CI // KX, k // CI % KX
+            wanted = k < depth
+        else:
+            tap = tile // tl.cdiv(CI, BD)
+            c = (tile % tl.cdiv(CI, BD)) * BD + tl.arange(0, BD)
+            k = tap * CI + c
+            ky, kx = tap // KX + c * 0, tap % KX + c * 0
+            wanted = c < CI
+        acc = tl.zeros((BD, BN), tl.float32)
+        for m0 in range(first, last, BS):
+            m = m0 + tl.arange(0, BS)
+            b, at = m // (HO * WO), m % (HO * WO)
+            iy = ((at // WO) * SY - PY)[:, None] + ky[None, :]
+            ix = ((at % WO) * SX - PX)[:, None] + kx[None, :]
+            ok = (m < last)[:, None] & wanted[None, :]
+            ok = ok & (iy >= 0) & (iy < H) & (ix >= 0) & (ix < W)
+            a = tl.load(x + ((b[:, None] * H + iy) * W + ix) * CI + c[None, :], mask=ok, other=0.0)
+            inside = (m < last)[:, None] & (co < CO)[None, :]
+            v = tl.load(g + m[:, None] * CO + co[None, :], mask=inside, other=0.0)
+            acc = tl.dot(tl.trans(a), v, acc, input_precision=PRECISION)
+        tl.store(
+            part + k[:, None] * CO + co[None, :], acc, mask=wanted[:, None] & (co < CO)[None, :]
+        )
+
+
+@triton.jit(do_not_specialize=["splits"])
+def _add_parts(
+    part, dw, db, splits, CI: tl.constexpr, CO: tl.constexpr, TAPS: tl.constexpr,
+    BT: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    n = tl.program_id(1).to(tl.int64)
+    columns = tl.cdiv(CO, BN)
+    ci = tl.program_id(0) // columns
+    co = (tl.program_id(0) % columns) * BN + tl.arange(0, BN)
+    size: tl.constexpr = (TAPS * CI + 1) * CO
+    part += n * splits * size
+    if ci == CI:  # of the biases
+        total = tl.zeros((BN,), tl.float32)
+        for s in range(splits):
+            total += tl.load(part + s * size + TAPS * CI * CO + co, mask=co < CO, other=0.0)
+        tl.store(db + n * CO + co, total.to(db.dtype.element_ty), mask=co < CO)
+    else:
+        tap = tl.arange(0, BT)
+        inside = (tap < TAPS)[:, None] & (co < CO)[None, :]
+        of = (tap * CI + ci)[:, None] * CO + co[None, :]
+        sums = tl.zeros((BT, BN), tl.float32)
+        for s in range(splits):
+            sums += tl.load(part + s * size + of, mask=inside, other=0.0)
+        to = n * (CO * CI * TAPS) + (co[None, :] * CI + ci) * TAPS + tap[:, None]
+        tl.store(dw + to, sums.to(dw.dtype.element_ty), mask=inside)
+
+
+def lay_weights(w: Tensor) -> Tensor:
+    """Weights as the kernels read them: (clients, points * channels in, channels out)."""
+    return w.permute(0, 3, 4, 2, 1).reshape(len(w), -1, w.shape[1]).contiguous()
+
+
+def launch_convolution(
+    x: Tensor, w: Tensor, bias: Tensor | None, slide: Slide, relu: bool, pool: int, tf32: bool
+) -> tuple[Tensor, Tensor, Tensor]:
+    """As `plain_convolution`, and the weights as they were laid out."""
+    x, laid = _rows(x), lay_weights(w)
+    clients, rows, height, width, channels = x.shape
+    out = w.shape[1]
+    high, wide = (size // pool for size in slide.places(height, width))
+    y = x.new_empty(clients, rows, high, wide, out)
+    kept = relu or pool > 1
+    place = x.new_empty(y.shape if kept else (clients, 0), dtype=torch.int8)
+    spots = rows * high * wide
+    block_m, block_n, warps = _blocks(clients, spots, out)
+    flat = channels < MANY
+    depth = channels * slide.kernel[0] * slide.kernel[1] if flat else channels
+    grid = triton.cdiv(spots, block_m), clients, triton.cdiv(out, block_n)
+    biases = laid if bias is None else _rows(bias)
+    _forward[grid](
+        x, laid, biases, y, place, x.stride(0), biases.stride(0), rows, height, width, high, wide,
+        channels, out, *slide.kernel, *slide.stride, *slide.padding, pool, relu, bias is not None,
+        flat, _precision(tf32), block_m, block_n, _power(depth, 32), num_warps=warps,
+    )  # fmt: skip
+    return y, place, laid
+
+
+def launch_spread(g: Tensor, place: Tensor, pool: int, size: tuple[int, int]) -> Tensor:
+    """As `plain_spread`."""
+    g, place = g.contiguous(), place.contiguous()
+    clients, rows, high, wide, out = g.shape
+    found = g.new_empty(clients, rows, *size, out)
+    total = found.numel()
+    _spread[(triton.cdiv(total, 1024),)](
+        g, place, found, total, *size, high, wide, out, pool, 1024, num_warps=4
+    )
+    return found
+
+
+def launch_input_gradient(
+    g: Tensor, laid: Tensor, slide: Slide, size: tuple[int, int], tf32: bool
+) -> Tensor:
+    """As `plain_input_gradient`, of weights that are laid out."""
+    g, laid = _rows(g), laid.contiguous()
+    clients, rows, high, wide, out = g.shape
+    channels = laid.shape[1] // (slide.kernel[0] * slide.kernel[1])
+    dx = g.new_empty(clients, rows, *size, channels)
+    spots = rows * size[0] * size[1]
+    block_m, block_n, warps = _blocks(clients, spots, channels)
+    grid = triton.cdiv(spots, block_m), clients, triton.cdiv(channels, block_n)
+    _input_gradient[grid](
+        g, laid, dx, g.stride(0), rows, *size, high, wide, channels, out, *slide.kernel,
+        *slide.stride, *slide.padding, _precision(tf32), block_m, block_n, _power(out, 32),
+        num_warps=warps,
+    )  # fmt: skip
+    return dx
+
+
+def launch_weight_gradient(
+    x: Tensor, g: Tensor, slide: Slide, biased: bool, tf32: bool
+) -> tuple[Tensor, Tensor]:
+    """As `plain_weight_gradient`."""
+    x, g = _rows(x), _rows(g)
+    clients, rows, height, width, channels = x.shape
+    high, wide, out = g.shape[2:]
+    taps = slide.kernel[0] * slide.kernel[1]
+    flat = channels < MANY
+    block_n, block_d, block_s = _power(out, 64), 32 if flat else _power(channels, 64), 64
+    tiles = triton.cdiv(taps * channels, block_d) if flat else taps * triton.cdiv(channels, block_d)
+    columns = triton.cdiv(out, block_n)
+    # enough programs for all processors, but none without a block of places
+    blocks = triton.cdiv(rows * high * wide, block_s)
+    splits = max(1, min(blocks, -(-2 * PROGRAMS // (clients * tiles * columns))))
+    part = x.new_empty(clients, splits, taps * channels + 1, out, dtype=torch.float32)
+    _weight_parts[((tiles + biased) * columns, splits, clients)](
+        x, g, part, x.stride(0), g.stride(0), rows, height, width, high, wide, splits, channels,
+        out, *slide.kernel, *slide.stride, *slide.padding, flat, _precision(tf32), block_s,
+        block_d, block_n, num_warps=4,
+    )  # fmt: skip
+    dw = x.new_empty(clients, out, channels, *slide.kernel)
+    db = x.new_empty(clients, out if biased else 0)
+    _add_parts[((channels + biased) * columns, clients)](
+        part, dw, db, splits, channels, out, taps, triton.next_power_of_2(taps), block_n,
+        num_warps=4,
+    )  # fmt: skip
+    return dw, db
+
+
+def _rows(t: Tensor) -> Tensor:
+    """A tensor whose clients may lie anywhere, also on top of each other, each in one piece."""
+    return t if t[0].is_contiguous() else t.contiguous()
+
+
+def _power(size: int, most: int) -> int:
+    """A block's length that holds so many, if it may; products need 16."""
+    return max(16, min(most, triton.next_power_of_2(size)))
+
+
+def _blocks(clients: int, spots: int, out: int) -> tuple[int, int, int]:
+    """Places and channels that a program computes, and its warps: smaller for few clients."""
+    wide = _power(out, 64)
+    if clients * triton.cdiv(spots, 64) * triton.cdiv(out, wide) >= PROGRAMS:
+        return 64, wide, 4
+    return 32, _power(out, 32), 2
+
+
+def _precision(tf32: bool) -> str:
+    return "tf32" if tf32 else "ieee"

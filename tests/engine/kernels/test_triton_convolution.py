@@ -1,0 +1,155 @@
+"""The kernels against plain torch; on a GPU, or anywhere in Triton's interpreter.
+
+TRITON_INTERPRET=1 python -m pytest tests/engine/kernels
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedtailor.engine.kernels.reference import (
+    Slide,
+    plain_convolution,
+    plain_cross_entropy,
+    plain_input_gradient,
+    plain_spread,
+    plain_weight_gradient,
+)
+from tests.engine.kernels.shapes import SHAPES, Shape
+
+pytest.importorskip("triton")
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+if not INTERPRETED and not torch.cuda.is_available():
+    pytest.skip("needs a GPU, or TRITON_INTERPRET=1", allow_module_level=True)
+DEVICE = "cpu" if INTERPRETED else "cuda"
+
+
+def kernels() -> Any:
+    from fedtailor.engine.kernels import triton_convolution
+
+    return triton_convolution
+
+
+def close(found: Tensor, expected: Tensor, tolerance: float = 1e-5) -> None:
+    assert found.shape == expected.shape
+    far = (found.double().cpu() - expected).norm() / expected.norm().clamp(min=1e-30)
+    assert float(far) < tolerance
+
+
+def given(shape: Shape, dtype: torch.dtype = torch.float32) -> tuple[list[Tensor], list[Tensor]]:
+    """Tensors for kernels, and the same numbers in float64."""
+    tensors = [t.to(DEVICE) for t in shape.tensors(dtype)]
+    return tensors, [t.double().cpu() for t in tensors]
+
+
+@pytest.mark.parametrize("relu", [False, True], ids=["linear", "relu"])
+@pytest.mark.parametrize("biased", [False, True], ids=["no bias", "bias"])
+@pytest.mark.parametrize("name", SHAPES)
+def test_forward(name: str, biased: bool, relu: bool) -> None:
+    shape = SHAPES[name]
+    (x, w, b), (x64, w64, b64) = given(shape)
+    bias, bias64 = (b, b64) if biased else (None, None)
+    y, place, laid = kernels().launch_convolution(
+        x, w, bias, shape.slide, relu, shape.pool, tf32=False
+    )
+    expected, where = plain_convolution(x64, w64, bias64, shape.slide, relu, shape.pool)
+    close(y, expected)
+    assert place.shape == where.shape
+    assert torch.equal(place.cpu(), where)
+    assert laid.shape == (shape.clients, w[0, 0].numel(), shape.out)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_gradient_of_images(name: str) -> None:
+    shape = SHAPES[name]
+    (_, w, _), (x64, w64, b64) = given(shape)
+    y, _ = plain_convolution(x64, w64, b64, shape.slide, False, 1)
+    g = torch.randn_like(y)
+    found = kernels().launch_input_gradient(
+        g.float().to(DEVICE), kernels().lay_weights(w), shape.slide, shape.size, tf32=False
+    )
+    close(found, plain_input_gradient(g.float().double(), w64, shape.slide, shape.size))
+
+
+@pytest.mark.parametrize("programs", [1, 40])
+@pytest.mark.parametrize("name", SHAPES)
+def test_gradient_of_weights(name: str, programs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels(), "PROGRAMS", programs)  # long sums, or many parts
+    shape = SHAPES[name]
+    (x, _, _), (x64, w64, b64) = given(shape)
+    g = torch.randn_like(plain_convolution(x64, w64, b64, shape.slide, False, 1)[0]).float()
+    biased = programs != 1
+    found = [
+        kernels().launch_weight_gradient(x, g.to(DEVICE), shape.slide, biased, tf32=False)
+        for _ in range(2)
+    ]
+    expected = plain_weight_gradient(x64, g.double(), shape.slide, biased)
+    for one, again, right in zip(*found, expected, strict=True):
+        close(one, right)
+        assert torch.equal(one, again)  # to the last bit
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_spread(name: str) -> None:
+    shape = SHAPES[name]
+    _, (x64, w64, b64) = given(shape)
+    y, place = plain_convolution(x64, w64, b64, shape.slide, True, shape.pool)
+    g = torch.randn_like(y).float()
+    size = shape.slide.places(*shape.size)
+    found = kernels().launch_spread(g.to(DEVICE), place.to(DEVICE), shape.pool, size)
+    assert torch.equal(found.cpu(), plain_spread(g, place, shape.pool, size))
+
+
+def test_clients_may_share_their_images() -> None:
+    shape = SHAPES["many channels"]
+    (x, w, b), (x64, w64, b64) = given(shape)
+    same, same64 = x[:1].expand_as(x), x64[:1].expand_as(x64)
+    y, _, _ = kernels().launch_convolution(same, w, b, shape.slide, False, 1, tf32=False)
+    close(y, plain_convolution(same64, w64, b64, shape.slide, False, 1)[0])
+
+
+def test_what_is_no_number_is_passed_on_and_so_is_its_gradient() -> None:
+    x = torch.zeros(1, 1, 4, 4, 1, device=DEVICE)
+    x[0, 0, 1, 2] = torch.nan
+    w = torch.ones(1, 2, 1, 1, 1, device=DEVICE)
+    slide = Slide((1, 1), (1, 1), (0, 0))
+    y, place, _ = kernels().launch_convolution(x, w, None, slide, True, 2, tf32=False)
+    expected, where = plain_convolution(x.cpu(), w.cpu(), None, slide, True, 2)
+    assert torch.equal(y.cpu().isnan(), expected.isnan()) and expected.isnan().any()
+    assert torch.equal(place.cpu(), where) and int(where.max()) == 2
+
+
+@pytest.mark.skipif(INTERPRETED, reason="the interpreter rounds in another way")
+@pytest.mark.parametrize("way", ["tf32", "bf16"])
+def test_lower_precision_is_near(way: str) -> None:
+    shape = SHAPES["many channels"]
+    dtype = torch.bfloat16 if way == "bf16" else torch.float32
+    (x, w, b), (x64, w64, b64) = given(shape, dtype)
+    y, _, laid = kernels().launch_convolution(x, w, b, shape.slide, False, 1, tf32=True)
+    expected, _ = plain_convolution(x64, w64, b64, shape.slide, False, 1)
+    close(y, expected, 1e-2)
+    g = y.clone()
+    back = kernels().launch_input_gradient(g, laid, shape.slide, shape.size, tf32=True)
+    g64 = g.double().cpu()
+    close(back, plain_input_gradient(g64, w64, shape.slide, shape.size), 1e-2)
+    dw, db = kernels().launch_weight_gradient(x, g, shape.slide, True, tf32=True)
+    right = plain_weight_gradient(x64, g64, shape.slide, True)
+    close(dw, right[0], 1e-2)
+    close(db, right[1], 1e-2)
+
+
+@pytest.mark.parametrize(("rows", "classes"), [(1, 2), (37, 10), (5, 300)])
+def test_cross_entropy(rows: int, classes: int) -> None:
+    from fedtailor.engine.kernels.triton_losses import launch_cross_entropy
+
+    logits = 5 * torch.randn(rows, classes)
+    labels = torch.randint(0, classes, (rows,))
+    labels[rows // 2] = -100 if rows > 1 else 0
+    found = launch_cross_entropy(logits.to(DEVICE), labels.to(DEVICE))
+    for one, right in zip(found, plain_cross_entropy(logits.double(), labels), strict=True):
+        close(one, right)
