@@ -147,9 +147,11 @@ def test_lower_precision_is_near(way: str) -> None:
 def test_cross_entropy(rows: int, classes: int) -> None:
     from fedtailor.engine.kernels.triton_losses import launch_cross_entropy
 
-    logits = 5 * torch.randn(rows, classes)
-    labels = torch.randint(0, classes, (rows,))
+    make = torch.Generator().manual_seed(rows)
+    logits = 5 * torch.randn(rows, classes, generator=make)
+    labels = torch.randint(0, classes, (rows,), generator=make)
     labels[rows // 2] = -100 if rows > 1 else 0
     found = launch_cross_entropy(logits.to(DEVICE), labels.to(DEVICE))
     for one, right in zip(found, plain_cross_entropy(logits.double(), labels), strict=True):
-        close(one, right)
+        # a small loss is the logarithm of nearly 1, which float32 knows to 1e-7
+        torch.testing.assert_close(one.cpu().double(), right, rtol=1e-5, atol=3e-7)
