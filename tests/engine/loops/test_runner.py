@@ -275,6 +275,20 @@ def test_captured_sizes_fall_to_one() -> None:
         assert all(a > b >= a // 3 for a, b in pairwise(found))
 
 
+def test_fused_steps_are_captured_for_every_number_of_clients() -> None:
+    task = classification(convolved)
+    rows = (40, 24, 24, 16, 8)
+    sim = Simulation(
+        METHODS["fedavg"](task, recipe=Recipe(batch=8)), world(rows), task, loop_mode="fused"
+    )
+    sim.step(torch.arange(5))
+    runner = sim.clients.runner  # type: ignore[attr-defined]
+    assert [sorted(k._steps) for k in runner._programs.values()] == [
+        [(1, False), (3, False), (4, False), (5, False)]
+    ]
+    sim.close()
+
+
 def test_buffers_grow_with_the_number_of_steps() -> None:
     task = classification(dense)
     recipe = Recipe(batch=8)

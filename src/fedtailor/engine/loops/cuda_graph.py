@@ -20,11 +20,13 @@ from fedtailor.engine.culprit import culprit, may_go_plainer
 from fedtailor.engine.kernels.fusing import FusedOperators
 from fedtailor.engine.kernels.launch import make_ready, shapes_only
 from fedtailor.engine.loops.operators import MatmulConvolutions
+from fedtailor.engine.loops.template import NotAlike, Template
 from fedtailor.engine.loops.tracing import CompileLimit, Program, trace
 
 log = logging.getLogger("fedtailor")
 
 SHRINK = 0.5  # each captured size is so much of the next larger one
+EXACT = 160  # clients up to which fused steps are captured for every number of them
 COMPILED = 4  # sizes below a fourth of all clients are not worth compiling
 
 
@@ -86,6 +88,7 @@ class CapturedLoop:
         self._plan: list[Tensor] = []
         self._number = torch.zeros(1, dtype=torch.int64, device=tensors[0].device)
         self._steps: dict[tuple[int, bool], Callable[[], Any]] = {}
+        self._templates: dict[bool, Template | None] = {}
         self.seconds = 0.0
 
     def run(self, loop: Loop, tensors: Sequence[Tensor]) -> list[Tensor]:
@@ -100,9 +103,12 @@ class CapturedLoop:
         if not todo:
             return list(tensors[: loop.carried])
         self._take(tensors, todo, loop.count, place)
-        masked = not bool(rows[:, todo].all())
         last = self.clients - rows.flip(0).int().argmax(0)  # the last client that has a step
-        captured = sizes(self.clients)
+        # those before it have it too, but for odd plans: with exact sizes no mask is needed then
+        masked = not bool((rows.sum(0) == last)[todo].all())
+        captured: Sequence[int] = range(1, self.clients + 1)
+        if self._template(masked) is None:
+            masked, captured = not bool(rows[:, todo].all()), sizes(self.clients)
         for number in todo:
             size = min(s for s in captured if s >= int(last[number]))
             self._step(size, masked)()
@@ -163,21 +169,8 @@ class CapturedLoop:
         """A step that can be called again and again."""
         changed = (*self._fixed[: self.loop.carried], self._number)  # by trying the step out
         saved = [t.clone() for t in changed]
-        compiled = self._compiled and self.loop.compiles and size * COMPILED >= self.clients
-        with ExitStack() as written:
-            written.enter_context(MatmulConvolutions(sliced=compiled))
-            if self._fused:  # what has no kernel is a matrix product
-                written.enter_context(FusedOperators())
-                written.enter_context(shapes_only())
-            program: Program = trace(
-                self.loop.for_all(masked),
-                self._views(size),
-                self.loop.carried,
-                compiled=compiled,
-                limit=self._limit,
-                ready=make_ready if self._fused and self._capture_pool else None,
-            )
-        self.seconds += program.seconds
+        template = self._template(masked)
+        program = template.program(size) if template else self._trace(size, masked)
 
         def step() -> None:
             program(*self._views(size))
@@ -194,6 +187,38 @@ class CapturedLoop:
         for buffer, before in zip(changed, saved, strict=True):
             buffer.copy_(before)
         return ready
+
+    def _template(self, masked: bool) -> Template | None:
+        """Fused steps of any number of clients; None if each number must be traced."""
+        if not self._fused or not 2 < self.clients <= EXACT:
+            return None
+        if masked not in self._templates:
+            try:
+                traced = [(self._trace(size, masked), size) for size in (2, self.clients)]
+                self._templates[masked] = Template.of(*traced[0], *traced[1])
+            except NotAlike as difference:
+                log.info("a step is captured for few numbers of clients: %s", difference)
+                self._templates[masked] = None
+        return self._templates[masked]
+
+    def _trace(self, size: int, masked: bool) -> Program:
+        """The step of the first clients, as operators."""
+        compiled = self._compiled and self.loop.compiles and size * COMPILED >= self.clients
+        with ExitStack() as written:
+            written.enter_context(MatmulConvolutions(sliced=compiled))
+            if self._fused:  # what has no kernel is a matrix product
+                written.enter_context(FusedOperators())
+                written.enter_context(shapes_only())
+            program: Program = trace(
+                self.loop.for_all(masked),
+                self._views(size),
+                self.loop.carried,
+                compiled=compiled,
+                limit=self._limit,
+                ready=make_ready if self._fused and self._capture_pool else None,
+            )
+        self.seconds += program.seconds
+        return program
 
 
 def _capture(
