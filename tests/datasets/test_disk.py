@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import subprocess
 import sys
@@ -32,6 +33,17 @@ def test_importing_the_package_loads_nothing_heavy():
         "sys.exit(any(m in sys.modules for m in ('torch', 'sklearn', 'PIL', 'pyarrow')))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_digits_are_the_librarys(monkeypatch):
+    from sklearn.datasets import load_digits
+
+    pixels, labels = load_digits(return_X_y=True)
+    fast = load("digits")
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)  # not where it was
+    for source in (fast, load("digits")):
+        assert np.array_equal(source.raw.reshape(-1, 64), np.rint(pixels * (255 / 16)))
+        assert np.array_equal(source.labels, labels)
 
 
 def test_digits_are_bundled():

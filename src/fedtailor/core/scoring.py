@@ -1,4 +1,4 @@
-"""How models do on a client's rows, in evaluation mode."""
+"""How models do on a client's rows, in evaluation mode, and what their upper layers see of them."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from fedtailor.core import tree
 from fedtailor.core.data import Data
+from fedtailor.core.objectives import Objective
 from fedtailor.core.steps.scan import Notes, StepRows, scan
-from fedtailor.core.task import Task
+from fedtailor.core.task import Batch, Task, to_input, weighted_mean
 from fedtailor.core.tree import Params, Tree
 
 SCORED = 128  # rows of a client at a time
@@ -71,6 +73,7 @@ def outputs_on(
     data: Data,
     width: int,
     size: int = SCORED,
+    kind: torch.dtype | None = None,
 ) -> Tensor:
     """What a model says of the rows of `data`, in their order; zeros for padding.
 
@@ -80,6 +83,7 @@ def outputs_on(
       data: the rows.
       width: how many numbers it gives for a row.
       size: rows at a time.
+      kind: type of the numbers; None is torch's default.
     """
     size = min(size, max(len(data.rows), 1))
     steps = data.steps(size, data.n * 0)
@@ -95,9 +99,64 @@ def outputs_on(
 
     numbers = torch.arange(len(steps.number), device=data.n.device)
     rows = len(steps.number) * size
-    begun = {"outputs": torch.zeros(rows, width, device=data.n.device)}
+    begun = {"outputs": torch.zeros(rows, width, dtype=kind, device=data.n.device)}
     found, _ = scan(
         step, begun, {"model": model}, steps._replace(key=numbers), (data.x,), compiles=False
     )
     real = torch.arange(len(data.rows), device=data.n.device) < data.n
     return torch.where(real[:, None], found["outputs"][: len(data.rows)], 0.0)
+
+
+class UpperLayers(NamedTuple):
+    """What upper layers are trained on.
+
+    Attributes:
+      objective: the task's loss, of what they are given.
+      data: the client's rows by their place among them.
+      given: what the objective finds at that place, and parameters that stay as they are.
+    """
+
+    objective: Objective
+    data: Data
+    given: Tree
+
+
+def upper_layers(
+    task: Task, params: Params, names: Sequence[str], data: Data
+) -> UpperLayers | None:
+    """The layers from the first one on that trains, on what they see of the client's rows.
+
+    None where the network cannot be taken apart there, or where that would not do the same.
+
+    Args:
+      task: the network and its loss.
+      params: all parameters.
+      names: those that are trained.
+      data: the client's rows.
+    """
+    part = task.upper(frozenset(names))
+    if part is None or data.x.requires_grad:  # an audit asks how results depend on the examples
+        return None
+    below = tree.drop(params, part.names)
+    kind = tree.leaves(params)[0].dtype
+
+    def ask(model: Params, x: Tensor) -> Tensor:
+        return part.below(model, to_input(x, kind))
+
+    one = ask(below, data.x[:1])
+    if one.ndim != 2:  # images take too much memory
+        return None
+    seen = outputs_on(ask, below, data, one.shape[1], kind=kind)
+    place = torch.arange(len(data.rows), device=data.x.device)
+
+    def objective(theta: Tree, batch: Batch, given: Tree, carried: Tree) -> tuple[Tensor, Tree]:
+        outputs = part.above(given["fixed"] | theta, given["seen"][batch.x])
+        losses = task.losses(outputs, given["labels"][batch.y], batch.weight)
+        return weighted_mean(losses, batch), {}
+
+    given = {
+        "fixed": tree.drop(params, [*below, *names]),
+        "seen": seen,
+        "labels": data.y[data.rows],
+    }
+    return UpperLayers(objective, data._replace(x=place, y=place, rows=place), given)

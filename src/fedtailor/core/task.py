@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import nullcontext
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -26,6 +27,7 @@ from fedtailor.core.losses import (
 from fedtailor.core.network.features import input_of
 from fedtailor.core.network.randomness import KeyedDraws
 from fedtailor.core.network.repeatable import may_draw, refuse_hidden_draws
+from fedtailor.core.network.upper import UpperPart, upper_part
 from fedtailor.core.rng import Key
 from fedtailor.core.tree import Params
 
@@ -128,6 +130,7 @@ class Task(NamedTuple):
       form: what an example looks like, and how many classes there are; None if nobody said.
       device: where parameters live.
       constants: frozen parameters (`requires_grad` is False): no part of what methods see.
+      upper: names -> the network from there on, apart from what is below, if that is possible.
     """
 
     init: Callable[[Key], Params]
@@ -145,6 +148,7 @@ class Task(NamedTuple):
     form: Form | None = None
     device: torch.device | str = "cpu"
     constants: Params = {}  # noqa: RUF012
+    upper: Callable[[frozenset[str]], UpperPart | None] = lambda names: None
 
     def top(self, n: int) -> tuple[str, ...]:
         """All names in the `n` blocks next to the output."""
@@ -300,9 +304,13 @@ def _task(
             if keyed[module]:
                 refuse_hidden_draws(module, forward, x.device)
 
+    whole = compute is not None or keyed[training] or buffers  # or no two passes are the same
+    # of equal names the same parts, which programs know them by
+    upper = cache(partial(upper_part, nn.Identity() if whole else training, constants))
+
     return Task(
         init, mean_loss, predict, groups, buffers, norms, augment, outputs, losses, kind, try_out,
-        features, form, device, constants,
+        features, form, device, constants, upper,
     )  # fmt: skip
 
 

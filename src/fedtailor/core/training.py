@@ -21,6 +21,7 @@ from fedtailor.core.errors import BadInput
 from fedtailor.core.ledger import Entry, Ledger
 from fedtailor.core.objectives import Gradient, Loss, Objective, as_is, exact_gradient
 from fedtailor.core.rng import Key, Turn
+from fedtailor.core.scoring import upper_layers
 from fedtailor.core.steps.optim import Optimizer, adam, adamw, clip_norm, sgd
 from fedtailor.core.steps.privacy import padded, private_gradient
 from fedtailor.core.steps.scan import Notes, Step, StepRows, Steps, join_steps, scan
@@ -331,24 +332,30 @@ def fit_on(
     names = trained_names(task, params, train)
     if not names:
         return params, memory or {}
+    upper = None
+    again = recipe.epochs > 1 and not recipe.steps
+    if again and loss is None and task.augment is None and not recipe.dp_clip:
+        # what lies below them says the same of a row in every epoch
+        upper = upper_layers(task, params, names, data)
+    buffers = [k for k in task.buffers if k in params]
+    fixed = {k: v for k, v in params.items() if k not in names and k not in buffers}
 
-    def objective(theta: Tree, batch: Batch, given: Tree, rest: Tree) -> tuple[Tensor, Tree]:
-        whole = rest | theta
-        return loss(whole, batch, given) if loss else task.loss(whole, batch)
+    def whole(theta: Tree, batch: Batch, given: Tree, carried: Tree) -> tuple[Tensor, Tree]:
+        model = given["fixed"] | carried | theta
+        return loss(model, batch, given) if loss else task.loss(model, batch)
 
     done = descend(
-        objective,
+        upper.objective if upper else whole,
         tree.pick(params, names),
-        data,
+        upper.data if upper else data,
         turn,
         recipe,
-        given=given,
-        carried=tree.drop(params, names),
+        given=(given or {}) | (upper.given if upper else {"fixed": fixed}),
+        carried=tree.pick(params, buffers),
         memory=memory,
         gradient=gradient,
         task=task,
         augment=task.augment,
     )
     # in the order of `params`, so that a state keeps its layout
-    fitted = {k: (done.theta if k in done.theta else done.carried)[k] for k in params}
-    return fitted, done.memory
+    return {k: (params | done.carried | done.theta)[k] for k in params}, done.memory

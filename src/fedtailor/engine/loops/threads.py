@@ -24,6 +24,7 @@ from fedtailor.engine.memory import keep_freed_memory
 CACHE = 16 << 20
 AT_MOST = 32  # clients per worker at a time
 BLOCKS = 8  # at least, where there are so many clients
+SMALL, TOGETHER = 1 << 18, 5  # bytes of a client, up to which so many share a block at least
 
 
 class ThreadedLoops:
@@ -66,8 +67,10 @@ class ThreadedLoops:
             self._alone[key] = self._has_convolutions(loop, begun, rest)
         size = sum(t.numel() * t.element_size() for t in begun) // clients
         together = 1 if self._alone[key] else max(1, min(AT_MOST, CACHE // max(size, 1)))
-        # enough blocks for all workers, but the same ones with any number of workers
-        together = min(together, -(-clients // BLOCKS))
+        # enough blocks for all workers, but the same ones with any number of workers; steps of very
+        # small models take as long as it takes to ask for them, whoever shares them
+        least = TOGETHER if size <= SMALL else 1
+        together = min(together, max(least, -(-clients // BLOCKS)))
         count = -(-clients // together)
         # sizes differ by one at most: two programs serve all
         edges = [clients * i // count for i in range(count + 1)]
