@@ -241,6 +241,8 @@ def test_the_way_depends_on_the_work_alone(monkeypatch: pytest.MonkeyPatch) -> N
     assert choose_loop_mode(Workload(10**9, 1), CPU, "never") == "traced"
     assert choose_loop_mode(few, CPU, "always") == "compiled"
     assert choose_loop_mode(Workload(10**9, 10**9), torch.device("meta"), "auto") == "plain"
+    assert choose_loop_mode(Workload(1_000, 50), CPU, "auto") == "plain"
+    assert choose_loop_mode(Workload(1_000, 50, convolutions=True), CPU, "auto") == "traced"
 
 
 def test_on_a_gpu_few_clients_are_traced_as_soon_as_many() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -72,6 +74,33 @@ def test_without_the_compiler_steps_are_traced(
 def test_with_this_release_nothing_is_said(caplog: pytest.LogCaptureFixture) -> None:
     assert possible("traced") == "traced" and possible("compiled") == "compiled"
     assert not caplog.records
+
+
+PUT_OFF = """
+import sys
+import torch
+from torch.func import grad
+from fedtailor.engine.loops import torch_internals
+from fedtailor.engine.loops.runner import LoopRunner
+
+LoopRunner("plain", torch.device("cpu"))
+assert grad(lambda x: (x * x).sum())(torch.ones(2)).tolist() == [2, 2]
+assert "torch._dynamo" not in sys.modules, "a gradient loaded it"
+early = torch._dynamo
+torch_internals.load_compiler_meanwhile()()
+assert torch._dynamo is sys.modules["torch._dynamo"], "importing puts the real one there"
+assert early.compiled_autograd.in_compiled_autograd_region is False, "as the real one has it"
+assert early.is_compiling() is False
+assert grad(lambda x: (x * x).sum())(torch.ones(2)).tolist() == [2, 2]
+with early.compiled_autograd._disable():
+    assert torch_internals.can_trace()
+torch_internals.put_off_compiler()
+assert torch._dynamo is sys.modules["torch._dynamo"], "it is there already"
+"""
+
+
+def test_plain_steps_do_without_the_compiler_and_whoever_needs_it_gets_it() -> None:
+    subprocess.run([sys.executable, "-c", PUT_OFF], check=True)
 
 
 def test_private_interfaces_are_used_in_one_module_only() -> None:

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import scipy  # its parts are loaded when they are used
 import torch
-from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 
 from fedtailor.core import rng
@@ -54,7 +54,7 @@ def in_true_order(found: Tensor, true: Tensor) -> Tensor:
       [[1.0], [5.0]]
     """
     cost = torch.nan_to_num(errors(true, found), nan=1e30, posinf=1e30)
-    _, chosen = linear_sum_assignment(cost.cpu().numpy())
+    _, chosen = scipy.optimize.linear_sum_assignment(cost.cpu().numpy())
     return found[torch.from_numpy(chosen).to(found.device)]
 
 

@@ -20,7 +20,7 @@ from fedtailor.engine.kernels.support import has_kernels
 from fedtailor.engine.loops.cuda_graph import CapturedLoop, CapturePool
 from fedtailor.engine.loops.identity import ClosesOverClient, identity
 from fedtailor.engine.loops.threads import ThreadedLoops
-from fedtailor.engine.loops.torch_internals import can_trace, has_compiler
+from fedtailor.engine.loops.torch_internals import can_trace, has_compiler, put_off_compiler
 from fedtailor.engine.loops.tracing import (
     COMPILE_LIMIT,
     CompileLimit,
@@ -38,6 +38,7 @@ log = logging.getLogger("fedtailor")
 # from where preparing pays, measured on two cores and on one H200. Tracing on a GPU saves launches,
 # which ten clients that step together need as many of as a hundred do
 TRACE_FROM = {"cpu": 3_000}  # steps of all clients
+TRACE_CONVOLUTIONS_FROM = {"cpu": 500}  # a mapped one takes four times as long as a traced one
 TRACE_FROM_IN_A_ROW = {"cuda": 1_000}
 COMPILE_FROM = {"cpu": 100_000, "cuda": 1_500_000}  # steps of all clients
 NOTABLE = 3.0  # seconds of preparing that people are told about
@@ -45,13 +46,11 @@ NEVER = 1 << 62
 
 
 class Workload(NamedTuple):
-    """How much a whole run has to compute.
+    """How much a whole run has to compute."""
 
-    Steps of all clients, and how many these are in a row when the clients of a round step together.
-    """
-
-    steps: int
-    in_a_row: int
+    steps: int  # of all clients
+    in_a_row: int  # how many these are when the clients of a round step together
+    convolutions: bool = False  # whether the network has some
 
 
 def use_precision(precision: str) -> None:
@@ -72,8 +71,9 @@ def choose_loop_mode(work: Workload, device: torch.device, compile: Compile) -> 
     compiles = compile != "never" and can_compile(device)
     if compiles and (compile == "always" or work.steps >= COMPILE_FROM.get(device.type, NEVER)):
         return possible("compiled")
+    steps = TRACE_CONVOLUTIONS_FROM if work.convolutions else TRACE_FROM
     pays = (
-        work.steps >= TRACE_FROM.get(device.type, NEVER)
+        work.steps >= steps.get(device.type, NEVER)
         or work.in_a_row >= TRACE_FROM_IN_A_ROW.get(device.type, NEVER)
     )  # fmt: skip
     return possible("traced" if pays else "plain")
@@ -110,6 +110,8 @@ class LoopRunner:
         self.seconds = 0.0
         if self.loop_mode == "compiled":
             keep_compiled_code()
+        elif self.loop_mode == "plain":
+            put_off_compiler()
 
     @contextmanager
     def running(self) -> Iterator[None]:

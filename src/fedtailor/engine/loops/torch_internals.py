@@ -10,8 +10,10 @@ import functools
 import importlib
 import logging
 import operator
+import sys
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
 
 import torch
@@ -23,6 +25,58 @@ log = logging.getLogger("fedtailor")
 
 def _interface(module: str, name: str) -> Any:
     return getattr(importlib.import_module(module), name)
+
+
+_COMPILER = "torch._dynamo"  # also what tracing needs; it takes seconds to load
+
+
+class _NoCompiledAutograd:
+    """Stands for the compiler's part that `grad` switches off; it is off as long as not loaded."""
+
+    _name = f"{_COMPILER}.compiled_autograd"
+
+    def _disable(self) -> AbstractContextManager[None]:
+        if self._name not in sys.modules:
+            return nullcontext()
+        off: AbstractContextManager[None] = _interface(self._name, "_disable")()
+        return off
+
+    def __getattr__(self, name: str) -> Any:
+        return _interface(self._name, name)
+
+
+class _CompilerNotLoaded:
+    """Stands for the compiler until something imports it, or asks it for more than to be off."""
+
+    compiled_autograd = _NoCompiledAutograd()
+
+    def __getattr__(self, name: str) -> Any:
+        return _interface(_COMPILER, name)
+
+
+def put_off_compiler() -> None:
+    """Lets gradients do without the compiler: they load it only to tell it that it is not wanted.
+
+    Whatever else asks for it gets it; importing it puts the real one in its place.
+    """
+    name = _COMPILER.partition(".")[2]
+    if _COMPILER not in sys.modules and name not in vars(torch):
+        setattr(torch, name, _CompilerNotLoaded())
+
+
+def load_compiler_meanwhile() -> Callable[[], None]:
+    """Begins to load it in a thread, and returns what waits for that.
+
+    Whatever goes wrong is left to whoever needs it, who tries again and tells.
+    """
+
+    def load() -> None:
+        with suppress(Exception):
+            importlib.import_module(_COMPILER)
+
+    thread = threading.Thread(target=load, name="fedtailor-compiler", daemon=True)
+    thread.start()
+    return thread.join
 
 
 def make_graph(fn: Callable[..., Any], tensors: list[Tensor]) -> fx.GraphModule:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import scipy  # its parts are loaded when they are used
-from scipy.special import softmax
 
 from fedtailor.results.metrics.classification import CALIBRATION_BINS
 
@@ -29,7 +28,11 @@ def roc_points(outputs: np.ndarray, labels: np.ndarray, number: int = 1) -> np.n
     if not 0 < truth.sum() < len(truth):
         return np.empty((0, 2))
     two = outputs.shape[1] == 2
-    score = outputs[:, number] - outputs[:, 1 - number] if two else softmax(outputs, 1)[:, number]
+    score = (
+        outputs[:, number] - outputs[:, 1 - number]
+        if two
+        else scipy.special.softmax(outputs, 1)[:, number]
+    )
     _, place = np.unique(-score, return_inverse=True)
     counts = np.stack([np.bincount(place, ~truth), np.bincount(place, truth)], 1)
     found = np.cumsum(counts, 0) / counts.sum(0)
@@ -50,7 +53,7 @@ def calibration_points(
       >>> calibration_points(outputs, np.array([1, 0])).round(6).tolist()
       [[0.75, 0.5, 2.0]]
     """
-    said = softmax(outputs.astype(np.float64), 1)
+    said = scipy.special.softmax(outputs.astype(np.float64), 1)
     answer = said.argmax(1) if number is None else np.full(len(said), number)
     sure, right = said[np.arange(len(said)), answer], labels == answer
     bins = np.digitize(sure, np.arange(1, CALIBRATION_BINS) / CALIBRATION_BINS, right=True)
