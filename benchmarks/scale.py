@@ -6,6 +6,12 @@ Ditto, whose clients keep a model each, with a tenth of the clients in each roun
 evaluated once. Each worker has one thread, so that two workers have twice the machine that one has.
 `efficiency` is the time of one worker over the number of workers times their time; `here` is the
 same in this process, without Ray, also with one thread.
+
+    python benchmarks/scale.py --method fedala --model cnn --clients 1000 100000 --cohort 100 \\
+      --states disk --workers 0 --no-evaluation
+
+asks whether a round of as many clients costs the same, however many there are: seconds by the
+clock, and of the processor, which others on the machine do not change.
 """
 
 from __future__ import annotations
@@ -37,6 +43,7 @@ from fedtailor.models import build
 from fedtailor.runs.device import hardware
 
 ROWS, TEST, BATCH = 100, 20, 10
+WARM = 1  # rounds before those that count: caches, traced steps
 FORM = Form("image", (1, 8, 8), 10)
 
 
@@ -68,23 +75,29 @@ def measure(arguments: argparse.Namespace, clients: int, workers: int) -> dict[s
         method,
         world(clients),
         task,
-        rounds=arguments.rounds + 1,
+        rounds=arguments.rounds + WARM,
         recipe=Recipe(batch=BATCH),
+        place=arguments.states,
+        loop_mode=arguments.way,
         cluster=cluster if workers else None,
     )
     ready = time.perf_counter() - begun
-    times = []
-    for number in range(arguments.rounds + 1):
-        cohort = draw_cohort(0, number, torch.arange(clients), arguments.participation)
-        begun = time.perf_counter()
+    times, busy = [], []
+    share = arguments.cohort / clients if arguments.cohort else arguments.participation
+    for number in range(arguments.rounds + WARM):
+        cohort = draw_cohort(0, number, torch.arange(clients), share)
+        begun, worked = time.perf_counter(), time.process_time()
         sim.step(cohort)
         times.append(time.perf_counter() - begun)
-    begun = time.perf_counter()
-    sim.score()
-    scored = time.perf_counter() - begun
+        busy.append(time.process_time() - worked)
+    scored = 0.0
+    if not arguments.no_evaluation:
+        begun = time.perf_counter()
+        sim.score()
+        scored = time.perf_counter() - begun
     place, chunk = sim.place, sim.chunk
     sim.close()
-    median = statistics.median(times[1:])  # the first one warms caches up
+    median = statistics.median(times[WARM:])
     return {
         "clients": clients,
         "workers": workers,
@@ -92,6 +105,7 @@ def measure(arguments: argparse.Namespace, clients: int, workers: int) -> dict[s
         "start_seconds": round(ready, 3),
         "first_round_seconds": round(times[0], 4),
         "round_seconds": round(median, 4),
+        "processor_seconds": round(statistics.median(busy[WARM:]), 4),
         "clients_per_second": round(len(cohort) / median, 1),
         "evaluation_seconds": round(scored, 4),
         "states": place,
@@ -120,7 +134,11 @@ def main() -> None:
     parser.add_argument("--clients", nargs="+", type=int, default=[1_000, 10_000])
     parser.add_argument("--workers", nargs="+", type=int, default=[0, 1, 2], help="0: no Ray")
     parser.add_argument("--participation", type=float, default=0.1)
+    parser.add_argument("--cohort", type=int, default=0, help="instead: so many clients a round")
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--way", default="plain", help="of loops: plain, traced or compiled")
+    parser.add_argument("--states", help="where clients' states are: device, host or disk")
+    parser.add_argument("--no-evaluation", action="store_true", help="rounds only")
     parser.add_argument("--device", default="cpu", help="of the workers: cpu or cuda")
     parser.add_argument("--gpus", type=float, default=1.0, help="that each worker takes")
     parser.add_argument("--commit", help="where there is no git to ask")
@@ -141,8 +159,9 @@ def main() -> None:
         "device": f"{arguments.device} ({name}, {os.cpu_count()} cores, one thread per worker)",
         "torch": torch.__version__,
         "task": f"{arguments.method}, {arguments.model} on 1x8x8, {ROWS} training and {TEST} test "
-        f"rows per client, batch {BATCH}, {arguments.participation:g} of the clients per round, "
-        f"median of {arguments.rounds} rounds",
+        f"rows per client, batch {BATCH}, "
+        f"{arguments.cohort or format(arguments.participation, 'g')} of the clients per round, "
+        f"{arguments.way}, median of {arguments.rounds} rounds",
         "rows": rows,
     }
     if arguments.out:
