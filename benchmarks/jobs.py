@@ -136,6 +136,7 @@ def play(job: Job, data: Path, device: str, out: Path, cache: Path) -> dict[str,
         "preparing_seconds": preparing,
         "training_seconds": result["train_seconds"] - preparing,
         "rest_seconds": took - result["train_seconds"],
+        "seconds_by_phase": result["seconds_by_phase"],
         "way": result["way"],
         "score": result["score"]["mean"],
     }

@@ -39,6 +39,7 @@ from fedtailor.runs.predict import Prediction, predict
 from fedtailor.runs.resume import resume_run
 from fedtailor.runs.returned import ComparisonResult, MetricsResult, RunResult, SimulatedRound
 from fedtailor.runs.run import Runner, Watcher
+from fedtailor.runs.stopwatch import Stopwatch
 
 __all__ = [
     "ComparisonResult",
@@ -67,6 +68,7 @@ def run(
     overwrite: bool = False,
     watch: Watcher | None = None,
     begun: Begun | None = None,
+    stopwatch: Stopwatch | None = None,
     options: dict[str, Any] | None = None,
     **settings: Any,
 ) -> RunResult:
@@ -78,6 +80,7 @@ def run(
       overwrite: replace an earlier run in that folder.
       watch: called with each line of the history.
       begun: called once before the first round, when the folder is there.
+      stopwatch: counts the run's seconds by phase, beside what it has counted before.
       options: the method's hyper-parameters.
       settings: any setting of `fedtailor.Config` by name. These may be objects:
         `data`: a DataFrame (with `label`, `client_column`), a mapping client -> (x, y) arrays, or
@@ -99,25 +102,28 @@ def run(
       'Sequential'
     """
     name, named, objects = separate(method, settings)
-    runner = Runner(make_config(name, named, options or {}, objects))
+    runner = Runner(make_config(name, named, options or {}, objects), stopwatch=stopwatch)
     if out is not None:  # after the data: bad input leaves no folder behind
         runner.keep_in(open_folder(Path(out), overwrite=overwrite))
     if begun:
         begun()
-    with _reported(runner.folder):
+    with _reported(runner.folder, runner.stopwatch):
         result = runner.play(watch)
+    if runner.folder:
+        runner.finish(result)  # once more: with the page's time
     kept = None if runner.folder else runner
     return RunResult(result, runner.progress.history, report, runner.folder, kept, objects)
 
 
 @contextmanager
-def _reported(folder: Path | None) -> Iterator[None]:
+def _reported(folder: Path | None, stopwatch: Stopwatch | None = None) -> Iterator[None]:
     """The page of a run that ends within, also if somebody pressed Ctrl-C in its last round."""
     try:
         yield
     finally:
         if folder and is_finished(folder):
-            report(folder)
+            with (stopwatch or Stopwatch()).phase("report"):
+                report(folder)
 
 
 def compare(

@@ -23,7 +23,7 @@ SETTINGS: dict[str, Any] = {
     "model": "mlp", "clients": 5, "rounds": 10, "batch": 50, "participation": 0.8,
     "checkpoint_every": 1, "device": "cpu", "engine": "vectorised",
 }  # fmt: skip
-TIMES = ("seconds", "train_seconds", "peak_memory_bytes")
+TIMES = ("seconds", "train_seconds", "peak_memory_bytes", "seconds_by_phase")
 
 
 def flags(settings: dict[str, Any]) -> list[str]:

@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 SMALL: dict[str, Any] = {"model": "mlp", "clients": 4, "rounds": 3, "batch": 50, "lr": 0.1}
-TIMES = ("seconds", "train_seconds", "peak_memory_bytes")  # what two equal runs may differ in
+# what two equal runs may differ in
+TIMES = ("seconds", "train_seconds", "peak_memory_bytes", "seconds_by_phase")
 
 
 def models(folder: Path) -> dict[str, bytes]:

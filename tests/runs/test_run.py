@@ -10,7 +10,7 @@ import signal
 import tempfile
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -30,6 +30,7 @@ from fedtailor.results.folder import file_name, open_folder, others_files
 from fedtailor.results.metrics import summarise
 from fedtailor.runs.build import make_method, make_task
 from fedtailor.runs.data import load_run_data
+from fedtailor.runs.stopwatch import Phase
 from tests.runs.runlab import SMALL, history, models, result, table, timeless
 
 
@@ -61,6 +62,15 @@ def test_result_is_complete(finished: Path) -> None:
     assert (found["method"], found["rounds"], found["seed"]) == ("fedala", 3, 0)
     assert found["engine"] in ("sequential", "vectorised")
     assert found["device"] == "cpu" or found["device"].startswith("cuda")
+
+
+def test_the_result_says_where_the_time_went(finished: Path) -> None:
+    found = result(finished)
+    phases = found["seconds_by_phase"]
+    assert list(phases) == list(get_args(Phase))
+    assert phases["importing"] == 0, "only the command line knows when its process began"
+    assert all(phases[name] > 0 for name in phases if name != "importing")
+    assert phases["training"] <= found["train_seconds"] + 1e-2
 
 
 def test_result_agrees_with_itself(finished: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from errno import EPERM
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,13 @@ from safetensors.torch import load_file
 import fedtailor
 from fedtailor.api import resume
 from fedtailor.core.errors import BadInput
-from fedtailor.runs.saved_models import path_clients, path_rounds, read_general, read_points
+from fedtailor.runs.saved_models import (
+    path_clients,
+    path_rounds,
+    read_general,
+    read_points,
+    write_models,
+)
 from tests.analysis.surfacelab import SMALL, play
 
 TIMES = ("seconds", "train_seconds")
@@ -81,6 +88,37 @@ def test_a_resumed_run_has_the_same_path(followed: Path, tmp_path: Path) -> None
         mine, whole = load_file(file), load_file(followed / "path" / file.name)
         assert mine.keys() == whole.keys()
         assert all(torch.equal(mine[k], whole[k]) for k in mine)
+
+
+def test_equal_models_are_written_once_and_cannot_be_mixed_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two = {"w": torch.ones(3)}, {"w": torch.zeros(3)}
+    several = {f"{i}": model for i, model in enumerate([one, one, two, two, one])}
+    write_models((tmp_path / name, model) for name, model in several.items())
+    for name, model in several.items():
+        assert torch.equal(load_file(tmp_path / name)["w"], model["w"])
+    numbers = [(tmp_path / name).stat().st_ino for name in several]
+    assert numbers[0] == numbers[1] != numbers[2] == numbers[3] != numbers[4]
+    modes = [(tmp_path / name).stat().st_mode for name in ("1", "4")]
+    assert not modes[0] & 0o222, "writing into one would change others"
+    assert modes[0] & 0o444 == modes[1] & 0o444, "read by whoever could before"
+    write_models([(tmp_path / "1", two)])
+    assert torch.equal(load_file(tmp_path / "0")["w"], one["w"])
+
+    def refuse(*_: object) -> None:
+        raise OSError(EPERM, "no links here")
+
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    write_models((tmp_path / name, two) for name in several)
+    assert all(torch.equal(load_file(tmp_path / name)["w"], two["w"]) for name in several)
+    assert len(list(tmp_path.iterdir())) == len(several)
+
+
+def test_a_model_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    model = {"w": torch.ones(3)}
+    with pytest.raises(OSError, match="gone"):
+        write_models((tmp_path / "gone" / f"{i}", model) for i in range(40))
 
 
 def test_more_clients_than_train(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from fedtailor.cli.settings import CONFIG_HELP, SET_HELP, gather, read_pairs, wh
 from fedtailor.cli.watching import watched
 from fedtailor.core.errors import BadInput
 from fedtailor.results.config import read_config
+from fedtailor.runs.stopwatch import Stopwatch, phases_line, process_age
 
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help=SET_HELP)]
 ConfigFile = Annotated[Path | None, typer.Option("--config", metavar="FILE.toml", help=CONFIG_HELP)]
@@ -156,6 +157,8 @@ def _show_result(result: dict[str, Any], folder: Path, as_json: bool) -> None:
     traffic = f"{in_bytes(sent['up'])} up, {in_bytes(sent['down'])} down"
     where = f"{result['device']} ({result['engine']}, {result['chunk']} clients at a time)"
     out.print(f"{work}, {size}; {traffic}; {result['seconds']:.1f} s on {where}")
+    if phases := phases_line(result.get("seconds_by_phase", {})):
+        out.print(f"Time: {phases}")
     out.print(
         f"Results: {folder}/report.html  (models: {folder}/models, per client: "
         f"{folder}/clients.csv; every metric: fedtailor metrics {folder})",
@@ -208,6 +211,8 @@ def run(
     from fedtailor.results.config import make_config
     from fedtailor.results.folder import free_folder
 
+    stopwatch = Stopwatch()
+    stopwatch.count("importing", process_age())
     made = make_config(name, values, hyper)
     folder = out or free_folder(f"{name.replace(':', '.')}-{Path(made.data).name}-seed{made.seed}")
     with _Shown(folder, _tracking(track, folder), watch) as shown:
@@ -217,6 +222,7 @@ def run(
             overwrite=overwrite,
             watch=shown.round_of(name),
             begun=shown.begun,
+            stopwatch=stopwatch,
             options=hyper,
             **values,
         )

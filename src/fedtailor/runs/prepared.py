@@ -11,17 +11,21 @@ from typing import Any
 
 import torch
 
+from fedtailor.core import rng
 from fedtailor.core.errors import BadInput
 from fedtailor.core.steps.privacy import Spent, epsilon
 from fedtailor.core.training import Recipe
 from fedtailor.engine import Cluster, Outputs, Simulation
 from fedtailor.engine.loops.runner import LoopMode, Workload, choose_loop_mode
+from fedtailor.engine.loops.torch_internals import load_compiler_meanwhile
 from fedtailor.results.config import Config
 from fedtailor.results.outputs import SaidInRound
 from fedtailor.runs.build import make_players, players_on, prove_private
 from fedtailor.runs.data import RunData, load_run_data
+from fedtailor.runs.device import choose_device
 from fedtailor.runs.evaluation import evaluation_of
 from fedtailor.runs.schedule import arrivals, networks
+from fedtailor.runs.stopwatch import Stopwatch
 
 Line = dict[str, Any]  # of a run's history
 
@@ -56,12 +60,33 @@ class PreparedRun:
       config: what to run; `auto` values are replaced.
       data: its data, if they are there already.
       folder: where to keep everything; None keeps nothing.
+      stopwatch: counts its seconds by phase; a new one by default.
     """
 
     def __init__(
-        self, config: Config, data: RunData | None = None, folder: Path | None = None
+        self,
+        config: Config,
+        data: RunData | None = None,
+        folder: Path | None = None,
+        stopwatch: Stopwatch | None = None,
     ) -> None:
-        self.data = data or load_run_data(config)
+        self.stopwatch = stopwatch or Stopwatch()
+        with self.stopwatch.phase("data"):
+            self.data = data or self._load(config)
+        with self.stopwatch.phase("preparing"):
+            self._prepare(config, folder)
+
+    def _load(self, config: Config) -> RunData:
+        """The data; meanwhile what steps on a GPU are traced with is loaded."""
+        if choose_device(config.home).type != "cuda":
+            return load_run_data(config)
+        wait = load_compiler_meanwhile()
+        try:
+            return load_run_data(config)
+        finally:
+            wait()
+
+    def _prepare(self, config: Config, folder: Path | None) -> None:
         config = as_laid_out(config, self.data.config)
         form = self.data.encoder.form
         fed = self.data.client_data
@@ -122,6 +147,7 @@ class PreparedRun:
         work = Workload(
             int(config.rounds * config.participation * sum(each)),
             config.rounds * max(each, default=0),
+            any(p.ndim > 2 for p in self.task.init(rng.key(0)).values()),
         )
         device = torch.device(config.device)
         return (

@@ -34,7 +34,7 @@ from fedtailor.runs.result import (
     run_outputs,
     said_in_round,
 )
-from fedtailor.runs.saved_models import PathModels, keep_general
+from fedtailor.runs.saved_models import PathModels, keep_general, keep_personal
 from fedtailor.runs.schedule import clients_present
 
 Watcher = Callable[[Line, int], None]  # (line of the history, number of rounds)
@@ -90,11 +90,15 @@ class Runner(PreparedRun):
             # a first Ctrl-C from here on waits: results are about to be written
             if self.folder:
                 self._checkpoint()
-            result = result_of(self)
-            result["seconds"] = round(time.monotonic() - begun, 3)
-            self.said = run_outputs(self)
+            with self.stopwatch.phase("evaluating"):
+                result = result_of(self)
+                result["seconds"] = round(time.monotonic() - begun, 3)
+                self.said = run_outputs(self)
             if self.folder:
-                self._write(result, self.said)
+                with self.stopwatch.phase("saving"):
+                    self._write(self.said)
+                    write_atomically(self.folder / files.CLIENTS, client_table(self, result))
+            self.finish(result)
             # the run is finished; whoever would go on with another hears of it
             if self.folder and interrupted():
                 raise Interrupted(self.folder, self.config.rounds)
@@ -110,9 +114,12 @@ class Runner(PreparedRun):
         points = None
         if evaluate and self.folder and self.config.keep_path:
             points = PathModels(sim, self.data.trained[: self.config.keep_path], cohort)
-        begun = time.monotonic()
-        report: RoundReport = sim.step(cohort, post=evaluate, on_nan=self.config.on_nan)
-        trained = time.monotonic() - begun
+        begun, prepared = time.monotonic(), sim.preparing_seconds
+        with self.stopwatch.phase("training"):
+            report: RoundReport = sim.step(cohort, post=evaluate, on_nan=self.config.on_nan)
+        trained, prepared = time.monotonic() - begun, sim.preparing_seconds - prepared
+        self.stopwatch.count("training", -prepared)
+        self.stopwatch.count("preparing", prepared)
         up, down = int(report.up.sum()), int(report.down.sum())
         self.progress.up += up
         self.progress.down += down
@@ -138,24 +145,30 @@ class Runner(PreparedRun):
                     "distance": rounded(seen.distance.tolist()),
                 }
         if evaluate:
-            judge = self.evaluation
-            pre = self.latest = sim.outputs()
-            if self.config.dp_clip and number < self.config.rounds:  # the result pays for the last
-                line["epsilon"] = self._spend(range(fed.clients), pre.noisy)
-            line["pre"], line["pre_per_client"] = judge.judged(pre.test)
-            line["pre_val"] = judge.summary(pre.val, "val")
-            self._keep_best(line, pre)
-            if report.post is not None:
-                after = judge.judged(report.post.test, ids=report.ids)
-                line["post"], line["post_per_client"] = after
-            if self.method.general is not None:
-                line["global"] = judge.summary(sim.outputs(general=True).test)
-            if self.late:
-                line["pre_present"] = judge.summary(pre.test[here.to(pre.test.device)], ids=here)
-            self._record(number, report)
-            if points and self.folder:
-                points.save(self.folder, number)
+            with self.stopwatch.phase("evaluating"):
+                self._evaluate(line, report, here)
+            with self.stopwatch.phase("saving"):
+                self._record(number, report)
+                if points and self.folder:
+                    points.save(self.folder, number)
         return line
+
+    def _evaluate(self, line: Line, report: RoundReport, here: Tensor) -> None:
+        """Adds what models say to a round's line; `here` are the clients that have arrived."""
+        sim, judge, number = self.simulation, self.evaluation, line["round"]
+        pre = self.latest = sim.outputs()
+        if self.config.dp_clip and number < self.config.rounds:  # the result pays for the last
+            line["epsilon"] = self._spend(range(self.data.client_data.clients), pre.noisy)
+        line["pre"], line["pre_per_client"] = judge.judged(pre.test)
+        line["pre_val"] = judge.summary(pre.val, "val")
+        self._keep_best(line, pre)
+        if report.post is not None:
+            after = judge.judged(report.post.test, ids=report.ids)
+            line["post"], line["post_per_client"] = after
+        if self.method.general is not None:
+            line["global"] = judge.summary(sim.outputs(general=True).test)
+        if self.late:
+            line["pre_present"] = judge.summary(pre.test[here.to(pre.test.device)], ids=here)
 
     def _keep_best(self, line: Line, said: Outputs) -> None:
         """Keeps what models said, if no evaluated round was better on validation rows."""
@@ -194,6 +207,10 @@ class Runner(PreparedRun):
         """
         self.folder = folder
         self.simulation.keep_states_in(folder)
+        with self.stopwatch.phase("saving"):
+            self._write_beginning(folder)
+
+    def _write_beginning(self, folder: Path) -> None:
         # first: it marks the folder as a run's
         write_atomically(folder / files.CONFIG, write_config(self.config, __version__))
         write_json(folder / files.PREPROCESSING, self.data.encoder.to_json())
@@ -211,6 +228,10 @@ class Runner(PreparedRun):
     def _checkpoint(self) -> None:
         if self.folder is None:
             return
+        with self.stopwatch.phase("saving"):
+            self._write_checkpoint(self.folder)
+
+    def _write_checkpoint(self, folder: Path) -> None:
         meta = {
             "version": __version__,
             "config": self.fingerprint,
@@ -221,25 +242,26 @@ class Runner(PreparedRun):
             "noisy": self.progress.noisy,
         }
         if self.progress.best is not None:  # to go on from
-            save_outputs(self.folder, run_outputs(self))
-        history = self.folder / files.HISTORY
+            save_outputs(folder, run_outputs(self))
+        history = folder / files.HISTORY
         if history.exists():  # before the checkpoint, which relies on the lines up to its round
             sync(history)
-        save_checkpoint(self.folder / files.CHECKPOINT, self.simulation, meta)
+        save_checkpoint(folder / files.CHECKPOINT, self.simulation, meta)
 
-    def _write(self, result: dict[str, Any], said: RunOutputs) -> None:
+    def finish(self, result: dict[str, Any]) -> None:
+        """Writes the result, with what each phase took so far: in a folder, the run is finished."""
+        result["seconds_by_phase"] = self.stopwatch.seconds()
+        if self.folder:
+            write_json(self.folder / files.RESULT, result)
+
+    def _write(self, said: RunOutputs) -> None:
         assert self.folder is not None
         folder = self.folder
-        (folder / files.MODELS).mkdir(exist_ok=True)
-        for cid, model in self.simulation.models(self.finetune):
-            path = files.model_file(folder, self.data.client_data.names[cid])
-            save_tensors(path, tree.flatten(model))
+        keep_personal(self.simulation, folder, self.finetune)
         save_outputs(folder, said)
         save_confusion(folder, self.data.client_data, self.data.encoder.form, said)
         if self.method.general is not None:
             keep_general(self.simulation, folder)
-        write_atomically(folder / files.CLIENTS, client_table(self, result))
-        write_json(folder / files.RESULT, result)
 
 
 def play_config(

@@ -1,23 +1,83 @@
-"""Models that a run keeps beside the last personal ones: the global one, and those on the way."""
+"""Models that a run keeps: the personal ones, the global one, and those on the way."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from fedtailor.core import tree
+from fedtailor.core.inputs.files import replacing
+from fedtailor.core.training import Recipe
 from fedtailor.core.tree import Tree
 from fedtailor.engine import Simulation
 from fedtailor.results import folder as files
 from fedtailor.results.measurements import AFTER, BEFORE
 from fedtailor.results.storage import load_tensors, save_tensors
 
+WRITERS = 8  # files that are written at a time: a disk is asked to keep each one safe
+WAITING = 16  # models that may wait for it in memory
+
 
 def _same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[k], other[k]) for k in one)
+
+
+def write_models(models: Iterable[tuple[Path, dict[str, Tensor]]]) -> None:
+    """Writes a file for each model, several at a time; equal ones in a row are one file on disk.
+
+    Where all clients end with the server's model, that is once instead of a hundred times.
+    """
+    with ThreadPoolExecutor(WRITERS, "fedtailor-models") as pool:
+        begun: list[Future[None]] = []
+        first: tuple[Path, dict[str, Tensor], Future[None]] | None = None
+        for path, model in models:
+            if first is not None and _same(first[1], model):
+                job = pool.submit(_write_again, *first, path)
+            else:
+                job = pool.submit(save_tensors, path, model)
+                first = path, model, job
+            begun.append(job)
+            if len(begun) > WAITING:
+                begun.pop(0).result()
+        for job in begun:
+            job.result()
+
+
+def _write_again(first: Path, model: dict[str, Tensor], written: Future[None], path: Path) -> None:
+    """The same model under another name: a link, or a copy where there are none.
+
+    Nobody may write into such a file, which would change other clients' models: it can only be
+    replaced.
+    """
+    written.result()  # it was begun earlier, so somebody is at it
+    try:
+        if os.name != "nt":  # where it could not be removed either
+            first.chmod(first.stat().st_mode & 0o444)  # read by whoever could before
+        with replacing(path) as part:
+            part.hardlink_to(first)
+    except OSError:  # a file system without links, or with too many to one file
+        save_tensors(path, model)
+
+
+def keep_personal(simulation: Simulation, folder: Path, finetune: Recipe | None) -> None:
+    """Writes every client's model.
+
+    Args:
+      simulation: at its end.
+      folder: of the run.
+      finetune: how models are trained before, if they are.
+    """
+    (folder / files.MODELS).mkdir(exist_ok=True)
+    names = simulation.client_data.names
+    write_models(
+        (files.model_file(folder, names[cid]), tree.flatten(model))
+        for cid, model in simulation.models(finetune)
+    )
 
 
 def keep_general(simulation: Simulation, folder: Path) -> None:
@@ -32,15 +92,16 @@ def keep_general(simulation: Simulation, folder: Path) -> None:
         for cid, model in simulation.models(point="general"):
             yield cid, tree.flatten(model)
 
-    first = next(models())[1]
-    if all(_same(first, model) for _, model in models()):
+    several = models()
+    first = next(several)[1]
+    if all(_same(first, model) for _, model in several):
         save_tensors(folder / f"{files.GENERAL}{files.TENSORS}", first)
         return
     (folder / files.GENERAL).mkdir(exist_ok=True)
-    for cid, model in models():
-        save_tensors(
-            files.model_file(folder, simulation.client_data.names[cid], files.GENERAL), model
-        )
+    names = simulation.client_data.names
+    write_models(
+        (files.model_file(folder, names[cid], files.GENERAL), model) for cid, model in models()
+    )
 
 
 def read_general(folder: Path, client: str) -> Tree | None:

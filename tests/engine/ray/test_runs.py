@@ -25,7 +25,9 @@ SETTINGS: dict[str, Any] = {
     "checkpoint_every": 1, "device": "cpu",
 }  # fmt: skip
 ON_RAY = SETTINGS | {"engine": "ray", "workers": 2}
-VARIES = ("seconds", "train_seconds", "peak_memory_bytes", "engine", "chunk")
+VARIES = (
+    "seconds", "train_seconds", "seconds_by_phase", "peak_memory_bytes", "engine", "chunk",
+)  # fmt: skip
 
 
 @pytest.fixture(scope="module", autouse=True)
