@@ -2,6 +2,7 @@
 
     python benchmarks/speed.py --device cuda --out benchmarks/results/speed-h200.json
     python benchmarks/speed.py --device cpu --out benchmarks/results/speed-cpu.json
+    python benchmarks/speed.py --device cuda --only profile-unequal --ways traced compiled fused
 
 The loop (`loops.py`): one client after another, batches moved to the device each step,
 `torch.optim.SGD`. Both sides play the same rounds of the same method on the same batches: 300 rows
@@ -19,6 +20,7 @@ import subprocess
 import sys
 import time
 import traceback
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -98,16 +100,18 @@ CASES = (
     Case("cpu-mlp-100", "cpu", 8, model="mlp", rounds=15),
     Case("cpu-mlp-20", "cpu", 0, clients=20, model="mlp", rounds=15),
 )
+# the largest client has 288 batches of colour images, all together 4,541
+UNEQUAL, UNEQUAL_ROWS = Case("profile-unequal", "cuda", 0, form=COLOUR, unequal=True), 450
 GROWTH = 1.2  # at most: a round out of 10,000 clients against one out of 1,000
 
 
-def sizes_of(case: Case) -> list[int]:
-    """Training rows of each client."""
+def sizes_of(case: Case, rows: int = ROWS) -> list[int]:
+    """Training rows of each client, `rows` on average."""
     if not case.unequal:
-        return [ROWS] * case.clients
+        return [rows] * case.clients
     draw = np.random.default_rng(0)
     shares = draw.dirichlet(np.full(case.clients, 0.1), size=10).sum(0) / 10
-    return [max(BATCH, int(ROWS * case.clients * share)) for share in shares]
+    return [max(BATCH, int(rows * case.clients * share)) for share in shares]
 
 
 def world(sizes: list[int], form: Form, device: str, val: int = VAL) -> ClientData:
@@ -292,36 +296,58 @@ def growth(device: str) -> dict[str, Any]:
     return {"seconds": found, "ratio": found["10000"] / found["1000"], "at_most": GROWTH}
 
 
-def profile(device: str, clients: int) -> dict[str, Any]:
-    """Where the time of a FedAvg round goes, way by way."""
+def profile(
+    device: str, case: Case, ways: Sequence[str] = ("plain", "traced", "compiled"), rows: int = ROWS
+) -> dict[str, Any]:
+    """Where the time of a round goes, way by way."""
+    use_precision(case.precision)
+    sizes = sizes_of(case, rows)
+    fed, ids = world(sizes, case.form, device), torch.arange(case.clients)
+    found: dict[str, Any] = {"client_steps": sum(-(-n // BATCH) for n in sizes)}
+    found["steps"] = max(-(-n // BATCH) for n in sizes)
+    for way in ways:
+        try:
+            found[way] = _profiled(simulation(case, fed, device, way), ids, device, found["steps"])
+        except Exception:  # a way that fails must not take the others with it
+            traceback.print_exc()
+            found[way] = {"failed": traceback.format_exc().splitlines()[-1]}
+        print(json.dumps({way: found[way]}), flush=True)
+    return found
+
+
+def _profiled(sim: Simulation, ids: torch.Tensor, device: str, steps: int) -> dict[str, Any]:
     from torch.profiler import ProfilerActivity
     from torch.profiler import profile as record
 
-    use_precision("tf32")
-    found = {}
-    for way in ("plain", "traced", "compiled"):
-        case = Case("profile", device, 0, clients=clients)
-        sim = simulation(case, world([ROWS] * clients, GREY, device), device, way)
-        ids = torch.arange(clients)
-        for _ in range(3):
-            sim.step(ids)
-        took = statistics.median(seconds(device, sim.step, ids) for _ in range(3))
-        with record(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as seen:
-            sim.step(ids)
-            torch.cuda.synchronize()
-        kinds: dict[str, float] = {}
-        count = 0
-        for event in seen.key_averages():
-            if event.device_type.name == "CUDA" and event.self_device_time_total:
-                kind = _kind(event.key)
-                kinds[kind] = kinds.get(kind, 0.0) + event.self_device_time_total / 1e6
-                count += event.count
-        busy = sum(kinds.values())
-        shares = {k: round(v / busy, 3) for k, v in sorted(kinds.items(), key=lambda e: -e[1])}
-        found[way] = {"seconds": took, "busy_seconds": busy, "kernels": count, "shares": shares}
-        sim.close()
-        print(json.dumps({way: found[way]}), flush=True)
-    return found
+    first = [seconds(device, sim.step, ids) for _ in range(3)]
+    took = statistics.median(seconds(device, sim.step, ids) for _ in range(3))
+    where = ProfilerActivity.CUDA if device == "cuda" else ProfilerActivity.CPU
+    with record(activities=list({ProfilerActivity.CPU, where})) as seen:
+        seconds(device, sim.step, ids)
+    kinds: dict[str, float] = {}
+    kernels = []
+    for event in seen.key_averages():
+        took_here = event.self_device_time_total if device == "cuda" else event.self_cpu_time_total
+        if event.device_type.name.lower() == device and took_here:
+            kind = _kind(event.key)
+            kinds[kind] = kinds.get(kind, 0.0) + took_here / 1e6
+            kernels.append((took_here / 1e6, event.count, event.key[:80]))
+    busy, count = sum(kinds.values()), sum(kernel[1] for kernel in kernels)
+    prepared = sim.preparing_seconds
+    sim.close()
+    return {
+        "seconds": took,
+        "busy_seconds": busy,
+        "kernels": count,
+        "kernels_per_step": round(count / steps, 1),
+        "shares": {k: round(v / busy, 3) for k, v in sorted(kinds.items(), key=lambda e: -e[1])},
+        "first_round_seconds": first[0],
+        "preparing_seconds": prepared,
+        "table": [
+            {"kernel": name, "count": n, "seconds": round(t, 6)}
+            for t, n, name in sorted(kernels, reverse=True)[:25]
+        ],
+    }
 
 
 _KINDS = {
@@ -334,9 +360,21 @@ _KINDS = {
 }
 
 
+_OWN = {
+    "_forward",
+    "_spread",
+    "_input_gradient",
+    "_weight_parts",
+    "_add_parts",
+    "_cross_entropy",
+}
+
+
 def _kind(kernel: str) -> str:
     if kernel.startswith("triton"):
         return "fused by the compiler"
+    if kernel in _OWN:
+        return "own kernels"
     for kind, words in _KINDS.items():
         if any(word.lower() in kernel.lower() for word in words):
             return kind
@@ -353,7 +391,12 @@ def commit() -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cpu")
-    parser.add_argument("--only", nargs="+", help="names of rows, `growth` or `profile`")
+    parser.add_argument(
+        "--only", nargs="+", help="names of rows, growth, profile or profile-unequal"
+    )
+    parser.add_argument(
+        "--ways", nargs="+", default=["traced", "compiled", "fused"], help="of profile-unequal"
+    )
     parser.add_argument("--commit", help="where there is no git to ask")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
@@ -394,7 +437,10 @@ def main() -> None:
             report["growth"] = growth(device)
             save()
         if wanted("profile"):
-            report["profile"] = profile(device, 100)
+            report["profile"] = profile(device, Case("profile", device, 0))
+            save()
+        if arguments.only and "profile-unequal" in arguments.only:
+            report["profile-unequal"] = profile(device, UNEQUAL, arguments.ways, UNEQUAL_ROWS)
             save()
 
 

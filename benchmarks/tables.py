@@ -177,6 +177,8 @@ def growth(name: str) -> str:
 def profile(name: str) -> str:
     body = []
     for way, found in read(name)["profile"].items():
+        if not isinstance(found, dict) or "failed" in found:
+            continue
         shares = ", ".join(f"{k} {100 * v:.0f} %" for k, v in found["shares"].items())
         busy = f"{found['busy_seconds']:.3f}"
         body.append([way, f"{found['seconds']:.3f}", busy, f"{found['kernels']:,}", shares])

@@ -322,7 +322,7 @@ def test_what_was_captured_is_gone_after_a_run(monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-@pytest.mark.parametrize("way", ["traced", "compiled"])
+@pytest.mark.parametrize("way", ["traced", "compiled", "fused"])
 @pytest.mark.parametrize("method", sorted(METHODS))
 def test_on_a_gpu_ways_agree_too(method: str, way: str) -> None:
     sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
