@@ -356,6 +356,24 @@ def jobs(name: str) -> str:
     return rows([*header, "preparing", "training", "the rest"], body) + made_by(report)
 
 
+def side_by_side(name: str) -> str:
+    """A round of one run, and of several side by side, against it."""
+    report, body = read(name), []
+    for row in report["rows"]:
+        parts = []
+        for kind in ("5 seeds", "8 rates"):
+            found = row[kind]
+            parts += [f"**{found['ratio']:.1f}×**", f"{found['preparing_seconds']:.0f}"]
+        one = row["one"]
+        what = f"{row['method']}, {row['case'].replace('-', ', ')}, {row['clients']} clients"
+        body.append([what, f"{one['seconds']:.2f}", f"{one['preparing_seconds']:.0f}", *parts])
+    header = ["runs", "one run's round, s", "preparing, s"]
+    header += ["5 seeds", "preparing, s", "8 rates", "preparing, s"]
+    where = f"{report['device']} ({report['hardware']}, {report['threads']} threads)"
+    load = f" Load of the machine in the last minute: {report['load'][0]:.1f}."
+    return rows(header, body) + made_by(report | {"device": where}) + load
+
+
 def _with_interval(cell: list[Any]) -> str:
     return f"{100 * cell[0]:.0f}" + ("" if cell[1] is None else f" ± {100 * cell[1]:.0f}")
 
@@ -608,6 +626,7 @@ TABLES: dict[str, Callable[[str], str]] = {
     "overshoot": overshoot,
     "attacks": attacks,
     "jobs": jobs,
+    "side_by_side": side_by_side,
     "ten": same_ten,
 }
 MARK = re.compile(r"(<!-- table: (\w+) ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)

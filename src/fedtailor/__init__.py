@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         Prediction,
         RunResult,
         SimulatedRound,
+        SweepResult,
         audit,
         compare,
         metrics,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
         resume,
         run,
         simulate,
+        sweep,
     )
     from fedtailor.core import tree
     from fedtailor.core.data import Data
@@ -66,6 +68,7 @@ _WHERE = {
     "RunResult": "api",
     "SimulatedRound": "api",
     "Simulation": "engine",
+    "SweepResult": "api",
     "Task": "core.task",
     "Turn": "core.rng",
     "Upload": "core.method",
@@ -84,6 +87,7 @@ _WHERE = {
     "run": "api",
     "sam": "core.objectives",
     "simulate": "api",
+    "sweep": "api",
     "tree": "core.tree",
 }
 
@@ -105,6 +109,7 @@ __all__ = [
     "RunResult",
     "SimulatedRound",
     "Simulation",
+    "SweepResult",
     "Task",
     "Turn",
     "Upload",
@@ -124,6 +129,7 @@ __all__ = [
     "run",
     "sam",
     "simulate",
+    "sweep",
     "tree",
 ]
 

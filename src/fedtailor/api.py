@@ -1,4 +1,4 @@
-"""What people call: run, compare, resume, predict, metrics, audit, report, simulate.
+"""What people call: run, sweep, compare, resume, predict, metrics, audit, report, simulate.
 
 Plays, then writes pages.
 
@@ -25,20 +25,32 @@ from fedtailor.results.config import make_config
 from fedtailor.results.folder import (
     COMPARISON,
     PARTITION,
+    REPORT,
+    RUNS,
+    SWEEP,
     is_comparison,
     is_finished,
+    is_sweep,
     open_folder,
     read_history,
 )
 from fedtailor.results.kept_metrics import OwnMetric, kept_metrics
 from fedtailor.results.lock import lock_folder
-from fedtailor.results.objects import AGAIN, Objects, separate
+from fedtailor.results.objects import AGAIN, Objects, separate, separate_all
 from fedtailor.runs.comparison.plan import ComparisonPlan
 from fedtailor.runs.comparison.play import Announce, open_comparison, play_comparison
 from fedtailor.runs.predict import Prediction, predict
 from fedtailor.runs.resume import resume_run
-from fedtailor.runs.returned import ComparisonResult, MetricsResult, RunResult, SimulatedRound
+from fedtailor.runs.returned import (
+    ComparisonResult,
+    MetricsResult,
+    RunResult,
+    SimulatedRound,
+    SweepResult,
+    simulated_rounds,
+)
 from fedtailor.runs.run import Runner, Watcher
+from fedtailor.runs.several.sweep import AnnounceRun, SweepPlan, open_sweep, play_sweep
 from fedtailor.runs.stopwatch import Stopwatch
 
 __all__ = [
@@ -47,6 +59,7 @@ __all__ = [
     "Prediction",
     "RunResult",
     "SimulatedRound",
+    "SweepResult",
     "audit",
     "compare",
     "metrics",
@@ -55,6 +68,7 @@ __all__ = [
     "resume",
     "run",
     "simulate",
+    "sweep",
 ]
 
 MethodLike: TypeAlias = str | Factory | Method
@@ -126,12 +140,65 @@ def _reported(folder: Path | None, stopwatch: Stopwatch | None = None) -> Iterat
                 report(folder)
 
 
+def sweep(
+    method: MethodLike,
+    *,
+    seeds: int = 1,
+    lr: Sequence[float | str] = (),
+    side_by_side: bool = True,
+    out: str | Path | None = None,
+    overwrite: bool = False,
+    announce: AnnounceRun | None = None,
+    begun: Begun | None = None,
+    options: dict[str, Any] | None = None,
+    **settings: Any,
+) -> SweepResult:
+    """Runs a method with several seeds and learning rates, as `fedtailor run --seeds 5` does.
+
+    Args:
+      method: as for `run`.
+      seeds: how many runs of each learning rate; seeds count up from `seed`.
+      lr: learning rates; none takes the usual one.
+      side_by_side: whether runs share one program where they can; each ends as if it were alone.
+      out: folder for all runs, each in a folder of its own; None keeps nothing.
+      announce: called when a run begins; may return what is to be called with each round.
+      overwrite, begun, options, settings: as for `run`.
+
+    Example:
+      >>> sorted(sweep("fedavg", lr=[0.05, 0.1], model="mlp", clients=3, rounds=1).runs)
+      ['fedavg-lr0.05-seed0', 'fedavg-lr0.1-seed0']
+    """
+    name, named, objects = separate(method, settings)
+    plan = SweepPlan(name, seeds, lr, named, options or {}, objects)
+    folder = open_sweep(plan, Path(out), overwrite=overwrite) if out is not None else None
+    if begun:
+        begun()
+    return _finish_sweep(plan, folder, announce, side_by_side)
+
+
+def _finish_sweep(
+    plan: SweepPlan, folder: Path | None, announce: AnnounceRun | None, side_by_side: bool = True
+) -> SweepResult:
+    """Plays what is left of a sweep, with the page of each run."""
+    with lock_folder(folder) if folder else nullcontext():
+        summary, ends = play_sweep(plan, folder, announce, side_by_side=side_by_side)
+        runs = {}
+        for name, end in ends.items():
+            if end.error is None:
+                place, kept = (folder / RUNS / name, None) if folder else (None, end.runner)
+                runs[name] = RunResult(end.result, end.history, report, place, kept, plan.objects)
+                if place and not (place / REPORT).exists():
+                    report(place)
+    return SweepResult(summary, runs, folder)
+
+
 def compare(
     *methods: MethodLike,
     seeds: int = 1,
     repeats: int = 1,
     margin: float | None = None,
     yardsticks: bool = True,
+    side_by_side: bool = True,
     out: str | Path | None = None,
     overwrite: bool = False,
     announce: Announce | None = None,
@@ -148,6 +215,7 @@ def compare(
         differences known.
       margin: differences up to here do not matter; None is a point, or its like.
       yardsticks: also train one model on all rows in one place, and a linear model alone.
+      side_by_side: whether a method's runs share one program where they can; see `sweep`.
       out: folder for runs, summary and pictures; None keeps nothing.
       overwrite: replace an earlier comparison there.
       announce: called before each run; may return what is to be called with each round.
@@ -163,7 +231,7 @@ def compare(
       >>> sorted(summary["decision"])[:4]
       ['answer', 'beside', 'clients', 'gain']
     """
-    names, named, objects = _separate_all(methods, settings)
+    names, named, objects = separate_all(methods, settings)
     plan = ComparisonPlan(
         names,
         seeds,
@@ -178,24 +246,14 @@ def compare(
     folder = open_comparison(plan, Path(out), overwrite=overwrite) if out is not None else None
     if begun:
         begun()
-    return _finish_comparison(plan, folder, announce)
-
-
-def _separate_all(
-    methods: Sequence[MethodLike], settings: Mapping[str, Any]
-) -> tuple[list[str], dict[str, Any], dict[str, Objects]]:
-    """Names of all methods, settings by name, and each method's objects."""
-    _, named, shared = separate("local", settings)
-    names, objects = [], {}
-    for method in methods:
-        name, _, own = separate(method, {})
-        names.append(name)
-        objects[name] = shared._replace(method=own.method)
-    return names, named, {"local": shared} | objects
+    return _finish_comparison(plan, folder, announce, side_by_side)
 
 
 def _finish_comparison(
-    plan: ComparisonPlan, folder: Path | None, announce: Announce | None
+    plan: ComparisonPlan,
+    folder: Path | None,
+    announce: Announce | None,
+    side_by_side: bool = True,
 ) -> ComparisonResult:
     """Plays what is left of a comparison, with its pictures and its page."""
     # held as a whole: each of its runs holds only its own folder
@@ -205,7 +263,7 @@ def _finish_comparison(
             draw_partition(
                 data.partition, data.source.strata, data.source.strata_names, folder / PARTITION
             )
-        summary, histories = play_comparison(plan, folder, announce)
+        summary, histories = play_comparison(plan, folder, announce, side_by_side=side_by_side)
         if folder:
             comparison_figures(summary, folder)
             report(folder)
@@ -217,23 +275,25 @@ def resume(
     *,
     watch: Watcher | None = None,
     announce: Announce | None = None,
+    announce_run: AnnounceRun | None = None,
+    side_by_side: bool = True,
     method: MethodLike | None = None,
     methods: Sequence[MethodLike] = (),
     **objects: Any,
-) -> RunResult | ComparisonResult:
-    """Goes on with a run or comparison that was stopped; it ends as if it never had been.
+) -> RunResult | ComparisonResult | SweepResult:
+    """Goes on with a run, comparison or sweep that was stopped; it ends as if it never had been.
 
     Args:
-      folder: of the run or comparison.
+      folder: of the run, comparison or sweep.
       watch: of a run, called with each line of the history.
-      announce: of a comparison, called before each run.
-      method: of a run that was given it as an object: the same again.
+      announce, announce_run, side_by_side: of a comparison or sweep, as there.
+      method: of a run or sweep that was given it as an object: the same again.
       methods: the same for a comparison.
       objects: `data`, `model`, `partition`, `schedule`, `loss`, `metrics` (with `label`,
         `client_column` for a DataFrame) that it was given as objects: the same again.
 
     Returns:
-      What `run` or `compare` would have returned.
+      What `run`, `compare` or `sweep` would have returned.
 
     Raises:
       BadInput: there is nothing to resume, it is not what it was, or another process is at it.
@@ -250,17 +310,20 @@ def resume(
     for name in objects:
         if name not in AGAIN:
             raise unknown("object of a run", name, AGAIN)
-    _, _, again = _separate_all(methods, objects)
+    _, _, again = separate_all(methods, objects)
     if is_comparison(folder):
 
         def by_name(names: Sequence[str]) -> dict[str, Objects]:
             return {name: again.get(name, again["local"]) for name in names}
 
         plan = ComparisonPlan.from_json(folder / COMPARISON, by_name)
-        return _finish_comparison(plan, folder, announce)
+        return _finish_comparison(plan, folder, announce, side_by_side)
     shared = again["local"]
     if method is not None:
         shared = shared._replace(method=separate(method, {})[2].method)
+    if is_sweep(folder):
+        swept = SweepPlan.from_json(folder / SWEEP, shared)
+        return _finish_sweep(swept, folder, announce_run, side_by_side)
     with _reported(folder):
         found = resume_run(folder, watch=watch, objects=shared)
     return RunResult(found, read_history(folder), report, folder, objects=shared)
@@ -272,9 +335,7 @@ def simulate(
     """Plays rounds one at a time, to look at server and clients in between; keeps no files.
 
     Args:
-      method: as for `run`.
-      options: the method's hyper-parameters.
-      settings: as for `run`.
+      method, options, settings: as for `run`.
 
     Raises:
       BadInput: it cannot be run so; told before the first round.
@@ -286,19 +347,7 @@ def simulate(
       2 5 ['params']
     """
     name, named, objects = separate(method, settings)
-    return _rounds(Runner(make_config(name, named, options or {}, objects)))
-
-
-def _rounds(runner: Runner) -> Iterator[SimulatedRound]:
-    names = runner.data.client_data.names
-    try:
-        while runner.simulation.round < runner.config.rounds:
-            line = runner.play_round()
-            runner.progress.history.append(line)
-            cohort = [names[i] for i in line["cohort"]]
-            yield SimulatedRound(line["round"], cohort, line, runner)
-    finally:
-        runner.simulation.close()
+    return simulated_rounds(Runner(make_config(name, named, options or {}, objects)))
 
 
 def metrics(

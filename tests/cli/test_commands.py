@@ -74,6 +74,26 @@ def test_run_json_is_the_result(cli: Any) -> None:
     assert json.loads(out) == json.loads(Path("here/result.json").read_text())
 
 
+def test_several_seeds_and_rates_are_several_runs(cli: Any) -> None:
+    out, err = cli("run", "fedavg", *SMALL, "--seeds", "2", "--lr", "0.05, 0.1", "--out", "here")
+    assert "best on validation rows: --lr" in out and "95 %" in out and "here/summary.json" in out
+    assert "[4/4] fedavg-lr0.1-seed1: round 2/2" in err
+    assert len(list(Path("here/runs").glob("*/report.html"))) == 4
+    result = json.loads(Path("here/runs/fedavg-lr0.1-seed1/result.json").read_text())
+    assert result["seed"] == 1 and result["side_by_side"] == 4
+    again, _ = cli("resume", "here", "--json")
+    assert json.loads(again) == json.loads(Path("here/summary.json").read_text())
+    _, err = cli("run", "fedavg", *SMALL, "--lr", "0.1,x", "--out", "there", code=2)
+    assert "'x'" in err and not Path("there").exists()
+    _, err = cli("run", "fedavg", *SMALL, "--seeds", "2", "--watch", code=2)
+    assert "--watch shows one run" in err
+    _, err = cli("watch", "here", "--no-open", code=2)
+    assert "watch one of the runs in" in err
+    cli("run", "local", *SMALL, "--seeds", "2", "--one-by-one")
+    place = Path("runs/local-digits-sweep/runs/local-seed1/result.json")
+    assert json.loads(place.read_text())["side_by_side"] == 1
+
+
 def test_a_config_file_and_options_that_go_first(cli: Any) -> None:
     cli("run", "fedprox", *SMALL, "--set", "mu=0.3", "--out", "one")
     cli("run", "--config", "one/config.toml", "--out", "two")

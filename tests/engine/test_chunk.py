@@ -11,7 +11,7 @@ from fedtailor.core import rng
 from fedtailor.core.task import Task, classification
 from fedtailor.core.training import Recipe
 from fedtailor.engine import ClientData, chunk
-from fedtailor.engine.chunk import estimate_chunk
+from fedtailor.engine.chunk import clients_that_fit
 
 
 def world(clients: int = 50, rows: int = 4) -> ClientData:
@@ -30,12 +30,14 @@ def choose(memory: int, monkeypatch: pytest.MonkeyPatch, batch: int = 4, width: 
     monkeypatch.setattr(chunk, "free_memory", lambda device: memory)
     made = task(width)
     params = made.init(rng.key(0))
-    return estimate_chunk(made, params, world(), {"p": params}, {}, Recipe(batch=batch))
+    return clients_that_fit(made, params, world(), {"p": params}, {}, Recipe(batch=batch))
 
 
-def test_a_chunk_is_between_one_and_all(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_at_least_one_client_fits_and_maybe_more_than_there_are(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     found = [choose(memory, monkeypatch) for memory in (0, 1, 10**5, 10**6, 10**12)]
-    assert found[0] == 1 and found[-1] == 50
+    assert found[0] == 1 and found[-1] > 50
     assert found == sorted(found)
     assert all(isinstance(n, int) for n in found)
 
@@ -55,10 +57,10 @@ def test_workers_have_caches_of_their_own(monkeypatch: pytest.MonkeyPatch) -> No
     made = task()
     params = made.init(rng.key(0))
     few, many = (
-        estimate_chunk(made, params, world(), {}, {}, Recipe(), mapped=mapped)
+        clients_that_fit(made, params, world(), {}, {}, Recipe(), mapped=mapped)
         for mapped in (True, False)
     )
-    assert few < many == 50
+    assert few < 50 < many
 
 
 def test_the_estimate_covers_at_least_what_training_must_hold(
@@ -76,7 +78,7 @@ def test_measuring_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     params = made.init(rng.key(0))
     before = {k: v.clone() for k, v in params.items()}
     state = torch.get_rng_state()
-    estimate_chunk(made, params, world(), {}, {}, Recipe(batch=0))
+    clients_that_fit(made, params, world(), {}, {}, Recipe(batch=0))
     assert all(torch.equal(params[k], before[k]) and not params[k].requires_grad for k in params)
     assert torch.equal(torch.get_rng_state(), state)
 
@@ -92,5 +94,5 @@ def test_all_rows_at_once_are_measured_on_the_largest_client(
         rows = [np.arange(first), np.arange(second), *[np.arange(2)] * 48]
         x = torch.zeros(3000, 4)
         client_data = ClientData.of(x, torch.zeros(3000, dtype=torch.int64), rows, rows, rows)
-        found.append(estimate_chunk(made, params, client_data, {}, {}, Recipe(batch=0)))
+        found.append(clients_that_fit(made, params, client_data, {}, {}, Recipe(batch=0)))
     assert found[0] == found[1]

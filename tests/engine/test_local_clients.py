@@ -18,7 +18,7 @@ from fedtailor.core.errors import BadInput
 from fedtailor.core.task import Task, classification
 from fedtailor.core.training import Recipe
 from fedtailor.core.tree import Tree
-from fedtailor.engine import ClientData, Simulation, local_clients
+from fedtailor.engine import ClientData, Simulation, mapper
 from fedtailor.engine.mapper import ClientContext, vectorised
 from fedtailor.methods import METHODS, ditto, fedavg
 
@@ -101,7 +101,7 @@ def test_a_chunk_that_does_not_fit_is_halved_for_good(
     expected = start(chunk=2, place=place)
     wanted = play(expected)
     cramped = Cramped(3, ERRORS[kind])
-    monkeypatch.setitem(local_clients.MAPPERS, "vectorised", cramped)
+    monkeypatch.setitem(mapper.MAPPERS, "vectorised", cramped)
     simulation = start(place=place)
     with caplog.at_level(logging.WARNING, "fedtailor"):
         assert torch.equal(play(simulation), wanted)
@@ -124,7 +124,7 @@ def test_memory_that_runs_out_later_leaves_the_round_whole(
     simulation.step(torch.arange(9))
     for _ in range(2):
         wanted.step(torch.arange(9))
-    monkeypatch.setitem(local_clients.MAPPERS, "vectorised", Cramped(3, ERRORS["gpu"]))
+    monkeypatch.setitem(mapper.MAPPERS, "vectorised", Cramped(3, ERRORS["gpu"]))
     for _ in range(2):
         simulation.step(torch.arange(9))
     torch.testing.assert_close(flat(simulation.server), flat(wanted.server), rtol=1e-9, atol=1e-9)
@@ -145,7 +145,7 @@ def test_scores_and_models_do_with_smaller_chunks_too(
         else torch.stack([flat(model) for _, model in sorted(simulation.models())])
     )
     before = find()
-    monkeypatch.setitem(local_clients.MAPPERS, "vectorised", Cramped(1, ERRORS["cpu"]))
+    monkeypatch.setitem(mapper.MAPPERS, "vectorised", Cramped(1, ERRORS["cpu"]))
     torch.testing.assert_close(find(), before, rtol=1e-12, atol=1e-12)
     assert simulation.chunk == 1
 
@@ -156,7 +156,7 @@ def test_scoring_has_chunks_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     before = simulation.score().test.loss
     simulation.clients._scoring = 6
     cramped = Cramped(3, ERRORS["gpu"])
-    monkeypatch.setitem(local_clients.MAPPERS, "vectorised", cramped)
+    monkeypatch.setitem(mapper.MAPPERS, "vectorised", cramped)
     torch.testing.assert_close(simulation.score().test.loss, before, rtol=1e-12, atol=1e-12)
     assert cramped.refused == 1 and simulation.clients._scoring == 3
     assert simulation.chunk == 8  # that training takes more at a time is no matter
@@ -166,7 +166,7 @@ def test_noisy_gradients_of_a_failed_chunk_are_not_charged(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     recipe = Recipe(batch=3, lr=0.1, dp_clip=1.0, dp_noise=0.5)
-    monkeypatch.setitem(local_clients.MAPPERS, "vectorised", Cramped(3, ERRORS["cpu"]))
+    monkeypatch.setitem(mapper.MAPPERS, "vectorised", Cramped(3, ERRORS["cpu"]))
     report = start("fedavg", recipe=recipe).step(torch.arange(9))
     assert report.noisy[:, :2].tolist() == [[2, 1]] * 9  # 5 rows in batches of 3, once
 
@@ -175,7 +175,7 @@ def test_noisy_gradients_of_a_failed_chunk_are_not_charged(
 def test_one_client_that_does_not_fit_is_bad_input(
     engine: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(local_clients.MAPPERS, engine, Cramped(0, ERRORS["gpu"]))
+    monkeypatch.setitem(mapper.MAPPERS, engine, Cramped(0, ERRORS["gpu"]))
     simulation = start(engine=engine)
     before = flat(simulation.server)
     with pytest.raises(BadInput, match=r"44 parameters with batch 3 .* on cpu.*lower --batch") as e:
@@ -190,7 +190,7 @@ def test_what_cannot_be_mapped_is_played_one_by_one(
 ) -> None:
     plain = start()
     cramped = Cramped(3, RuntimeError("no rule for aten::strange"))
-    monkeypatch.setitem(local_clients.MAPPERS, "vectorised", cramped)
+    monkeypatch.setitem(mapper.MAPPERS, "vectorised", cramped)
     simulation = start()
     for sim in (simulation, plain):
         if sim is plain:
@@ -205,9 +205,7 @@ def test_what_cannot_be_mapped_is_played_one_by_one(
 
 def test_an_error_of_one_client_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
     for engine in ("vectorised", "sequential"):
-        monkeypatch.setitem(
-            local_clients.MAPPERS, engine, Cramped(0, RuntimeError("shapes differ"))
-        )
+        monkeypatch.setitem(mapper.MAPPERS, engine, Cramped(0, RuntimeError("shapes differ")))
     with pytest.raises(RuntimeError, match="shapes differ"):
         start().step(torch.arange(9))
 

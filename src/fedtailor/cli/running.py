@@ -14,7 +14,7 @@ from fedtailor.cli.settings import CONFIG_HELP, SET_HELP, gather, read_pairs, wh
 from fedtailor.cli.watching import watched
 from fedtailor.core.errors import BadInput
 from fedtailor.results.config import read_config
-from fedtailor.runs.stopwatch import Stopwatch, phases_line, process_age
+from fedtailor.runs.stopwatch import Stopwatch, process_age
 
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help=SET_HELP)]
 ConfigFile = Annotated[Path | None, typer.Option("--config", metavar="FILE.toml", help=CONFIG_HELP)]
@@ -40,6 +40,14 @@ Track = Annotated[
         "--track",
         metavar="TOOL[,TOOL]",
         help="Send every round to tensorboard, mlflow or wandb (pip install 'fedtailor\\[track]').",
+    ),
+]
+
+SideBySide = Annotated[
+    bool,
+    typer.Option(
+        "--side-by-side/--one-by-one",
+        help="Several runs of a method share one program where they can; each ends as if alone.",
     ),
 ]
 
@@ -123,6 +131,16 @@ class _Shown(ExitStack):
         name = f"[{done + 1}/{runs}] {method}" + (f" seed {seed}" if several else "")
         return self.round_of(name, run_folder(self._folder, method, seed), runs - done - 1)
 
+    def announce_run(self, name: str, folder: Path | None, done: int, runs: int) -> Told:
+        """What is to be called with each round of a sweep's next run."""
+        return self.round_of(f"[{done + 1}/{runs}] {name}", folder, runs - done - 1)
+
+    def beside(self, asked: bool, several: bool) -> bool:
+        """Whether runs may go side by side: tools follow one at a time."""
+        if self._tracking and asked and several:
+            sys.stderr.write("fedtailor: --track follows one run at a time: they go one by one\n")
+        return asked and not self._tracking
+
     def __exit__(self, *raised: Any) -> Literal[False]:
         from fedtailor.core.errors import Interrupted
         from fedtailor.engine import Diverged
@@ -141,50 +159,6 @@ class _Shown(ExitStack):
         return False
 
 
-def _show_result(result: dict[str, Any], folder: Path, as_json: bool) -> None:
-    from fedtailor.cli.showing import in_bytes, out, print_json, result_table, undefined_lines
-
-    if as_json:
-        print_json(result)
-        return
-    out.print(result_table(result))
-    metric = result["metric"]
-    for line in undefined_lines({metric: result["metrics"].get(metric, {}).get("undefined", {})}):
-        out.print(line, markup=False)
-    sent = result["bytes"]
-    work = f"{result['clients']} clients, {result['rounds']} rounds"
-    size = f"{result['parameters']:,} parameters"
-    traffic = f"{in_bytes(sent['up'])} up, {in_bytes(sent['down'])} down"
-    where = f"{result['device']} ({result['engine']}, {result['chunk']} clients at a time)"
-    out.print(f"{work}, {size}; {traffic}; {result['seconds']:.1f} s on {where}")
-    if phases := phases_line(result.get("seconds_by_phase", {})):
-        out.print(f"Time: {phases}")
-    out.print(
-        f"Results: {folder}/report.html  (models: {folder}/models, per client: "
-        f"{folder}/clients.csv; every metric: fedtailor metrics {folder})",
-        markup=False,
-        soft_wrap=True,
-    )
-
-
-def _show_summary(summary: dict[str, Any], folder: Path, as_json: bool) -> None:
-    from fedtailor.cli.showing import comparison_table, out, print_json
-
-    if as_json:
-        print_json(summary)
-        return
-    out.print(comparison_table(summary))
-    for line in summary["verdict"]:
-        out.print(f"• {line}", markup=False)
-    pictures = sorted(picture.name for picture in folder.glob("*.png"))
-    out.print(
-        f"\nResults: {folder}/report.html  (and {', '.join(['summary.json', *pictures])}; every "
-        f"metric: fedtailor metrics {folder})",
-        markup=False,
-        soft_wrap=True,
-    )
-
-
 @with_settings()
 def run(
     given: dict[str, Any],
@@ -195,6 +169,11 @@ def run(
         ),
     ] = None,
     options: Set = None,
+    seeds: Annotated[
+        str,
+        typer.Option("--seeds", metavar="N", help="So many runs; seeds count up from --seed."),
+    ] = "1",
+    side_by_side: SideBySide = True,
     config: ConfigFile = None,
     out: Out = None,
     overwrite: Overwrite = False,
@@ -204,15 +183,44 @@ def run(
 ) -> None:
     """Run one method: every client ends with a model of its own.
 
+    With --seeds N or several rates (--lr 0.01,0.03,0.1), one run for each, in a folder of its own.
+
     Example: fedtailor run fedala --data digits --clients 20 --partition dirichlet:0.1
     """
     name, values, hyper = gather(method, given, options, config)
     from fedtailor import api
+    from fedtailor.cli.showing import show_result, show_sweep
     from fedtailor.results.config import make_config
     from fedtailor.results.folder import free_folder
 
     stopwatch = Stopwatch()
     stopwatch.count("importing", process_age())
+    rates = str(values.get("lr", "")).split(",")
+    number = whole("seeds", seeds)
+    if number > 1 or len(rates) > 1:
+        from fedtailor.runs.several.sweep import SweepPlan
+
+        if watch:
+            raise BadInput("--watch shows one run: leave it out, and say fedtailor watch of a run")
+        values = {k: v for k, v in values.items() if k != "lr"}
+        rates = [rate.strip() for rate in rates if rate.strip()]
+        first = next(iter(SweepPlan(name, number, rates, values, hyper).configs.values()))
+        folder = out or free_folder(f"{name.replace(':', '.')}-{Path(first.data).name}-sweep")
+        with _Shown(folder, _tracking(track, folder), watch, "what was finished") as shown:
+            found = api.sweep(
+                name,
+                seeds=number,
+                lr=rates,
+                side_by_side=shown.beside(side_by_side, several=True),
+                out=folder,
+                overwrite=overwrite,
+                announce=shown.announce_run,
+                begun=shown.begun,
+                options=hyper,
+                **values,
+            )
+        show_sweep(found, folder, json)
+        return
     made = make_config(name, values, hyper)
     folder = out or free_folder(f"{name.replace(':', '.')}-{Path(made.data).name}-seed{made.seed}")
     with _Shown(folder, _tracking(track, folder), watch) as shown:
@@ -226,7 +234,7 @@ def run(
             options=hyper,
             **values,
         )
-    _show_result(result, folder, json)
+    show_result(result, folder, json)
 
 
 @with_settings()
@@ -264,6 +272,7 @@ def compare(
             help="Also train one model on all rows in one place, and a linear model alone.",
         ),
     ] = True,
+    side_by_side: SideBySide = True,
     config: ConfigFile = None,
     out: Out = None,
     overwrite: Overwrite = False,
@@ -288,6 +297,7 @@ def compare(
         if named in methods:
             pairs = {f"{named}.{k}": v for k, v in hyper.items()} | pairs
     from fedtailor import api
+    from fedtailor.cli.showing import show_summary
     from fedtailor.results.folder import free_folder
     from fedtailor.runs.comparison.plan import ComparisonPlan
 
@@ -300,6 +310,7 @@ def compare(
             *methods,
             seeds=number,
             **how,
+            side_by_side=shown.beside(side_by_side, several=number * times > 1),
             out=folder,
             overwrite=overwrite,
             announce=shown.announce,
@@ -307,7 +318,7 @@ def compare(
             options=pairs,
             **given,
         )
-    _show_summary(summary, folder, json)
+    show_summary(summary, folder, json)
 
 
 def resume(
@@ -315,18 +326,25 @@ def resume(
     watch: Watch = False,
     json: Json = False,
 ) -> None:
-    """Go on with a run or comparison that was interrupted; it ends as if it never had been."""
+    """Go on with an interrupted run, comparison or sweep; it ends as if it never had been."""
     from fedtailor import api
-    from fedtailor.results.folder import is_comparison
+    from fedtailor.cli.showing import show_result, show_summary, show_sweep
+    from fedtailor.results.folder import is_comparison, is_sweep
 
     if not folder.is_dir():
         raise BadInput(f"'{folder}' is no folder: name a run's folder")
-    several = is_comparison(folder)
+    swept, several = is_sweep(folder), is_comparison(folder) or is_sweep(folder)
     kept = "what was finished" if several else "the last good checkpoint"
     with _Shown(folder, _tracking_again(folder), watch, kept) as shown:
         shown.show()
-        found = api.resume(folder, watch=shown.round_of(folder.name), announce=shown.announce)
-    show = _show_summary if several else _show_result
+        found = api.resume(
+            folder,
+            watch=shown.round_of(folder.name),
+            announce=shown.announce,
+            announce_run=shown.announce_run,
+            side_by_side=shown.beside(True, several),
+        )
+    show = show_sweep if swept else show_summary if several else show_result
     show(found, folder, json)
 
 

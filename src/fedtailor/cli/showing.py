@@ -22,6 +22,7 @@ from rich.text import Text
 from fedtailor.cli.time_left import TimeLeft
 from fedtailor.core.inputs.plain_text import printable
 from fedtailor.results.folder import YARDSTICKS, read_metric
+from fedtailor.runs.stopwatch import phases_line
 
 if TYPE_CHECKING:
     from fedtailor.results.metrics.named import Metric
@@ -127,6 +128,7 @@ class Live:
         )
         self._spoken = 0.0
         self._time = TimeLeft()
+        self._begun: list[str] = []  # runs, in the order in which they were announced
 
     def __enter__(self) -> Live:
         if err.is_terminal:
@@ -148,6 +150,8 @@ class Live:
           runs_after: how many more of as many rounds are to be played when it is finished.
         """
         task: Any = None
+        self._begun.append(name)
+        place = len(self._begun)
 
         def tell(line: dict[str, Any], rounds: int) -> None:
             nonlocal task
@@ -159,7 +163,11 @@ class Live:
 
                 note += f" ε {epsilon_in_words(line['epsilon']['max'])}"
             self._time.played(name, line["round"])
-            left = self._time.words(rounds * (1 + runs_after) - line["round"])
+            # of runs that are played side by side, later ones have begun, too
+            begun = {run: self._time.round_of(run) for run in self._begun}
+            later = sum(begun[run] > 0 for run in self._begun[place:])
+            going = sum(rounds - number for number in begun.values() if number)
+            left = self._time.words(going + rounds * (runs_after - later))
             if err.is_terminal:
                 if task is None:
                     task = self._bar.add_task(name, total=rounds, note=note, left=left)
@@ -257,6 +265,31 @@ def comparison_table(summary: dict[str, Any]) -> Table:
     return table
 
 
+def sweep_table(summary: dict[str, Any]) -> Table:
+    """A sweep's learning rates, with the metric over seeds."""
+    metric = _metric(summary["metric"])
+    seeds = len(summary["seeds"])
+    direction = "" if metric.higher_is_better else ", less is better"
+    over = f"mean over {seeds} seeds, 95 % for other seeds on the same rows; " if seeds > 1 else ""
+    caption = f"{metric_title(metric)}, mean over clients{direction}; {over}last round"
+    settings = summary["settings"]
+    title = escape(f"{summary['method']} on {settings['data']}")
+    table = Table(box=box.SIMPLE_HEAD, title=title, caption=caption)
+    for column in ("lr", "test", "95 %", "validation", "runs"):
+        table.add_column(column, justify="right")
+    for row in summary["rates"]:
+        ends = [metric_value(metric, end) for end in row["interval"] or ()]
+        done = len(row["runs"]) - len(row["failed"])
+        table.add_row(
+            f"{row['lr']:g}",
+            _cell(metric, row["score"] or {}, seeds > 1),
+            " to ".join(ends) or "–",
+            metric_value(metric, row["val"]),
+            str(done) if not row["failed"] else f"{done} of {len(row['runs'])}",
+        )
+    return table
+
+
 def _rank(row: dict[str, Any], higher_is_better: bool) -> float:
     mean: float | None = row["score"].get("mean", {}).get("mean")
     if mean is None:  # no client has a value
@@ -267,3 +300,63 @@ def _rank(row: dict[str, Any], higher_is_better: bool) -> float:
 def _cell(metric: Metric, found: dict[str, float], spread: bool) -> str:
     text = metric_value(metric, found.get("mean"))
     return f"{text} ± {metric_value(metric, found['std'])}" if spread and found else text
+
+
+def show_result(result: dict[str, Any], folder: Path, as_json: bool) -> None:
+    """A run's result, for people or as JSON."""
+    if as_json:
+        print_json(result)
+        return
+    out.print(result_table(result))
+    metric = result["metric"]
+    for line in undefined_lines({metric: result["metrics"].get(metric, {}).get("undefined", {})}):
+        out.print(line, markup=False)
+    sent = result["bytes"]
+    work = f"{result['clients']} clients, {result['rounds']} rounds"
+    size = f"{result['parameters']:,} parameters"
+    traffic = f"{in_bytes(sent['up'])} up, {in_bytes(sent['down'])} down"
+    where = f"{result['device']} ({result['engine']}, {result['chunk']} clients at a time)"
+    out.print(f"{work}, {size}; {traffic}; {result['seconds']:.1f} s on {where}")
+    if phases := phases_line(result.get("seconds_by_phase", {})):
+        out.print(f"Time: {phases}")
+    out.print(
+        f"Results: {folder}/report.html  (models: {folder}/models, per client: "
+        f"{folder}/clients.csv; every metric: fedtailor metrics {folder})",
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+def show_sweep(summary: dict[str, Any], folder: Path, as_json: bool) -> None:
+    """A sweep's summary, for people or as JSON."""
+    if as_json:
+        print_json(summary)
+        return
+    out.print(sweep_table(summary))
+    for row in summary["rates"]:
+        for name, reason in row["failed"].items():
+            out.print(f"• {name} failed: {reason}", markup=False)
+    if len(summary["rates"]) > 1 and summary["chosen"] is not None:
+        out.print(f"• best on validation rows: --lr {summary['chosen']:g}", markup=False)
+    out.print(
+        f"\nResults: {folder}/summary.json  (each run's report: {folder}/runs/*/report.html)",
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+def show_summary(summary: dict[str, Any], folder: Path, as_json: bool) -> None:
+    """A comparison's summary, for people or as JSON."""
+    if as_json:
+        print_json(summary)
+        return
+    out.print(comparison_table(summary))
+    for line in summary["verdict"]:
+        out.print(f"• {line}", markup=False)
+    pictures = sorted(picture.name for picture in folder.glob("*.png"))
+    out.print(
+        f"\nResults: {folder}/report.html  (and {', '.join(['summary.json', *pictures])}; every "
+        f"metric: fedtailor metrics {folder})",
+        markup=False,
+        soft_wrap=True,
+    )

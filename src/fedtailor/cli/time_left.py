@@ -38,6 +38,10 @@ class TimeLeft:
         self._played += number - self._rounds.get(run, number - 1)
         self._rounds[run] = number
 
+    def round_of(self, run: str) -> int:
+        """The last round that a run has come to the end of; 0 before its first."""
+        return self._rounds.get(run, 0)
+
     def words(self, rounds: int) -> str:
         """How long some rounds will take; empty before the first one is played.
 

@@ -116,6 +116,8 @@ class Method(NamedTuple):
       alone: whether clients never hear of each other: then preprocessing is their own, too.
       refuses: kinds of tasks that its mathematics does not have, each with the reason.
       admit: (message, upload) -> what the server takes in of that client's upload, as it arrives.
+      one_rate: why clients with several learning rates cannot share a call; empty if they can,
+        since the method takes the rate from `Recipe.rate` alone.
 
     Example:
       Federated averaging: all train the server's model, and the server takes the mean.
@@ -155,6 +157,7 @@ class Method(NamedTuple):
     alone: bool = False
     refuses: Mapping[TaskKind, str] = MappingProxyType({})
     admit: Callable[[Tree, Upload], Upload] = lambda message, upload: upload
+    one_rate: str = ""
 
 
 def download_of(method: Method) -> Download | None:

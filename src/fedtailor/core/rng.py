@@ -116,6 +116,8 @@ class Turn(NamedTuple):
       round: number of the round, from 0.
       rounds: how many rounds the run has, for schedules over the whole run.
       ledger: what noisy gradients (DP-SGD) the turn takes; None: nobody wants to know.
+      lr: the run's learning rate, where clients of runs with several rates share a call; None: all
+        have that of their recipe.
 
     Example:
       >>> turn = Turn(key(0, TURN, 3), round=torch.tensor(3), rounds=torch.tensor(10))
@@ -128,6 +130,7 @@ class Turn(NamedTuple):
     round: Tensor
     rounds: Tensor
     ledger: Ledger | None = None
+    lr: Tensor | None = None
 
     def split(self, n: int = 2) -> list[Turn]:
         """`n` turns of the same round with independent keys, for the phases of a round."""
@@ -148,7 +151,8 @@ class Turn(NamedTuple):
     def to(self, device: torch.device | str) -> Turn:
         """The same turn on a device."""
         key, round, rounds = (part.to(device) for part in self[:3])
-        return Turn(key, round, rounds, self.ledger)
+        lr = None if self.lr is None else self.lr.to(device)
+        return Turn(key, round, rounds, self.ledger, lr)
 
     def at_start(self) -> Key:
         """The key for a client's first state."""

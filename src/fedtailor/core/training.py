@@ -30,6 +30,14 @@ from fedtailor.core.task import Augment, Batch, Sample, Task
 from fedtailor.core.tree import Params, Tree
 
 
+class RunRate(float):
+    """The learning rate that a run was given, and not one that a method has of its own.
+
+    Where clients of runs with several rates share a call, each has its run's in place of this one
+    (`Turn.lr`). What is computed from it is an ordinary number again.
+    """
+
+
 @dataclass(frozen=True)
 class Recipe:
     """How a client trains in one round. Optimiser state is made anew each round.
@@ -88,11 +96,13 @@ class Recipe:
 
     def rate(self, turn: Turn) -> float | Tensor:
         """The learning rate in this round."""
+        own = turn.lr is not None and isinstance(self.lr, RunRate)
+        lr: float | Tensor = turn.lr if own else self.lr  # type: ignore[assignment]
         if self.schedule != "constant":
-            return self.lr * factor(self.schedule, turn.round, turn.rounds)
+            return lr * factor(self.schedule, turn.round, turn.rounds)
         if self.lr_decay == 1:
-            return self.lr
-        return (self.lr * self.lr_decay**turn.round).clamp(min=self.lr_floor)
+            return lr
+        return (lr * self.lr_decay**turn.round).clamp(min=self.lr_floor)
 
     def make_optimizer(self, lr: float | Tensor) -> Optimizer:
         """The optimiser with a learning rate, see `rate`."""

@@ -34,7 +34,7 @@ def _saved_bytes(task: Task, params: Params, client_data: ClientData, batch: int
     return kept
 
 
-def estimate_chunk(
+def clients_that_fit(
     task: Task,
     params: Params,
     client_data: ClientData,
@@ -44,7 +44,7 @@ def estimate_chunk(
     *,
     mapped: bool = True,
 ) -> int:
-    """As many clients as fit, from the sizes of model, message, state and one training step.
+    """How many clients fit, from the sizes of model, message, state and one training step.
 
     Message and state are those of one client. `mapped` says whether steps are mapped as they come;
     workers have caches of their own.
@@ -55,4 +55,4 @@ def estimate_chunk(
     fits = SHARE * free_memory(device) // each
     if device.type == "cpu" and mapped:
         fits = min(fits, CACHE // (MODEL_COPIES * max(nbytes(params), 1)))
-    return int(max(1, min(client_data.clients, fits)))
+    return int(max(1, fits))

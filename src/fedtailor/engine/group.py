@@ -54,6 +54,10 @@ class ClientGroup:
 
     def turn(self, client: ClientContext) -> ClientTurn:
         """A client's turn, with the message that it is sent."""
+        if client.message is not None:
+            return ClientTurn(
+                self.method, self.initial, client.message, client.data, client.turn, client.state
+            )
         message = self.method.send(client.server, client.cid, client.turn)
         return ClientTurn(
             self.method, self.initial, message, client.data, client.turn, client.state, client.fresh

@@ -7,11 +7,11 @@ simulation on one machine, and one worker's part of a larger one.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -24,7 +24,7 @@ from fedtailor.core.rng import Turn
 from fedtailor.core.scoring import SCORED, outputs_on
 from fedtailor.core.tree import Tree
 from fedtailor.core.uploads.watch import sums_for
-from fedtailor.engine.chunk import estimate_chunk
+from fedtailor.engine.chunk import clients_that_fit
 from fedtailor.engine.client_data import ClientData
 from fedtailor.engine.clients import (
     ClientSettings,
@@ -34,15 +34,17 @@ from fedtailor.engine.clients import (
     Outputs,
     TurnReport,
 )
-from fedtailor.engine.culprit import culprit, may_go_plainer
 from fedtailor.engine.fold import Fold, Folded
 from fedtailor.engine.group import ClientGroup
 from fedtailor.engine.loops.runner import LoopRunner
-from fedtailor.engine.mapper import MAPPERS, ClientContext, common_notes, concatenate
+from fedtailor.engine.mapper import ClientContext, EngineMapper, Found, common_notes, concatenate
 from fedtailor.engine.memory import is_out_of_memory, nbytes
 from fedtailor.engine.state_store import STATES, StatePlace, StateStore, choose_place
 
-Found = TypeVar("Found")
+Asked = tuple[str, bool | ModelChoice]  # what is done for clients, and how
+# (function of one client, contexts of these clients, their group, what else must be the same where
+# clients of several runs share a call) -> what the function finds of these clients
+Joint = Callable[[Callable[[ClientContext], Any], ClientContext, ClientGroup, Hashable], Any]
 log = logging.getLogger("fedtailor")
 
 
@@ -101,7 +103,10 @@ class LocalClients:
         self.recipe, self.device = recipe, client_data.x.device
         mode = loop_mode if engine == "vectorised" else "plain"
         self.runner = LoopRunner(mode, self.device, limit)
-        self._one_by_one: set[Any] = set()  # what cannot be mapped over clients
+        self._mapper = EngineMapper(engine)
+        self.joint: Joint | None = (
+            None  # maps several runs' clients together, with these among them
+        )
         self.stores: list[StateStore] = []
         training, scoring = [], []
         for group in groups:
@@ -113,7 +118,7 @@ class LocalClients:
             self.stores.append(StateStore(count, like, self.device, where))
             if engine == "vectorised" and not chunk:
                 fits = partial(
-                    estimate_chunk,
+                    clients_that_fit,
                     group.task,
                     group.initial,
                     client_data,
@@ -125,10 +130,11 @@ class LocalClients:
                 if self.device.type != "cpu":  # memory is not short there
                     scoring.append(fits(replace(recipe, batch=SCORED)))
         self.keep_states_in(folder)
-        self.chunk = 1  # one after another: a chunk is one client
+        self.chunk = self.room = 1  # one after another: a chunk is one client
         if engine == "vectorised":
             members = sum(len(group.members) for group in groups)
-            self.chunk = min(chunk or min(training), members)
+            self.room = chunk or min(training)  # how many the device has room for
+            self.chunk = min(self.room, members)
         # clients that are scored at a time; 0: as many as train
         self._scoring = min(scoring, default=0)
 
@@ -136,6 +142,11 @@ class LocalClients:
         """Says where states on disk go; to be called before anybody has one."""
         for number, store in enumerate(self.stores):
             store.folder = folder / STATES / str(number) if folder else None
+
+    def share_room(self, runs: int) -> None:
+        """Leaves the room on the device to several runs, each with as many clients as this one."""
+        self.chunk = max(1, min(self.chunk, self.room // runs))
+        self._scoring = self._scoring and max(1, self._scoring // runs)
 
     @property
     def place(self) -> StatePlace:
@@ -213,6 +224,7 @@ class LocalClients:
         server: Tree,
         chunk: _Chunk,
         turn: Turn,
+        asked: Asked,
         part: str = "test",
     ) -> Found:
         """`fn` of every client of a chunk, with its state, data and turn."""
@@ -227,36 +239,21 @@ class LocalClients:
             turn.of(here),
             ~store.met[rows].to(self.device),
         )
+        what = asked, part, self.groups.index(group)
+        found = self.joint(fn, stacked, group, what) if self.joint else self.mapped(fn, stacked)
+        store.expect(group.rows(following))  # while the device is still at work
+        return found
+
+    def mapped(self, fn: Callable[[ClientContext], Found], stacked: ClientContext) -> Found:
+        """`fn` of every client of a stack, which need not be these ones."""
         drawn = generators(self.device)
         with torch.no_grad(), self.runner.running():
-            found = self._found(fn, stacked)
+            found = self._mapper(fn, stacked)
         if not unmoved(drawn, self.device):
             raise BadInput(
                 "the method draws from torch's own random numbers, which a run's seed does not "
                 "reach: draw with fedtailor.rng and the turn's key, e.g. rng.uniform(turn.key, 3)"
             )
-        store.expect(group.rows(following))  # while the device is still at work
-        return found
-
-    def _found(self, fn: Callable[[ClientContext], Found], stacked: ClientContext) -> Found:
-        """All clients at once, or, where that is not possible, one after another for good."""
-        what = getattr(fn, "__code__", fn)  # functions are made anew for every chunk
-        if self.engine == "sequential" or what in self._one_by_one:
-            return MAPPERS["sequential"](fn)(stacked)  # type: ignore[no-any-return]
-        try:
-            return MAPPERS["vectorised"](fn)(stacked)  # type: ignore[no-any-return]
-        except Exception as error:  # operators refuse to be mapped in any way
-            if not may_go_plainer(error):
-                raise
-            reason = culprit(error)
-        # fails in the same way if it is nobody's mapping
-        found: Found = MAPPERS["sequential"](fn)(stacked)
-        self._one_by_one.add(what)
-        log.warning(
-            "clients are played one after another, which is slower: what they do cannot be mapped "
-            "over all of them: %s",
-            reason,
-        )
         return found
 
     # --- what clients do ---
@@ -317,7 +314,7 @@ class LocalClients:
             up = own.method.admit(own.message, up._replace(weight=up.weight + zero))
             return _ClientResult(state, up, notes, measured)
 
-        state, up, notes, measured = self._map(act, server, chunk, turn)
+        state, up, notes, measured = self._map(act, server, chunk, turn, ("play", post))
         good = tree.finite_rows({"state": state, "mean": up.mean, "each": up.each})
         good = good.to(measured.finite.device) & measured.finite
         ids, measured, good = chunk.ids, measured._replace(finite=good), good.cpu()
@@ -341,7 +338,7 @@ class LocalClients:
                 said = self._said(chunk.group, model, client, choice.point == "general")
                 return said._replace(noisy=noisy)
 
-            return self._map(one, server, chunk, turn, part)
+            return self._map(one, server, chunk, turn, ("outputs", choice), part)
 
         seen, found = [], []
         for chunk, said in self._chunks(ids, ask, scoring=True):
@@ -366,7 +363,8 @@ class LocalClients:
         """(ids, models stacked), chunk by chunk; nothing changes."""
 
         def own(chunk: _Chunk) -> Tree:
-            return self._map(lambda c: chunk.group.model(c, choice)[0], server, chunk, turn)
+            one = lambda client: chunk.group.model(client, choice)[0]
+            return self._map(one, server, chunk, turn, ("models", choice))
 
         for chunk, models in self._chunks(ids, own):
             yield chunk.ids, models

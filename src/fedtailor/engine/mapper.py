@@ -6,8 +6,9 @@ clients, stacked (they share the server).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +19,10 @@ from fedtailor.core import tree
 from fedtailor.core.data import Counts, Data
 from fedtailor.core.rng import Turn
 from fedtailor.core.tree import Tree
+from fedtailor.engine.culprit import culprit, may_go_plainer
+
+Found = TypeVar("Found")
+log = logging.getLogger("fedtailor")
 
 
 class ClientContext(NamedTuple):
@@ -30,19 +35,27 @@ class ClientContext(NamedTuple):
     test: Data  # the rows that only evaluation sees
     turn: Turn  # round and the client's random key
     fresh: Tensor  # whether it is met for the first time
+    # what the server sends it, where that was made beforehand, for clients of several servers; then
+    # `state` is the one that its turn begins with, also if it is met for the first time
+    message: Tree | None = None
 
 
 Mapper = Callable[[Callable[[ClientContext], Any]], Callable[[ClientContext], Any]]
 
-# which axis is the clients' (None: what they share)
 _DATA: Any = Data(None, None, 0, 0, 0, 0, None)  # type: ignore[arg-type]
-_TURN: Any = Turn(0, None, None)  # type: ignore[arg-type]
-_CONTEXT: Any = ClientContext(None, 0, 0, _DATA, _DATA, _TURN, 0)  # type: ignore[arg-type]
+
+
+def _axes(client: ClientContext) -> Any:
+    """Which axis is the clients' (None: what they share)."""
+    lr, message = (None if given is None else 0 for given in (client.turn.lr, client.message))
+    turn: Any = Turn(0, None, None, None, lr)  # type: ignore[arg-type]
+    axes: Any = ClientContext(None, 0, 0, _DATA, _DATA, turn, 0, message)  # type: ignore[arg-type]
+    return axes
 
 
 def vectorised(fn: Callable[[ClientContext], Any]) -> Callable[[ClientContext], Any]:
     """All clients at once."""
-    return vmap(fn, in_dims=(_CONTEXT,), randomness="different")
+    return lambda client: vmap(fn, in_dims=(_axes(client),), randomness="different")(client)
 
 
 def _stack(results: list[Any]) -> Any:
@@ -96,14 +109,16 @@ def _one(data: Data, i: int) -> Data:
 
 def _alone(client: ClientContext, i: int) -> ClientContext:
     """One client's context out of a stack."""
+    turn, message = client.turn, client.message
     return ClientContext(
         client.server,
         client.cid[i],
         tree.index(client.state, i),
         _one(client.data, i),
         _one(client.test, i),
-        client.turn._replace(key=client.turn.key[i]),
+        turn._replace(key=turn.key[i], lr=None if turn.lr is None else turn.lr[i]),
         client.fresh[i],
+        None if message is None else tree.index(message, i),
     )
 
 
@@ -113,3 +128,32 @@ def sequential(fn: Callable[[ClientContext], Any]) -> Callable[[ClientContext], 
 
 
 MAPPERS: dict[str, Mapper] = {"sequential": sequential, "vectorised": vectorised}
+
+
+class EngineMapper:
+    """Maps with one engine: all clients at once, or, where that is not possible, one by one."""
+
+    def __init__(self, engine: str) -> None:
+        self._engine = engine
+        self._one_by_one: set[Any] = set()  # what cannot be mapped over clients
+
+    def __call__(self, fn: Callable[[ClientContext], Found], stacked: ClientContext) -> Found:
+        """`fn` of every client; what cannot be mapped is done one after another, for good."""
+        what = getattr(fn, "__code__", fn)  # functions are made anew for every chunk
+        if self._engine == "sequential" or what in self._one_by_one:
+            return MAPPERS["sequential"](fn)(stacked)  # type: ignore[no-any-return]
+        try:
+            return MAPPERS["vectorised"](fn)(stacked)  # type: ignore[no-any-return]
+        except Exception as error:  # operators refuse to be mapped in any way
+            if not may_go_plainer(error):
+                raise
+            reason = culprit(error)
+        # fails in the same way if it is nobody's mapping
+        found: Found = MAPPERS["sequential"](fn)(stacked)
+        self._one_by_one.add(what)
+        log.warning(
+            "clients are played one after another, which is slower: what they do cannot be mapped "
+            "over all of them: %s",
+            reason,
+        )
+        return found

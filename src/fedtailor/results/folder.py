@@ -45,6 +45,8 @@ TRACKING = "tracking.json"
 # of a comparison
 COMPARISON = "comparison.json"  # what was planned; marks the folder as a comparison's
 RUNS = "runs"  # a folder: its runs, one each
+# of a sweep of one method, which has runs and a summary as a comparison has
+SWEEP = "sweep.json"  # what was planned; marks the folder as a sweep's
 SUMMARY = "summary.json"
 PARTITION = "partition.png"
 
@@ -57,8 +59,8 @@ TENSORS = ".safetensors"
 
 _FILES = {
     CONFIG, PREPROCESSING, FROZEN, CLIENTS, CONFUSION, BEGUN, HISTORY, FAILED, OUTPUTS,
-    GENERAL + TENSORS, RESULT, REPORT, LANDSCAPE, TRAJECTORY, TRACKING, COMPARISON, SUMMARY, LOCK,
-    AUDIT, AUDIT_PAGE, "partition.npz", "statistics.json",
+    GENERAL + TENSORS, RESULT, REPORT, LANDSCAPE, TRAJECTORY, TRACKING, COMPARISON, SWEEP, SUMMARY,
+    LOCK, AUDIT, AUDIT_PAGE, "partition.npz", "statistics.json",
     *(f"{name}.{kind}" for kind in ("png", "svg")  # pictures; accuracy: before 0.3
       for name in ("partition", "score", "accuracy", "gain_per_client", "clients")),
 }  # fmt: skip
@@ -110,6 +112,11 @@ def is_comparison(folder: Path) -> bool:
     return (folder / COMPARISON).exists()
 
 
+def is_sweep(folder: Path) -> bool:
+    """Whether a folder is a sweep's."""
+    return (folder / SWEEP).exists()
+
+
 def has_checkpoint(folder: Path) -> bool:
     """Whether a run could be resumed."""
     return (folder / CHECKPOINT / LATEST).exists()
@@ -127,6 +134,9 @@ def run_folders(folder: Path) -> list[Path]:
         found = [f for f in sorted((folder / RUNS).glob("*")) if is_run(f)]
     else:
         found = [folder] if is_run(folder) else []
+    if not found and is_sweep(folder):
+        first = next(iter(sorted((folder / RUNS).glob("*"))), folder / RUNS)
+        raise BadInput(f"'{folder}' holds several runs of a sweep: name one of them, as '{first}'")
     if not found:
         raise BadInput(f"'{folder}' holds no run: name what fedtailor run or compare wrote")
     return found

@@ -178,3 +178,16 @@ def require(values: Mapping[str, Any], objects: Objects, using: Sequence[str] = 
                 f"{name} is '{value}', a Python object that no file can keep: give it again from "
                 f"Python, e.g. fedtailor.resume(folder, {name}=...)"
             )
+
+
+def separate_all(
+    methods: Sequence[Any], settings: Mapping[str, Any]
+) -> tuple[list[str], dict[str, Any], dict[str, Objects]]:
+    """Names of all methods, settings by name, and each method's objects."""
+    _, named, shared = separate("local", settings)
+    names, objects = [], {}
+    for method in methods:
+        name, _, own = separate(method, {})
+        names.append(name)
+        objects[name] = shared._replace(method=own.method)
+    return names, named, {"local": shared} | objects

@@ -136,6 +136,7 @@ class PreparedRun:
                 "train: lower it"
             )
         self.progress = Progress()
+        self.together = 1  # runs that are played side by side, with this one among them
         self.latest: Outputs | None = None  # of the last evaluated round
         self.final: Outputs | None = None  # of the final models
         self.evaluation = evaluation_of(self.data, config.metric, self.simulation.client_data)

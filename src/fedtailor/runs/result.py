@@ -149,6 +149,7 @@ def result_of(run: PreparedRun) -> dict[str, Any]:
         "odd_uploads": Counter(name for line in history for name in line.get("odd_uploads", [])),
         "way": sim.loop_mode,
         "preparing_seconds": round(sim.preparing_seconds, 3),
+        "side_by_side": run.together,
         "chunk": sim.chunk,
         "states": sim.place,
     }

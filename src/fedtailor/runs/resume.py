@@ -22,6 +22,7 @@ from fedtailor.results.storage import (
     read_checkpoint,
     restore_checkpoint,
 )
+from fedtailor.runs.data import RunData
 from fedtailor.runs.prepared import Line, Progress
 from fedtailor.runs.run import Runner, Watcher
 
@@ -49,8 +50,10 @@ def resume_run(
         return runner.play(watch)
 
 
-def restored(folder: Path, objects: Objects = Objects()) -> Runner:
+def restored(folder: Path, objects: Objects = Objects(), data: RunData | None = None) -> Runner:
     """A run as its last checkpoint has it; what its history has of later rounds is removed.
+
+    `data` are its data, if they are there already.
 
     Raises:
       BadInput: it is not what it was, or another version's; its folder is left as it is.
@@ -68,7 +71,7 @@ def restored(folder: Path, objects: Objects = Objects()) -> Runner:
         raise BadInput(
             f"'{folder / files.CONFIG}' was changed since the run began: undo that, or start anew"
         )
-    runner = Runner(config, None, folder)
+    runner = Runner(config, data, folder)
     runner.fingerprint = config.fingerprint()
     try:
         if meta.get("data") != runner.digest:

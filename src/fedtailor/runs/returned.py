@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from fedtailor.runs.comparison.play import Histories
 from fedtailor.runs.personal import personal_model
 from fedtailor.runs.predict import open_model
 from fedtailor.runs.prepared import Line, PreparedRun
+from fedtailor.runs.run import Runner
 
 if TYPE_CHECKING:
     import pandas
@@ -194,6 +195,35 @@ class ComparisonResult(dict[str, Any]):
         return self._page(_place(self.folder, "a report"))
 
 
+class SweepResult(dict[str, Any]):
+    """What a sweep came to: the entries of its `summary.json`, and its runs.
+
+    Entries: `method`, `seeds`, `metric`, `settings`, `options`, `chosen` (the learning rate that is
+    best on validation rows), and `rates`: of each its `lr`, `score` over seeds, `interval` (95 %,
+    for other seeds on the same rows), `val`, `runs`, and why some `failed`.
+
+    Args:
+      found: the entries.
+      runs: results of those that came to their end, by name.
+      folder: of the sweep; None if nothing was kept.
+    """
+
+    def __init__(
+        self, found: Mapping[str, Any], runs: Mapping[str, RunResult], folder: Path | None = None
+    ) -> None:
+        super().__init__(found)
+        self.runs, self.folder = dict(runs), folder
+
+    def table(self) -> pandas.DataFrame:
+        """A row for each learning rate: mean and deviation over seeds, interval, validation."""
+        rows = []
+        for found in self["rates"]:
+            low, high = found["interval"] or (None, None)
+            row = {"lr": found["lr"], **(found["score"] or {"mean": None, "std": None})}
+            rows.append(row | {"low": low, "high": high, "val": found["val"]})
+        return _frame(rows)
+
+
 class MetricsResult(dict[str, Any]):
     """Metrics of finished runs, by method: what `fedtailor metrics --json` prints.
 
@@ -256,3 +286,16 @@ class SimulatedRound:
     def model(self, client: str) -> nn.Module:
         """A client's personal model as it is now, as an ordinary module."""
         return _model_in(self._run, client)
+
+
+def simulated_rounds(runner: Runner) -> Iterator[SimulatedRound]:
+    """Plays a run's rounds one at a time; it keeps no files."""
+    names = runner.data.client_data.names
+    try:
+        while runner.simulation.round < runner.config.rounds:
+            line = runner.play_round()
+            runner.progress.history.append(line)
+            cohort = [names[i] for i in line["cohort"]]
+            yield SimulatedRound(line["round"], cohort, line, runner)
+    finally:
+        runner.simulation.close()

@@ -26,6 +26,8 @@ def planned(folder: Path) -> list[Path]:
     """The folders of all runs that a folder stands for, also of those that are not there yet."""
     if not folder.is_dir():
         raise BadInput(f"'{folder}' is no folder: name a run or comparison")
+    if files.is_sweep(folder):
+        raise BadInput(f"'{folder}' is a sweep's: watch one of the runs in {folder / files.RUNS}")
     if not files.is_comparison(folder):
         if not (folder / files.CONFIG).exists():
             raise BadInput(

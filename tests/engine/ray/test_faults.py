@@ -133,7 +133,7 @@ def test_copies_of_states_do_not_pile_up() -> None:
 @pytest.mark.slow
 def test_a_worker_without_memory_takes_smaller_chunks(caplog: pytest.LogCaptureFixture) -> None:
     def build(device: str) -> list[Any]:
-        from fedtailor.engine import local_clients
+        from fedtailor.engine import mapper
         from fedtailor.engine.mapper import vectorised
 
         def cramped(fn: Any) -> Any:
@@ -144,7 +144,7 @@ def test_a_worker_without_memory_takes_smaller_chunks(caplog: pytest.LogCaptureF
 
             return run
 
-        local_clients.MAPPERS["vectorised"] = cramped
+        mapper.MAPPERS["vectorised"] = cramped
         return builder_of_ditto(device)
 
     builder_of_ditto = builder("ditto", {})

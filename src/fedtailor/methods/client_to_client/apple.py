@@ -131,7 +131,10 @@ def apple(
         params: Params = personalised(state, around(msg, state, turn)) | state["buffers"]
         return params
 
-    return Method(init, send, start, client, receive, personal, task.predict)
+    return Method(
+        init, send, start, client, receive, personal, task.predict,
+        one_rate="its weights' learning rate is a multiple of the cores'",
+    )  # fmt: skip
 
 
 def others_of(cid: Tensor, clients: int, limit: int, key: Key, first: Tensor) -> Tensor:

@@ -2,10 +2,19 @@
 
 from fedtailor.results.config.checked import check_class_weights, make_config
 from fedtailor.results.config.files import as_toml, config_of, read_config, write_config
-from fedtailor.results.config.record import MERE_PLACE, WHO_WORKS, Config, settings
+from fedtailor.results.config.record import (
+    MERE_PLACE,
+    MOST_SEEDS,
+    PATHS,
+    WHO_WORKS,
+    Config,
+    settings,
+)
 
 __all__ = [
     "MERE_PLACE",
+    "MOST_SEEDS",
+    "PATHS",
     "WHO_WORKS",
     "Config",
     "as_toml",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedtailor.core.errors import BadInput, unknown
-from fedtailor.results.config.record import WHO_WORKS, Config, settings
+from fedtailor.results.config.record import PATHS, WHO_WORKS, Config, settings
 from fedtailor.results.objects import MARK, Objects, require
 from fedtailor.results.objects import SETTINGS as OBJECT_SETTINGS
 
@@ -23,7 +23,7 @@ def _make_absolute(values: dict[str, Any]) -> None:
     """Paths as they are from any folder, so that a run can be repeated and resumed from there."""
     from fedtailor.datasets import KNOWN
 
-    for name in ("data", "data_dir", "partition_file", "weights"):
+    for name in PATHS:
         value = values.get(name, "")
         known = name == "data" and (value in KNOWN or not Path(value).exists())
         known |= value.startswith(MARK)

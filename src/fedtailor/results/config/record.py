@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from fedtailor.methods import Factory
 
 Seed = Annotated[int, (0, 2**62)]
+MOST_SEEDS = 1000  # runs of one method at a time
+PATHS = ("data", "data_dir", "partition_file", "weights")  # of settings
 WHO_WORKS = ("workers", "address", "worker_gpus")
 # where and how quickly a run is played, not what: its result is the same
 MERE_PLACE = frozenset(
@@ -251,9 +253,10 @@ class Config:
 
     def recipe(self) -> Recipe:
         """How clients train."""
-        from fedtailor.core.training import Recipe
+        from fedtailor.core.training import Recipe, RunRate
 
         given = {f.name: getattr(self, f.name) for f in fields(Recipe)}
+        given["lr"] = RunRate(self.lr)
         if self.schedule.startswith(MARK):  # without its object nothing is trained
             given["schedule"] = self.objects.schedule or "constant"
         return Recipe(**given)

@@ -15,16 +15,13 @@ from fedtailor.core.inputs.plain_text import parse_json
 from fedtailor.methods import METHODS
 from fedtailor.methods.describe import page
 from fedtailor.methods.find import find
-from fedtailor.results.config import Config, make_config
+from fedtailor.results.config import MOST_SEEDS, PATHS, Config, make_config
 from fedtailor.results.folder import ALONE, CENTRALISED, LINEAR, YARDSTICKS
 from fedtailor.results.objects import Objects
 from fedtailor.results.storage import READABLE_VERSIONS
 from fedtailor.runs.build import make_method, make_task
 from fedtailor.runs.data import RunData, load_run_data
 from fedtailor.runs.prepared import as_laid_out
-
-MOST_SEEDS = 1000
-PATHS = ("data", "data_dir", "partition_file", "weights")
 
 
 def spread_options(

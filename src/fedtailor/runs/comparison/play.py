@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,17 @@ from fedtailor.results.outputs import read_outputs
 from fedtailor.runs.comparison.plan import ComparisonPlan
 from fedtailor.runs.comparison.summary import Played, PlayedRun, summarise_runs
 from fedtailor.runs.prepared import Line
-from fedtailor.runs.resume import resume_run
-from fedtailor.runs.run import Watcher, play_config
+from fedtailor.runs.run import Watcher
+from fedtailor.runs.several.together import RunToPlay, play_together
 
 # (method, seed, how many runs are done, how many there are) -> what is told of each round
 Announce = Callable[[str, int, int, int], Watcher | None]
 Histories = dict[tuple[str, int], list[Line]]  # by method and seed
 
 
-def _play(plan: ComparisonPlan, folder: Path | None, announce: Announce | None) -> Played:
+def _play(
+    plan: ComparisonPlan, folder: Path | None, announce: Announce | None, side_by_side: bool
+) -> Played:
     """All runs of the plan; those that are finished already are read, half ones resumed.
 
     Raises:
@@ -29,20 +32,19 @@ def _play(plan: ComparisonPlan, folder: Path | None, announce: Announce | None) 
     """
     plan.load_data()
     played: Played = {}
-    for done, ((method, seed), config) in enumerate(plan.configs.items()):
-        lines: list[Line] = []
-        told = announce(method, seed, done, len(plan.configs)) if announce else None
+    left: dict[tuple[str, int], RunToPlay] = {}
+    begun = 0
 
-        def watch(
-            line: Line, rounds: int, lines: list[Line] = lines, told: Watcher | None = told
-        ) -> None:
-            lines.append(line)
-            if told:
-                told(line, rounds)
+    def begin(method: str, seed: int) -> Watcher | None:
+        nonlocal begun
+        begun += 1
+        return announce(method, seed, begun - 1, len(plan.configs)) if announce else None
 
+    for (method, seed), config in plan.configs.items():
         place = files.run_folder(folder, method, seed) if folder else None
         data = plan.load_data(config.split_seed)
         if place and files.is_finished(place):
+            begin(method, seed)
             result = files.read_result(place)
             rows = data.rows_digest()
             if result.get("rows_digest", rows) != rows:
@@ -50,22 +52,24 @@ def _play(plan: ComparisonPlan, folder: Path | None, announce: Announce | None) 
                     f"the data have changed since '{place}' was run, so others cannot be compared "
                     "with it: put them back, or compare anew with another --out"
                 )
-            outputs = read_outputs(place)
-        elif place and files.has_checkpoint(place):
-            result = resume_run(place, watch=watch, objects=config.objects)
-            outputs = read_outputs(place)
+            played[method, seed] = PlayedRun(result, files.read_history(place), read_outputs(place))
         else:
-            if place:
-                files.open_folder(place, overwrite=True)
-            result, outputs = play_config(config, place, data=data, watch=watch)
-        played[method, seed] = PlayedRun(
-            result, files.read_history(place) if place else lines, outputs
-        )
-    return played
+            left[method, seed] = RunToPlay(config, place, data, partial(begin, method, seed))
+    for run, end in zip(
+        left, play_together(list(left.values()), side_by_side=side_by_side), strict=True
+    ):
+        place = left[run].folder
+        history = files.read_history(place) if place else end.history
+        played[run] = PlayedRun(end.result, history, end.outputs)
+    return {run: played[run] for run in plan.configs}
 
 
 def play_comparison(
-    plan: ComparisonPlan, folder: Path | None, announce: Announce | None = None
+    plan: ComparisonPlan,
+    folder: Path | None,
+    announce: Announce | None = None,
+    *,
+    side_by_side: bool = True,
 ) -> tuple[dict[str, Any], Histories]:
     """Plays what is left of a comparison and sums it up; whoever calls it holds the folder.
 
@@ -75,7 +79,7 @@ def play_comparison(
     Raises:
       Interrupted: somebody pressed Ctrl-C.
     """
-    played = _play(plan, folder, announce)
+    played = _play(plan, folder, announce, side_by_side)
     summary = summarise_runs(plan, played)
     if folder:
         write_json(folder / files.SUMMARY, summary)

@@ -83,7 +83,10 @@ def _row(
         "gain": {name: round(g, 6) for name, g in gains.items()},
         "per_client": {name: _rounded(v) for name, v in each.items()},
         "bytes": {k: int(np.mean([r["bytes"][k] for r in results])) for k in ("up", "down")},
-        "seconds": round(float(np.mean([r["seconds"] for r in results])), 3),
+        # runs side by side share theirs
+        "seconds": round(
+            float(np.mean([r["seconds"] / r.get("side_by_side", 1) for r in results])), 3
+        ),
         "peak_memory_bytes": max(r["peak_memory_bytes"] or 0 for r in results) or None,
         "options": results[0]["options"],
         "curve": _mean_curve([run.history for run in runs]),

@@ -1,0 +1,156 @@
+"""One run against several side by side: seeds, and learning rates, in turns in one process.
+
+    python benchmarks/side_by_side.py --out FILE.json                 # two CPU cores: minutes
+    python benchmarks/side_by_side.py --device cuda --out FILE.json   # under a minute
+
+A round is what a user waits for: training, evaluation, history. The way a run takes (plain or
+traced) is that of a run of 200 rounds, which is stopped after a few: the first two, where steps are
+traced, are left out. Ratios are of medians; one run and several take turns.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+import time
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+from speed import commit
+
+from fedtailor.results.config import Config, make_config
+from fedtailor.results.objects import separate
+from fedtailor.runs.data import RunData, load_run_data
+from fedtailor.runs.device import hardware
+from fedtailor.runs.several.together import RunToPlay, play_together
+
+ROUNDS = 200  # that decide about the way
+RATES = (0.003, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2)
+PREPARING = 2  # rounds
+
+
+class Enough(Exception):
+    """The rounds that are to be timed have been played."""
+
+
+def images(rows: int = 10_000, clients: int = 20) -> dict[str, tuple[np.ndarray, np.ndarray]]:
+    """Random images of 3x32x32 at clients of unequal sizes."""
+    draw = np.random.default_rng(0)
+    sizes = np.maximum(40, (draw.dirichlet([0.5] * clients) * rows).astype(int))
+    return {
+        f"client-{i}": (
+            draw.integers(0, 256, (n, 3, 32, 32), dtype=np.uint8),
+            np.arange(n) % 10,
+        )
+        for i, n in enumerate(sizes)
+    }
+
+
+def settings(case: str) -> dict[str, Any]:
+    """What the runs of a case share."""
+    name, model = case.split("-")
+    shared: dict[str, Any] = {"model": model, "batch": 10, "rounds": ROUNDS, "compile": "never"}
+    if name == "images":
+        return shared | {"data": images()}
+    return shared | {"data": "digits", "clients": 20}
+
+
+def configs(method: str, case: str, device: str) -> dict[str, list[Config]]:
+    """One run, five seeds, eight learning rates."""
+    name, named, objects = separate(method, settings(case) | {"device": device})
+    made = lambda **more: make_config(name, named | more, {}, objects)
+    return {
+        "one": [made()],
+        "5 seeds": [made(seed=seed) for seed in range(5)],
+        "8 rates": [made(lr=rate) for rate in RATES],
+    }
+
+
+def timed(runs: list[Config], data: RunData, rounds: int) -> tuple[list[float], float, int]:
+    """Seconds of each round of all runs, of preparing, and how many went side by side."""
+    moments: list[float] = []
+    begun = time.monotonic()
+
+    def watch(line: dict[str, Any], total: int) -> None:
+        moments.append(time.monotonic())
+        if line["round"] == rounds:
+            raise Enough
+
+    ends = play_together([RunToPlay(c, None, data, lambda: watch) for c in runs], keep_going=True)
+    for end in ends:
+        if not isinstance(end.error, Enough):
+            raise end.error or RuntimeError("a run ended before its time")
+    together = max(end.runner.together for end in ends if end.runner)
+    last = moments[len(runs) - 1 :: len(runs)] if together == len(runs) else []
+    if not last:  # in groups or one by one: all rounds of a group, and then those of the next
+        whole = moments[-1] - begun
+        return [whole / rounds], 0.0, together
+    each = [after - before for before, after in pairwise(last)]
+    return each[PREPARING - 1 :], last[PREPARING - 1] - begun, together
+
+
+def row_of(method: str, case: str, device: str, rounds: int, repeats: int) -> dict[str, Any]:
+    """Medians of all kinds, and their ratios to one run."""
+    kinds = configs(method, case, device)
+    data = load_run_data(kinds["one"][0])
+    found: dict[str, list[float]] = {kind: [] for kind in kinds}
+    row: dict[str, Any] = {"method": method, "case": case, "clients": data.client_data.clients}
+    for _ in range(repeats):
+        for kind, runs in kinds.items():
+            each, preparing, together = timed(runs, data, rounds)
+            found[kind] += each
+            row[kind] = {"side_by_side": together, "preparing_seconds": round(preparing, 2)}
+    for kind, each in found.items():
+        row[kind] |= {
+            "seconds": statistics.median(each),
+            "spread": [min(each), max(each)],
+            "ratio": statistics.median(each) / statistics.median(found["one"]),
+        }
+    return row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cpu")
+    parser.add_argument("--methods", nargs="+", default=["fedavg"])
+    parser.add_argument("--cases", nargs="+", choices=["digits-mlp", "digits-cnn", "images-cnn"])
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--commit", help="where there is no git to ask")
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    cases = (
+        arguments.cases
+        or {"cpu": ["digits-mlp", "digits-cnn"], "cuda": ["images-cnn"]}[arguments.device]
+    )
+    rows = []
+    for method in arguments.methods:
+        for case in cases:
+            row = row_of(method, case, arguments.device, arguments.rounds, arguments.repeats)
+            rows.append(row)
+            told = ", ".join(f"{k} {row[k]['ratio']:.2f}x" for k in ("5 seeds", "8 rates"))
+            print(f"{method} {case}: one {row['one']['seconds']:.4f} s a round, {told}", flush=True)
+    kept = {
+        "command": " ".join(["python", *sys.argv]),
+        "commit": arguments.commit or commit(),
+        "device": arguments.device,
+        "hardware": hardware(torch.device(arguments.device)),
+        "torch": torch.__version__,
+        "threads": torch.get_num_threads(),
+        "load": os.getloadavg(),
+        "rows": rows,
+    }
+    if arguments.out:
+        arguments.out.write_text(json.dumps(kept, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
