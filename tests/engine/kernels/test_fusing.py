@@ -43,7 +43,11 @@ def conv(w: Tensor, b: Tensor, x: Tensor) -> Tensor:
     return F.conv2d(x, w, b, padding=1)
 
 
-@pytest.mark.parametrize("relu", [F.relu, torch.relu, Tensor.relu, nn.ReLU()], ids=str)
+@pytest.mark.parametrize(
+    "relu",
+    [F.relu, torch.relu, Tensor.relu, nn.ReLU()],
+    ids=["functional", "torch", "tensor", "module"],
+)
 def test_convolution_relu_and_pooling_are_one(relu: Any) -> None:
     assert fused(lambda *at: F.max_pool2d(relu(conv(*at)), 2)) == [(True, 2)]
     assert fused(lambda *at: relu(nn.MaxPool2d(2)(conv(*at)))) == [(True, 2)]
@@ -85,7 +89,11 @@ def test_nothing_is_fused_with_what_was_changed_since(change: Any) -> None:
         torch.testing.assert_close(net(*at), expected)
 
 
-@pytest.mark.parametrize("relu", [nn.ReLU(inplace=True), torch.relu_, Tensor.relu_], ids=str)
+@pytest.mark.parametrize(
+    "relu",
+    [nn.ReLU(inplace=True), torch.relu_, Tensor.relu_],
+    ids=["module", "torch", "tensor"],
+)
 def test_relu_in_place_is_fused_as_long_as_nobody_can_tell(relu: Any) -> None:
     assert fused(lambda *at: F.max_pool2d(relu(conv(*at)), 2)) == [(True, 2)]
 
