@@ -84,7 +84,8 @@ def test_killed_in_the_middle_of_an_upload(tmp_path):
     draw = np.random.default_rng(0)
     for i in range(3):  # 16 MB of parameters: an upload takes a while
         (tmp_path / "data" / f"site-{i}").mkdir(parents=True)
-        x, y = draw.standard_normal((24, 20_000)), np.arange(24) % 3
+        # sites ask for at least 16 training rows
+        x, y = draw.standard_normal((40, 20_000)), np.arange(40) % 3
         np.savez(tmp_path / "data" / f"site-{i}" / "rows.npz", x=x.astype("f4"), y=y)
     table = RULES | {"deadline": 30, "min_sites": 2}
     trial = Trial(tmp_path, "fedavg", table=table, rounds=5)
