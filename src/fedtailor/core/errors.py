@@ -14,6 +14,10 @@ class BadInput(ValueError):
     """
 
 
+class CohortTooSmall(BadInput):
+    """A method needs more clients in a round than take part: nothing is wrong with it."""
+
+
 class Interrupted(Exception):
     """Somebody pressed Ctrl-C; everything up to `round` is in the folder."""
 

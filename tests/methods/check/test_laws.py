@@ -11,11 +11,13 @@ import torch
 
 import fedtailor.methods.check as suite
 from fedtailor.core import tree
+from fedtailor.core.errors import BadInput
 from fedtailor.core.method import Method, Outcome, Upload
 from fedtailor.core.training import Recipe
 from fedtailor.methods import METHODS, ditto, local
 from fedtailor.methods.check import PLAN, WITH_COMPILER, check_method, laws, whole_runs
 from fedtailor.methods.check.world import TASK_OF
+from fedtailor.methods.find import find
 
 # of what is done again and again, three times are enough; `fedtailor check` takes the defaults
 FEWER: dict[str, dict[str, int]] = {
@@ -357,3 +359,9 @@ def test_steps_are_compiled_where_that_is_asked_for() -> None:
     found = check_method(METHODS["fedavg"], plan={"dense": (laws.check_compiled,)})
     assert [f.passed for f in found] == [True]
     assert set(WITH_COMPILER["dense"]) - set(PLAN["dense"]) == {laws.check_compiled}
+
+
+def test_a_method_for_larger_cohorts_is_no_broken_one() -> None:
+    """It is told what it needs, in one line, instead of thirty checks that could not be made."""
+    with pytest.raises(BadInput, match=r"at least 7, this one has 5.*five of eight clients"):
+        check_method(find("fedavg+krum:2"))

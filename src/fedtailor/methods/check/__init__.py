@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from fedtailor.core.errors import BadInput, CohortTooSmall
 from fedtailor.core.form import TaskKind
 from fedtailor.core.task import TASKS
 from fedtailor.methods.check import laws, whole_runs
@@ -101,6 +102,9 @@ def check_method(
       plan: which checks on which network; None has all.
       options: hyper-parameters, if not the defaults.
 
+    Raises:
+      BadInput: it needs more clients in a round than take part here.
+
     Example:
       >>> from fedtailor.methods import METHODS
       >>> all(result.passed for result in check_method(METHODS["local"]))
@@ -136,6 +140,8 @@ def _problem(check: Check, trial: Trial) -> str:
         check(trial)
     except CheckFailed as error:
         return str(error)
+    except CohortTooSmall as error:  # says nothing about the method
+        raise BadInput(f"{error}; in checks, five of eight clients take part") from None
     except Exception as error:  # a stranger's method may raise anything
         return explained(error)
     return ""

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedtailor.core import tree
 from fedtailor.core.data import Data
-from fedtailor.core.errors import BadInput
+from fedtailor.core.errors import BadInput, CohortTooSmall
 from fedtailor.core.method import ClientCount, Method, Outcome, Upload
 from fedtailor.core.options import BlocksOrAuto, Count, NonNegative, Whole
 from fedtailor.core.rng import Key, Turn
@@ -167,7 +167,7 @@ class Krum(NamedTuple):
         if self.hostile < 0:
             return max(0, min(ceil(0.2 * m - ALMOST), (m - 3) // 2))
         if m < 2 * self.hostile + 3:
-            raise BadInput(
+            raise CohortTooSmall(
                 f"krum with hostile={self.hostile} needs a cohort of at least "
                 f"{2 * self.hostile + 3}, this one has {m}: lower it, let more clients take part, "
                 "or choose +median"
