@@ -20,7 +20,7 @@ METHODS = ("fedavg", "fedala", "fedrep", "fedfomo", "pfedhn", "pfedla", "pmixfed
 @pytest.fixture(scope="module")
 def crew(tmp_path_factory):
     root = tmp_path_factory.mktemp("crew")
-    trial = Trial(root, "fedavg")
+    trial = Trial(root, "fedavg", federations=METHODS)
     with Crew(root / "crew") as crew:
         crew.start_coordinator()
         for i, path in enumerate(trial.sites):
@@ -31,7 +31,9 @@ def crew(tmp_path_factory):
 @pytest.mark.parametrize("method", METHODS)
 def test_same_numbers_as_the_simulation(crew, method):
     root = crew.folder.parent
-    trial = Trial(root, method, table=RULES | {"id": method}, participation=0.7)
+    trial = Trial(
+        root, method, table=RULES | {"id": method}, federations=METHODS, participation=0.7
+    )
     own = trial.federation.rename(root / f"{method}.toml")  # the next test writes another
     run = crew.submit(own)
     folder = root / "coordinator" / method

@@ -45,8 +45,10 @@ class Trial:
         options: dict | None = None,
         table: dict | None = None,
         where: dict | None = None,
+        federations: tuple[str, ...] = (),
         **more,
     ) -> None:
+        self.federations = list(federations)  # that the sites' files name
         self.root, self.method, self.options = root, method, options or {}
         self.settings = SETTINGS | more
         data = root / "data"
@@ -72,6 +74,7 @@ class Trial:
     def write_site(self, i: int, **more: object) -> Path:
         path = self.root / f"site-{i}.toml"
         own = {"client": i, "data": f"data/site-{i}/rows.npz", "folder": f"site-{i}", "idle": 60}
+        more = ({"federations": self.federations} if self.federations else {}) | more
         path.write_text(toml(own | {"name": f"site-{i}", "threads": 1} | more))
         return path
 
