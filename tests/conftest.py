@@ -11,6 +11,15 @@ import torch
 torch.set_num_threads(1)
 
 
+@pytest.fixture(scope="module")
+def float64():
+    """Numbers are float64 in all of a module: `pytestmark = pytest.mark.usefixtures("float64")`."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(before)
+
+
 def pytest_addoption(parser):
     parser.addoption("--slow", action="store_true", help="also run tests that take minutes")
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from hypothesis import given, settings
@@ -15,16 +13,10 @@ from fedtailor.core import rng
 from fedtailor.core.data import Counts, Data
 from fedtailor.core.task import Batch
 
+pytestmark = pytest.mark.usefixtures("float64")
+
 sizes = st.integers(1, 12)
 paddings = st.integers(0, 6)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def float64() -> Iterator[None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(before)
 
 
 def client(n: int, padding: int = 0, val: int = 2) -> Data:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -21,16 +21,10 @@ from fedtailor.core.task import Batch, Task, classification, crop_and_flip
 from fedtailor.core.training import Recipe, descend, fit
 from fedtailor.core.tree import Params, Tree
 
+pytestmark = pytest.mark.usefixtures("float64")
+
 X = rng.normal(rng.key(50), 40, 4)
 Y = rng.bits(rng.key(51), 40) % 3
-
-
-@pytest.fixture(scope="module", autouse=True)
-def float64() -> Iterator[None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(before)
 
 
 def network() -> nn.Module:

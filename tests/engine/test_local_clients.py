@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -22,20 +22,14 @@ from fedtailor.engine import ClientData, Simulation, mapper
 from fedtailor.engine.mapper import ClientContext, vectorised
 from fedtailor.methods import METHODS, ditto, fedavg
 
+pytestmark = pytest.mark.usefixtures("float64")
+
 RECIPE = Recipe(epochs=1, batch=3, lr=0.1)
 ERRORS = {
     "gpu": torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"),
     "cpu": RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried ..."),
     "python": MemoryError(),
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def float64() -> Iterator[None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(before)
 
 
 def world(clients: int = 9, rows: int = 5) -> ClientData:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,13 +18,7 @@ from fedtailor.core.training import Recipe
 from fedtailor.engine import ClientData
 from fedtailor.engine.mapper import MAPPERS, ClientContext, concatenate, sequential, vectorised
 
-
-@pytest.fixture(scope="module", autouse=True)
-def float64() -> Iterator[None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(before)
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 def world(train: list[int], val: list[int]) -> ClientData:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from logging import WARNING
 from typing import Any
 
@@ -17,15 +17,9 @@ from fedtailor.core.tree import flatten
 from fedtailor.methods import METHODS
 from tests.methods.worlds import gap, models, play, quick, ragged, simulate
 
+pytestmark = pytest.mark.usefixtures("float64")
+
 FAST = ("fedavg", "ditto", "fedrep", "apfl", "fedfomo")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def float64() -> Iterator[None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(before)
 
 
 class Everything(nn.Module):

@@ -20,19 +20,13 @@ from fedtailor.engine.side_by_side import SideBySide
 from fedtailor.methods import METHODS
 from tests.methods.worlds import QUICK, ragged
 
+pytestmark = pytest.mark.usefixtures("float64")
+
 QUICKLY = (
     "local", "fedavg", "scaffold", "ditto", "fedrep", "fedala", "fedfomo", "pfedhn", "apfl", "cfl",
     "perfedavg-fo", "centralised", "fedavg-data",
 )  # fmt: skip
 ROUNDS = 2
-
-
-@pytest.fixture(scope="module", autouse=True)
-def float64() -> Iterator[None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(before)
 
 
 def flat(values: Tree) -> Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,17 +24,11 @@ from fedtailor.core.tree import Params, Tree
 from fedtailor.engine import ClientData, Diverged, Simulation
 from fedtailor.methods import METHODS, ditto, fedavg, fedfomo
 
+pytestmark = pytest.mark.usefixtures("float64")
+
 RECIPE = Recipe(epochs=1, batch=3, lr=0.1)
 FEW = ("fedavg", "fedala", "fedfomo", "pfedhn")  # tests/methods covers the rest
 STEPPINGS = [("sequential", 1), ("vectorised", 1), ("vectorised", 2), ("vectorised", 4)]
-
-
-@pytest.fixture(scope="module", autouse=True)
-def float64() -> Iterator[None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(before)
 
 
 def world(sizes: tuple[int, ...] = (7, 3, 5, 1), val: int = 2) -> ClientData:

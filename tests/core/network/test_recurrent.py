@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,13 +12,7 @@ from torch import nn
 from fedtailor.core import rng
 from fedtailor.core.network.randomness import KeyedDraws
 
-
-@pytest.fixture(scope="module", autouse=True)
-def float64() -> Iterator[None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(before)
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 def flat(found: Any) -> list[torch.Tensor]:

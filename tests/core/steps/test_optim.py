@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -13,15 +13,9 @@ from torch.func import grad, vmap
 from fedtailor.core import rng, tree
 from fedtailor.core.steps import optim
 
+pytestmark = pytest.mark.usefixtures("float64")
+
 STEPS = 20
-
-
-@pytest.fixture(scope="module", autouse=True)
-def float64() -> Iterator[None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(before)
 
 
 def start() -> tree.Params:

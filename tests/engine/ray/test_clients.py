@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,19 +32,13 @@ from tests.engine.ray.raylab import (
     start,
 )
 
+pytestmark = pytest.mark.usefixtures("float64")
+
 # one of each kind of upload and state; the others are for --slow
 FAST = (
     "local", "fedavg", "ditto", "scaffold", "fedala", "fedfomo", "pfedhn", "fedavg-data",
     "fedavg+median",
 )  # fmt: skip
-
-
-@pytest.fixture(scope="module", autouse=True)
-def float64() -> Iterator[None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(before)
 
 
 # the clients of centralised do not train

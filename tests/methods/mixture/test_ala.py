@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -20,16 +20,10 @@ from fedtailor.core.tree import Params
 from fedtailor.methods.parts.start import Start
 from tests.methods.worlds import Probe, ala_alone
 
+pytestmark = pytest.mark.usefixtures("float64")
+
 X = rng.normal(rng.key(50), 40, 4)
 Y = rng.bits(rng.key(51), 40) % 3
-
-
-@pytest.fixture(scope="module", autouse=True)
-def float64() -> Iterator[None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(before)
 
 
 def network() -> nn.Module:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from torch import nn
@@ -12,13 +10,7 @@ from torch.func import grad, vmap
 from fedtailor.core import rng, tree
 from fedtailor.methods.parts.hypernetwork import apply_linear, linear, mlp_writer, table_writer
 
-
-@pytest.fixture(scope="module", autouse=True)
-def float64() -> Iterator[None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(before)
+pytestmark = pytest.mark.usefixtures("float64")
 
 
 def params() -> tree.Params:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,20 +23,14 @@ from fedtailor.runs.run import Watcher, play_config
 from fedtailor.runs.several.together import RunToPlay, play_together
 from tests.runs.runlab import TIMES, held, history, result
 
+pytestmark = pytest.mark.usefixtures("float64")
+
 SMALL: dict[str, Any] = {
     "model": "mlp", "clients": 4, "rounds": 3, "batch": 50, "lr": 0.1, "participation": 0.75,
     "finetune": 1, "checkpoint_every": 1,
 }  # fmt: skip
 # how it was played, not what came of it
 WAYS = (*TIMES, "side_by_side", "chunk", "preparing_seconds", "seconds")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def float64() -> Iterator[None]:
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.float64)
-    yield
-    torch.set_default_dtype(before)
 
 
 def configs(*changes: dict[str, Any], method: str = "ditto", **more: Any) -> list[Config]:
