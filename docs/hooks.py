@@ -134,9 +134,11 @@ def method_page(name: str, factory: Any) -> str:
         lines += [f"fedtailor run {name} --set {first.name}={first.default}"]
     lines += [f"fedtailor show {name} --wire    # what leaves a client", "```", ""]
     if found.options:
-        lines += ["## Options", "", "| option | default | takes | meaning |", "|---|---|---|---|"]
+        lines += ["## Options", "", "| option | default | takes | tuned over | meaning |"]
+        lines += ["|---|---|---|---|---|"]
         for o in found.options:
-            cells = (f"`{o.name}`", f"`{o.default}`", _cell(o.values), _cell(o.meaning))
+            told = (_cell(text) for text in (o.values, o.tried or "–", o.meaning))
+            cells = (f"`{o.name}`", f"`{o.default}`", *told)
             lines += ["| " + " | ".join(cells) + " |"]
         lines += [""]
     lines += [

@@ -8,7 +8,16 @@ from typing import Annotated, Any, Literal
 import pytest
 
 from fedtailor.core.errors import BadInput
-from fedtailor.core.options import Count, NonNegative, Percent, Share, Weighting, Whole, option_of
+from fedtailor.core.options import (
+    Count,
+    NonNegative,
+    Percent,
+    Search,
+    Share,
+    Weighting,
+    Whole,
+    option_of,
+)
 
 KINDS: dict[str, Any] = {
     "share": Share,
@@ -130,3 +139,15 @@ def test_ranges_and_choices_come_from_the_type() -> None:
 @pytest.mark.parametrize("hint", [list, dict[str, int], int | None, None])
 def test_what_cannot_be_written_on_a_command_line_is_no_option(hint: Any) -> None:
     assert option_of("x", hint, None, "") is None
+
+
+def test_what_is_tried_stands_beside_the_type() -> None:
+    option = option_of("mu", Annotated[NonNegative, Search(0.01, 1, log=True)], 0.1, "")
+    assert option is not None
+    assert (option.low, option.high, option.search) == (0.0, inf, Search(0.01, 1, log=True))
+    words = option_of("how", Annotated[Literal["a", "b"], Search()], "a", "")
+    assert words is not None
+    assert (words.choices, words.tried) == (("a", "b"), "all")
+    plain = option_of("mu", NonNegative, 0.1, "")
+    assert plain is not None
+    assert (plain.search, plain.tried) == (None, "")

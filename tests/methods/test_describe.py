@@ -308,3 +308,20 @@ def test_an_annotation_that_nobody_knows_is_refused_by_name() -> None:
 
     with pytest.raises(BadInput, match=r"'mine' has an annotation .*'Strength' is not defined"):
         page(mine)
+
+
+@pytest.mark.parametrize("name", [*METHODS, "fedavg+adam", "fedavg+avgm", "ditto+ala"])
+def test_what_is_tuned_of_a_method_lies_within_what_it_takes(name: str) -> None:
+    for option in page(find(name)).options:
+        if option.search is not None and option.kind in (int, float):
+            low, high, log = option.search
+            assert option.low <= low < high <= option.high, option
+            assert option.parse(option.kind(low)) == low, option
+            assert low > 0 or not log, option
+
+
+@pytest.mark.parametrize(
+    "name", ["pmixfed", "plgu-lf", "fedala", "pfedla", "fedfomo", "fedprox", "ditto", "pfedme"]
+)
+def test_methods_with_hyper_parameters_say_what_to_try(name: str) -> None:
+    assert any(option.search for option in page(find(name)).options)

@@ -87,7 +87,13 @@ def show(
                 "reference": found.reference,
                 "deviations": found.deviations,
                 "options": [
-                    {"name": o.name, "default": o.default, "values": o.values, "meaning": o.meaning}
+                    {
+                        "name": o.name,
+                        "default": o.default,
+                        "values": o.values,
+                        "tuned_over": o.tried,
+                        "meaning": o.meaning,
+                    }
                     for o in found.options
                 ],
                 "tasks": {task: {"learns": not why, "reason": why} for task, why in tasks.items()},
@@ -104,9 +110,10 @@ def show(
         if why:
             out.print(f"[bold]Not[/] {task}: {escape(why)}")
     if found.options:
-        table = Table("option", "default", "takes", "meaning", box=box.SIMPLE_HEAD)
+        table = Table("option", "default", "takes", "tuned over", "meaning", box=box.SIMPLE_HEAD)
         for o in found.options:
-            table.add_row(f"[bold]{o.name}[/]", str(o.default), o.values, o.meaning)
+            row = (f"[bold]{o.name}[/]", str(o.default), o.values, o.tried or "–", o.meaning)
+            table.add_row(*row)
         out.print(table)
         example = found.options[0]
         out.print(f"Set with: fedtailor run {method} --set {example.name}={example.default}\n")

@@ -118,6 +118,8 @@ class Method(NamedTuple):
       admit: (message, upload) -> what the server takes in of that client's upload, as it arrives.
       one_rate: why clients with several learning rates cannot share a call; empty if they can,
         since the method takes the rate from `Recipe.rate` alone.
+      own_rates: whether clients train with rates among the method's options alone: then the run's
+        learning rate changes nothing, and is not tuned.
 
     Example:
       Federated averaging: all train the server's model, and the server takes the mean.
@@ -158,6 +160,7 @@ class Method(NamedTuple):
     refuses: Mapping[TaskKind, str] = MappingProxyType({})
     admit: Callable[[Tree, Upload], Upload] = lambda message, upload: upload
     one_rate: str = ""
+    own_rates: bool = False
 
 
 def download_of(method: Method) -> Download | None:

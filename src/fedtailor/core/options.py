@@ -27,6 +27,22 @@ Weighting = Literal["data", "uniform"]
 MOST = 1_000_000  # of anything that is counted: more would only fill the memory
 
 
+class Search(NamedTuple):
+    """What is tried of an option when it is tuned; stands beside its type, in `Annotated`.
+
+    Without numbers, everything that it takes: of a truth value or a choice of words.
+
+    Attributes:
+      low: the least number that is tried.
+      high: the largest.
+      log: whether numbers are spread evenly by their logarithm: for what spans powers of ten.
+    """
+
+    low: float = 0.0
+    high: float = 0.0
+    log: bool = False
+
+
 class Option(NamedTuple):
     """One hyper-parameter of a method.
 
@@ -39,6 +55,7 @@ class Option(NamedTuple):
       high: largest value (numbers).
       choices: what it may be (words).
       infinite: whether a number may be infinite.
+      search: what is tried of it when the method is tuned; None if it stays as it is.
     """
 
     name: str
@@ -49,6 +66,17 @@ class Option(NamedTuple):
     high: float
     choices: tuple[str, ...]
     infinite: bool = False
+    search: Search | None = None
+
+    @property
+    def tried(self) -> str:
+        """What is tried of it when the method is tuned, in words; empty if nothing is."""
+        if self.search is None:
+            return ""
+        if self.choices or self.kind is bool:
+            return "all"
+        low, high, log = self.search
+        return f"{low:g} to {high:g}{', by logarithm' if log else ''}"
 
     @property
     def values(self) -> str:
@@ -111,12 +139,22 @@ def shortened(value: Any, limit: int = 60) -> str:
 
 
 def option_of(name: str, hint: Any, default: Any, meaning: str) -> Option | None:
-    """An option from its type: a number with a range, a truth value, or a choice of words."""
-    low, high, choices, more = -inf, inf, (), []
+    """An option from its type: a number with a range, a truth value, or a choice of words.
+
+    Example:
+      >>> option_of("mu", Annotated[NonNegative, Search(0.001, 10, log=True)], 0.1, "pull").tried
+      '0.001 to 10, by logarithm'
+    """
+    low, high, choices, more, search = -inf, inf, (), [], None
     if get_origin(hint) is typing.Annotated:
-        hint, (low, high, *more) = get_args(hint)
+        hint, *notes = get_args(hint)
+        for note in notes:
+            if isinstance(note, Search):
+                search = note
+            else:
+                low, high, *more = note
     if get_origin(hint) is Literal:
         choices, hint = get_args(hint), str
     if hint not in (int, float, bool, str):
         return None
-    return Option(name, hint, default, meaning, low, high, choices, "infinite" in more)
+    return Option(name, hint, default, meaning, low, high, choices, "infinite" in more, search)

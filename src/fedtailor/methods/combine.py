@@ -73,7 +73,8 @@ def _small_task() -> Task:
     return classification(lambda: nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)))
 
 
-def _small(factory: Factory) -> Method:
+def small_method(factory: Factory) -> Method:
+    """A method for a tiny network, to read what it says of itself."""
     return factory(_small_task())
 
 
@@ -101,7 +102,7 @@ def _takes_a_mean(factory: Factory) -> bool:
 
 
 def _downloads_one_model(factory: Factory) -> bool:
-    return download_of(_small(factory)) is not None
+    return download_of(small_method(factory)) is not None
 
 
 def _at_the_server(optimiser: ServerOptimiser) -> Wrapper:
@@ -109,7 +110,7 @@ def _at_the_server(optimiser: ServerOptimiser) -> Wrapper:
     name, _, what = about.title.rstrip(".").partition(": ")
     return Wrapper(
         optimiser,
-        lambda factory: bool(_small(factory).common),
+        lambda factory: bool(small_method(factory).common),
         "methods whose server keeps one point that all clients move, and no optimiser yet",
         lambda host, task, rule, recipe: with_server_optimiser(host, task, rule),
         f"{what} ({name})",

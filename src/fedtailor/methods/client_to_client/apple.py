@@ -7,7 +7,7 @@ be negative. It learns its own core and its weights; the others' cores are fixed
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
@@ -17,7 +17,7 @@ from fedtailor.core.data import Data
 from fedtailor.core.errors import BadInput
 from fedtailor.core.method import ClientCount, Method, Outcome, Upload
 from fedtailor.core.objectives import Slope
-from fedtailor.core.options import NonNegative, Share, Whole
+from fedtailor.core.options import NonNegative, Search, Share, Whole
 from fedtailor.core.rng import Key, Turn
 from fedtailor.core.task import Batch, Task
 from fedtailor.core.training import Descent, Recipe, descend
@@ -30,9 +30,9 @@ def apple(
     task: Task,
     *,
     M: Whole = 0,
-    eta2: NonNegative = 0.001,
-    mu: NonNegative = 0.1,
-    L: Share = 0.1,
+    eta2: Annotated[NonNegative, Search(0.0001, 0.1, log=True)] = 0.001,
+    mu: Annotated[NonNegative, Search(0.001, 10, log=True)] = 0.1,
+    L: Annotated[Share, Search(0.1, 1)] = 0.1,
     schedule: Schedule = "cosine",
     recipe: Recipe = Recipe(),
 ) -> Method:

@@ -7,6 +7,8 @@ that updates within a half point the same way.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -14,7 +16,7 @@ from torch import Tensor
 from fedtailor.core import tree
 from fedtailor.core.data import Data
 from fedtailor.core.method import ClientCount, Method, Outcome, Upload
-from fedtailor.core.options import NonNegative, Whole
+from fedtailor.core.options import NonNegative, Search, Whole
 from fedtailor.core.rng import Key, Turn
 from fedtailor.core.task import Task
 from fedtailor.core.training import Recipe, fit_on, trained_names
@@ -25,8 +27,8 @@ from fedtailor.methods.parts.attention import cosines, pairwise
 def cfl(
     task: Task,
     *,
-    e1: NonNegative = 0.4,
-    e2: NonNegative = 1.6,
+    e1: Annotated[NonNegative, Search(0.05, 2, log=True)] = 0.4,
+    e2: Annotated[NonNegative, Search(0.2, 8, log=True)] = 1.6,
     first_split: Whole = 20,
     keep_momentum: bool = True,
     recipe: Recipe = Recipe(),

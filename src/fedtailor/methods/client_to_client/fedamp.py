@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
 from torch import Tensor
 
 from fedtailor.core.method import Method
-from fedtailor.core.options import Above, NonNegative
+from fedtailor.core.options import Above, NonNegative, Search
 from fedtailor.core.task import Task
 from fedtailor.core.training import Recipe
 from fedtailor.core.tree import Params
@@ -16,9 +18,9 @@ from fedtailor.methods.parts.attention import attentive, pairwise, squared_dista
 def fedamp(
     task: Task,
     *,
-    alpha_K: Above = 1.0,
-    lam: NonNegative = 1.0,
-    sigma: Above = 1.0,
+    alpha_K: Annotated[Above, Search(0.1, 100, log=True)] = 1.0,
+    lam: Annotated[NonNegative, Search(0.01, 10, log=True)] = 1.0,
+    sigma: Annotated[Above, Search(0.1, 1000, log=True)] = 1.0,
     recipe: Recipe = Recipe(),
 ) -> Method:
     """Attentive message passing: the closer two models are, the more they attract each other.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from torch import Tensor
 from torch.func import vmap
@@ -10,7 +10,7 @@ from torch.func import vmap
 from fedtailor.core import tree, wire
 from fedtailor.core.data import Data
 from fedtailor.core.method import ClientCount, Method, Outcome, Upload
-from fedtailor.core.options import Count, NonNegative, Share
+from fedtailor.core.options import Count, NonNegative, Search, Share
 from fedtailor.core.rng import Key, Turn
 from fedtailor.core.task import Task
 from fedtailor.core.training import Recipe, fit
@@ -31,12 +31,12 @@ from fedtailor.methods.parts.candidates import (
 def fedfomo(
     task: Task,
     *,
-    M: Count = 5,
-    eps0: Share = 0.3,
-    decay: NonNegative = 0.05,
+    M: Annotated[Count, Search(2, 15)] = 5,
+    eps0: Annotated[Share, Search(0, 0.8)] = 0.3,
+    decay: Annotated[NonNegative, Search(0.005, 0.2, log=True)] = 0.05,
     count_self: bool = True,
     norm: Norm = "l2",
-    p_update: Literal["raw", "normalised"] = "raw",
+    p_update: Annotated[Literal["raw", "normalised"], Search()] = "raw",
     rollback: bool = True,
     extra_candidates: bool = False,
     federations: Count = 5,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
 from torch import Tensor
 
 from fedtailor.core.method import Method
-from fedtailor.core.options import NonNegative, Share
+from fedtailor.core.options import NonNegative, Search, Share
 from fedtailor.core.task import Task
 from fedtailor.core.training import Recipe
 from fedtailor.core.tree import Params
@@ -16,9 +18,9 @@ from fedtailor.methods.parts.attention import attentive, cosines, pairwise
 def heurfedamp(
     task: Task,
     *,
-    self_weight: Share = 0.5,
-    lam: NonNegative = 1.0,
-    sigma: NonNegative = 10.0,
+    self_weight: Annotated[Share, Search(0.1, 0.9)] = 0.5,
+    lam: Annotated[NonNegative, Search(0.01, 10, log=True)] = 1.0,
+    sigma: Annotated[NonNegative, Search(1, 100, log=True)] = 10.0,
     recipe: Recipe = Recipe(),
 ) -> Method:
     """FedAMP for deep networks: attention by the angle between models, a fixed weight for oneself.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from fedtailor.core.method import Method
-from fedtailor.core.options import Whole
+from fedtailor.core.options import Search, Whole
 from fedtailor.core.task import Task
 from fedtailor.core.training import Recipe
 from fedtailor.methods.describe import flat_options
@@ -14,7 +16,7 @@ from fedtailor.methods.parts.layerwise import LayerWeights, layer_wise
 def heurpfedla(
     task: Task,
     *,
-    k: Whole = 1,
+    k: Annotated[Whole, Search(0, 4)] = 1,
     nets: LayerWeights = LayerWeights(),
     recipe: Recipe = Recipe(),
 ) -> Method:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from fedtailor.core import rng, tree
 from fedtailor.core.data import Data
 from fedtailor.core.method import ClientCount, Method, Outcome, Upload
 from fedtailor.core.objectives import Gradient, Slope, as_is
-from fedtailor.core.options import Count, NonNegative, Share, Whole
+from fedtailor.core.options import Count, NonNegative, Search, Share, Whole
 from fedtailor.core.rng import Key, Turn
 from fedtailor.core.steps.optim import clip_norm, sgd
 from fedtailor.core.task import Batch, Task
@@ -40,7 +40,7 @@ class Hypernetwork(NamedTuple):
     hidden: Count = 100
     depth: Whole = 3
     embed: Whole = 0
-    lr: NonNegative = 0.01
+    lr: Annotated[NonNegative, Search(0.001, 0.1, log=True)] = 0.01
     momentum: Share = 0.9
     weight_decay: NonNegative = 0.001
     clip: NonNegative = 50.0

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Annotated
 
 from fedtailor.core.method import Method
-from fedtailor.core.options import NonNegative, Weighting
+from fedtailor.core.options import NonNegative, Search, Weighting
 from fedtailor.core.task import Task
 from fedtailor.core.training import Recipe
 from fedtailor.methods.one_model.fedavg import fedavg
@@ -15,7 +16,7 @@ from fedtailor.methods.parts.meta import first_order, tested_after_a_step
 def perfedavg_fo(
     task: Task,
     *,
-    alpha: NonNegative = 0.01,
+    alpha: Annotated[NonNegative, Search(0.001, 0.1, log=True)] = 0.01,
     beta: NonNegative = 0.0,
     weighting: Weighting = "data",
     recipe: Recipe = Recipe(),

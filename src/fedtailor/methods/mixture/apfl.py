@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -11,7 +12,7 @@ from fedtailor.core import tree
 from fedtailor.core.data import Data
 from fedtailor.core.method import Method, Outcome, Upload, by_size
 from fedtailor.core.objectives import Slope
-from fedtailor.core.options import Share, Weighting
+from fedtailor.core.options import Search, Share, Weighting
 from fedtailor.core.rng import Key, Turn
 from fedtailor.core.task import Batch, Task
 from fedtailor.core.training import Recipe, descend
@@ -22,8 +23,8 @@ from fedtailor.methods.one_model.fedavg import fedavg
 def apfl(
     task: Task,
     *,
-    alpha: Share = 0.5,
-    adaptive: bool = True,
+    alpha: Annotated[Share, Search(0.1, 0.9)] = 0.5,
+    adaptive: Annotated[bool, Search()] = True,
     weighting: Weighting = "data",
     recipe: Recipe = Recipe(),
 ) -> Method:

@@ -8,7 +8,7 @@ as `METHOD+ala` on the command line.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from torch import Tensor
 from fedtailor.core import tree
 from fedtailor.core.data import Data
 from fedtailor.core.method import Method
-from fedtailor.core.options import Count, NonNegative, Percent, Weighting, Whole
+from fedtailor.core.options import Count, NonNegative, Percent, Search, Weighting, Whole
 from fedtailor.core.rng import Turn
 from fedtailor.core.steps.scan import repeat
 from fedtailor.core.task import Batch, Task
@@ -41,9 +41,9 @@ class Ala(NamedTuple):
       contiguous: draw the s % as one contiguous window, as the authors' code does.
     """
 
-    s: Percent = 80.0
-    p: Whole = 1
-    eta: NonNegative = 1.0
+    s: Annotated[Percent, Search(20, 100)] = 80.0
+    p: Annotated[Whole, Search(1, 4)] = 1
+    eta: Annotated[NonNegative, Search(0.05, 5, log=True)] = 1.0
     threshold: NonNegative = 0.1
     window: Count = 10
     max_ala_epochs: Count = 100

@@ -7,7 +7,7 @@ Mixing is a wrapper for methods made by `parts.partial`: pMixFed is `with_mixup`
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from torch import Tensor
 from fedtailor.core import rng, tree
 from fedtailor.core.data import Data
 from fedtailor.core.method import ClientCount, Method, Outcome, Upload, only_classes
-from fedtailor.core.options import Above, Share, Weighting
+from fedtailor.core.options import Above, Search, Share, Weighting
 from fedtailor.core.rng import Key, Turn
 from fedtailor.core.scoring import score
 from fedtailor.core.task import Task, per_name
@@ -47,14 +47,14 @@ class Mixer(NamedTuple):
         others vote for its old value.
     """
 
-    mix_policy: Policy = "sigmoid"
+    mix_policy: Annotated[Policy, Search()] = "sigmoid"
     use_broadcast_mix: bool = True
     use_aggregation_mix: bool = True
     mu0: Share = 0.0
     mu_start: Share = 0.5
     mu_end: Share = 0.0
-    alpha: Above = 1.0
-    agg_ratio: bool = False
+    alpha: Annotated[Above, Search(0.1, 5, log=True)] = 1.0
+    agg_ratio: Annotated[bool, Search()] = False
     renormalise: bool = False
 
     @property

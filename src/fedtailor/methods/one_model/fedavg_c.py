@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from fedtailor.core.method import Method
-from fedtailor.core.options import Weighting, Whole
+from fedtailor.core.options import Search, Weighting, Whole
 from fedtailor.core.task import Task
 from fedtailor.core.training import Recipe
 from fedtailor.methods.one_model.fedavg import fedavg
@@ -11,7 +13,11 @@ from fedtailor.methods.parts.start import with_finetuning
 
 
 def fedavg_c(
-    task: Task, *, F: Whole = 15, weighting: Weighting = "data", recipe: Recipe = Recipe()
+    task: Task,
+    *,
+    F: Annotated[Whole, Search(1, 30, log=True)] = 15,
+    weighting: Weighting = "data",
+    recipe: Recipe = Recipe(),
 ) -> Method:
     """FedALA's fine-tuning control: the downloaded model is fine-tuned, tested, then trained.
 

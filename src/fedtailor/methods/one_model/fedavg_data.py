@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from fedtailor.core.method import Method
-from fedtailor.core.options import Share, Weighting
+from fedtailor.core.options import Search, Share, Weighting
 from fedtailor.core.task import Task
 from fedtailor.core.training import Recipe
 from fedtailor.methods.one_model.fedavg import fedavg
@@ -12,7 +14,7 @@ from fedtailor.methods.one_model.fedavg import fedavg
 def fedavg_data(
     task: Task,
     *,
-    beta: Share = 0.05,
+    beta: Annotated[Share, Search(0.01, 0.2)] = 0.05,
     weighting: Weighting = "data",
     recipe: Recipe = Recipe(),
 ) -> Method:

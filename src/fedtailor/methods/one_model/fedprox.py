@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from fedtailor.core.method import Method
 from fedtailor.core.objectives import prox
-from fedtailor.core.options import NonNegative, Weighting
+from fedtailor.core.options import NonNegative, Search, Weighting
 from fedtailor.core.task import Task
 from fedtailor.core.training import Recipe
 from fedtailor.methods.one_model.fedavg import fedavg
@@ -13,7 +15,7 @@ from fedtailor.methods.one_model.fedavg import fedavg
 def fedprox(
     task: Task,
     *,
-    mu: NonNegative = 0.1,
+    mu: Annotated[NonNegative, Search(0.001, 10, log=True)] = 0.1,
     weighting: Weighting = "data",
     recipe: Recipe = Recipe(),
 ) -> Method:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from fedtailor.core.method import Method
 from fedtailor.core.objectives import prox
-from fedtailor.core.options import NonNegative, Weighting, Whole
+from fedtailor.core.options import NonNegative, Search, Weighting, Whole
 from fedtailor.core.task import Task
 from fedtailor.core.training import Recipe
 from fedtailor.methods.one_model.fedprox import fedprox
@@ -14,8 +16,8 @@ from fedtailor.methods.parts.start import with_finetuning
 def fedprox_c(
     task: Task,
     *,
-    F: Whole = 15,
-    mu: NonNegative = 0.1,
+    F: Annotated[Whole, Search(1, 30, log=True)] = 15,
+    mu: Annotated[NonNegative, Search(0.001, 10, log=True)] = 0.1,
     weighting: Weighting = "data",
     recipe: Recipe = Recipe(),
 ) -> Method:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from fedtailor.core.method import Method
 from fedtailor.core.objectives import sam
-from fedtailor.core.options import NonNegative, Weighting
+from fedtailor.core.options import NonNegative, Search, Weighting
 from fedtailor.core.task import Task
 from fedtailor.core.training import Recipe
 from fedtailor.methods.one_model.fedavg import fedavg
@@ -13,7 +15,7 @@ from fedtailor.methods.one_model.fedavg import fedavg
 def fedsam(
     task: Task,
     *,
-    rho: NonNegative = 0.05,
+    rho: Annotated[NonNegative, Search(0.005, 0.5, log=True)] = 0.05,
     weighting: Weighting = "uniform",
     recipe: Recipe = Recipe(),
 ) -> Method:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
 from torch import Tensor
 
@@ -9,7 +11,7 @@ from fedtailor.core import tree
 from fedtailor.core.data import Data
 from fedtailor.core.method import ClientCount, Method, Outcome, Upload, by_size
 from fedtailor.core.objectives import Slope
-from fedtailor.core.options import NonNegative, Weighting
+from fedtailor.core.options import NonNegative, Search, Weighting
 from fedtailor.core.rng import Key, Turn
 from fedtailor.core.task import Batch, Task
 from fedtailor.core.training import Recipe, fit
@@ -20,7 +22,7 @@ from fedtailor.methods.one_model.fedavg import fedavg
 def scaffold(
     task: Task,
     *,
-    server_lr: NonNegative = 1.0,
+    server_lr: Annotated[NonNegative, Search(0.1, 2, log=True)] = 1.0,
     weighting: Weighting = "uniform",
     recipe: Recipe = Recipe(),
 ) -> Method:

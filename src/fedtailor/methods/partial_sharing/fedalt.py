@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from fedtailor.core.method import Method
-from fedtailor.core.options import Count, NonNegative, Whole
+from fedtailor.core.options import Count, NonNegative, Search, Whole
 from fedtailor.core.task import Task
 from fedtailor.core.training import Recipe
 from fedtailor.methods.parts.partial import Phase, Weighting, all_names, lower_blocks, partial
@@ -13,9 +15,9 @@ def fedalt(
     task: Task,
     *,
     shared_blocks: Whole = 0,
-    personal_epochs: Count = 1,
+    personal_epochs: Annotated[Count, Search(1, 10, log=True)] = 1,
     stateless: bool = False,
-    server_lr: NonNegative = 1.0,
+    server_lr: Annotated[NonNegative, Search(0.1, 2, log=True)] = 1.0,
     weighting: Weighting = "batches",
     recipe: Recipe = Recipe(),
 ) -> Method:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Annotated
 
 from fedtailor.core.data import Data
 from fedtailor.core.method import Method
-from fedtailor.core.options import Count, Whole
+from fedtailor.core.options import Count, Search, Whole
 from fedtailor.core.rng import Turn
 from fedtailor.core.task import Task
 from fedtailor.core.training import Recipe, fit
@@ -18,7 +19,7 @@ def fedbabu(
     task: Task,
     *,
     F: Whole = 5,
-    head_blocks: Count = 1,
+    head_blocks: Annotated[Count, Search(1, 3)] = 1,
     weighting: Weighting = "uniform",
     recipe: Recipe = Recipe(),
 ) -> Method:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from fedtailor.core.method import Method
-from fedtailor.core.options import Whole
+from fedtailor.core.options import Search, Whole
 from fedtailor.core.task import Task
 from fedtailor.core.training import Recipe
 from fedtailor.methods.parts.partial import Phase, Weighting, all_names, partial
@@ -12,7 +14,7 @@ from fedtailor.methods.parts.partial import Phase, Weighting, all_names, partial
 def fedper(
     task: Task,
     *,
-    head_blocks: Whole = 1,
+    head_blocks: Annotated[Whole, Search(1, 3)] = 1,
     weighting: Weighting = "data",
     recipe: Recipe = Recipe(),
 ) -> Method:

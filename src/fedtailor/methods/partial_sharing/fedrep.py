@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from fedtailor.core.method import Method
-from fedtailor.core.options import Weighting, Whole
+from fedtailor.core.options import Search, Weighting, Whole
 from fedtailor.core.task import Task
 from fedtailor.core.training import Recipe
 from fedtailor.methods.parts.partial import Phase, all_names, partial
@@ -12,8 +14,8 @@ from fedtailor.methods.parts.partial import Phase, all_names, partial
 def fedrep(
     task: Task,
     *,
-    head_epochs: Whole = 10,
-    head_blocks: Whole = 1,
+    head_epochs: Annotated[Whole, Search(1, 20, log=True)] = 10,
+    head_blocks: Annotated[Whole, Search(1, 3)] = 1,
     weighting: Weighting = "data",
     recipe: Recipe = Recipe(),
 ) -> Method:

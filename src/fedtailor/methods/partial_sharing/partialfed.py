@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from fedtailor.core import rng, tree
 from fedtailor.core.data import Data
 from fedtailor.core.method import Download, Method, Outcome, Upload, beginning, by_size
 from fedtailor.core.objectives import Objective
-from fedtailor.core.options import Above, NonNegative, Weighting, Whole
+from fedtailor.core.options import Above, NonNegative, Search, Weighting, Whole
 from fedtailor.core.rng import Key, Turn
 from fedtailor.core.task import Batch, Task, per_name
 from fedtailor.core.training import Recipe, descend
@@ -26,7 +26,7 @@ def partialfed(
     *,
     mode: Literal["adaptive", "fix"] = "adaptive",
     fixed_blocks: Whole = 0,
-    logit_lr: NonNegative = 0.1,
+    logit_lr: Annotated[NonNegative, Search(0.01, 1, log=True)] = 0.1,
     tau_start: Above = 5.0,
     tau_end: Above = 0.1,
     weighting: Weighting = "data",

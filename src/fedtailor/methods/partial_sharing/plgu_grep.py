@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from torch import Tensor
 
 from fedtailor.core import tree
 from fedtailor.core.method import Method
 from fedtailor.core.objectives import Slope
-from fedtailor.core.options import Count, Whole
+from fedtailor.core.options import Count, Search, Whole
 from fedtailor.core.task import Batch, Task
 from fedtailor.core.training import Recipe
 from fedtailor.core.tree import Tree
@@ -21,8 +23,8 @@ def plgu_grep(
     task: Task,
     *,
     ascent: Ascent = Ascent(),
-    head_epochs: Whole = 5,
-    head_blocks: Count = 1,
+    head_epochs: Annotated[Whole, Search(1, 20, log=True)] = 5,
+    head_blocks: Annotated[Count, Search(1, 3)] = 1,
     rep_epochs: Count = 1,
     rep_steps: Whole = 0,
     reuse_grad: bool = False,

@@ -5,7 +5,7 @@ What pFedLA and its heuristic share.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from torch.func import vjp, vmap
 from fedtailor.core import rng, tree, wire
 from fedtailor.core.data import Data
 from fedtailor.core.method import ClientCount, Method, Outcome, Upload
-from fedtailor.core.options import Count, NonNegative
+from fedtailor.core.options import Count, NonNegative, Search
 from fedtailor.core.rng import Key, Turn
 from fedtailor.core.task import Blocks, Task, blocks_without
 from fedtailor.core.training import Recipe, fit
@@ -79,7 +79,7 @@ class LayerWeights(NamedTuple):
       normalisation: `softmax`, or `relu_norm` (ReLU, divided by the sum) as in the public code.
     """
 
-    hn_lr: NonNegative = 0.005
+    hn_lr: Annotated[NonNegative, Search(0.001, 2, log=True)] = 0.005
     embed: Count = 100
     hidden: Count = 100
     depth: Count = 3

@@ -5,7 +5,7 @@ Blocks that differ more between a client's own and the received model are pertur
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,7 +14,7 @@ from fedtailor.core import tree
 from fedtailor.core.data import Data
 from fedtailor.core.method import Method, Outcome
 from fedtailor.core.objectives import Gradient, Slope
-from fedtailor.core.options import AboveOne, NonNegative
+from fedtailor.core.options import AboveOne, NonNegative, Search
 from fedtailor.core.rng import Key, Turn
 from fedtailor.core.task import Batch, Blocks, Task, blocks_without, per_name
 from fedtailor.core.training import Recipe
@@ -35,9 +35,9 @@ class Ascent(NamedTuple):
       form: `eq5` (ε = ρ ξ g / |g|) or `asam` (ρ ξ² g / |ξ g|).
     """
 
-    rho: NonNegative = 0.05
+    rho: Annotated[NonNegative, Search(0.005, 0.5, log=True)] = 0.05
     p: AboveOne = 2.0
-    score_scale: Scale = "mean1"
+    score_scale: Annotated[Scale, Search()] = "mean1"
     form: Form = "eq5"
 
 

@@ -8,7 +8,7 @@ changes, so each is a wrapper, for every method whose server keeps a point that 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, NamedTuple, Protocol
+from typing import Annotated, Literal, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -16,7 +16,7 @@ from torch import Tensor
 from fedtailor.core import tree
 from fedtailor.core.errors import BadInput
 from fedtailor.core.method import ClientCount, Method, Upload
-from fedtailor.core.options import Above, BelowOne, NonNegative, Share
+from fedtailor.core.options import Above, BelowOne, NonNegative, Search, Share
 from fedtailor.core.rng import Key, Turn
 from fedtailor.core.task import Task
 from fedtailor.core.tree import Params, Tree
@@ -56,8 +56,8 @@ class ServerMomentum(NamedTuple):
     Visual Classification", https://arxiv.org/abs/1909.06335
     """
 
-    server_lr: NonNegative = 1.0
-    momentum: Share = 0.9
+    server_lr: Annotated[NonNegative, Search(0.1, 2, log=True)] = 1.0
+    momentum: Annotated[Share, Search(0, 0.95)] = 0.9
     nesterov: bool = False
     ema: bool = False
 
@@ -97,7 +97,7 @@ class ServerAdam(NamedTuple):
     https://arxiv.org/abs/2003.00295
     """
 
-    server_lr: NonNegative = 0.1
+    server_lr: Annotated[NonNegative, Search(0.001, 1, log=True)] = 0.1
     beta1: BelowOne = 0.9
     beta2: BelowOne = 0.99
     tau: Above = 1e-3
@@ -136,7 +136,7 @@ class ServerYogi(NamedTuple):
     https://arxiv.org/abs/2003.00295
     """
 
-    server_lr: NonNegative = 0.1
+    server_lr: Annotated[NonNegative, Search(0.001, 1, log=True)] = 0.1
     beta1: BelowOne = 0.9
     beta2: BelowOne = 0.99
     tau: Above = 1e-3
@@ -171,7 +171,7 @@ class ServerAdagrad(NamedTuple):
     https://arxiv.org/abs/2003.00295
     """
 
-    server_lr: NonNegative = 0.1
+    server_lr: Annotated[NonNegative, Search(0.001, 1, log=True)] = 0.1
     beta1: BelowOne = 0.0
     tau: Above = 1e-3
     variant: Variant = "paper"

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Annotated
 
 from fedtailor.core.data import Data
 from fedtailor.core.method import Download, Method, Outcome, beginning
 from fedtailor.core.objectives import prox
-from fedtailor.core.options import NonNegative, Weighting, Whole
+from fedtailor.core.options import NonNegative, Search, Weighting, Whole
 from fedtailor.core.rng import Turn
 from fedtailor.core.task import Task
 from fedtailor.core.training import Recipe, fit
@@ -18,7 +19,7 @@ from fedtailor.methods.one_model.fedavg import fedavg
 def ditto(
     task: Task,
     *,
-    lam: NonNegative = 1.0,
+    lam: Annotated[NonNegative, Search(0.01, 10, log=True)] = 1.0,
     own_epochs: Whole = 0,
     weighting: Weighting = "data",
     recipe: Recipe = Recipe(),

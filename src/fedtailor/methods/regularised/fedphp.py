@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
@@ -19,7 +19,7 @@ from fedtailor.core.method import (
     by_size,
     only_classes,
 )
-from fedtailor.core.options import Above, Share, Weighting
+from fedtailor.core.options import Above, Search, Share, Weighting
 from fedtailor.core.rng import Key, Turn
 from fedtailor.core.task import Batch, Task, weighted_mean
 from fedtailor.core.training import Recipe, fit
@@ -30,9 +30,9 @@ from fedtailor.methods.one_model.fedavg import fedavg
 def fedphp(
     task: Task,
     *,
-    lam: Share = 0.05,
-    mu: Share = 0.9,
-    temperature: Above = 4.0,
+    lam: Annotated[Share, Search(0.005, 0.5, log=True)] = 0.05,
+    mu: Annotated[Share, Search(0.5, 0.99)] = 0.9,
+    temperature: Annotated[Above, Search(1, 10, log=True)] = 4.0,
     soften: Literal["teacher", "both"] = "teacher",
     participation: Share = 1.0,
     weighting: Weighting = "data",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
@@ -11,7 +11,7 @@ from torch import Tensor
 from fedtailor.core import tree, wire
 from fedtailor.core.data import Data
 from fedtailor.core.method import ClientCount, Method, Outcome, Upload
-from fedtailor.core.options import NonNegative
+from fedtailor.core.options import NonNegative, Search
 from fedtailor.core.rng import Key, Turn
 from fedtailor.core.task import Batch, Task
 from fedtailor.core.training import Recipe, fit
@@ -22,7 +22,7 @@ def mocha(
     task: Task,
     *,
     omega: Literal["mean", "lgfedavg"] = "mean",
-    strength: NonNegative = 1.0,
+    strength: Annotated[NonNegative, Search(0.01, 100, log=True)] = 1.0,
     recipe: Recipe = Recipe(),
 ) -> Method:
     """Each client minimises its loss and c (|W|² + tr(W Ω Wᵀ)), W = the models of all clients.

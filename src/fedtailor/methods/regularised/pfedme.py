@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Annotated
 
 from torch import Tensor
 
@@ -10,7 +11,7 @@ from fedtailor.core import tree
 from fedtailor.core.data import Data
 from fedtailor.core.method import Download, Method, Outcome, Upload, beginning, by_size
 from fedtailor.core.objectives import Gradient, Slope
-from fedtailor.core.options import Count, NonNegative, Share, Weighting, Whole
+from fedtailor.core.options import Count, NonNegative, Search, Share, Weighting, Whole
 from fedtailor.core.rng import Turn
 from fedtailor.core.task import Batch, Task
 from fedtailor.core.training import Recipe, descend
@@ -21,11 +22,11 @@ from fedtailor.methods.one_model.fedavg import fedavg
 def pfedme(
     task: Task,
     *,
-    lam: NonNegative = 15.0,
-    K: Count = 5,
-    eta: NonNegative = 0.005,
-    eta_p: NonNegative = 0.09,
-    beta: Share = 1.0,
+    lam: Annotated[NonNegative, Search(1, 50, log=True)] = 15.0,
+    K: Annotated[Count, Search(1, 10)] = 5,
+    eta: Annotated[NonNegative, Search(0.0005, 0.05, log=True)] = 0.005,
+    eta_p: Annotated[NonNegative, Search(0.005, 0.2, log=True)] = 0.09,
+    beta: Annotated[Share, Search(0.5, 1)] = 1.0,
     R: Whole = 20,
     warm_start: bool = False,
     weighting: Weighting = "data",
@@ -97,6 +98,7 @@ def pfedme(
         personal=lambda msg, state, data, turn: state["theta"],
         general=lambda msg, state: msg["params"],
         download=Download("params", client, tested=False),
+        own_rates=True,
     )
 
 

@@ -9,7 +9,16 @@ from dataclasses import MISSING, Field, dataclass, field, fields
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from fedtailor.core.options import Count, Limit, NonNegative, Option, Share, Whole, option_of
+from fedtailor.core.options import (
+    Count,
+    Limit,
+    NonNegative,
+    Option,
+    Search,
+    Share,
+    Whole,
+    option_of,
+)
 from fedtailor.results.objects import MARK, Objects
 
 if TYPE_CHECKING:
@@ -143,7 +152,9 @@ class Config:
     epochs: Count = _says(1, "Training", "passes over a client's rows per round")
     steps: Whole = _says(0, "Training", "if not 0: random batches per round instead of passes")
     batch: Whole = _says(10, "Training", "examples per step; 0: all of a client's rows")
-    lr: NonNegative = _says(0.05, "Training", "learning rate")
+    lr: Annotated[NonNegative, Search(0.001, 0.5, log=True)] = _says(
+        0.05, "Training", "learning rate"
+    )
     optimizer: Literal["sgd", "adam", "adamw"] = _says("sgd", "Training", "clients' optimiser")
     momentum: Share = _says(0.0, "Training", "momentum of sgd")
     weight_decay: NonNegative = _says(0.0, "Training", "weight decay")

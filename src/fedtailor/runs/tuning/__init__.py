@@ -1,0 +1,1 @@
+"""Hyper-parameters chosen on validation rows."""
