@@ -35,7 +35,7 @@ def test_new_table_rows(tmp_path):
     assert names == ["t.csv:1", "t.csv:2", "t.csv:3"]
     np.testing.assert_allclose(out, [[1, 0, 1], [0, 1, 0], [-1, 0, 0]])
     refusal(lambda: read_examples([write_text(path, "sex\nm\n")], encoder), "t.csv", "age", "lacks")
-    for text in ("a,b\n1,2\n", "sex;age\nm;1\n"):  # none of the columns is there
+    for text in ("a,b\n1,2\n", "sex age\nm 1\n"):  # none of the columns is there
         write_text(path, text)
         refusal(lambda: read_examples([path], encoder), "t.csv", "lacks the columns", "age", "sex")
     refusal(

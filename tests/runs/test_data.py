@@ -341,3 +341,17 @@ def test_another_split_seed_cuts_the_same_rows_anew(own: Path, tmp_path: Path) -
     assert np.array_equal(of_file.rows(0), first.rows(0))
     assert not np.array_equal(of_file.test[0], first.test[0])
     assert np.array_equal(parts(partition_file=str(tmp_path / "p.npz")).test[0], first.test[0])
+
+
+def test_a_forgotten_client_column_is_what_is_said(own: Path, tmp_path: Path) -> None:
+    path = tmp_path / "forgotten.csv"
+    path.write_text(own.read_text().replace("client,", "town,", 1))
+    with pytest.raises(BadInput, match=r"'forgotten.csv' name no clients .*--client-column"):
+        lay_out(config(data=str(path)))
+    path.write_text("town,u,label\n" + "".join(f"n,{i},c{i % 10}\n" for i in range(900)))
+    told = lay_out(config(data=str(path), min_samples=3))[1].notes
+    assert told == (
+        "data 'forgotten.csv' name no clients (name their column with --client-column): its rows "
+        "are dealt to 20 by dirichlet:0.1",
+    )
+    assert lay_out(config(data=str(path), clients=3, min_samples=1))[1].notes == ()

@@ -12,12 +12,14 @@ from fedtailor.datasets.encoding.encoder import Encoder
 from fedtailor.datasets.encoding.fit import encode, encode_clients, fit_encoder, fit_own
 from fedtailor.datasets.encoding.unfamiliar import unfamiliar
 from fedtailor.datasets.examples import read_examples
+from fedtailor.datasets.features.choices import ColumnChoices, make_choices
 from fedtailor.datasets.load import KNOWN, load
 from fedtailor.datasets.objects import source_of
 from fedtailor.datasets.source import Source, Table
 
 __all__ = [
     "KNOWN",
+    "ColumnChoices",
     "Encoder",
     "Source",
     "Table",
@@ -26,6 +28,7 @@ __all__ = [
     "fit_encoder",
     "fit_own",
     "load",
+    "make_choices",
     "read_examples",
     "source_of",
     "unfamiliar",

@@ -13,6 +13,7 @@ from fedtailor.core.errors import BadInput
 from fedtailor.datasets.cache import verify
 from fedtailor.datasets.formats import cifar, idx
 from fedtailor.datasets.formats.arrays import array_parts, read_npz
+from fedtailor.datasets.formats.delimited import csv_rows
 from fedtailor.datasets.formats.images import (
     image_folder,
     image_parts,
@@ -23,7 +24,6 @@ from fedtailor.datasets.formats.images import (
 from fedtailor.datasets.formats.tables import (
     RawTable,
     class_names_in,
-    csv_rows,
     label_names,
     read_raw_table,
     texts,

@@ -16,14 +16,10 @@ import numpy as np
 from fedtailor.core.errors import BadInput
 from fedtailor.datasets.cache import verify
 from fedtailor.datasets.download import PublishedFile, download
+from fedtailor.datasets.formats.cells import numbers
+from fedtailor.datasets.formats.delimited import csv_rows
 from fedtailor.datasets.formats.images import visible
-from fedtailor.datasets.formats.tables import (
-    RawTable,
-    csv_rows,
-    numbers,
-    read_raw_table,
-    times_and_events,
-)
+from fedtailor.datasets.formats.tables import RawTable, read_raw_table, times_and_events
 from fedtailor.datasets.known import simple_name
 from fedtailor.datasets.source import Array, Source, Table
 from fedtailor.datasets.wording import listed, quoted

@@ -37,4 +37,6 @@ def join_parts(
         task=settled.task,
         label=parts[0].label,
         decided=settled.decided,
+        notes=tuple(dict.fromkeys(note for p in parts for note in p.notes)),
+        readings=parts[0].readings,
     )

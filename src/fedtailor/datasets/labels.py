@@ -10,7 +10,7 @@ import numpy as np
 
 from fedtailor.core.errors import BadInput, unknown
 from fedtailor.core.form import TaskKind
-from fedtailor.datasets.formats.tables import numbers, plain
+from fedtailor.datasets.formats.cells import numbers, plain
 from fedtailor.datasets.parts import SourcePart, class_numbers, refuse_rows, sorted_names
 from fedtailor.datasets.source import Array, Source, check_numbers
 from fedtailor.datasets.wording import one_line, quoted

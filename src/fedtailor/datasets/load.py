@@ -12,8 +12,9 @@ import numpy as np
 from fedtailor.core.errors import BadInput, unknown
 from fedtailor.datasets import hub as hugging_face
 from fedtailor.datasets.disk import ENDINGS, find_on_disk
+from fedtailor.datasets.features.choices import ColumnChoices
 from fedtailor.datasets.formats.images import check_size, resized
-from fedtailor.datasets.formats.tables import NamedColumns
+from fedtailor.datasets.formats.roles import NamedColumns
 from fedtailor.datasets.hospitals import HOSPITALS
 from fedtailor.datasets.join import join_parts
 from fedtailor.datasets.known import DIGITS, SETS, KnownDataset
@@ -39,6 +40,7 @@ def load(
     task: str = "auto",
     time: str | None = None,
     event: str | None = None,
+    columns: ColumnChoices = ColumnChoices(),
 ) -> Source:
     """A known data set, or the user's own data.
 
@@ -54,6 +56,7 @@ def load(
       task: `classification`, `regression` or `survival`; `auto` tells it from the labels.
       time: for survival, the column with the time until the event, or until the row was seen last.
       event: the column that has 1 where the event came, and 0 where it was not seen.
+      columns: which columns of a table are features, and what they are.
 
     Example:
       >>> digits = load("digits")
@@ -66,13 +69,14 @@ def load(
     # A known name wins over a folder of the same name: `mnist` is never by accident one's own.
     if name in KNOWN:
         named.refuse(f"is for tables of your own, not for '{name}'")
+        columns.refuse(f"is for tables of your own, not for '{name}'")
         source = _digits() if name == "digits" else _load_known(name, data_dir, image_size, hub)
         if chosen not in ("auto", source.task):
             raise BadInput(f"task is {chosen}, but {name} is for {source.task}: leave it out")
     elif _is_path(name):
         if hub:
             raise BadInput(f"--hub fetches known data sets, not {quoted(name)}: leave it out")
-        source = load_own(Path(name), named, image_size, chosen)
+        source = load_own(Path(name), named, image_size, chosen, columns)
     else:
         raise unknown("data set", one_line(name), (*KNOWN, "or a path to your own data"))
     return with_image_size(source, image_size)

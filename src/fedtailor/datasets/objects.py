@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from datetime import date
 from typing import Any
 
 import numpy as np
 
 from fedtailor.core.errors import BadInput
+from fedtailor.datasets.features.choices import ColumnChoices
 from fedtailor.datasets.formats.arrays import label_array, raw_of
-from fedtailor.datasets.formats.tables import (
-    Cells,
-    NamedColumns,
-    RawTable,
-    check_header,
-    numbered_rows,
-)
+from fedtailor.datasets.formats.roles import NamedColumns
+from fedtailor.datasets.formats.tables import Cells, RawTable, check_header, numbered_rows
 from fedtailor.datasets.join import join_parts
 from fedtailor.datasets.labels import checked_task
 from fedtailor.datasets.load import with_image_size
@@ -39,6 +36,7 @@ def source_of(
     task: str = "auto",
     time_column: str | None = None,
     event_column: str | None = None,
+    choices: ColumnChoices = ColumnChoices(),
 ) -> Source:
     """The same `Source` that files become, from objects in memory.
 
@@ -64,6 +62,7 @@ def source_of(
       time_column: for survival, the column of DataFrames with the time until the event, or until
         the row was seen last.
       event_column: the column that has 1 where the event came, and 0 where it was not seen.
+      choices: which columns of DataFrames are features, and what they are.
 
     Raises:
       BadInput: the objects are of no such kind, or do not fit together.
@@ -78,7 +77,7 @@ def source_of(
     chosen = task_of_columns(columns, checked_task(task))
     if _is_frame(data):
         frame = _raw_table(data, "the DataFrame")
-        parts = table_parts([frame], columns, [None], image_size, chosen)
+        parts = table_parts([frame], columns, [None], image_size, chosen, choices)
         return with_image_size(join_parts(name, parts, task=chosen), image_size)
     if not isinstance(data, Mapping):
         raise BadInput(f"data is {_a(data)}: give {FORMS}")
@@ -90,9 +89,10 @@ def source_of(
                 "are the clients: leave it out"
             )
         tables = [_raw_table(frame, _at(client)) for client, frame in clients.items()]
-        parts = table_parts(tables, columns, list(clients), image_size, chosen)
+        parts = table_parts(tables, columns, list(clients), image_size, chosen, choices)
     else:
         columns.refuse("names a column but a mapping to (x, y) has none")
+        choices.refuse("names a column but a mapping to (x, y) has none")
         parts = _array_parts({c: _pair(value, _at(c)) for c, value in clients.items()})
     return with_image_size(join_parts(name, parts, task=chosen), image_size)
 
@@ -139,13 +139,17 @@ def _raw_table(frame: Any, where: str) -> RawTable:
 
 def _cells(column: Any, name: str, where: str) -> Cells:
     missing = column.isna().to_numpy()
-    if column.dtype.kind in "biuf":
+    if column.dtype.kind == "b":
+        return ["" if gone else str(bool(c)) for c, gone in zip(column, missing, strict=True)]
+    if column.dtype.kind == "M":
+        return ["" if gone else str(c) for c, gone in zip(column, missing, strict=True)]
+    if column.dtype.kind in "iuf":
         # whole numbers stay so: an identity of 18 digits must not be rounded
         exact = column.dtype.kind in "iu" and not missing.any()
         return column.to_numpy(dtype=np.int64 if exact else np.float64, na_value=np.nan)  # type: ignore[no-any-return]
     cells = [None if gone else cell for cell, gone in zip(column, missing, strict=True)]
     kinds = {_kind(cell) for cell in cells if cell is not None}
-    if kinds <= {str}:
+    if kinds <= {str} or kinds == {bool} or kinds == {date}:
         return ["" if cell is None else str(cell) for cell in cells]
     if kinds == {float}:
         return np.array([np.nan if cell is None else cell for cell in cells], dtype=np.float64)
@@ -159,7 +163,11 @@ def _cells(column: Any, name: str, where: str) -> Cells:
 
 
 def _kind(cell: object) -> type:
-    return float if isinstance(cell, bool | int | float | np.number | np.bool_) else type(cell)
+    if isinstance(cell, bool | np.bool_):
+        return bool
+    if isinstance(cell, date):  # a pandas Timestamp is one, too
+        return date
+    return float if isinstance(cell, int | float | np.number) else type(cell)
 
 
 # --- arrays and Datasets ---

@@ -2,8 +2,9 @@
 
 Four layouts are understood:
 
-- a folder per client: ROOT/CLIENT/CLASS/*.png, or ROOT/CLIENT/ with one csv, parquet or npz file;
-- one csv or parquet table, with the client in a column (or no clients);
+- a folder per client: ROOT/CLIENT/CLASS/*.png, or ROOT/CLIENT/ with one table or npz file;
+- one table (csv, tsv, parquet; csv and tsv also as .gz), with the client in a column (or no
+  clients);
 - one npz file with x and y (and client), or x_train, y_train, x_test, y_test;
 - one folder of class folders, ROOT/CLASS/*.png, without clients. ROOT/train/CLASS/*.png beside
   ROOT/test/CLASS/*.png is this too, with an official test split.
@@ -21,7 +22,10 @@ from pathlib import Path
 import numpy as np
 
 from fedtailor.core.errors import BadInput
+from fedtailor.datasets.features.choices import ColumnChoices, with_file
+from fedtailor.datasets.features.typed import FeatureTables, feature_tables
 from fedtailor.datasets.formats.arrays import npz_parts
+from fedtailor.datasets.formats.delimited import table_ending
 from fedtailor.datasets.formats.images import (
     EncodedImage,
     image_folder,
@@ -30,13 +34,12 @@ from fedtailor.datasets.formats.images import (
     stacked,
     visible,
 )
+from fedtailor.datasets.formats.roles import ColumnRoles, NamedColumns, column_roles
 from fedtailor.datasets.formats.tables import (
-    ColumnRoles,
-    NamedColumns,
+    TABLES,
     RawTable,
     client_names,
-    column_roles,
-    feature_tables,
+    is_table,
     label_names,
     read_raw_table,
     texts,
@@ -45,31 +48,41 @@ from fedtailor.datasets.formats.tables import (
 from fedtailor.datasets.join import join_parts
 from fedtailor.datasets.labels import TaskChoice
 from fedtailor.datasets.parts import SourcePart, same_columns
-from fedtailor.datasets.source import Raw, Source
+from fedtailor.datasets.source import Source
 from fedtailor.datasets.wording import listed, quoted
 
-TABLES = (".csv", ".parquet")
 TABLE_FILES = (*TABLES, ".npz")
 TEST_FOLDERS = ("test", "val", "valid", "validation")
 
 
 def load_own(
-    path: Path, named: NamedColumns, image_size: int | None, task: TaskChoice = "auto"
+    path: Path,
+    named: NamedColumns,
+    image_size: int | None,
+    task: TaskChoice = "auto",
+    choices: ColumnChoices = ColumnChoices(),
 ) -> Source:
     """The data at `path`, a file or a folder."""
     task = task_of_columns(named, task)
     name = path.name or str(path)
+    choices = with_file(choices, path)
     if path.is_dir():
-        return _load_folder(path, name, named, image_size, task)
+        return _load_folder(path, name, named, image_size, task, choices)
     if not path.exists():
         raise BadInput(f"data {quoted(path)} does not exist: give a file or a folder")
     if path.suffix.lower() == ".npz":
-        named.refuse(f"names a column but {quoted(path)} has none")
+        _refuse_columns(named, choices, path)
         return join_parts(name, npz_parts(path), task=task)
-    if path.suffix.lower() in TABLES:
-        parts = table_parts([read_raw_table(path)], named, [None], image_size, task)
+    if is_table(path):
+        parts = table_parts([read_raw_table(path)], named, [None], image_size, task, choices)
         return join_parts(name, parts, task=task)
     raise BadInput(f"data {quoted(path)} is of no known kind: give {listed(TABLE_FILES)}")
+
+
+def _refuse_columns(named: NamedColumns, choices: ColumnChoices, path: Path) -> None:
+    why = f"names a column but {quoted(path)} has none"
+    named.refuse(why)
+    choices.refuse(why)
 
 
 def task_of_columns(named: NamedColumns, task: TaskChoice) -> TaskChoice:
@@ -95,16 +108,21 @@ def _of_folders(root: Path, task: TaskChoice) -> TaskChoice:
 
 
 def _load_folder(
-    root: Path, name: str, named: NamedColumns, image_size: int | None, task: TaskChoice
+    root: Path,
+    name: str,
+    named: NamedColumns,
+    image_size: int | None,
+    task: TaskChoice,
+    choices: ColumnChoices,
 ) -> Source:
     folders = _folders_only(root)
     if any(is_image(p) for f in folders for p in visible(f)):
-        named.refuse(f"names a column but {quoted(root)} has none")
+        _refuse_columns(named, choices, root)
         parts = image_parts([image_folder(root)], image_size)
         return join_parts(name, parts, task=_of_folders(root, task))
     names = {f.name for f in folders}
     if "train" in names and names <= {"train", *TEST_FOLDERS}:
-        named.refuse(f"names a column but {quoted(root)} has none")
+        _refuse_columns(named, choices, root)
         ordered = sorted(folders, key=lambda f: f.name != "train")
         split = [image_folder(f, test=f.name != "train") for f in ordered]
         return join_parts(name, image_parts(split, image_size), task=_of_folders(root, task))
@@ -114,10 +132,11 @@ def _load_folder(
             "whose folders are the clients: leave it out"
         )
     if all(p.is_dir() for f in folders for p in visible(f)):
-        named.refuse(f"names a column but {quoted(root)} has none")
+        _refuse_columns(named, choices, root)
         clients = [image_folder(f, owner=f.name) for f in folders]
         return join_parts(name, image_parts(clients, image_size), task=_of_folders(root, task))
-    return join_parts(name, _client_tables(folders, named, image_size, task), task=task)
+    parts = _client_tables(folders, named, image_size, task, choices)
+    return join_parts(name, parts, task=task)
 
 
 def _folders_only(root: Path) -> list[Path]:
@@ -138,35 +157,46 @@ def _folders_only(root: Path) -> list[Path]:
 
 
 def _client_tables(
-    folders: Sequence[Path], named: NamedColumns, image_size: int | None, task: TaskChoice
+    folders: Sequence[Path],
+    named: NamedColumns,
+    image_size: int | None,
+    task: TaskChoice,
+    choices: ColumnChoices,
 ) -> list[SourcePart]:
     files = [_one_table(folder) for folder in folders]
-    endings = sorted({f.suffix.lower() for f in files})
+    endings = sorted({_kind_of_file(f) for f in files})
     if len(endings) > 1:
-        odd = next(f for f in files if f.suffix.lower() != files[0].suffix.lower())
+        odd = next(f for f in files if _kind_of_file(f) != _kind_of_file(files[0]))
         raise BadInput(
             f"{quoted(odd)} is {odd.suffix} but {quoted(files[0])} is {files[0].suffix}: "
             "give all clients the same kind of file"
         )
     owners = [folder.name for folder in folders]
     if endings == [".npz"]:
-        named.refuse(f"names a column but {quoted(folders[0].parent)} has none")
+        _refuse_columns(named, choices, folders[0].parent)
         return [
             replace(p, owners=[owner] * len(p.labels))
             for file, owner in zip(files, owners, strict=True)
             for p in npz_parts(file)
         ]
-    return table_parts([read_raw_table(f) for f in files], named, owners, image_size, task)
+    tables = [read_raw_table(f) for f in files]
+    return table_parts(tables, named, owners, image_size, task, choices)
+
+
+def _kind_of_file(path: Path) -> str:
+    """What must be the same for all clients: how a table is written does not matter otherwise."""
+    ending = table_ending(path)
+    return ".csv" if ending == ".tsv" else ending
 
 
 def _one_table(folder: Path) -> Path:
     found = visible(folder)
-    tables = [p for p in found if p.is_file() and p.suffix.lower() in TABLE_FILES]
+    tables = [p for p in found if p.is_file() and table_ending(p) in TABLE_FILES]
     others = [p.name for p in found if p not in tables]
     if len(tables) != 1 or others:
         raise BadInput(
             f"client folder {quoted(folder)} holds {listed(p.name for p in found)}: give exactly "
-            "one csv, parquet or npz file, or class folders of images, as every client has"
+            f"one file ({' '.join(TABLE_FILES)}), or class folders of images, as every client has"
         )
     return tables[0]
 
@@ -177,6 +207,7 @@ def table_parts(
     owners: Sequence[str | None],
     image_size: int | None,
     task: TaskChoice = "auto",
+    choices: ColumnChoices = ColumnChoices(),
 ) -> list[SourcePart]:
     """The rows of each table; an owner of None means that a column may name the clients.
 
@@ -184,11 +215,15 @@ def table_parts(
     """
     roles = column_roles(tables[0], named, task == "survival")
     for table in tables[1:]:
-        first = tables[0]
-        same_columns(tuple(first.columns), tuple(table.columns), first.where, table.where)
-    raws = _raws(tables, roles, image_size)
+        first, unused = tables[0], {*choices.drop}
+        if choices.only:
+            unused.update(f for f in roles.features if f not in choices.only)
+        here, there = ([c for c in t.columns if c not in unused] for t in (first, table))
+        same_columns(here, there, first.where, table.where)
+    found = _raws(tables, roles, image_size, choices)
+    notes = (*(n for t in tables for n in t.notes), *found.notes)
     parts = []
-    for table, raw, owner in zip(tables, raws, owners, strict=True):
+    for table, raw, owner in zip(tables, found.tables, owners, strict=True):
         if owner is not None:
             names = [owner] * len(table)
         else:
@@ -198,20 +233,36 @@ def table_parts(
         else:
             labels = label_names(table, roles.labels[0])
         parts.append(
-            SourcePart(raw, labels, table.where, False, names, table.places, label=roles.labels[0])
+            SourcePart(
+                raw,
+                labels,
+                table.where,
+                False,
+                names,
+                table.places,
+                label=roles.labels[0],
+                notes=notes,
+                readings=found.readings,
+            )
         )
     return parts
 
 
-def _raws(tables: Sequence[RawTable], roles: ColumnRoles, image_size: int | None) -> Sequence[Raw]:
+def _raws(
+    tables: Sequence[RawTable], roles: ColumnRoles, image_size: int | None, choices: ColumnChoices
+) -> FeatureTables:
     if roles.text is not None:
-        return [texts(table, roles.text) for table in tables]
+        choices.refuse(f"is not used where the text in {quoted(roles.text)} is all that is read")
+        return FeatureTables([texts(table, roles.text) for table in tables])
     if len(roles.features) == 1 and holds_images(tables[0], roles.features[0]):
         pictures = [encoded_images(table, roles.features[0]) for table in tables]
         images = stacked([p for ps in pictures for p in ps], image_size)
         ends = np.cumsum([len(ps) for ps in pictures])
-        return np.split(images, ends[:-1])
-    return feature_tables(tables, roles.features)
+        return FeatureTables(np.split(images, ends[:-1]))
+    first = tables[0]
+    return feature_tables(
+        tables, choices.of(roles.features, tuple(first.columns), first.where), choices
+    )
 
 
 def holds_images(table: RawTable, column: str) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fedtailor.core.errors import BadInput
-from fedtailor.datasets.source import Array, Labels, Raw, Table, kind_of
+from fedtailor.datasets.source import Array, ColumnReading, Labels, Raw, Table, kind_of
 from fedtailor.datasets.wording import listed, quoted
 
 
@@ -26,6 +26,8 @@ class SourcePart:
     owners: Sequence[str] = ()  # the client of each row; empty when unknown
     places: Sequence[str] = ()  # what messages call each row, e.g. "line 3"; empty: "row 2"
     label: str = ""  # what the labels are called; empty where they have no name
+    notes: tuple[str, ...] = ()  # a line for each thing that was guessed or left out in reading
+    readings: tuple[ColumnReading, ...] = ()  # of a table, how each column was read
 
     def __post_init__(self) -> None:
         if len(self.raw) != len(self.labels):
@@ -111,7 +113,8 @@ def _joined_tables(parts: Sequence[SourcePart], first: Table) -> Table:
                     f"{part.where}: column {quoted(column)} mixes text and numbers with "
                     f"{parts[0].where}: make it one or the other"
                 )
-    return Table({c: np.concatenate([t.columns[c] for t in tables]) for c in first.names})
+    columns = {c: np.concatenate([t.columns[c] for t in tables]) for c in first.names}
+    return Table(columns, first.reads)
 
 
 def same_columns(first: Sequence[str], other: Sequence[str], where: str, at: str) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import pairwise
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,8 @@ Array: TypeAlias = NDArray[Any]
 Labels: TypeAlias = NDArray[np.int64]
 BINS = 10  # at most, that rows are told apart by where the label is a number
 EVENTS = ("no event", "event")
+ColumnKind = Literal["number", "truth", "category", "date", "date-mdy", "identifier", "free text"]
+LEFT_OUT: tuple[ColumnKind, ...] = ("identifier", "free text")
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +33,9 @@ class Table:
     """
 
     columns: Mapping[str, Array]
+    # by name, how text becomes the numbers of a column, where not as plain numbers: `date` and
+    # `date-mdy` (days since 1970), `truth` (True is 1), `words` (those are missing)
+    reads: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         # A private read-only copy, so that the table stays the value it was built as.
@@ -60,7 +65,26 @@ class Table:
 
     def take(self, rows: Array) -> Table:
         """The table of these rows only."""
-        return Table({name: column[rows] for name, column in self.columns.items()})
+        return Table({name: column[rows] for name, column in self.columns.items()}, self.reads)
+
+
+@dataclass(frozen=True)
+class ColumnReading:
+    """How a column of a table was read."""
+
+    name: str
+    kind: ColumnKind
+    rows: int
+    missing: int  # rows without a value
+    distinct: int  # different values
+    why: str = ""  # it is left out, or was read so, where that was a guess
+    words: tuple[tuple[str, str], ...] = ()  # (place, cell) of words that were read as missing
+    lacking: tuple[str, ...] = ()  # clients whose table has no such column
+
+    @property
+    def used(self) -> bool:
+        """Whether it is a feature."""
+        return self.kind not in LEFT_OUT
 
 
 Raw: TypeAlias = Array | Table | tuple[str, ...]
@@ -100,6 +124,9 @@ class Source:
     task: TaskKind = "classification"
     label: str = ""  # what the label is called, where it has a name
     decided: str = ""  # one line that says what the labels were taken for, where nobody had said it
+    notes: tuple[str, ...] = ()  # a line for each thing that was guessed or left out in reading
+    # of a table of one's own, how each column was read, also those that are left out
+    readings: tuple[ColumnReading, ...] = ()
 
     def __post_init__(self) -> None:
         self.check()

@@ -137,7 +137,7 @@ def separate(
 
 
 def _rows(data: Any, settings: dict[str, Any]) -> Source:
-    from fedtailor.datasets import source_of
+    from fedtailor.datasets import make_choices, source_of
 
     return source_of(
         data,
@@ -148,6 +148,12 @@ def _rows(data: Any, settings: dict[str, Any]) -> Source:
         task=settings.get("task") or "auto",
         time_column=settings.get("time_column") or None,
         event_column=settings.get("event_column") or None,
+        choices=make_choices(
+            settings.get("drop", ""),
+            settings.get("only", ""),
+            settings.get("types", ""),
+            settings.get("strict") in (True, "true"),
+        ),
     )
 
 

@@ -14,9 +14,17 @@ import torch
 from torch import Tensor
 
 from fedtailor.core.errors import BadInput
-from fedtailor.core.form import TaskKind
-from fedtailor.core.losses import LOSSES, balanced_weights, parse_loss
-from fedtailor.datasets import Encoder, Source, encode, encode_clients, fit_encoder, load
+from fedtailor.datasets import (
+    KNOWN,
+    ColumnChoices,
+    Encoder,
+    Source,
+    encode,
+    encode_clients,
+    fit_encoder,
+    load,
+    make_choices,
+)
 from fedtailor.datasets.labels import refuse_as_many_classes_as_rows
 from fedtailor.datasets.wording import quoted
 from fedtailor.engine import ClientData
@@ -33,9 +41,8 @@ from fedtailor.partition import (
     split_rows,
 )
 from fedtailor.partition.latent import latent_clusters
-from fedtailor.results.config import Config, check_class_weights
-from fedtailor.results.metrics.named import default_metric, metric_named
-from fedtailor.results.objects import MARK
+from fedtailor.results.config import Config
+from fedtailor.results.metrics.settled import settle_judging
 from fedtailor.runs.device import choose_device, workers_device
 
 DEFAULT_CLIENTS, DEFAULT_PARTITION = 20, "dirichlet:0.1"
@@ -144,9 +151,14 @@ class RunData(NamedTuple):
                 found.update(rows.tobytes() + b"|")
 
 
-def find_source(config: Config) -> Source:
-    """The rows that a configuration names."""
-    source = config.objects.data or _load(config)
+def find_source(config: Config, columns: ColumnChoices | None = None) -> Source:
+    """The rows that a configuration names.
+
+    Args:
+      config: what was asked for.
+      columns: what the columns of a table are, where others have agreed on it.
+    """
+    source = config.objects.data or _load(config, columns)
     if config.task not in ("auto", source.task):
         raise BadInput(
             f"task is {config.task}, but the labels of '{source.name}' are for {source.task}: "
@@ -156,12 +168,13 @@ def find_source(config: Config) -> Source:
 
 
 def say_what_is_learnt(source: Source) -> None:
-    """One line for the user, where nobody had said what the labels are."""
-    if source.decided:
-        log.info(source.decided)
+    """A line for the user on each thing that nobody had said: what labels and columns are."""
+    for line in (source.decided, *source.notes):
+        if line:
+            log.info(line)
 
 
-def _load(config: Config) -> Source:
+def _load(config: Config, columns: ColumnChoices | None = None) -> Source:
     return load(
         config.data,
         data_dir=Path(config.data_dir) if config.data_dir else None,
@@ -173,6 +186,7 @@ def _load(config: Config) -> Source:
         task=config.task,
         time=config.time_column or None,
         event=config.event_column or None,
+        columns=columns or make_choices(config.drop, config.only, config.types, config.strict),
     )
 
 
@@ -280,12 +294,33 @@ def _resolve(config: Config, source: Source) -> Config:
     return replace(config, partition=partition, clients=clients, model=model)
 
 
+def _nobody_named(config: Config, source: Source) -> bool:
+    """Whether clients are made up for data of one's own, and nobody had asked for that."""
+    given = config.clients or config.partition_file or config.objects.partition is not None
+    made_up = config.partition == "auto" and not source.owners and source.name not in KNOWN
+    return made_up and not given
+
+
+def _no_clients(source: Source) -> str:
+    how = "name their column with --client-column" if source.label else "give a folder for each"
+    return f"data {quoted(source.name)} name no clients ({how})"
+
+
 def lay_out(config: Config) -> tuple[Config, Source, Partition]:
     """Loads the data and divides them; the configuration comes back without `auto`."""
     source = find_source(config)
     refuse_as_many_classes_as_rows(source)
+    given = config
     config = _resolve(config, source)
-    partition = make_partition(config, source)
+    try:
+        partition = make_partition(config, source)
+    except BadInput as error:
+        if _nobody_named(given, source):
+            raise BadInput(f"{_no_clients(source)}, so its rows are dealt out: {error}") from None
+        raise
+    if _nobody_named(given, source):
+        dealt = f"its rows are dealt to {config.clients} by {config.partition}"
+        source = replace(source, notes=(*source.notes, f"{_no_clients(source)}: {dealt}"))
     scheme = partition.scheme if config.partition_file else config.partition
     return replace(config, clients=len(partition), partition=scheme), source, partition
 
@@ -336,46 +371,6 @@ def class_counts(source: Source, partition: Partition) -> list[int]:
     trained = source.labels[np.concatenate(partition.train)]
     counts: list[int] = np.bincount(trained, minlength=len(source.classes)).tolist()
     return counts
-
-
-def settle_judging(
-    config: Config, task: TaskKind, classes: int, counts: Sequence[int]
-) -> tuple[Config, str]:
-    """The configuration with metric, loss and class weights that fit the task and the labels.
-
-    Also says why that metric, where nobody asked for one and it is not accuracy.
-
-    Args:
-      config: what was asked for.
-      task: what is learnt.
-      classes: how many.
-      counts: training rows of each class; empty where nobody knows them (rows lie at sites).
-    """
-    weights = config.class_weights
-    if task != "classification" and weights != "none":
-        raise BadInput(
-            f"class-weights is '{weights}', but the labels are no classes ({task}): leave it out"
-        )
-    if weights == "balanced":
-        if not counts:
-            raise BadInput(
-                "class-weights is 'balanced', but how many rows of each class the sites have is "
-                "not known here: give a number for each class, e.g. 1,5"
-            )
-        weights = ",".join(f"{w:g}" for w in balanced_weights(counts))
-    check_class_weights(weights, classes)
-    loss = config.loss
-    if not loss.startswith(MARK):
-        parse_loss(loss, task)
-        loss = LOSSES[task][0] if loss == "auto" else loss
-    metric, why = config.metric, ""
-    if metric == "auto" and task == "classification" and not counts:
-        metric = "accuracy"
-    elif metric == "auto":
-        metric, why = default_metric(task, counts)
-    metric_named(metric, task, classes)
-    made = replace(config, task=task, loss=loss, class_weights=weights, metric=metric)
-    return made, "" if metric == "accuracy" else why
 
 
 def _rows_of(partition: Partition) -> tuple[Sequence[str], Sequence[Any], Sequence[Any]]:

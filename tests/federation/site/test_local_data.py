@@ -77,3 +77,24 @@ def test_a_site_that_learns_something_else_is_refused(tmp_path: Path) -> None:
     path.write_text(path.read_text() + 'task = "classification"\n')
     with pytest.raises(BadInput, match="learns regression"):
         load_local_data(read_settings(path), encoder)
+
+
+def test_columns_are_what_was_agreed_whatever_a_sites_rows_look_like(tmp_path: Path) -> None:
+    """Elsewhere codes have letters and numbers have words; here they look like something else."""
+    everyone = ["code,crp,seen,ill"]
+    for i in range(40):
+        crp = "<5" if i == 3 else f"{i / 3:.2f}"
+        everyone.append(f"{'3A'[i % 2]},{crp},{1 + i % 28:02d}/03/2024,{i % 2}")
+    (tmp_path / "all.csv").write_text("\n".join(everyone) + "\n")
+    given = {"data": str(tmp_path / "all.csv"), "label": "ill", "partition": "iid", "clients": 2}
+    encoder = load_run_data(make_config("local", given, {})).encoder.without_clients()
+    rows = [f"{i},3,n/k,01/02/2024,{i % 2}" for i in range(8)]
+    rows += [f"{i},3,{i},03/02/2024,{i % 2}" for i in range(8, 12)]
+    (tmp_path / "site.csv").write_text("\n".join(["pid,code,crp,seen,ill", *rows]) + "\n")
+    path = tmp_path / "site.toml"
+    path.write_text('client = 0\ndata = "site.csv"\nlabel = "ill"\n')
+    mine = load_local_data(read_settings(path), Encoder.from_json(encoder.to_json()))
+    assert mine.rows.encoder.columns[0].values == ("3", "A")
+    assert mine.data.x.shape[1:] == (4,) and (mine.data.x[:, :2] == torch.tensor([1.0, 0.0])).all()
+    days = sorted({round(float(v) * mine.rows.encoder.columns[2].scale) for v in mine.data.x[:, 3]})
+    assert len(days) == 2 and days[1] - days[0] == 2, "day first, as agreed"

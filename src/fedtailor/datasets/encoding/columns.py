@@ -13,6 +13,7 @@ from fedtailor.core.errors import BadInput
 from fedtailor.datasets.encoding.reading import (
     check_keys,
     number,
+    one_of,
     positive,
     string,
     strings,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 # Below this share of the mean, a deviation is what rounding makes of a constant column.
 ROUNDING = 1e-12
+READS = ("", "words", "truth", "date", "date-mdy")
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ class Numeric:
     scale: float  # what becomes 1, beyond `shift`
     low: float | None = None  # least value in training; None where nobody told it
     high: float | None = None  # largest value in training
+    reads: str = ""  # how text becomes its numbers, as `Table.reads` has it; empty: as numbers
 
     width = 1
 
@@ -145,20 +148,21 @@ def pooled_numbers(sums: Sequence[ColumnSums], what: str) -> tuple[float, float]
     return mean, deviation if deviation > ROUNDING * abs(mean) else 1.0
 
 
-def numeric_of_sums(name: str, sums: Sequence[ColumnSums]) -> Numeric:
+def numeric_of_sums(name: str, sums: Sequence[ColumnSums], reads: str = "") -> Numeric:
     """The column as a federation can scale it, from each client's sums alone."""
     mean, deviation = pooled_numbers(sums, f"column {quoted(name)}")
-    return Numeric(name, mean, mean, deviation)
+    return Numeric(name, mean, mean, deviation, reads=reads)
 
 
-def fit_numeric(name: str, column: Array, scaled: bool) -> Numeric:
+def fit_numeric(name: str, column: Array, scaled: bool, reads: str = "") -> Numeric:
     """The column as its training rows say."""
     present = column[~np.isnan(column)]
     if not len(present):
-        return Numeric(name, 0.0, 0.0, 1.0)
+        return Numeric(name, 0.0, 0.0, 1.0, reads=reads)
     mean, deviation = _mean_and_deviation(present, f"column {quoted(name)}")
     low, high = float(present.min()), float(present.max())
-    return Numeric(name, mean, *((mean, deviation) if scaled else (0.0, 1.0)), low, high)
+    numbers = (mean, deviation) if scaled else (0.0, 1.0)
+    return Numeric(name, mean, *numbers, low, high, reads)
 
 
 def fit_categorical(name: str, column: Array) -> Categorical:
@@ -193,7 +197,8 @@ def column_to_json(column: Column) -> dict[str, Any]:
         return {"name": column.name, "values": list(column.values)} | seen
     told = {"fill": column.fill, "shift": column.shift, "scale": column.scale}
     between = {} if column.low is None else {"low": column.low, "high": column.high}
-    return {"name": column.name} | told | between
+    reads = {"reads": column.reads} if column.reads else {}
+    return {"name": column.name} | told | between | reads
 
 
 def column_from_json(data: Any) -> Column:
@@ -205,11 +210,12 @@ def column_from_json(data: Any) -> Column:
         if not set(seen or ()) <= set(values):
             raise BadInput(f"{where}: 'seen' names others than 'values': save the model again")
         return Categorical(string(data["name"], "name"), values, seen)
-    check_keys(data, ("name", "fill", "shift", "scale"), where, ("low", "high"))
+    check_keys(data, ("name", "fill", "shift", "scale"), where, ("low", "high", "reads"))
     fill, shift = number(data["fill"], "fill", where), number(data["shift"], "shift", where)
     scale = positive(data["scale"], "scale", where)
     between = {key: number(data[key], key, where) for key in ("low", "high") if key in data}
-    return Numeric(string(data["name"], "name"), fill, shift, scale, **between)
+    reads = one_of(data.get("reads", ""), READS, "reading")
+    return Numeric(string(data["name"], "name"), fill, shift, scale, **between, reads=reads)
 
 
 def target_to_json(target: Target | None) -> dict[str, Any] | None:

@@ -108,7 +108,10 @@ def fit_encoder(
     words: tuple[str, ...] = ()
     if isinstance(raw, Table):
         parts = [take(source.raw, rows) for rows in train] if chosen == "federated" else []
-        columns = tuple(_common_column(n, c, parts, chosen) for n, c in raw.columns.items())
+        columns = tuple(
+            _common_column(n, c, parts, chosen, raw.reads.get(n, ""))
+            for n, c in raw.columns.items()
+        )
         width = sum(c.width for c in columns)
         if not width:
             raise BadInput(f"data {quoted(source.name)} has no feature with a value in training")
@@ -122,15 +125,14 @@ def fit_encoder(
 
 
 def _common_column(
-    name: str, column: Array, parts: Sequence[Raw], normalise: Normalisation
+    name: str, column: Array, parts: Sequence[Raw], normalise: Normalisation, reads: str
 ) -> Column:
     if column.dtype.kind == "U":
         return fit_categorical(name, column)
     if normalise == "federated":
-        return numeric_of_sums(
-            name, [ColumnSums.of(p.columns[name]) for p in parts if isinstance(p, Table)]
-        )
-    return fit_numeric(name, column, normalise != "none")
+        sums = [ColumnSums.of(p.columns[name]) for p in parts if isinstance(p, Table)]
+        return numeric_of_sums(name, sums, reads)
+    return fit_numeric(name, column, normalise != "none", reads)
 
 
 def _common_target(source: Source, train: Sequence[Array], normalise: Normalisation) -> Target:
@@ -171,7 +173,7 @@ def _own_column(common: Column, column: Array, scaled: bool, alone: bool) -> Col
         return replace(common, seen=tuple(v for v in common.values if v in found))
     if column.dtype.kind == "U":
         raise BadInput(f"column {quoted(common.name)} holds text: numbers are expected")
-    own: Numeric = fit_numeric(common.name, column, scaled)
+    own: Numeric = fit_numeric(common.name, column, scaled, common.reads)
     return own if alone or not np.isnan(column).all() else common
 
 

@@ -1,24 +1,35 @@
-"""csv and parquet files, and which column plays which part."""
+"""Files of rows and columns: csv and its kin, parquet."""
 
 from __future__ import annotations
 
-import csv
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
-from fedtailor.core.errors import BadInput, unknown
+from fedtailor.core.errors import BadInput
 from fedtailor.core.inputs.plain_text import parse_json
-from fedtailor.datasets.source import Array, Table
+from fedtailor.datasets.formats.cells import (
+    TRUTH,
+    is_missing,
+    is_truth,
+    numbers,
+    plain,
+    truth_names,
+)
+from fedtailor.datasets.formats.delimited import (
+    csv_rows,
+    find_separator,
+    table_ending,
+    text_encoding,
+    with_points,
+)
+from fedtailor.datasets.source import Array
 from fedtailor.datasets.wording import listed, one_line, optional, quoted, reason
 
-MISSING = frozenset(("", "na", "n/a", "nan", "null", "none", "?"))
-LABEL_NAMES = ("label", "target", "class", "y")
-CLIENT_NAMES = ("client", "site", "hospital", "user")
+TABLES = (".csv", ".tsv", ".parquet")
 
 Cells: TypeAlias = Array | list[str] | list[bytes]
 
@@ -31,6 +42,7 @@ class RawTable:
     columns: Mapping[str, Cells]  # the cells of each column
     places: Sequence[str]  # "line 3" or "row 2" of each row, for messages
     typed: bool  # whether the file itself says what is a number (parquet) or all is text (csv)
+    notes: tuple[str, ...] = ()  # how it was read, where that was a guess
 
     def __len__(self) -> int:
         return len(self.places)
@@ -39,49 +51,44 @@ class RawTable:
         return f"{self.where} {self.places[row]}"
 
 
+def is_table(path: Path) -> bool:
+    """Whether it is a file that `read_raw_table` reads."""
+    return table_ending(path) in TABLES
+
+
 def read_raw_table(path: Path) -> RawTable:
-    """A csv file with a header row, or a parquet file."""
-    table = _read_parquet(path) if path.suffix.lower() == ".parquet" else _read_csv(path)
+    """A csv file with a header row, or a parquet file.
+
+    Truth values are text, 'True' or 'False', and dates are text as ISO 8601 has them, whatever the
+    format: a model that learnt from one is fed from another.
+    """
+    table = _read_parquet(path) if table_ending(path) == ".parquet" else _read_csv(path)
     if not len(table):
         raise BadInput(f"{quoted(path)} has no rows: fill or remove it")
     return table
 
 
-def csv_rows(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """The rows of a csv file with the line each begins on; blank lines are left out."""
-    width = 0
-    line, end = 1, 0
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.reader(file, strict=True)
-            for row in reader:
-                line, end = end + 1, reader.line_num
-                width = width or len(row)
-                if row and len(row) != width:
-                    raise BadInput(
-                        f"{quoted(path)} line {line} has {len(row)} fields, not {width} as the "
-                        "first line: mend the line"
-                    )
-                if row:
-                    yield line, row
-    except csv.Error as error:
-        raise BadInput(
-            f"{quoted(path)} line {end + 1} is not csv ({reason(error)}): mend its quotes"
-        ) from error
-    except UnicodeDecodeError as error:
-        raise BadInput(f"{quoted(path)} is not utf-8 ({reason(error)}): save it so") from error
-    except OSError as error:
-        raise BadInput(f"{quoted(path)} cannot be read ({reason(error)})") from error
-    if not width:
-        raise BadInput(f"{quoted(path)} is empty: fill or remove it")
-
-
 def _read_csv(path: Path) -> RawTable:
-    (_, header), *rows = csv_rows(path)
+    encoding = text_encoding(path)
+    separator = find_separator(path, encoding)
+    (_, header), *rows = csv_rows(path, separator, encoding)
     names = [name.strip() for name in header]
     check_header(names, quoted(path))
-    columns: dict[str, Cells] = {name: [row[i] for _, row in rows] for i, name in enumerate(names)}
-    return RawTable(quoted(path), columns, [f"line {line}" for line, _ in rows], typed=False)
+    columns: dict[str, Cells] = {}
+    commas = []
+    for i, name in enumerate(names):
+        cells = truth_names([row[i] for _, row in rows])
+        pointed = with_points(cells, separator)
+        if pointed is not None:
+            commas.append(name)
+        columns[name] = cells if pointed is None else pointed
+    guesses = []
+    if encoding == "cp1252":
+        guesses.append("as cp1252, since it is not utf-8")
+    if commas:
+        guesses.append(f"with decimal commas in {listed(commas)}")
+    notes = (f"{quoted(path)} is read {' and '.join(guesses)}",) if guesses else ()
+    return RawTable(quoted(path), columns, [f"line {line}" for line, _ in rows], False, notes)
 
 
 def check_header(names: Sequence[str], where: str) -> None:
@@ -122,10 +129,18 @@ def _parquet_cells(column: Any, name: str, path: Path) -> Cells:
     where = f"{quoted(path)} column {quoted(name)}"
     if types.is_string(kind) or types.is_large_string(kind):
         return [text if text is not None else "" for text in column.to_pylist()]
+    if types.is_boolean(kind):
+        return ["" if truth is None else str(truth) for truth in column.to_pylist()]
+    if types.is_timestamp(kind):  # Python knows no nanoseconds
+        arrow = optional("pyarrow", "reading parquet")
+        column = column.cast(arrow.timestamp("us", kind.tz), safe=False)
+    if types.is_timestamp(kind) or types.is_date(kind):
+        return ["" if date is None else str(date) for date in column.to_pylist()]
     if types.is_null(kind):
         return np.full(len(column), np.nan)
-    if types.is_boolean(kind) or types.is_integer(kind) or types.is_floating(kind):
-        values = column.to_pylist() if types.is_dictionary(column.type) else column
+    if types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind):
+        plainly = types.is_dictionary(column.type) or types.is_decimal(kind)
+        values = column.to_pylist() if plainly else column
         array = values.to_numpy() if values is column else np.array(values, dtype=object)
         return np.array([np.nan if v is None else v for v in array], dtype=np.float64)
     if types.is_struct(kind) and "bytes" in [field.name for field in kind]:
@@ -150,71 +165,6 @@ def class_names_in(path: Path, column: str) -> tuple[str, ...]:
         return ()
 
 
-def is_missing(text: str) -> bool:
-    return text.strip().lower() in MISSING
-
-
-def numbers(cells: Sequence[str]) -> Array | int:
-    """The cells as float64 (missing = nan), or the row of the first that is no number."""
-    out = np.empty(len(cells))
-    for i, text in enumerate(cells):
-        try:
-            # Python reads 1_000 as a number; in a table it is more likely a code.
-            out[i] = np.nan if is_missing(text) else float("_" if "_" in text else text)
-        except ValueError:
-            return i
-    return out
-
-
-def categories(cells: Sequence[str]) -> Array:
-    """The cells as a unicode array, every way to write a missing one as ''."""
-    return np.array(["" if is_missing(c) else c.strip() for c in cells], dtype=np.str_)
-
-
-def feature_tables(tables: Sequence[RawTable], names: Sequence[str]) -> list[Table]:
-    """The features of each table, each column of one type over all tables.
-
-    A csv column is numeric when every cell that is not missing is a number.
-    """
-    columns = {name: _typed([t.columns[name] for t in tables], name, tables) for name in names}
-    return [Table({name: columns[name][i] for name in names}) for i in range(len(tables))]
-
-
-def _typed(cells: Sequence[Cells], name: str, tables: Sequence[RawTable]) -> list[Array]:
-    out = []
-    for table, column in zip(tables, cells, strict=True):
-        if isinstance(column, np.ndarray):
-            array: Array | int = column.astype(np.float64, copy=False)
-        elif any(isinstance(c, bytes) for c in column):
-            raise BadInput(f"{table.where} column {quoted(name)} holds bytes: leave it out")
-        else:
-            array = 0 if table.typed else numbers([str(c) for c in column])
-        if isinstance(array, int):
-            return _all_categories(cells, name, tables)
-        _refuse_infinite(array, name, table)
-        out.append(array)
-    return out
-
-
-def _all_categories(cells: Sequence[Cells], name: str, tables: Sequence[RawTable]) -> list[Array]:
-    for table, column in zip(tables, cells, strict=True):
-        if isinstance(column, np.ndarray) and not np.isnan(column).all():
-            raise BadInput(
-                f"{table.where} column {quoted(name)} holds numbers but text at another "
-                "client: make it one or the other everywhere"
-            )
-    return [categories([str(c) for c in column]) for column in cells]
-
-
-def _refuse_infinite(array: Array, name: str, table: RawTable) -> None:
-    rows = np.flatnonzero(np.isinf(array))
-    if len(rows):
-        raise BadInput(
-            f"{table.at(int(rows[0]))} column {quoted(name)} holds an infinite value: "
-            "use a finite number or leave it empty"
-        )
-
-
 def label_names(table: RawTable, column: str) -> Array:
     """The label of each row as text, from which a number can be read again; none is missing."""
     names = [plain(cell) for cell in table.columns[column]]
@@ -231,7 +181,8 @@ def times_and_events(table: RawTable, time: str, event: str) -> Array:
     found = []
     for column in (time, event):
         names = label_names(table, column)
-        values = numbers([str(n) for n in names])
+        truths = column == event and all(map(is_truth, names))
+        values = numbers([str(TRUTH[n.lower()]) if truths else str(n) for n in names])
         if isinstance(values, int):
             wanted = "use 0 and 1" if column == event else "give numbers"
             raise BadInput(
@@ -248,103 +199,6 @@ def client_names(table: RawTable, column: str) -> list[str]:
         if not name or name == "nan":
             raise BadInput(f"{table.at(row)} has no client in column {quoted(column)}: name it")
     return names
-
-
-def plain(cell: object) -> str:
-    """A cell as a name: 3.0 and '3.0' are both '3'."""
-    text = repr(float(cell)) if isinstance(cell, float | np.floating) else str(cell).strip()
-    return re.sub(r"^(-?\d+)\.0*$", r"\1", text)
-
-
-FLAGS = ("--label", "--client-column", "--text-column", "--time-column", "--event-column")
-
-
-class NamedColumns(NamedTuple):
-    """The columns that the user named; None where the usual names are looked for."""
-
-    label: str | None = None
-    client: str | None = None
-    text: str | None = None
-    time: str | None = None
-    event: str | None = None
-
-    def refuse(self, why: str) -> None:
-        """Raise `BadInput` if a column was named: these data have none."""
-        for flag, name in zip(FLAGS, self, strict=True):
-            if name is not None:
-                raise BadInput(f"{flag} {quoted(name)} {why}: leave it out")
-
-    @property
-    def survival(self) -> bool:
-        """Whether a time or an event was named."""
-        return self.time is not None or self.event is not None
-
-
-class ColumnRoles(NamedTuple):
-    """Which column is what; `text` is None where the features make a table."""
-
-    labels: tuple[str, ...]  # the label, or time and event
-    client: str | None
-    text: str | None
-    features: tuple[str, ...]
-
-
-def column_roles(table: RawTable, named: NamedColumns, survival: bool = False) -> ColumnRoles:
-    """Settle the columns: as named by the user, else by their usual names."""
-    names = tuple(table.columns)
-    for name in named:
-        if name is not None and name not in names:
-            raise unknown(f"column in {table.where}", one_line(name), map(one_line, names))
-    labels: tuple[str, ...]
-    if survival:
-        labels = _time_and_event(names, table.where, named)
-    else:
-        labels = (named.label or _usual_label(names, table.where, named),)
-    client = named.client
-    if client is None:
-        taken = (*labels, named.text)
-        usual = [n for n in names if n.lower() in CLIENT_NAMES and n not in taken]
-        client = usual[0] if len(usual) == 1 else None
-    features = tuple(n for n in names if n not in (*labels, client))
-    roles = [name for name in (*labels, client, named.text) if name is not None]
-    if len(set(roles)) < len(roles):
-        twice = next(name for name in roles if roles.count(name) > 1)
-        raise BadInput(
-            f"{table.where}: column {quoted(twice)} cannot be two of label, time, event, client "
-            "and text at once: name different columns"
-        )
-    if not features:
-        raise BadInput(f"{table.where} has only the columns {listed(names)}: add a feature column")
-    text = named.text
-    if text is None and len(features) == 1 and features[0].lower() == "text":
-        text = features[0]
-    return ColumnRoles(labels, client, text, features)
-
-
-def _usual_label(names: Sequence[str], where: str, named: NamedColumns) -> str:
-    for usual in LABEL_NAMES:
-        for name in names:
-            if name.lower() == usual and name not in (named.client, named.text):
-                return name
-    raise BadInput(f"{where} has no label column among {listed(names)}: name it with --label")
-
-
-def _time_and_event(names: Sequence[str], where: str, named: NamedColumns) -> tuple[str, str]:
-    if named.label is not None:
-        raise BadInput(
-            f"--label {quoted(named.label)} beside a time and an event: for survival name these "
-            "with --time-column and --event-column alone; else say --task classification or "
-            "regression without them"
-        )
-    found = []
-    for what, name in (("time", named.time), ("event", named.event)):
-        usual = [n for n in names if n.lower() == what]
-        if name is None and not usual:
-            raise BadInput(
-                f"{where} has no {what} column among {listed(names)}: name it with --{what}-column"
-            )
-        found.append(name or usual[0])
-    return found[0], found[1]
 
 
 def texts(table: RawTable, column: str) -> tuple[str, ...]:

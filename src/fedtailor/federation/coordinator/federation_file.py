@@ -29,7 +29,8 @@ from fedtailor.federation.site.guard import PROPOSED
 from fedtailor.federation.site.inspection import read_proposed
 from fedtailor.federation.site.state import PLAN
 from fedtailor.results.config import Config, make_config, settings
-from fedtailor.runs.data import class_counts, lay_out, settle_judging
+from fedtailor.results.metrics.settled import settle_judging
+from fedtailor.runs.data import class_counts, lay_out
 
 
 @dataclass(frozen=True, kw_only=True)

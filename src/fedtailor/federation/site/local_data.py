@@ -12,12 +12,13 @@ from torch import Tensor
 
 from fedtailor.core.data import Counts, Data
 from fedtailor.core.errors import BadInput
-from fedtailor.core.form import TaskKind
-from fedtailor.datasets import Encoder, Source, fit_own
+from fedtailor.datasets import ColumnChoices, Encoder, Source, fit_own
+from fedtailor.datasets.encoding.columns import Numeric
+from fedtailor.datasets.features.typed import types_of_columns
 from fedtailor.datasets.source import EVENTS, take
 from fedtailor.federation.site.settings import SiteSettings
 from fedtailor.partition import split_rows
-from fedtailor.results.config import make_config
+from fedtailor.results.config import Config, make_config
 from fedtailor.runs.data import find_source, lay_out
 
 
@@ -63,16 +64,24 @@ def _of_trial(site: SiteSettings) -> _Cut:
     return source, partition.train[i], partition.val[i], partition.test[i]
 
 
-def _of_own(site: SiteSettings, task: TaskKind) -> _Cut:
+def _columns(config: Config, encoder: Encoder) -> ColumnChoices | None:
+    """The columns as the federation agreed: a site's own rows might look like something else."""
+    if encoder.form.kind != "table":
+        return None
+    kinds = [(c.name, isinstance(c, Numeric), getattr(c, "reads", "")) for c in encoder.columns]
+    return ColumnChoices(types=types_of_columns(kinds), strict=config.strict, agreed=True)
+
+
+def _of_own(site: SiteSettings, encoder: Encoder) -> _Cut:
     """All rows of the site's own data, cut as the simulation cuts those of this client."""
-    config = make_config("local", site.data, {})
+    config, task = make_config("local", site.data, {}), encoder.form.task
     if config.task not in ("auto", task):
         raise BadInput(
             f"site file '{site.path}': task is {config.task}, but the federation learns "
             f"{task}: leave it out"
         )
     # a few rows of one site might be taken for something else
-    source = find_source(replace(config, data_dir="", task=task))
+    source = find_source(replace(config, data_dir="", task=task), _columns(config, encoder))
     if config.official_test and not source.official_test.any():
         raise BadInput(f"data '{source.name}' has no test rows of its own: drop official_test")
     # a cut depends on the client's number and its rows alone: the others' places stay as they are
@@ -120,7 +129,7 @@ def _range(begin: int, count: int) -> Tensor:
 def load_local_data(site: SiteSettings, encoder: Encoder) -> LocalData:
     """A site's rows, which must fit, encoded with what the federation agreed on."""
     trial = bool(site.data.get("clients")) or bool(site.data.get("partition"))
-    source, *cut = _of_trial(site) if trial else _of_own(site, encoder.form.task)
+    source, *cut = _of_trial(site) if trial else _of_own(site, encoder)
     if source.kind != encoder.form.kind:
         raise BadInput(
             f"data '{source.name}' are {source.kind}, but the federation learns from "

@@ -44,5 +44,5 @@ def model_for(encoder: Encoder, named: str) -> str:
 
 _OF_EXAMPLE = (
     "data_dir", "task", "label", "time_column", "event_column", "client_column", "text_column",
-    "image_size", "normalise",
+    "drop", "only", "types", "strict", "image_size", "normalise",
 )  # fmt: skip

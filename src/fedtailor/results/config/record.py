@@ -49,6 +49,10 @@ SINCE_0_1 = {
     "time_column": ("",),
     "event_column": ("",),
     "split_seed": (0,),
+    "drop": ("",),
+    "only": ("",),
+    "types": ("",),
+    "strict": (False,),
     "compile_limit": (600.0,),
     "weights": ("",),
     "weights_except": ("",),
@@ -87,6 +91,17 @@ class Config:
     )
     client_column: str = _says("", "Data", "your table's column that names the client of a row")
     text_column: str = _says("", "Data", "your table's text column")
+    drop: str = _says("", "Data", "your table's columns to leave out, with commas")
+    only: str = _says("", "Data", "your table's columns to learn from, with commas; no others")
+    types: str = _says(
+        "",
+        "Data",
+        "what your table's columns are: NAME=TYPE with commas, a TYPE being number, category, date "
+        "or date-mdy (month first)",
+    )
+    strict: bool = _says(
+        False, "Data", "refuse words in a column of numbers instead of reading them as missing"
+    )
     image_size: Whole = _says(0, "Data", "resize images to this side; 0 keeps their size")
     normalise: Literal["auto", "own", "pooled", "federated", "none"] = _says(
         "auto",
