@@ -45,7 +45,7 @@ def test_an_app_is_started_and_other_tasks_are_not(started, caplog, monkeypatch)
     (command,) = started
     assert command[0] == "flwr-serverapp" and "--insecure" in command
     assert command[command.index("--token") + 1] == "a token" and not rested
-    monkeypatch.setattr(Executor, "step", lambda self: False)
+    monkeypatch.setattr(Executor, "step", lambda self, wait: None)
     own.step()  # the process has ended
     assert rested == ["a token"] and not own.loading
 

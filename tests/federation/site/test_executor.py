@@ -49,18 +49,27 @@ def node():
     thread.join()
 
 
-def send(state, monkeypatch, fab_id, task_type):
+def send(state, monkeypatch, fab_id, task_type, said="hello"):
     """What a coordinator sends: a run, its app, and a message."""
     for name, value in (("_run_id", 5), ("_node_id", 1), ("_task_id", 1)):
         monkeypatch.setattr(TaskIdentity, name, value)
     run = replace(Run.create_empty(5), fab_id=fab_id, fab_hash=state.store_fab(FAB), series_id=5)
     state.store_run(run)
     state.set_run_series_context(5, Context(5, 7, {}, RecordDict(), {}))
-    content = RecordDict({"c": ConfigRecord({"s": "hello"})})
+    content = RecordDict({"c": ConfigRecord({"s": said})})
     sent = Message(content, dst_node_id=7, message_type="query")
     state.create_task(task_type=task_type, run_id=5, fab_hash=run.fab_hash)
     _insert_message(sent, state, state.object_store)
     return sent
+
+
+def answered(own: Executor, state) -> list[Message]:
+    """The replies, as soon as there are some."""
+    for _ in range(50):
+        own.step()
+        if found := state.get_messages_legacy(is_reply=True):
+            return list(found)
+    raise AssertionError("no reply came")
 
 
 @pytest.mark.parametrize(
@@ -86,10 +95,10 @@ def test_only_fedtailors_messages_are_answered(node, monkeypatch, caplog, fab_id
 
     monkeypatch.setattr(app, "client_app", answer)
     own = Executor(address, SECRET)
-    assert not own.step()
+    own.step()
+    assert not state.get_messages_legacy(is_reply=True)
     send(state, monkeypatch, fab_id, task_type)
-    assert own.step() and not own.step()
-    (reply,) = state.get_messages_legacy(is_reply=True)
+    (reply,) = answered(own, state)
     assert reply.has_error() == bool(said) and seen == ([] if said else ["hello"])
     if said:
         assert said in reply.error.reason and said in caplog.text
@@ -102,9 +111,27 @@ def test_a_failure_is_that_messages_alone(node, monkeypatch):
     state, address = node
     monkeypatch.setattr(app, "client_app", broken)
     send(state, monkeypatch, APP, TaskType.CLIENT_APP)
-    assert Executor(address, SECRET).step()
-    (reply,) = state.get_messages_legacy(is_reply=True)
+    (reply,) = answered(Executor(address, SECRET), state)
     assert reply.error.reason == "RuntimeError: broken"
+
+
+def test_a_message_that_never_comes_whole_holds_up_no_other(node, monkeypatch):
+    """As a SuperNode leaves it when its run ends during the download."""
+    state, address = node
+    seen = []
+
+    def answer(message, context):
+        seen.append(message.content["c"]["s"])
+        return Message(message.content, reply_to=message)
+
+    monkeypatch.setattr(app, "client_app", answer)
+    with monkeypatch.context() as lost:
+        lost.setattr(type(state.object_store), "put", lambda *_: None)
+        send(state, monkeypatch, APP, TaskType.CLIENT_APP, "lost")
+    own = Executor(address, SECRET)
+    own.step()
+    send(state, monkeypatch, APP, TaskType.CLIENT_APP, "whole")
+    assert answered(own, state) and seen == ["whole"]
 
 
 def test_who_does_not_know_the_secret_gets_no_message(node, monkeypatch):

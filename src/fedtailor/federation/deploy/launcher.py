@@ -18,7 +18,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedtailor.federation.site.executor import Executor, serve
+from fedtailor.federation.site.executor import LOOK, Executor, serve
 
 log = logging.getLogger("fedtailor.coordinator")
 
@@ -41,13 +41,13 @@ class Launcher(Executor):
         super().__init__(address, secret, authority)
         self.loading: list[_App] = []
 
-    def step(self) -> bool:
+    def step(self, wait: float = LOOK) -> None:
         """Starts an app, if one is asked for, and lets go of those that ended or run."""
         for app in list(self.loading):
             if app.process.poll() is not None or time.monotonic() > app.until:
                 app.rest()
                 self.loading.remove(app)
-        return super().step()
+        super().step(wait)
 
     def take(self, token: str, task_type: str) -> None:
         """Starts the app that `token` is for; it ends with this process."""
@@ -66,4 +66,4 @@ class Launcher(Executor):
 
 
 if __name__ == "__main__":
-    sys.exit(serve(Launcher, sys.argv[1:]))
+    serve(Launcher, sys.argv[1:])

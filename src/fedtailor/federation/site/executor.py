@@ -5,19 +5,26 @@ python -m fedtailor.federation.site.executor ADDRESS SECRET [AUTHORITY]
 Flower's own executor unpacks and imports the app that comes with a run: whoever controls the
 coordinator would run code at the site. This one never opens that app. It asks the SuperNode for
 tasks of every kind, so that none is left waiting, hands messages of FedTailor's runs to
-`site.app`, and refuses all others by name.
+`site.app`, one after another, and refuses all others by name.
+
+A message whose run has ended may never come whole: the SuperNode keeps its task, and not what
+belongs to it. So each is waited for in a thread of its own, and no later one waits behind it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import queue
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from flwr.app import Context, Message
@@ -61,6 +68,18 @@ def reply_to(message: Message, context: Context, run: Run, task_type: str) -> Me
         return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message)
 
 
+@dataclass(frozen=True)
+class _Task:
+    """A message that came whole, and what it takes to answer it."""
+
+    message: Message
+    context: Context
+    run: Run
+    type: str
+    client: RuntimeHttpClient
+    rest: Callable[[], None]  # ends what keeps it alive
+
+
 class Executor:
     """Answers what the SuperNode at `address` has; `secret` shows it that we may."""
 
@@ -68,6 +87,7 @@ class Executor:
         from flwr.supercore.interceptors import SuperExecAuthHttpInterceptor
 
         self.address, self.authority = address, authority
+        self._came: queue.SimpleQueue[_Task] = queue.SimpleQueue()
         self._link = self._client(
             SuperExecAuthHttpInterceptor(
                 master_secret=secret, protected_methods=frozenset({_ACQUIRE})
@@ -85,16 +105,19 @@ class Executor:
             interceptors=[RuntimeVersionHttpInterceptor(component_name="SuperExec"), interceptor],
         )
 
-    def step(self) -> bool:
-        """Answers a message, if there is one."""
+    def step(self, wait: float = LOOK) -> None:
+        """Takes a task, if there is one, and answers a message that comes within `wait` seconds."""
         from flwr.proto.runtime_pb2 import AcquireTaskRequest
         from flwr.supercore.constant import TaskType
 
         found = self._link.AcquireTask(AcquireTaskRequest(supported_task_types=list(TaskType)))
-        if not (found.HasField("task") and found.token):
-            return False
-        self.take(found.token, found.task.type)
-        return True
+        if found.HasField("task") and found.token:
+            self.take(found.token, found.task.type)
+        try:
+            task = self._came.get(timeout=wait)
+        except queue.Empty:
+            return
+        self._answer(task)
 
     def keep_alive(self, token: str) -> Callable[[], None]:
         """Tells Flower that the task of `token` is worked on, until what is returned is called."""
@@ -112,22 +135,37 @@ class Executor:
         return rest
 
     def take(self, token: str, task_type: str) -> None:
-        """Answers the message that `token` is for."""
-        from flwr.common.constant import SubStatus
+        """Waits for the message that `token` is for, in a thread."""
+        threading.Thread(target=self._pull, args=(token, task_type), daemon=True).start()
+
+    def _pull(self, token: str, task_type: str) -> None:
         from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor
         from flwr.supernode.runtime import run_clientapp as flower
 
         rest, client = self.keep_alive(token), self._client(RuntimeTokenHttpInterceptor(token))
         try:
             message, context, run, _ = flower.pull_task_input(client)
-            reply = reply_to(message, context, run, task_type)
-            failed = reply.has_error()
-            flower.push_message(client, reply, context)
-            status = SubStatus.FAILED if failed else SubStatus.COMPLETED
-            flower.push_task_output(client, context, status, "refused or failed" if failed else "")
-        finally:
+        except Exception as error:  # its run has ended, or the node has
+            log.warning("a message did not come: %s: %.200s", type(error).__name__, error)
             rest()
             client.close()
+        else:
+            self._came.put(_Task(message, context, run, task_type, client, rest))
+
+    def _answer(self, task: _Task) -> None:
+        from flwr.common.constant import SubStatus
+        from flwr.supernode.runtime import run_clientapp as flower
+
+        try:
+            reply = reply_to(task.message, task.context, task.run, task.type)
+            failed = reply.has_error()
+            flower.push_message(task.client, reply, task.context)
+            status = SubStatus.FAILED if failed else SubStatus.COMPLETED
+            said = "refused or failed" if failed else ""
+            flower.push_task_output(task.client, task.context, status, said)
+        finally:
+            task.rest()
+            task.client.close()
 
 
 def _beat(client: RuntimeHttpClient) -> bool:
@@ -142,8 +180,15 @@ def _beat(client: RuntimeHttpClient) -> bool:
     return True
 
 
-def serve(kind: type[Executor], arguments: list[str]) -> int:
+def serve(kind: type[Executor], arguments: list[str]) -> NoReturn:
     """A command: the address of Flower's process, a file with the secret, perhaps one to trust."""
+    with contextlib.suppress(SystemExit):  # asked to end
+        _serve(kind, arguments)
+    logging.shutdown()
+    os._exit(0)  # threads that wait for a message would be waited for
+
+
+def _serve(kind: type[Executor], arguments: list[str]) -> None:
     import httpx
 
     address, secret, *authority = arguments
@@ -156,8 +201,7 @@ def serve(kind: type[Executor], arguments: list[str]) -> int:
     executor, parent = kind(address, Path(secret).read_bytes(), trusted), os.getppid()
     while os.getppid() == parent:  # it ends with whoever it serves
         try:
-            if not executor.step():
-                time.sleep(LOOK)
+            executor.step()
         except httpx.TransportError:  # the other side is being started, or was ended
             time.sleep(AWAY)
         except httpx.HTTPStatusError as error:
@@ -166,8 +210,7 @@ def serve(kind: type[Executor], arguments: list[str]) -> int:
         except Exception:
             log.exception("a message was lost")
             time.sleep(AWAY)
-    return 0
 
 
 if __name__ == "__main__":
-    sys.exit(serve(Executor, sys.argv[1:]))
+    serve(Executor, sys.argv[1:])
