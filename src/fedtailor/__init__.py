@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from fedtailor.core import __version__
 
 if TYPE_CHECKING:
+    from fedtailor.analysis.description.described import DataDescription, describe
     from fedtailor.api import (
         ComparisonResult,
         MetricsResult,
@@ -57,6 +58,7 @@ _WHERE = {
     "ComparisonResult": "api",
     "Config": "results.config",
     "Data": "core.data",
+    "DataDescription": "analysis.description.described",
     "METHODS": "methods",
     "MetricsResult": "api",
     "MODELS": "models",
@@ -77,6 +79,7 @@ _WHERE = {
     "check_method": "methods.check",
     "classification": "core.task",
     "compare": "api",
+    "describe": "analysis.description.described",
     "descend": "core.training",
     "fit": "core.training",
     "metrics": "api",
@@ -100,6 +103,7 @@ __all__ = [
     "ComparisonResult",
     "Config",
     "Data",
+    "DataDescription",
     "Method",
     "MetricsResult",
     "Outcome",
@@ -120,6 +124,7 @@ __all__ = [
     "classification",
     "compare",
     "descend",
+    "describe",
     "fit",
     "metrics",
     "predict",

@@ -1,15 +1,18 @@
-"""Commands that look at something: list, show, partition, check."""
+"""Commands that look at something: list, show, inspect, partition, check."""
 
 from __future__ import annotations
 
 import json as as_text
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from fedtailor.cli.settings import read_pairs, with_settings
 from fedtailor.cli.showing import print_json
+
+if TYPE_CHECKING:
+    from fedtailor.analysis.description.described import DataDescription
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, nothing else there.")]
 
@@ -196,6 +199,69 @@ def partition(
         console.print(f"Kept in {out}; use it with --partition-file {out / 'partition.npz'}")
 
 
+@with_settings("Data", without=("data", "normalise", "augment"))
+def inspect(
+    given: dict[str, Any],
+    data: Annotated[
+        str, typer.Argument(metavar="DATA", help="A known data set, or a path to your own data.")
+    ],
+    out: Annotated[
+        Path | None, typer.Option("--out", metavar="PAGE.html", help="Write a page as well.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Look at data before a run: columns, clients, how they are encoded, what looks wrong.
+
+    Example: fedtailor inspect visits.csv --label outcome --client-column site --out visits.html
+    """
+    from fedtailor.analysis.description.described import describe
+    from fedtailor.core.errors import BadInput
+
+    if out is not None and (out.is_dir() or not out.parent.is_dir()):
+        raise BadInput(f"--out '{out}' is no file in a folder that exists: give PAGE.html")
+    found = describe(data, **given)
+    if out is not None:
+        found.write_page(out)
+    if json:
+        print_json(found.to_json())
+        return
+    _show_description(found)
+    if out is not None:
+        from fedtailor.cli.showing import out as console
+
+        console.print(f"Page: {out}", markup=False)
+
+
+def _show_description(found: DataDescription) -> None:
+    from rich import box
+    from rich.markup import escape
+    from rich.table import Table
+
+    from fedtailor.cli.showing import out
+
+    rows = found.rows_of_table()
+    if rows:
+        table = Table(*rows[0], box=box.SIMPLE_HEAD)
+        for row in rows:
+            table.add_row(*(escape(str(cell)) for cell in row.values()))
+        out.print(table)
+    learnt = f"{found.task} of {found.label}" if found.label else found.task
+    out.print(
+        f"{found.name}: {found.rows:,} rows of {found.kind} data, {found.inputs:,} inputs, "
+        f"{len(found.clients) or 'no'} clients; {learnt}",
+        markup=False,
+    )
+    for title, counts in (("labels", found.labels), ("clients", found.clients)):
+        if counts:
+            named = ", ".join(f"{name} ({count:,})" for name, count in list(counts.items())[:12])
+            more = f" and {len(counts) - 12} more" if len(counts) > 12 else ""
+            out.print(f"{title}: {named}{more}", markup=False)
+    for line in found.notes:
+        out.print(f"note: {line}", markup=False)
+    for line in found.warnings:
+        out.print(f"look: {line}", markup=False, style="yellow")
+
+
 def _partition_table(
     names: tuple[str, ...], numbers: dict[str, Any], classes: tuple[str, ...]
 ) -> Any:
@@ -267,5 +333,5 @@ def check(
 def add_to(app: typer.Typer) -> None:
     """Registers the commands."""
     app.command("list")(list_methods)
-    for command in (show, partition, check):
+    for command in (show, inspect, partition, check):
         app.command()(command)

@@ -37,6 +37,7 @@ from fedtailor.datasets.formats.images import (
 from fedtailor.datasets.formats.roles import ColumnRoles, NamedColumns, column_roles
 from fedtailor.datasets.formats.tables import (
     TABLES,
+    Cells,
     RawTable,
     client_names,
     is_table,
@@ -213,6 +214,9 @@ def table_parts(
 
     Where folders name the clients, a column with a client's usual name is left out.
     """
+    lacking: dict[str, tuple[str, ...]] = {}
+    if choices.lacking:
+        tables, lacking = _filled_up(tables, owners)
     roles = column_roles(tables[0], named, task == "survival")
     for table in tables[1:]:
         first, unused = tables[0], {*choices.drop}
@@ -242,10 +246,27 @@ def table_parts(
                 table.places,
                 label=roles.labels[0],
                 notes=notes,
-                readings=found.readings,
+                readings=tuple(replace(r, lacking=lacking.get(r.name, ())) for r in found.readings),
             )
         )
     return parts
+
+
+def _filled_up(
+    tables: Sequence[RawTable], owners: Sequence[str | None]
+) -> tuple[list[RawTable], dict[str, tuple[str, ...]]]:
+    """The tables with every column that one of them has, and by column who lacked it."""
+    names = list(dict.fromkeys(name for table in tables for name in table.columns))
+    lacking = {
+        name: tuple(str(o) for t, o in zip(tables, owners, strict=True) if name not in t.columns)
+        for name in names
+    }
+    filled = []
+    for table in tables:
+        empty: Cells = np.full(len(table), np.nan) if table.typed else [""] * len(table)
+        columns = {name: table.columns.get(name, empty) for name in names}
+        filled.append(replace(table, columns=columns))
+    return filled, {name: who for name, who in lacking.items() if who}
 
 
 def _raws(

@@ -25,6 +25,7 @@ from fedtailor.datasets import (
     load,
     make_choices,
 )
+from fedtailor.datasets.features.suspicions import suspicions
 from fedtailor.datasets.labels import refuse_as_many_classes_as_rows
 from fedtailor.datasets.wording import quoted
 from fedtailor.engine import ClientData
@@ -169,7 +170,7 @@ def find_source(config: Config, columns: ColumnChoices | None = None) -> Source:
 
 def say_what_is_learnt(source: Source) -> None:
     """A line for the user on each thing that nobody had said: what labels and columns are."""
-    for line in (source.decided, *source.notes):
+    for line in (source.decided, *source.notes, *suspicions(source)):
         if line:
             log.info(line)
 

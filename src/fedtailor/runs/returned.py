@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 Page = Callable[[Path], Path]  # writes the page of a run's or comparison's folder
 
 
-def _frame(rows: Sequence[Mapping[str, Any]], index: Sequence[str] | None = None) -> Any:
+def as_frame(rows: Sequence[Mapping[str, Any]], index: Sequence[str] | None = None) -> Any:
+    """Rows as a pandas DataFrame."""
     try:
         import pandas
     except ImportError:
@@ -99,7 +100,7 @@ class RunResult(dict[str, Any]):
             for name, found in self.get("metrics", {}).items()
             if name != metric
         }
-        return _frame(
+        return as_frame(
             [
                 {"client": client, metric: value, "best": best.get(client)}
                 | {name: found.get(client) for name, found in others.items()}
@@ -178,7 +179,7 @@ class ComparisonResult(dict[str, Any]):
             row |= {"better_off": found["better_off"], "worse_off": found["worse_off"]}
             row |= {"bytes_up": found["bytes"]["up"], "bytes_down": found["bytes"]["down"]}
             rows.append(row | {"seconds": found["seconds"]})
-        return _frame(rows, index=list(self["table"]))
+        return as_frame(rows, index=list(self["table"]))
 
     def model(self, client: str, method: str, seed: int | None = None) -> nn.Module:
         """A client's personal model by one of the methods; by default of the first seed."""
@@ -221,7 +222,7 @@ class SweepResult(dict[str, Any]):
             low, high = found["interval"] or (None, None)
             row = {"lr": found["lr"], **(found["score"] or {"mean": None, "std": None})}
             rows.append(row | {"low": low, "high": high, "val": found["val"]})
-        return _frame(rows)
+        return as_frame(rows)
 
 
 class MetricsResult(dict[str, Any]):
@@ -239,7 +240,7 @@ class MetricsResult(dict[str, Any]):
             for client in next(iter(each.values())):
                 values = {name: of[client] for name, of in each.items()}
                 rows.append({"method": method, "client": client} | values)
-        return _frame(rows)
+        return as_frame(rows)
 
     def summary(self) -> pandas.DataFrame:
         """A row for each method and metric: mean, deviation, worst and so on over clients.
@@ -251,7 +252,7 @@ class MetricsResult(dict[str, Any]):
             for name, of in found["metrics"].items():
                 numbers = {k: v for k, v in of.items() if k not in ("per_client", "undefined")}
                 rows.append({"method": method, "metric": name} | numbers)
-        return _frame(rows)
+        return as_frame(rows)
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,8 @@ class ColumnChoices:
     # whether others than the user chose: then `types` names all features, and whoever uses the
     # table says which of them it lacks
     agreed: bool = False
+    # whether a column that a client's table has not counts as missing there, instead of refusing it
+    lacking: bool = False
 
     def refuse(self, why: str) -> None:
         """Raise `BadInput` if columns were chosen: these data have none."""

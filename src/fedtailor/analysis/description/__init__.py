@@ -1,0 +1,1 @@
+"""Data described before anything learns from them: what `fedtailor inspect` shows."""

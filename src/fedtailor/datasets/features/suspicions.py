@@ -1,0 +1,134 @@
+"""What looks wrong with a table: one line for each kind of thing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from fedtailor.datasets.source import Array, Source, Table
+from fedtailor.datasets.wording import listed, one_line, quoted
+
+COPY = 0.99  # of the rows whose label a column tells
+FEW_VALUES = 20  # a column of fewer values may be the label in other words
+LEAST_ROWS = 20  # below, a column tells the label by chance
+MANY_INPUTS = 50  # of one column
+
+
+def suspicions(source: Source) -> list[str]:
+    """A line for each kind of thing that looks wrong with a table of one's own.
+
+    Args:
+      source: the data; of others than tables of one's own nothing is said.
+    """
+    if not isinstance(source.raw, Table) or not source.readings:
+        return []
+    table = source.raw
+    lines = [
+        ("constant, so nothing is learnt from", _constants(table)),
+        (f"nearly the label ({quoted(source.label)}) in other words", _copies(source, table)),
+        ("without any value at a client", _lacking(source, table)),
+        ("categories that one client alone has", _at_one_client(source, table)),
+        (f"more than {MANY_INPUTS} categories", _many(table)),
+    ]
+    found = [(what, list(names)) for what, names in lines]
+    return [f"{what}: {', '.join(names)}" for what, names in found if names]
+
+
+def present(column: Array) -> Array:
+    """Which rows have a value."""
+    there: Array = ~np.isnan(column) if column.dtype.kind == "f" else column != ""
+    return there
+
+
+def _short(name: str) -> str:
+    return one_line(name, 40)
+
+
+def _constants(table: Table) -> Iterator[str]:
+    for name, column in table.columns.items():
+        values = np.unique(column[present(column)])
+        if len(values) == 1:
+            yield _short(name)
+
+
+def _copies(source: Source, table: Table) -> Iterator[str]:
+    for name, column in table.columns.items():
+        there = present(column)
+        if there.sum() < LEAST_ROWS:
+            continue
+        values, labels = column[there], source.labels[there]
+        if source.task == "survival":
+            told = _follows(values, labels[:, 0]) or _tells(values, labels[:, 1].astype(np.int64))
+        elif source.task == "regression":
+            told = _follows(values, labels)
+        else:
+            told = _tells(values, labels)
+        if told:
+            yield _short(name)
+
+
+def _follows(values: Array, labels: Array) -> bool:
+    """Whether numbers rise and fall with the label."""
+    if values.dtype.kind != "f" or values.std() == 0 or labels.std() == 0:
+        return False
+    return bool(abs(np.corrcoef(values, labels)[0, 1]) > 0.999)
+
+
+def _tells(values: Array, labels: Array) -> bool:
+    """Whether the value tells the class, and no value alone is most of the rows."""
+    classes, of = np.unique(labels, return_inverse=True)
+    commonest = np.bincount(of).max() / len(of)
+    if len(classes) < 2 or commonest > COPY - 0.05:
+        return False
+    kinds, which = np.unique(values, return_inverse=True)
+    if len(kinds) <= FEW_VALUES:
+        counts = np.zeros((len(kinds), len(classes)))
+        np.add.at(counts, (which, of), 1)
+        return bool(counts.max(axis=1).sum() >= COPY * len(of))
+    if values.dtype.kind != "f" or len(classes) != 2:
+        return False
+    # every value of one class above all of the other
+    zero, one = values[of == 0], values[of == 1]
+    apart = max((zero > one.max()).mean(), (zero < one.min()).mean())
+    return bool(apart >= COPY)
+
+
+def _by_owner(source: Source) -> Iterator[tuple[str, Array]]:
+    for number, owner in enumerate(source.owners):
+        yield owner, source.owner == number
+
+
+def _lacking(source: Source, table: Table) -> Iterator[str]:
+    told = {r.name: r.lacking for r in source.readings}
+    for name, column in table.columns.items():
+        there = present(column)
+        without = [o for o, rows in _by_owner(source) if rows.any() and not there[rows].any()]
+        without = [*without, *(o for o in told.get(name, ()) if o not in without)]
+        if without:
+            yield f"{_short(name)} ({listed(without, 4)})"
+
+
+def _at_one_client(source: Source, table: Table) -> Iterator[str]:
+    if len(source.owners) < 2:
+        return
+    for name, column in table.columns.items():
+        if column.dtype.kind != "U":
+            continue
+        there = present(column)
+        values, which = np.unique(column[there], return_inverse=True)
+        owner = source.owner[there]
+        pairs = np.unique(np.stack([which, owner], axis=1), axis=0)
+        alone = np.flatnonzero(np.bincount(pairs[:, 0], minlength=len(values)) == 1)
+        if len(alone):
+            at = source.owners[int(owner[which == alone[0]][0])]
+            example = f"such as {quoted(values[alone[0]], 30)} at {one_line(at, 40)}"
+            yield f"{_short(name)} ({len(alone)} of {len(values)}, {example})"
+
+
+def _many(table: Table) -> Iterator[str]:
+    for name, column in table.columns.items():
+        if column.dtype.kind == "U":
+            count = len(np.unique(column[present(column)]))
+            if count > MANY_INPUTS:
+                yield f"{_short(name)} ({count:,})"

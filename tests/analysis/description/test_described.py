@@ -1,0 +1,96 @@
+"""What `inspect` and `describe` say of data."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import fedtailor
+from fedtailor.cli import main
+
+
+def typed(*arguments: str) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main(list(arguments))
+    return int(ended.value.code or 0)
+
+
+@pytest.fixture
+def wards(tmp_path: Path) -> Path:
+    """Two sites: one has no dose and a ward of its own; a column tells the label."""
+    draw = np.random.default_rng(0)
+    rows = ["pid,age,dose,ward,told,one,site,ill"]
+    for i in range(60):
+        south, ill = i % 2, int(draw.integers(2))
+        age, dose = draw.normal(40 + 30 * south, 5), "" if south else f"{draw.normal():.2f}"
+        told = "yes" if ill else "no"
+        rows.append(f"P{i},{age:.1f},{dose},{'AB'[south]},{told},1,{'ns'[south]},{ill}")
+    path = tmp_path / "wards.csv"
+    path.write_text("\n".join(rows) + "\n")
+    return path
+
+
+def test_columns_clients_and_what_looks_wrong(wards: Path) -> None:
+    found = fedtailor.describe(wards, label="ill")
+    columns = {c.name: c for c in found.columns}
+    assert [c.inputs for c in found.columns] == [0, 1, 1, 2, 2, 1] and found.inputs == 7
+    assert columns["pid"].kind == "identifier" and "left out" in columns["pid"].encoding
+    assert columns["dose"].overall.missing == 30 and columns["dose"].clients["s"].missing == 30
+    assert columns["age"].differs == ("n", "s") and columns["told"].differs == ()
+    assert found.clients == {"n": 30, "s": 30} and sum(found.labels.values()) == 60
+    assert found.warnings == (
+        "constant, so nothing is learnt from: one",
+        "nearly the label ('ill') in other words: told",
+        "without any value at a client: dose (s)",
+        "categories that one client alone has: ward (2 of 2, such as 'A' at n)",
+    )
+    assert "pid" in str(found) and found.table()["inputs"].sum() == 7
+
+
+def test_the_command_prints_a_table_json_and_a_page(wards: Path, capsys, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", "240")
+    page = wards.with_suffix(".html")
+    assert typed("inspect", str(wards), "--label", "ill", "--out", str(page)) == 0
+    shown = capsys.readouterr().out
+    assert "look: constant, so nothing is learnt from: one" in shown and "7 inputs" in shown
+    html = page.read_text(encoding="utf-8")
+    assert "dose (s)" in html and "<script src" not in html
+    assert typed("inspect", str(wards), "--label", "ill", "--json", "--drop", "told") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["inputs"] == 5 and told["columns"][1]["overall"]["rows"] == 60
+    assert typed("inspect", str(wards), "--label", "sick") == 2
+    assert typed("inspect", str(wards), "--label", "ill", "--out", str(page.parent)) == 2
+    assert capsys.readouterr().err.count("\n") == 2
+
+
+def test_a_column_that_one_site_lacks_is_told_not_refused(tmp_path: Path) -> None:
+    for site, head in (("a", "x,y"), ("b", "x,z,y")):
+        (tmp_path / site).mkdir()
+        cells = "".join(f"{i}{',3' * ('z' in head)},{i % 2}\n" for i in range(30))
+        (tmp_path / site / "t.csv").write_text(f"{head}\n{cells}")
+    found = fedtailor.describe(str(tmp_path))
+    assert any("without any value at a client: z (a)" in line for line in found.warnings)
+    with pytest.raises(fedtailor.BadInput, match="other columns"):
+        fedtailor.run("local", data=str(tmp_path), rounds=1)
+
+
+@pytest.mark.parametrize("task", ["regression", "survival"])
+def test_copies_of_other_labels(task: str) -> None:
+    pd = pytest.importorskip("pandas")
+    draw = np.random.default_rng(1)
+    time = draw.exponential(size=50) * 100
+    frame = pd.DataFrame({"x": draw.normal(size=50), "hours": 24 * time, "days": time})
+    given = {"label": "days", "task": task}
+    if task == "survival":
+        frame["died"] = np.arange(50) % 2
+        given = {"time_column": "days", "event_column": "died"}
+    found = fedtailor.describe(frame, **given)
+    assert found.warnings == ("nearly the label ('days') in other words: hours",)
+
+
+def test_images_are_described_too() -> None:
+    found = fedtailor.describe("digits")
+    assert found.inputs == 64 and found.columns == () and found.warnings == ()
