@@ -8,7 +8,11 @@ import numpy as np
 
 from fedtailor.datasets.labels import TaskChoice, settle_labels
 from fedtailor.datasets.parts import SourcePart, joined_raws, sorted_names
-from fedtailor.datasets.source import Source, kind_of
+from fedtailor.datasets.source import Array, Source, kind_of
+
+
+def _joined(moments: Sequence[Array]) -> Array | None:
+    return np.concatenate(moments) if moments else None
 
 
 def join_parts(
@@ -37,6 +41,8 @@ def join_parts(
         task=settled.task,
         label=parts[0].label,
         decided=settled.decided,
+        groups=np.array([g for p in parts for g in p.groups]) if parts[0].groups else None,
+        moments=_joined([p.moments for p in parts if p.moments is not None]),
         notes=tuple(dict.fromkeys(note for p in parts for note in p.notes)),
         readings=parts[0].readings,
     )

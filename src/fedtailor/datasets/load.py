@@ -40,6 +40,8 @@ def load(
     task: str = "auto",
     time: str | None = None,
     event: str | None = None,
+    group: str | None = None,
+    moment: str | None = None,
     columns: ColumnChoices = ColumnChoices(),
 ) -> Source:
     """A known data set, or the user's own data.
@@ -56,6 +58,8 @@ def load(
       task: `classification`, `regression` or `survival`; `auto` tells it from the labels.
       time: for survival, the column with the time until the event, or until the row was seen last.
       event: the column that has 1 where the event came, and 0 where it was not seen.
+      group: the column that says whose rows stay on one side of a split, e.g. the patient.
+      moment: the column that says when a row was, to train on the past and test on what follows.
       columns: which columns of a table are features, and what they are.
 
     Example:
@@ -64,7 +68,7 @@ def load(
       ('image', (1797, 1, 8, 8), 10)
     """
     check_size(image_size)
-    named = NamedColumns(label, client, text, time, event)
+    named = NamedColumns(label, client, text, time, event, group, moment)
     chosen = checked_task(task)
     # A known name wins over a folder of the same name: `mnist` is never by accident one's own.
     if name in KNOWN:

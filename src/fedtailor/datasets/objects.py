@@ -36,6 +36,8 @@ def source_of(
     task: str = "auto",
     time_column: str | None = None,
     event_column: str | None = None,
+    group_column: str | None = None,
+    time_column_split: str | None = None,
     choices: ColumnChoices = ColumnChoices(),
 ) -> Source:
     """The same `Source` that files become, from objects in memory.
@@ -62,6 +64,8 @@ def source_of(
       time_column: for survival, the column of DataFrames with the time until the event, or until
         the row was seen last.
       event_column: the column that has 1 where the event came, and 0 where it was not seen.
+      group_column: the column that says whose rows stay on one side of a split.
+      time_column_split: the column that says when a row was, to train on the past.
       choices: which columns of DataFrames are features, and what they are.
 
     Raises:
@@ -73,7 +77,8 @@ def source_of(
       >>> source.owners, source.classes, source.labels.tolist()
       (('north', 'south'), ('ill', 'well'), [1, 0, 0])
     """
-    columns = NamedColumns(label, client_column, text_column, time_column, event_column)
+    given = (label, client_column, text_column, time_column, event_column)
+    columns = NamedColumns(*given, group_column, time_column_split)
     chosen = task_of_columns(columns, checked_task(task))
     if _is_frame(data):
         frame = _raw_table(data, "the DataFrame")

@@ -23,7 +23,7 @@ import numpy as np
 
 from fedtailor.core.errors import BadInput
 from fedtailor.datasets.features.choices import ColumnChoices, with_file
-from fedtailor.datasets.features.typed import FeatureTables, feature_tables
+from fedtailor.datasets.features.typed import FeatureTables, feature_tables, moments_of
 from fedtailor.datasets.formats.arrays import npz_parts
 from fedtailor.datasets.formats.delimited import table_ending
 from fedtailor.datasets.formats.images import (
@@ -49,7 +49,7 @@ from fedtailor.datasets.formats.tables import (
 from fedtailor.datasets.join import join_parts
 from fedtailor.datasets.labels import TaskChoice
 from fedtailor.datasets.parts import SourcePart, same_columns
-from fedtailor.datasets.source import Source
+from fedtailor.datasets.source import Array, Source
 from fedtailor.datasets.wording import listed, quoted
 
 TABLE_FILES = (*TABLES, ".npz")
@@ -226,8 +226,11 @@ def table_parts(
         same_columns(here, there, first.where, table.where)
     found = _raws(tables, roles, image_size, choices)
     notes = (*(n for t in tables for n in t.notes), *found.notes)
+    moments: Sequence[Array | None] = [None] * len(tables)
+    if named.moment is not None:
+        moments = moments_of(tables, named.moment)
     parts = []
-    for table, raw, owner in zip(tables, found.tables, owners, strict=True):
+    for table, raw, owner, when in zip(tables, found.tables, owners, moments, strict=True):
         if owner is not None:
             names = [owner] * len(table)
         else:
@@ -245,6 +248,8 @@ def table_parts(
                 names,
                 table.places,
                 label=roles.labels[0],
+                groups=client_names(table, named.group, "group") if named.group else (),
+                moments=when,
                 notes=notes,
                 readings=tuple(replace(r, lacking=lacking.get(r.name, ())) for r in found.readings),
             )

@@ -26,6 +26,8 @@ class SourcePart:
     owners: Sequence[str] = ()  # the client of each row; empty when unknown
     places: Sequence[str] = ()  # what messages call each row, e.g. "line 3"; empty: "row 2"
     label: str = ""  # what the labels are called; empty where they have no name
+    groups: Sequence[str] = ()  # whose rows stay together, of each row; empty: each by itself
+    moments: Array | None = None  # when each row was, float64; None when unknown
     notes: tuple[str, ...] = ()  # a line for each thing that was guessed or left out in reading
     readings: tuple[ColumnReading, ...] = ()  # of a table, how each column was read
 

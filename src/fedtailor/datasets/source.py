@@ -124,6 +124,8 @@ class Source:
     task: TaskKind = "classification"
     label: str = ""  # what the label is called, where it has a name
     decided: str = ""  # one line that says what the labels were taken for, where nobody had said it
+    groups: Array | None = None  # text [n], whose rows stay on one side of a split
+    moments: Array | None = None  # float64 [n], when each row was: a split trains on the past
     notes: tuple[str, ...] = ()  # a line for each thing that was guessed or left out in reading
     # of a table of one's own, how each column was read, also those that are left out
     readings: tuple[ColumnReading, ...] = ()

@@ -28,10 +28,12 @@ from fedtailor.partition.recipes import (
 from fedtailor.partition.scheme import Scheme, divide, parse_partition
 from fedtailor.partition.similarity import relatives, ring
 from fedtailor.partition.statistics import count_classes, statistics
+from fedtailor.partition.units import RowUnits
 
 __all__ = [
     "PARTS",
     "Partition",
+    "RowUnits",
     "Scheme",
     "count_classes",
     "dirichlet",

@@ -12,6 +12,7 @@ from fedtailor.core.errors import BadInput
 from fedtailor.core.inputs.plain_text import check_name
 from fedtailor.partition.draws import Array, Rows
 from fedtailor.partition.parts import Partition, numbered_clients, split_again, split_rows
+from fedtailor.partition.units import RowUnits
 
 
 class Labelled(Protocol):
@@ -35,6 +36,7 @@ def partition_of(
     val: float = 0.2,
     official_test: npt.NDArray[np.bool_] | None = None,
     split_seed: int = 0,
+    units: RowUnits | None = None,
 ) -> Partition:
     """Who has which rows, as an object says it.
 
@@ -49,6 +51,7 @@ def partition_of(
       val: share of the other rows for validation; 0 for none.
       official_test: marks the rows of an official test split, which are then for testing.
       split_seed: if not 0, another cut of each client's rows.
+      units: which rows stay together.
 
     Raises:
       BadInput: the partition does not fit the data.
@@ -96,6 +99,7 @@ def partition_of(
         scheme=scheme,
         official_test=official_test,
         split_seed=split_seed,
+        units=units,
     )
 
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from fedtailor.core.errors import BadInput
 from fedtailor.core.inputs.plain_text import check_name
 from fedtailor.partition.draws import Array, Rows, draws, sorted_rows
+from fedtailor.partition.units import RowUnits
 
 PARTS = ("train", "val", "test")
 OWN = ("natural", "own")  # schemes of clients that came with the data
@@ -85,6 +86,7 @@ def split_rows(
     scheme: str,
     official_test: npt.NDArray[np.bool_] | None = None,
     split_seed: int = 0,
+    units: RowUnits | None = None,
 ) -> Partition:
     """Cuts every client's rows at random into train, val and test.
 
@@ -95,6 +97,7 @@ def split_rows(
       val: share of the other rows for validation; 0 for none.
       official_test: marks the rows of an official test split: exactly these are for testing.
       split_seed: another one draws another cut of the same rows.
+      units: which rows stay together, or come first; else each row is drawn by itself.
 
     Raises:
       BadInput: a client would have no row to train on, to test with or, unless `val` is 0, to
@@ -127,6 +130,10 @@ def split_rows(
         if rows.size and not 0 <= rows[0] <= rows[-1] < len(labels):
             raise BadInput(f"client '{name}' has rows outside 0..{len(labels) - 1}: use data rows")
         shuffled = _cut_draws(seed, split_seed, client).permutation(rows)
+        if units is not None:
+            parts = units.cut(rows, test, val, f"{seed}/{split_seed}", str(name))
+            cuts.append(sorted_rows(parts))
+            continue
         if official_test is None:
             at = _part(test, rows.size, keep=2 if val else 1)
             tested, rest = shuffled[:at], shuffled[at:]
@@ -144,6 +151,8 @@ def split_rows(
                 f"train{', val' if val else ''} and test: {_cure(scheme, spared)}"
             )
         cuts.append(sorted_rows(parts))
+    if units is not None:
+        cuts = units.one_side(cuts, names)
     train, validation, testing = zip(*cuts, strict=True)
     return Partition(tuple(names), train, validation, testing, scheme, int(seed))
 

@@ -148,6 +148,8 @@ def _rows(data: Any, settings: dict[str, Any]) -> Source:
         task=settings.get("task") or "auto",
         time_column=settings.get("time_column") or None,
         event_column=settings.get("event_column") or None,
+        group_column=settings.get("group_column") or None,
+        time_column_split=settings.get("time_column_split") or None,
         choices=make_choices(
             settings.get("drop", ""),
             settings.get("only", ""),

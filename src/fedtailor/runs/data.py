@@ -31,6 +31,7 @@ from fedtailor.datasets.wording import quoted
 from fedtailor.engine import ClientData
 from fedtailor.partition import (
     Partition,
+    RowUnits,
     divide,
     hold_out,
     load_partition,
@@ -153,12 +154,7 @@ class RunData(NamedTuple):
 
 
 def find_source(config: Config, columns: ColumnChoices | None = None) -> Source:
-    """The rows that a configuration names.
-
-    Args:
-      config: what was asked for.
-      columns: what the columns of a table are, where others have agreed on it.
-    """
+    """The rows that a configuration names; `columns` where others have agreed what those are."""
     source = config.objects.data or _load(config, columns)
     if config.task not in ("auto", source.task):
         raise BadInput(
@@ -170,9 +166,8 @@ def find_source(config: Config, columns: ColumnChoices | None = None) -> Source:
 
 def say_what_is_learnt(source: Source) -> None:
     """A line for the user on each thing that nobody had said: what labels and columns are."""
-    for line in (source.decided, *source.notes, *suspicions(source)):
-        if line:
-            log.info(line)
+    for line in filter(None, (source.decided, *source.notes, *suspicions(source))):
+        log.info(line)
 
 
 def _load(config: Config, columns: ColumnChoices | None = None) -> Source:
@@ -187,6 +182,8 @@ def _load(config: Config, columns: ColumnChoices | None = None) -> Source:
         task=config.task,
         time=config.time_column or None,
         event=config.event_column or None,
+        group=config.group_column or None,
+        moment=config.time_column_split or None,
         columns=columns or make_choices(config.drop, config.only, config.types, config.strict),
     )
 
@@ -222,8 +219,26 @@ def _check_file(config: Config, partition: Partition) -> None:
         )
 
 
+def row_units(config: Config, source: Source) -> RowUnits | None:
+    """Which rows stay together in a split, and what comes first; None where each is by itself."""
+    if source.groups is None and source.moments is None:
+        return None
+    flag = "--group-column" if source.moments is None else "--time-column-split"
+    fixed = config.partition_file or isinstance(config.objects.partition, Partition)
+    for clash, given in (("--official-test", config.official_test), ("a saved partition", fixed)):
+        if given:
+            raise BadInput(f"{flag} says how rows are cut, and so does {clash}: choose one")
+    if source.moments is not None and config.split_seed:
+        raise BadInput(
+            f"{flag} leaves nothing to draw, so another split is the same one: leave out --repeats "
+            "and --split-seed"
+        )
+    return RowUnits(source.groups, source.moments)
+
+
 def make_partition(config: Config, source: Source) -> Partition:
     """Who has which rows, and for what."""
+    units = row_units(config, source)
     if config.partition_file:
         partition = load_partition(Path(config.partition_file), rows=len(source))
         _check_file(config, partition)
@@ -238,6 +253,7 @@ def make_partition(config: Config, source: Source) -> Partition:
             val=config.val,
             official_test=source.official_test if config.official_test else None,
             split_seed=config.split_seed,
+            units=units,
         )
     else:
         scheme = parse_partition(config.partition)
@@ -266,6 +282,7 @@ def make_partition(config: Config, source: Source) -> Partition:
             scheme=str(scheme),
             official_test=source.official_test if config.official_test else None,
             split_seed=config.split_seed,
+            units=units,
         )
     if config.permute_targets:
         partition = permute_targets(partition, seed=config.partition_seed)

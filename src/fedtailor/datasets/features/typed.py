@@ -108,6 +108,23 @@ def _read_column(
     return replace(reading, words=tuple(words)), arrays
 
 
+def moments_of(tables: Sequence[RawTable], column: str) -> list[Array]:
+    """When each row was: numbers, or days of dates; none may be missing."""
+    found = _find_kind(tables, column, [table.columns[column] for table in tables]).kind
+    kind: ColumnType = "date" if found == "date" else "number"
+    if found == "date-mdy":
+        kind = "date-mdy"
+    arrays = _read_column(tables, column, ColumnChoices(types={column: kind}))[1]
+    for table, array in zip(tables, arrays, strict=True):
+        gone = np.flatnonzero(np.isnan(array))
+        if len(gone):
+            raise BadInput(
+                f"{table.at(int(gone[0]))} has no time in column {quoted(column)}: give a date or "
+                "a number in every row"
+            )
+    return arrays
+
+
 def _find_kind(tables: Sequence[RawTable], name: str, cells: Sequence[Cells]) -> FoundKind:
     arrays = [c for c in cells if isinstance(c, np.ndarray)]
     told = [c for c in cells if not isinstance(c, np.ndarray)]

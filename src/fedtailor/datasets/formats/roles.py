@@ -11,7 +11,10 @@ from fedtailor.datasets.wording import listed, one_line, quoted
 
 LABEL_NAMES = ("label", "target", "class", "y")
 CLIENT_NAMES = ("client", "site", "hospital", "user")
-FLAGS = ("--label", "--client-column", "--text-column", "--time-column", "--event-column")
+FLAGS = (
+    "--label", "--client-column", "--text-column", "--time-column", "--event-column",
+    "--group-column", "--time-column-split",
+)  # fmt: skip
 
 
 class NamedColumns(NamedTuple):
@@ -22,6 +25,8 @@ class NamedColumns(NamedTuple):
     text: str | None = None
     time: str | None = None
     event: str | None = None
+    group: str | None = None  # whose rows stay on one side of the split
+    moment: str | None = None  # when a row was, to train on the past
 
     def refuse(self, why: str) -> None:
         """Raise `BadInput` if a column was named: these data have none."""
@@ -57,16 +62,17 @@ def column_roles(table: RawTable, named: NamedColumns, survival: bool = False) -
         labels = (named.label or _usual_label(names, table.where, named),)
     client = named.client
     if client is None:
-        taken = (*labels, named.text)
+        taken = (*labels, named.text, named.group, named.moment)
         usual = [n for n in names if n.lower() in CLIENT_NAMES and n not in taken]
         client = usual[0] if len(usual) == 1 else None
-    features = tuple(n for n in names if n not in (*labels, client))
-    roles = [name for name in (*labels, client, named.text) if name is not None]
+    features = tuple(n for n in names if n not in (*labels, client, named.group, named.moment))
+    given = (*labels, client, named.text, named.group, named.moment)
+    roles = [name for name in given if name is not None]
     if len(set(roles)) < len(roles):
         twice = next(name for name in roles if roles.count(name) > 1)
         raise BadInput(
-            f"{table.where}: column {quoted(twice)} cannot be two of label, time, event, client "
-            "and text at once: name different columns"
+            f"{table.where}: column {quoted(twice)} cannot be two of label, time, event, client, "
+            "text, group and time of the split at once: name different columns"
         )
     if not features:
         raise BadInput(f"{table.where} has only the columns {listed(names)}: add a feature column")

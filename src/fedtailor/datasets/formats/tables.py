@@ -192,12 +192,12 @@ def times_and_events(table: RawTable, time: str, event: str) -> Array:
     return np.stack(found, axis=1)
 
 
-def client_names(table: RawTable, column: str) -> list[str]:
-    """The client of each row; none may be missing."""
+def client_names(table: RawTable, column: str, what: str = "client") -> list[str]:
+    """The client (or the group) of each row; none may be missing."""
     names = [plain(cell) for cell in table.columns[column]]
     for row, name in enumerate(names):
         if not name or name == "nan":
-            raise BadInput(f"{table.at(row)} has no client in column {quoted(column)}: name it")
+            raise BadInput(f"{table.at(row)} has no {what} in column {quoted(column)}: name it")
     return names
 
 

@@ -19,7 +19,7 @@ from fedtailor.datasets.source import EVENTS, take
 from fedtailor.federation.site.settings import SiteSettings
 from fedtailor.partition import split_rows
 from fedtailor.results.config import Config, make_config
-from fedtailor.runs.data import find_source, lay_out
+from fedtailor.runs.data import find_source, lay_out, row_units
 
 
 class EncodedRows(NamedTuple):
@@ -96,6 +96,7 @@ def _of_own(site: SiteSettings, encoder: Encoder) -> _Cut:
         scheme="own",
         official_test=source.official_test if config.official_test else None,
         split_seed=config.split_seed,
+        units=row_units(config, source),
     )
     return source, partition.train[-1], partition.val[-1], partition.test[-1]
 

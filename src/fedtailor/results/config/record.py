@@ -49,6 +49,8 @@ SINCE_0_1 = {
     "time_column": ("",),
     "event_column": ("",),
     "split_seed": (0,),
+    "group_column": ("",),
+    "time_column_split": ("",),
     "drop": ("",),
     "only": ("",),
     "types": ("",),
@@ -91,6 +93,12 @@ class Config:
     )
     client_column: str = _says("", "Data", "your table's column that names the client of a row")
     text_column: str = _says("", "Data", "your table's text column")
+    group_column: str = _says(
+        "", "Data", "your table's column whose equal rows stay on one side of the split: a patient"
+    )
+    time_column_split: str = _says(
+        "", "Data", "your table's column of times: train on the past, test on what follows"
+    )
     drop: str = _says("", "Data", "your table's columns to leave out, with commas")
     only: str = _says("", "Data", "your table's columns to learn from, with commas; no others")
     types: str = _says(
