@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedtailor.datasets import load
+from fedtailor.datasets import ColumnChoices, Encoder, encode, load, read_examples
 from tests.datasets.datafiles import images, png_bytes, refusal, write_image, write_text
 
 TABLE = "age,sex,site,label\n50,f,north,ill\n,m,south,well\n70,?,north,well\n61,f,east,ill\n"
@@ -40,11 +40,57 @@ def test_images_are_brought_to_one_mode_and_size(tmp_path):
     assert load(str(tmp_path), image_size=5).raw.shape == (5, 3, 5, 5)
 
 
-def test_16_bit_images_keep_their_upper_8_bits(tmp_path):
+def test_16_bit_images_are_scaled_by_the_range_they_hold(tmp_path):
+    """A scan of 12 bits keeps 256 grey levels, and new scans are scaled as those were."""
     write_clinics(tmp_path)
-    deep = (np.arange(64, dtype=np.uint16) * 1000).reshape(8, 8)
-    Image.fromarray(deep).save(tmp_path / "clinic-a" / "ill" / "0.png")
-    np.testing.assert_array_equal(load(str(tmp_path)).raw[0, 0], deep >> 8)
+    deep = (np.arange(64, dtype=np.uint16) * 65).reshape(8, 8)  # up to 4095
+    path = tmp_path / "clinic-a" / "ill" / "0.png"
+    Image.fromarray(deep).save(path)
+    source = load(str(tmp_path))
+    np.testing.assert_array_equal(source.raw[0, 0], np.rint(deep.astype(float) * 255 / 4095))
+    assert source.levels == (0, 4095) and "1 images of 16 bits are scaled" in source.notes[-1]
+    encoder, x = encode(source, np.arange(4))
+    encoder = Encoder.from_json(encoder.to_json())
+    np.testing.assert_array_equal(read_examples([path], encoder).x[0], x[0])
+    dark = tmp_path / ".dark.png"  # hidden from the folder
+    Image.fromarray(deep // 2).save(dark)
+    assert read_examples([dark], encoder).x.max() == 127
+    agreed = ColumnChoices(agreed=True, levels=(0, 65535))
+    np.testing.assert_array_equal(load(str(tmp_path), columns=agreed).raw[0, 0], deep >> 8)
+
+
+def test_sizes_modes_and_orientations_are_counted(tmp_path):
+    write_clinics(tmp_path)
+    write_image(tmp_path / "clinic-b" / "well" / "1.png", np.full((20, 10, 3), 77, np.uint8))
+    turned = Image.fromarray(np.tile(np.array([[0], [255]], np.uint8), (4, 8)))
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    turned.save(tmp_path / "clinic-a" / "odd" / "1.png", exif=exif)
+    source = load(str(tmp_path))
+    assert source.notes == (
+        "images of 2 sizes (8x8: 5, 10x20: 1) become 8x8, that of the first (else: --image-size)",
+        "images of 2 modes (L: 5, RGB: 1) become colour",
+        "1 images are turned upright, as their camera noted",
+    )
+    rows = source.raw[2, 0]
+    assert (rows == rows[0]).all() and rows[0].tolist() != [rows[0, 0]] * 8, "rows became columns"
+
+
+def test_broken_images_are_named_together(tmp_path):
+    write_clinics(tmp_path)
+    (tmp_path / "clinic-b" / "ill" / "0.png").write_bytes(b"no image")
+    late = tmp_path / "clinic-a" / "odd" / "0.png"
+    late.write_bytes(late.read_bytes()[:60])
+    refusal(lambda: load(str(tmp_path)), "2 images", "clinic-b/ill/0.png", "clinic-a/odd/0.png")
+
+
+def test_what_other_programs_leave_in_folders_is_passed_over(tmp_path):
+    write_clinics(tmp_path)
+    for folder in (tmp_path, tmp_path / "clinic-a", tmp_path / "clinic-a" / "ill"):
+        for name in ("Thumbs.db", "desktop.ini", "._0.png", ".DS_Store"):
+            (folder / name).write_bytes(b"x")
+    (tmp_path / "__MACOSX").mkdir()
+    assert len(load(str(tmp_path))) == 4
 
 
 def test_hidden_files_are_ignored_and_others_named(tmp_path):

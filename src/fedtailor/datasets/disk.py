@@ -199,7 +199,7 @@ def _parquet_part(known: KnownDataset, path: Path) -> tuple[SourcePart, tuple[st
         raw = texts(table, _column(table, ("text",), "text"))
     else:
         column = _column(table, ("image", "img"), "image")
-        raw = stacked(encoded_images(table, column), channels=known.channels)
+        raw = stacked(encoded_images(table, column), channels=known.channels).pixels
     part = SourcePart(raw, labels, quoted(path), _is_test(path))
     return part, class_names_in(path, label)
 

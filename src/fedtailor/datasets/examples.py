@@ -14,7 +14,7 @@ from fedtailor.datasets.encoding.unfamiliar import unfamiliar
 from fedtailor.datasets.features.typed import read_numbers
 from fedtailor.datasets.formats.arrays import raw_of, read_npz
 from fedtailor.datasets.formats.cells import categories, is_missing, is_truth, plain
-from fedtailor.datasets.formats.images import EncodedImage, is_image, stacked
+from fedtailor.datasets.formats.images import FULL, EncodedImage, is_image, stacked
 from fedtailor.datasets.formats.tables import (
     TABLES,
     Cells,
@@ -109,7 +109,8 @@ def _image(path: Path, encoder: Encoder) -> Array:
             f"{quoted(path)} cannot become an image of {channels} channels: give an npz file"
         )
     picture = EncodedImage(quoted(path), path)
-    return stacked([picture], channels=channels, size=(width, height))
+    levels = encoder.levels or FULL
+    return stacked([picture], channels=channels, size=(width, height), levels=levels).pixels
 
 
 def _arrays(path: Path, encoder: Encoder) -> Raw:

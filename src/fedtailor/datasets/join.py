@@ -43,6 +43,7 @@ def join_parts(
         decided=settled.decided,
         groups=np.array([g for p in parts for g in p.groups]) if parts[0].groups else None,
         moments=_joined([p.moments for p in parts if p.moments is not None]),
+        levels=parts[0].levels,
         notes=tuple(dict.fromkeys(note for p in parts for note in p.notes)),
         readings=parts[0].readings,
     )

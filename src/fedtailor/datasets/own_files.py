@@ -119,14 +119,16 @@ def _load_folder(
     folders = _folders_only(root)
     if any(is_image(p) for f in folders for p in visible(f)):
         _refuse_columns(named, choices, root)
-        parts = image_parts([image_folder(root)], image_size)
+        parts = image_parts([image_folder(root)], image_size, choices.levels)
         return join_parts(name, parts, task=_of_folders(root, task))
     names = {f.name for f in folders}
     if "train" in names and names <= {"train", *TEST_FOLDERS}:
         _refuse_columns(named, choices, root)
         ordered = sorted(folders, key=lambda f: f.name != "train")
         split = [image_folder(f, test=f.name != "train") for f in ordered]
-        return join_parts(name, image_parts(split, image_size), task=_of_folders(root, task))
+        return join_parts(
+            name, image_parts(split, image_size, choices.levels), task=_of_folders(root, task)
+        )
     if named.client is not None:
         raise BadInput(
             f"--client-column {quoted(named.client)} is not used with {quoted(root)}, "
@@ -135,7 +137,9 @@ def _load_folder(
     if all(p.is_dir() for f in folders for p in visible(f)):
         _refuse_columns(named, choices, root)
         clients = [image_folder(f, owner=f.name) for f in folders]
-        return join_parts(name, image_parts(clients, image_size), task=_of_folders(root, task))
+        return join_parts(
+            name, image_parts(clients, image_size, choices.levels), task=_of_folders(root, task)
+        )
     parts = _client_tables(folders, named, image_size, task, choices)
     return join_parts(name, parts, task=task)
 
@@ -250,6 +254,7 @@ def table_parts(
                 label=roles.labels[0],
                 groups=client_names(table, named.group, "group") if named.group else (),
                 moments=when,
+                levels=found.levels,
                 notes=notes,
                 readings=tuple(replace(r, lacking=lacking.get(r.name, ())) for r in found.readings),
             )
@@ -282,9 +287,10 @@ def _raws(
         return FeatureTables([texts(table, roles.text) for table in tables])
     if len(roles.features) == 1 and holds_images(tables[0], roles.features[0]):
         pictures = [encoded_images(table, roles.features[0]) for table in tables]
-        images = stacked([p for ps in pictures for p in ps], image_size)
+        found = stacked([p for ps in pictures for p in ps], image_size, levels=choices.levels)
         ends = np.cumsum([len(ps) for ps in pictures])
-        return FeatureTables(np.split(images, ends[:-1]))
+        images = np.split(found.pixels, ends[:-1])
+        return FeatureTables(images, (), found.notes, found.levels)
     first = tables[0]
     return feature_tables(
         tables, choices.of(roles.features, tuple(first.columns), first.where), choices

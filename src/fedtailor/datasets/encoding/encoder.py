@@ -35,7 +35,8 @@ PADDING, UNKNOWN, FIRST_WORD = 0, 1, 2
 _WORD = re.compile(r"[^\W_]+")
 # What version 0.1 did not write yet, and what it meant by that.
 LATER: Mapping[str, Any] = {
-    "task": "classification", "normalise": "pooled", "target": None, "seen": None, "clients": {}
+    "task": "classification", "normalise": "pooled", "target": None, "seen": None, "clients": {},
+    "levels": None,
 }  # fmt: skip
 
 
@@ -64,6 +65,7 @@ class Encoder:
     seen: tuple[str, ...] | None = None  # of a text, the words that are known here; None: all
     # by name, what is each client's own
     clients: Mapping[str, OwnFit] = field(default_factory=dict)
+    levels: tuple[int, int] | None = None  # what of 16-bit images becomes 0 and 255
 
     def __post_init__(self) -> None:
         _check(self)
@@ -144,7 +146,8 @@ class Encoder:
 
     def to_json(self) -> dict[str, Any]:
         """A dictionary that the json module can write; `from_json` reads it back."""
-        return {
+        levels = {} if self.levels is None else {"levels": list(self.levels)}
+        return levels | {
             "kind": self.form.kind,
             "shape": list(self.form.shape),
             "classes": list(self.classes),
@@ -180,7 +183,12 @@ class Encoder:
         if not isinstance(data["clients"], Mapping):
             raise BadInput(f"encoder: 'clients' is {one_line(data['clients'])}: give a table")
         clients = {str(n): _own_from_json(own, columns, n) for n, own in data["clients"].items()}
-        return Encoder(form, classes, columns, words, normalise, target, seen, clients)
+        levels = data["levels"]
+        if levels is not None:
+            if not is_list_of(levels, int) or len(levels) != 2 or not 0 <= levels[0] <= levels[1]:
+                raise BadInput(f"encoder: 'levels' is {one_line(levels)}: give two whole numbers")
+            levels = (levels[0], levels[1])
+        return Encoder(form, classes, columns, words, normalise, target, seen, clients, levels)
 
 
 def _check(encoder: Encoder) -> None:

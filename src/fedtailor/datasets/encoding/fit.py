@@ -121,7 +121,7 @@ def fit_encoder(
         form = Form("text", (length,), len(classes), FIRST_WORD + len(words), task)
     else:
         form = Form("image", raw.shape[1:], len(classes), task=task)
-    return Encoder(form, classes, columns, words, chosen, target)
+    return Encoder(form, classes, columns, words, chosen, target, levels=source.levels)
 
 
 def _common_column(

@@ -6,6 +6,7 @@ Pillow is imported late: only those who use images wait for it.
 from __future__ import annotations
 
 import io
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from fedtailor.core.errors import BadInput
 from fedtailor.datasets.parts import SourcePart
 from fedtailor.datasets.source import Array
-from fedtailor.datasets.wording import quoted, reason
+from fedtailor.datasets.wording import listed, quoted, reason
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -25,8 +26,14 @@ if TYPE_CHECKING:
 SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm")
 GREY_MODES = ("1", "L", "LA", "I", "I;16", "I;16B", "I;16L")
 LARGEST_SIDE = 4096
+FULL = (0, 65535)  # what 16 bits hold
+ORIENTATION, SIDEWAYS = 0x0112, range(5, 9)  # of EXIF
+NAMED_BROKEN = 12
+# what other programs leave in folders, beside what begins with a point
+PASSED_OVER = ("thumbs.db", "ehthumbs.db", "desktop.ini", "__macosx", "icon\r")
 
 Pixels = NDArray[np.uint8]
+Levels = tuple[int, int]
 
 
 class EncodedImage(NamedTuple):
@@ -60,19 +67,54 @@ def _opened(picture: EncodedImage) -> Iterator[Image.Image]:
         ) from error
 
 
-def pixels(image: Image.Image, channels: int, size: tuple[int, int]) -> Pixels:
-    """One image as uint8 [channels, height, width]; `size` is (width, height)."""
-    from PIL import Image
+def pixels(
+    image: Image.Image, channels: int, size: tuple[int, int], levels: Levels = FULL
+) -> Pixels:
+    """One image as uint8 [channels, height, width], upright.
 
-    if image.mode.startswith("I"):
-        # 16-bit scans: Pillow would clip them at 255, which makes most of a scan white.
-        deep = np.clip(np.asarray(image), 0, 65535).astype(np.uint16)
-        image = Image.fromarray((deep >> 8).astype(np.uint8))
+    Args:
+      image: as opened.
+      channels: 1 or 3.
+      size: (width, height).
+      levels: what of a 16-bit image becomes 0 and 255.
+    """
+    from PIL import Image, ImageOps
+
+    image = ImageOps.exif_transpose(image)
+    if is_deep(image):
+        image = Image.fromarray(_eight_bits(image, levels))
     image = image.convert("RGB" if channels == 3 else "L")
     if image.size != size:
         image = image.resize(size, Image.Resampling.BILINEAR)
     array = np.asarray(image, dtype=np.uint8)
     return array.transpose(2, 0, 1) if channels == 3 else array[None]
+
+
+def is_deep(image: Image.Image) -> bool:
+    """Whether it has more than 8 bits: Pillow would clip those at 255, and most would be white."""
+    return image.mode.startswith("I")
+
+
+def _deep_values(image: Image.Image) -> Array:
+    values: Array = np.clip(np.asarray(image), *FULL).astype(np.uint16)
+    return values
+
+
+def _eight_bits(image: Image.Image, levels: Levels) -> Pixels:
+    deep = _deep_values(image)
+    if levels == FULL:
+        return (deep >> 8).astype(np.uint8)
+    low, high = levels
+    share = (deep.astype(np.float64) - low) / max(1, high - low)
+    return np.rint(255 * np.clip(share, 0, 1)).astype(np.uint8)
+
+
+class StackedImages(NamedTuple):
+    """Images in one array."""
+
+    pixels: Pixels  # uint8 [n, channels, height, width]
+    levels: Levels | None = None  # what of 16-bit images became 0 and 255; None: there are none
+    notes: tuple[str, ...] = ()  # what was done to bring them together
 
 
 def stacked(
@@ -81,30 +123,128 @@ def stacked(
     *,
     channels: int | None = None,
     size: tuple[int, int] | None = None,
-) -> Pixels:
-    """All pictures in one array of one mode and one size.
+    levels: Levels | None = None,
+) -> StackedImages:
+    """All pictures in one array of one mode and one size, upright.
 
     The mode is RGB if any picture is in colour, else grey. The size (width, height) is
-    `image_size` squared, or `size`, or, without either, the size of the first picture.
+    `image_size` squared, or `size`, or, without either, the size of the first picture. 16-bit
+    pictures are scaled from `levels`, or without those from the range that all of them hold.
+
+    Raises:
+      BadInput: pictures cannot be read; all of them are named.
     """
     check_size(image_size)
+    seen = _survey(pictures, levels)
     if channels is None:
-        channels = 3 if any(_is_colour(p) for p in pictures) else 1
+        channels = 3 if any(mode not in GREY_MODES for mode in seen.modes) else 1
+    named = size is not None or image_size is not None
     if image_size is not None:
         size = (image_size, image_size)
-    if size is None:
-        with _opened(pictures[0]) as first:
-            size = first.size
+    size = size or seen.first
     out = np.empty((len(pictures), channels, size[1], size[0]), dtype=np.uint8)
-    for i, picture in enumerate(pictures):
-        with _opened(picture) as image:
-            out[i] = pixels(image, channels, size)
-    return out
+    with _all_broken(pictures) as broken:
+        for i, picture in enumerate(pictures):
+            with broken.noted(), _opened(picture) as image:
+                out[i] = pixels(image, channels, size, seen.levels or FULL)
+    return StackedImages(out, seen.levels, seen.notes(channels, size, named))
 
 
-def _is_colour(picture: EncodedImage) -> bool:
-    with _opened(picture) as image:
-        return image.mode not in GREY_MODES
+class _Survey(NamedTuple):
+    """What pictures are like before they are brought together."""
+
+    first: tuple[int, int]  # size of the first
+    sizes: Counter[tuple[int, int]]
+    modes: Counter[str]
+    turned: int  # how many the camera says to turn
+    levels: Levels | None  # of those with 16 bits
+
+    def notes(self, channels: int, size: tuple[int, int], named: bool) -> tuple[str, ...]:
+        """A line for each thing that is not the same everywhere."""
+        notes = []
+        if len(self.sizes) > 1:
+            told = _counted(Counter({f"{w}x{h}": n for (w, h), n in self.sizes.items()}))
+            why = "" if named else ", that of the first (else: --image-size)"
+            notes.append(
+                f"images of {len(self.sizes)} sizes ({told}) become {size[0]}x{size[1]}{why}"
+            )
+        if len({mode in GREY_MODES for mode in self.modes}) > 1:
+            all_ = "colour" if channels == 3 else "grey"
+            notes.append(
+                f"images of {len(self.modes)} modes ({_counted(self.modes)}) become {all_}"
+            )
+        if self.turned:
+            notes.append(f"{self.turned:,} images are turned upright, as their camera noted")
+        if self.levels is not None:
+            deep = sum(n for mode, n in self.modes.items() if mode.startswith("I"))
+            low, high = self.levels
+            notes.append(
+                f"{deep:,} images of 16 bits are scaled from {low:,} to {high:,}, the range that "
+                "all of them hold, to 8 bits"
+            )
+        return tuple(notes)
+
+
+def _counted(counts: Counter[str]) -> str:
+    return listed((f"{name}: {n:,}" for name, n in counts.most_common()), 6)
+
+
+def _survey(pictures: Sequence[EncodedImage], levels: Levels | None) -> _Survey:
+    sizes: Counter[tuple[int, int]] = Counter()
+    modes: Counter[str] = Counter()
+    turned, first = 0, (0, 0)
+    low, high = FULL[1], FULL[0]
+    with _all_broken(pictures) as broken:
+        for picture in pictures:
+            with broken.noted(), _opened(picture) as image:
+                orientation = image.getexif().get(ORIENTATION, 1)
+                size = image.size[::-1] if orientation in SIDEWAYS else image.size
+                first = first if sizes else size
+                turned += orientation in range(2, 9)
+                sizes[size] += 1
+                modes[image.mode] += 1
+                if is_deep(image) and levels is None:
+                    values = _deep_values(image)
+                    low, high = min(low, int(values.min())), max(high, int(values.max()))
+    if levels is None and any(mode.startswith("I") for mode in modes):
+        levels = (low, high)
+    return _Survey(first, sizes, modes, turned, levels)
+
+
+class _Broken:
+    """Pictures that cannot be read, to be named together."""
+
+    def __init__(self) -> None:
+        self.messages: list[str] = []
+
+    @contextmanager
+    def noted(self) -> Iterator[None]:
+        try:
+            yield
+        except BadInput as error:
+            self.messages.append(str(error))
+
+
+@contextmanager
+def _all_broken(pictures: Sequence[EncodedImage]) -> Iterator[_Broken]:
+    """Within, what cannot be read is noted; in the end all of it is one refusal.
+
+    Where a header is broken, all pictures are decoded, so that nobody mends them one per try.
+    """
+    broken = _Broken()
+    yield broken
+    if not broken.messages:
+        return
+    every = _Broken()
+    for picture in pictures:
+        with every.noted(), _opened(picture) as image:
+            image.load()
+    found = every.messages or broken.messages
+    if len(found) == 1:
+        raise BadInput(found[0])
+    shown = "; ".join(found[:NAMED_BROKEN])
+    more = f"; and {len(found) - NAMED_BROKEN} more" if len(found) > NAMED_BROKEN else ""
+    raise BadInput(f"{len(found)} images cannot be read: {shown}{more}")
 
 
 def check_size(image_size: int | None) -> None:
@@ -152,9 +292,13 @@ def channels_first(x: Array, where: str) -> Pixels:
 
 
 def visible(folder: Path) -> list[Path]:
-    """What the folder holds, sorted, without hidden files."""
+    """What the folder holds, sorted, without what is hidden or what other programs leave there."""
     try:
-        return sorted(p for p in folder.iterdir() if not p.name.startswith("."))
+        return sorted(
+            p
+            for p in folder.iterdir()
+            if not p.name.startswith(".") and p.name.lower() not in PASSED_OVER
+        )
     except OSError as error:
         raise BadInput(f"folder {quoted(folder)} cannot be read ({reason(error)})") from error
 
@@ -200,16 +344,23 @@ def image_folder(
     return ImageFolder(quoted(folder), files, classes, test, owner)
 
 
-def image_parts(folders: Sequence[ImageFolder], image_size: int | None) -> list[SourcePart]:
+def image_parts(
+    folders: Sequence[ImageFolder], image_size: int | None, levels: Levels | None = None
+) -> list[SourcePart]:
     """Decode the images of all folders in one mode and one size, so that they can be joined."""
-    images = stacked([EncodedImage(quoted(p), p) for f in folders for p in f.files], image_size)
+    pictures = [EncodedImage(quoted(p), p) for f in folders for p in f.files]
+    images, levels, notes = stacked(pictures, image_size, levels=levels)
     parts, start = [], 0
     for folder in folders:
         rows = slice(start, start + len(folder.files))
         start = rows.stop
         owners = [folder.owner] * len(folder.files) if folder.owner is not None else ()
         labels = np.array(folder.classes)
-        parts.append(SourcePart(images[rows], labels, folder.where, folder.test, owners))
+        parts.append(
+            SourcePart(
+                images[rows], labels, folder.where, folder.test, owners, notes=notes, levels=levels
+            )
+        )
     return parts
 
 

@@ -66,6 +66,8 @@ def _of_trial(site: SiteSettings) -> _Cut:
 
 def _columns(config: Config, encoder: Encoder) -> ColumnChoices | None:
     """The columns as the federation agreed: a site's own rows might look like something else."""
+    if encoder.form.kind == "image":
+        return ColumnChoices(agreed=True, levels=encoder.levels)
     if encoder.form.kind != "table":
         return None
     kinds = [(c.name, isinstance(c, Numeric), getattr(c, "reads", "")) for c in encoder.columns]
