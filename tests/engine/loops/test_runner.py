@@ -245,6 +245,18 @@ def test_the_way_depends_on_the_work_alone(monkeypatch: pytest.MonkeyPatch) -> N
     assert choose_loop_mode(Workload(1_000, 50, convolutions=True), CPU, "auto") == "traced"
 
 
+def test_own_kernels_are_for_long_runs_with_convolutions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner_module, "has_kernels", lambda device: device.type == "cuda")
+    monkeypatch.setattr(runner_module, "can_compile", lambda device: False)
+    ways = [
+        choose_loop_mode(Workload(10**6, steps, convolutions), CUDA, "auto")
+        for steps, convolutions in ((3_999, True), (4_000, True), (4_000, False))
+    ]
+    assert ways == ["traced", "fused", "traced"]
+    assert choose_loop_mode(Workload(10**6, 4_000, True), CUDA, "never") == "traced"
+    assert choose_loop_mode(Workload(10**6, 4_000, True), CPU, "auto") == "traced"
+
+
 def test_on_a_gpu_few_clients_are_traced_as_soon_as_many() -> None:
     """Launches take the time there, and a step of all has as many for ten as for a hundred."""
     for clients in (1, 10, 100):

@@ -27,6 +27,7 @@ _LOSS = (
     "input", "target", "weight", "size_average", "ignore_index", "reduce", "reduction",
     "label_smoothing",
 )  # fmt: skip
+LARGEST = 8  # window that a program can pool
 _RELUS = (F.relu, torch.relu, Tensor.relu)
 _RELUS_IN_PLACE = (torch.relu_, Tensor.relu_)
 _POOLS = (F.max_pool2d, torch.max_pool2d)
@@ -205,8 +206,9 @@ def _with_pool(
     kernel = _pair(kernel_size)
     step = kernel if stride is None or stride == [] else _pair(stride)
     simple = (
-        made.pool == 1 and kernel is not None and kernel[0] == kernel[1] and step == kernel
-        and _pair(padding) == (0, 0) and _pair(dilation) == (1, 1) and not return_indices
+        made.pool == 1 and kernel is not None and kernel[0] == kernel[1] <= LARGEST
+        and step == kernel and _pair(padding) == (0, 0) and _pair(dilation) == (1, 1)
+        and not return_indices
     )  # fmt: skip
     if not simple or kernel is None:
         return None

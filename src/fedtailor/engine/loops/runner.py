@@ -41,6 +41,8 @@ TRACE_FROM = {"cpu": 3_000}  # steps of all clients
 TRACE_CONVOLUTIONS_FROM = {"cpu": 500}  # a mapped one takes four times as long as a traced one
 TRACE_FROM_IN_A_ROW = {"cuda": 1_000}
 COMPILE_FROM = {"cpu": 100_000, "cuda": 1_500_000}  # steps of all clients
+# of a network with convolutions: own kernels take seconds to be made, once on a machine
+FUSE_FROM_IN_A_ROW = {"cuda": 4_000}
 NOTABLE = 3.0  # seconds of preparing that people are told about
 NEVER = 1 << 62
 
@@ -68,6 +70,9 @@ def choose_loop_mode(work: Workload, device: torch.device, compile: Compile) -> 
             return possible("fused")
         log.warning("there are no kernels for %s here: steps are traced only", device)
         return possible("traced")
+    fuses = compile == "auto" and work.convolutions and has_kernels(device)
+    if fuses and work.in_a_row >= FUSE_FROM_IN_A_ROW.get(device.type, NEVER):
+        return possible("fused")
     compiles = compile != "never" and can_compile(device)
     if compiles and (compile == "always" or work.steps >= COMPILE_FROM.get(device.type, NEVER)):
         return possible("compiled")
@@ -108,7 +113,7 @@ class LoopRunner:
         self._workers: ThreadedLoops | None = None
         self._threads = torch.get_num_threads()
         self.seconds = 0.0
-        if self.loop_mode == "compiled":
+        if self.loop_mode in ("compiled", "fused"):
             keep_compiled_code()
         elif self.loop_mode == "plain":
             put_off_compiler()

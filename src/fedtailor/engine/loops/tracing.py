@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 from torch import Tensor, fx
 
+from fedtailor.engine.loops.shorten import shorten_graph
 from fedtailor.engine.loops.torch_internals import compile_graph, is_view, make_graph
 
 Found = TypeVar("Found")
@@ -37,13 +38,14 @@ _PRODUCTS = {aten.bmm.default: "baddbmm_", aten.mm.default: "addmm_"}
 
 @dataclass(frozen=True)
 class Update:
-    """An update `leaf += left @ right` that is left to one matrix product in place.
+    """An update `leaf += scale (left @ right)` that is left to one matrix product in place.
 
     The gradient itself never exists.
     """
 
     leaf: int  # which tensor
     name: str  # of the operator
+    scale: float = 1.0
 
 
 @dataclass
@@ -71,11 +73,13 @@ class Program:
         `fixed` are the tensors that stay in place, `moments` what each step has of its own.
         """
         body = self.body
-        updates = [(getattr(fixed[u.leaf], u.name), 2 * i) for i, u in enumerate(self.updates)]
+        updates = [
+            (getattr(fixed[u.leaf], u.name), 2 * i, u.scale) for i, u in enumerate(self.updates)
+        ]
         for moment in moments:
             factors = body(*fixed, *moment)
-            for update, i in updates:
-                update(factors[i], factors[i + 1])
+            for update, i, scale in updates:
+                update(factors[i], factors[i + 1], alpha=scale)
 
 
 def trace(
@@ -95,6 +99,7 @@ def trace(
     began = time.perf_counter()
     copies = [t.clone() for t in tensors]  # no two the same: tracing knows tensors by identity
     graph = make_graph(lambda *a: list(step(*a)), copies)
+    shorten_graph(graph)
     updates = _in_place(graph, carried)
     graph.graph.eliminate_dead_code()
     graph.recompile()
@@ -172,12 +177,13 @@ def _in_place(graph: fx.GraphModule, carried: int) -> tuple[Update, ...]:
                 continue
             found = _product(old, value)
             if found is not None:
-                updates.append(Update(i, found.operator))
+                scale = found.scale if isinstance(found.scale, float) else 1.0
+                updates.append(Update(i, found.operator, scale))
                 factors += [_apart(graph.graph, f, changed) for f in _factors(graph.graph, found)]
                 continue
             writes.append((old, value))
         ready = [_write(graph.graph, old, value, changed) for old, value in writes]
-        for write in ready:  # when all values are made
+        for write in _together(ready):  # when all values are made
             graph.graph.call_function(*write)
     output.args = (factors,)
     return tuple(updates)
@@ -194,6 +200,23 @@ def _write(
         if isinstance(number, float) and isinstance(what, fx.Node) and _shape(what) == _shape(old):
             return aten.add_.Tensor, (old, _apart(graph, what, changed)), {"alpha": number}
     return aten.copy_.default, (old, _apart(graph, value, changed)), {}
+
+
+def _together(
+    writes: Sequence[tuple[Any, tuple[Any, ...], dict[str, Any]]],
+) -> list[tuple[Any, tuple[Any, ...], dict[str, Any]]]:
+    """Additions of the same multiple as one operator: a launch instead of one for each."""
+    sums: dict[float, list[tuple[Any, ...]]] = {}
+    others = []
+    for operator, args, named in writes:
+        if operator is aten.add_.Tensor:
+            sums.setdefault(named["alpha"], []).append(args)
+        else:
+            others.append((operator, args, named))
+    for number, pairs in sums.items():
+        both: tuple[Any, ...] = tuple(list(part) for part in zip(*pairs, strict=True))
+        others.append((aten._foreach_add_.List, both, {"alpha": number}))
+    return others
 
 
 def _apart(graph: fx.Graph, node: fx.Node, changed: Sequence[fx.Node]) -> fx.Node:
@@ -228,13 +251,15 @@ def _factors(graph: fx.Graph, product: _Product) -> list[fx.Node]:
 
     Where nothing is to change both are zero: zero times a number that is not finite would not be.
     """
-    times = aten.mul.Tensor if isinstance(product.scale, fx.Node) else aten.mul.Scalar
-    scaled = graph.call_function(times, (product.left, product.scale))
+    left = product.left
+    if not isinstance(product.scale, float):
+        times = aten.mul.Tensor if isinstance(product.scale, fx.Node) else aten.mul.Scalar
+        left = graph.call_function(times, (left, product.scale))
     if product.active is None:
-        return [scaled, product.right]
+        return [left, product.right]
     return [
         graph.call_function(aten.where.ScalarOther, (product.active, factor, 0.0))
-        for factor in (scaled, product.right)
+        for factor in (left, product.right)
     ]
 
 

@@ -238,8 +238,8 @@ class Config:
     compile: Literal["auto", "never", "always", "fused"] = _says(
         "auto",
         "Run",
-        "compile training steps: faster after 10 to 40 s; auto: in long runs; fused: own GPU "
-        "kernels for convolutions, whose speed is not measured yet",
+        "compile training steps: faster after 10 to 40 s; fused: own GPU kernels for "
+        "convolutions; auto: these or compiled ones in long runs",
     )
     compile_limit: NonNegative = _says(
         600.0, "Run", "seconds that compiling may take in all; then the run goes on without"
