@@ -117,7 +117,7 @@ def _joined_tables(parts: Sequence[SourcePart], first: Table) -> Table:
                     f"{parts[0].where}: make it one or the other"
                 )
     columns = {c: np.concatenate([t.columns[c] for t in tables]) for c in first.names}
-    return Table(columns, first.reads)
+    return Table(columns, first.reads, first.gaps)
 
 
 def same_columns(first: Sequence[str], other: Sequence[str], where: str, at: str) -> None:

@@ -36,6 +36,8 @@ class Table:
     # by name, how text becomes the numbers of a column, where not as plain numbers: `date` and
     # `date-mdy` (days since 1970), `truth` (True is 1), `words` (those are missing)
     reads: Mapping[str, str] = field(default_factory=dict)
+    # by name, what a missing number becomes, where not the mean: `median`, `mean+indicator`...
+    gaps: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         # A private read-only copy, so that the table stays the value it was built as.
@@ -65,7 +67,8 @@ class Table:
 
     def take(self, rows: Array) -> Table:
         """The table of these rows only."""
-        return Table({name: column[rows] for name, column in self.columns.items()}, self.reads)
+        columns = {name: column[rows] for name, column in self.columns.items()}
+        return Table(columns, self.reads, self.gaps)
 
 
 @dataclass(frozen=True)

@@ -155,6 +155,7 @@ def _rows(data: Any, settings: dict[str, Any]) -> Source:
             settings.get("only", ""),
             settings.get("types", ""),
             settings.get("strict") in (True, "true"),
+            settings.get("missing", ""),
         ),
     )
 

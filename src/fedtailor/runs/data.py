@@ -23,7 +23,6 @@ from fedtailor.datasets import (
     encode_clients,
     fit_encoder,
     load,
-    make_choices,
 )
 from fedtailor.datasets.features.suspicions import suspicions
 from fedtailor.datasets.labels import refuse_as_many_classes_as_rows
@@ -184,7 +183,7 @@ def _load(config: Config, columns: ColumnChoices | None = None) -> Source:
         event=config.event_column or None,
         group=config.group_column or None,
         moment=config.time_column_split or None,
-        columns=columns or make_choices(config.drop, config.only, config.types, config.strict),
+        columns=columns or config.column_choices(),
     )
 
 

@@ -7,7 +7,17 @@ import datetime
 import numpy as np
 import pytest
 
-from fedtailor.datasets import encode, load, make_choices, read_examples, source_of
+from fedtailor.core.errors import BadInput
+from fedtailor.datasets import (
+    Encoder,
+    encode,
+    encode_clients,
+    fit_encoder,
+    load,
+    make_choices,
+    read_examples,
+    source_of,
+)
 from tests.datasets.datafiles import refusal, write_text
 from tests.datasets.test_own_files import write_parquet
 
@@ -138,3 +148,28 @@ def test_numeric_identifiers_go_by_their_name(tmp_path):
     source = load(str(write_text(tmp_path / "t.csv", "Unnamed: 0,patientId,income,y\n" + rows)))
     assert source.raw.names == ("income",)
     assert "it counts the rows" in source.notes[0] and "30 values in 90 rows" in source.notes[0]
+
+
+def test_what_a_missing_number_becomes_is_chosen_and_said(tmp_path):
+    rows = "".join(f"{c},{c},{'ab'[i % 2]},{'uv'[i % 2]}\n" for i, c in enumerate(("", 1, 2, 9)))
+    path = write_text(tmp_path / "t.csv", "p,q,y,w\n" + rows)
+    source = load(str(path))
+    assert source.notes[0].startswith(
+        "missing numbers become those of training rows: p (1 of 4: mean), q (1 of 4: mean); else"
+    )
+    chosen = make_choices(missing="p=median,q=mean+indicator")
+    source = load(str(path), columns=chosen)
+    assert "p (1 of 4: median), q (1 of 4: mean+indicator)" in source.notes[0]
+    encoder, x = encode(source, np.arange(4), normalise="none")
+    np.testing.assert_allclose(x[:, :3], [[2, 4, 1], [1, 1, 0], [2, 2, 0], [9, 9, 0]])
+    again = Encoder.from_json(encoder.to_json())
+    assert again == encoder and read_examples([path], again).x.tolist() == x.tolist()
+    # each client's own rows fill its gaps
+    train = [np.array([0, 1]), np.array([2, 3])]
+    common = fit_encoder(source, train, normalise="own")
+    fits = encode_clients(source, common, ["a", "b"], train, train).encoder
+    assert [fits.of_client(c).columns[0].fill for c in "ab"] == [1, 5.5]
+    with pytest.raises(BadInput, match="sums tell no median"):
+        fit_encoder(source, train, normalise="federated")
+    refusal(lambda: load(str(path), columns=make_choices(missing="w=mean")), "'w'", "category")
+    refusal(lambda: make_choices(missing="w=zero"), "'zero'", "median")

@@ -121,7 +121,8 @@ def judged_table(
 def _off(found: Tensor, true: Tensor, column: Column) -> float:
     if isinstance(column, Categorical):
         return float((found.argmax(1) != true.argmax(1)).double().mean())
-    return float(((found - true) ** 2).mean().sqrt()) * column.scale
+    # an input that tells a missing value has no unit
+    return float(((found - true)[:, :1] ** 2).mean().sqrt()) * column.scale
 
 
 def judged_words(moved: Tensor, true: Tensor) -> dict[str, Any]:

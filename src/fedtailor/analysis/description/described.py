@@ -10,7 +10,6 @@ import numpy as np
 
 from fedtailor.core.inputs.files import write_atomically
 from fedtailor.datasets import Source
-from fedtailor.datasets.features.choices import make_choices
 from fedtailor.datasets.features.summary import DescribedColumn, described_columns
 from fedtailor.datasets.features.suspicions import suspicions
 from fedtailor.results.config import make_config
@@ -108,7 +107,7 @@ def describe(data: Any, **settings: Any) -> DataDescription:
     named = str(data) if isinstance(data, Path) else data
     method, given, objects = separate("local", {"data": named, **settings})
     config = make_config(method, given, {}, objects)
-    choices = make_choices(config.drop, config.only, config.types, config.strict)
+    choices = config.column_choices()
     # here a column that a client lacks is something to tell of, not to refuse
     source = find_source(config, replace(choices, lacking=True))
     return description_of(source)

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 # Below this share of the mean, a deviation is what rounding makes of a constant column.
 ROUNDING = 1e-12
+INDICATOR = "+indicator"  # an input more, 1 where the value is missing
+GAPS = ("", "mean", "median", f"mean{INDICATOR}", f"median{INDICATOR}")
 READS = ("", "words", "truth", "date", "date-mdy")
 
 
@@ -41,14 +43,18 @@ class Numeric:
     low: float | None = None  # least value in training; None where nobody told it
     high: float | None = None  # largest value in training
     reads: str = ""  # how text becomes its numbers, as `Table.reads` has it; empty: as numbers
+    gap: str = ""  # what a missing value becomes, as `Table.gaps` has it; empty: the mean
 
-    width = 1
+    @property
+    def width(self) -> int:
+        return 2 if self.gap.endswith(INDICATOR) else 1
 
     def apply(self, column: Array) -> Array:
         if column.dtype.kind != "f":
             raise BadInput(f"column {quoted(self.name)} holds text: numbers are expected")
         values = np.where(np.isnan(column), self.fill, column)
-        return ((values - self.shift) / self.scale)[:, None]
+        scaled = ((values - self.shift) / self.scale)[:, None]
+        return scaled if self.width == 1 else np.hstack([scaled, np.isnan(column)[:, None]])
 
 
 @dataclass(frozen=True)
@@ -148,21 +154,28 @@ def pooled_numbers(sums: Sequence[ColumnSums], what: str) -> tuple[float, float]
     return mean, deviation if deviation > ROUNDING * abs(mean) else 1.0
 
 
-def numeric_of_sums(name: str, sums: Sequence[ColumnSums], reads: str = "") -> Numeric:
+def numeric_of_sums(
+    name: str, sums: Sequence[ColumnSums], reads: str = "", gap: str = ""
+) -> Numeric:
     """The column as a federation can scale it, from each client's sums alone."""
+    if gap.startswith("median"):
+        raise BadInput(
+            f"--missing {name}={gap}: sums tell no median: use mean, or --normalise own or pooled"
+        )
     mean, deviation = pooled_numbers(sums, f"column {quoted(name)}")
-    return Numeric(name, mean, mean, deviation, reads=reads)
+    return Numeric(name, mean, mean, deviation, reads=reads, gap=gap)
 
 
-def fit_numeric(name: str, column: Array, scaled: bool, reads: str = "") -> Numeric:
+def fit_numeric(name: str, column: Array, scaled: bool, reads: str = "", gap: str = "") -> Numeric:
     """The column as its training rows say."""
     present = column[~np.isnan(column)]
     if not len(present):
-        return Numeric(name, 0.0, 0.0, 1.0, reads=reads)
+        return Numeric(name, 0.0, 0.0, 1.0, reads=reads, gap=gap)
     mean, deviation = _mean_and_deviation(present, f"column {quoted(name)}")
     low, high = float(present.min()), float(present.max())
     numbers = (mean, deviation) if scaled else (0.0, 1.0)
-    return Numeric(name, mean, *numbers, low, high, reads)
+    fill = float(np.median(present)) if gap.startswith("median") else mean
+    return Numeric(name, fill, *numbers, low, high, reads, gap)
 
 
 def fit_categorical(name: str, column: Array) -> Categorical:
@@ -198,7 +211,8 @@ def column_to_json(column: Column) -> dict[str, Any]:
     told = {"fill": column.fill, "shift": column.shift, "scale": column.scale}
     between = {} if column.low is None else {"low": column.low, "high": column.high}
     reads = {"reads": column.reads} if column.reads else {}
-    return {"name": column.name} | told | between | reads
+    gap = {"gap": column.gap} if column.gap else {}
+    return {"name": column.name} | told | between | reads | gap
 
 
 def column_from_json(data: Any) -> Column:
@@ -210,12 +224,14 @@ def column_from_json(data: Any) -> Column:
         if not set(seen or ()) <= set(values):
             raise BadInput(f"{where}: 'seen' names others than 'values': save the model again")
         return Categorical(string(data["name"], "name"), values, seen)
-    check_keys(data, ("name", "fill", "shift", "scale"), where, ("low", "high", "reads"))
+    check_keys(data, ("name", "fill", "shift", "scale"), where, ("low", "high", "reads", "gap"))
     fill, shift = number(data["fill"], "fill", where), number(data["shift"], "shift", where)
     scale = positive(data["scale"], "scale", where)
     between = {key: number(data[key], key, where) for key in ("low", "high") if key in data}
     reads = one_of(data.get("reads", ""), READS, "reading")
-    return Numeric(string(data["name"], "name"), fill, shift, scale, **between, reads=reads)
+    gap = one_of(data.get("gap", ""), GAPS, "filling of gaps")
+    name = string(data["name"], "name")
+    return Numeric(name, fill, shift, scale, **between, reads=reads, gap=gap)
 
 
 def target_to_json(target: Target | None) -> dict[str, Any] | None:

@@ -109,7 +109,7 @@ def fit_encoder(
     if isinstance(raw, Table):
         parts = [take(source.raw, rows) for rows in train] if chosen == "federated" else []
         columns = tuple(
-            _common_column(n, c, parts, chosen, raw.reads.get(n, ""))
+            _common_column(n, c, parts, chosen, raw.reads.get(n, ""), raw.gaps.get(n, ""))
             for n, c in raw.columns.items()
         )
         width = sum(c.width for c in columns)
@@ -125,14 +125,14 @@ def fit_encoder(
 
 
 def _common_column(
-    name: str, column: Array, parts: Sequence[Raw], normalise: Normalisation, reads: str
+    name: str, column: Array, parts: Sequence[Raw], normalise: Normalisation, reads: str, gap: str
 ) -> Column:
     if column.dtype.kind == "U":
         return fit_categorical(name, column)
     if normalise == "federated":
         sums = [ColumnSums.of(p.columns[name]) for p in parts if isinstance(p, Table)]
-        return numeric_of_sums(name, sums, reads)
-    return fit_numeric(name, column, normalise != "none", reads)
+        return numeric_of_sums(name, sums, reads, gap)
+    return fit_numeric(name, column, normalise != "none", reads, gap)
 
 
 def _common_target(source: Source, train: Sequence[Array], normalise: Normalisation) -> Target:
@@ -173,7 +173,7 @@ def _own_column(common: Column, column: Array, scaled: bool, alone: bool) -> Col
         return replace(common, seen=tuple(v for v in common.values if v in found))
     if column.dtype.kind == "U":
         raise BadInput(f"column {quoted(common.name)} holds text: numbers are expected")
-    own: Numeric = fit_numeric(common.name, column, scaled, common.reads)
+    own: Numeric = fit_numeric(common.name, column, scaled, common.reads, common.gap)
     return own if alone or not np.isnan(column).all() else common
 
 

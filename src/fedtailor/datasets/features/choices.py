@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -13,6 +13,7 @@ from fedtailor.datasets.wording import listed, one_line, quoted
 
 ColumnType = Literal["number", "category", "date", "date-mdy"]
 TYPES: tuple[ColumnType, ...] = get_args(ColumnType)
+FILLINGS = ("mean", "median", "mean+indicator", "median+indicator")
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,7 @@ class ColumnChoices:
     only: tuple[str, ...] = ()  # if any: the columns that are features, no others
     types: Mapping[str, ColumnType] = field(default_factory=dict)  # what a column is
     strict: bool = False  # whether a word among numbers is refused
+    missing: Mapping[str, str] = field(default_factory=dict)  # what a missing number becomes
     # whether others than the user chose: then `types` names all features, and whoever uses the
     # table says which of them it lacks
     agreed: bool = False
@@ -32,9 +34,17 @@ class ColumnChoices:
 
     def refuse(self, why: str) -> None:
         """Raise `BadInput` if columns were chosen: these data have none."""
-        for flag, given in (("drop", self.drop), ("only", self.only), ("types", self.types)):
+        for flag, given in self._given():
             if given and not self.agreed:
                 raise BadInput(f"--{flag} {quoted(listed(given))} {why}: leave it out")
+
+    def _given(self) -> tuple[tuple[str, Collection[str]], ...]:
+        return (
+            ("drop", self.drop),
+            ("only", self.only),
+            ("types", self.types),
+            ("missing", self.missing),
+        )
 
     def of(self, features: Sequence[str], columns: Sequence[str], where: str) -> tuple[str, ...]:
         """The features that are left.
@@ -46,7 +56,7 @@ class ColumnChoices:
         """
         if self.agreed:
             return tuple(name for name in features if name in self.types) or tuple(features)
-        for flag, given in (("drop", self.drop), ("only", self.only), ("types", self.types)):
+        for flag, given in self._given():
             for name in given:
                 if name not in columns:
                     raise unknown(
@@ -72,6 +82,7 @@ def make_choices(
     only: str | Sequence[str] = (),
     types: str | Mapping[str, str] = "",
     strict: bool = False,
+    missing: str | Mapping[str, str] = "",
 ) -> ColumnChoices:
     """Choices from texts with commas, or from lists and a mapping.
 
@@ -79,7 +90,9 @@ def make_choices(
       >>> make_choices(drop="id, note", types="age=number,ward=category").types
       {'age': 'number', 'ward': 'category'}
     """
-    return ColumnChoices(_names(drop), _names(only), _types(types), strict)
+    kinds = _pairs(types, "types", "type", TYPES, "age=number")
+    gaps = _pairs(missing, "missing", "filling", FILLINGS, "age=median")
+    return ColumnChoices(_names(drop), _names(only), kinds, strict, gaps)  # type: ignore[arg-type]
 
 
 def _names(given: str | Sequence[str]) -> tuple[str, ...]:
@@ -87,20 +100,22 @@ def _names(given: str | Sequence[str]) -> tuple[str, ...]:
     return tuple(name.strip() for name in found if name.strip())
 
 
-def _types(given: str | Mapping[str, str]) -> dict[str, ColumnType]:
+def _pairs(
+    given: str | Mapping[str, str], flag: str, what: str, known: Sequence[str], example: str
+) -> dict[str, str]:
+    """What was said of each column: `NAME=VALUE` with commas, or a mapping."""
     pairs = given
     if isinstance(pairs, str):
         cut = [pair.rpartition("=") for pair in pairs.split(",") if pair.strip()]
-        for name, equals, kind in cut:
+        for name, equals, value in cut:
             if not name.strip() or not equals:
-                raise BadInput(
-                    f"--types {quoted(name + equals + kind)}: write NAME=TYPE, e.g. age=number"
-                )
-        pairs = {name.strip(): kind.strip() for name, _, kind in cut}
-    for name, kind in pairs.items():
-        if kind not in TYPES:
-            raise unknown(f"type of column {quoted(name)}", one_line(kind), TYPES)
-    return dict(pairs)  # type: ignore[arg-type]
+                wrong = quoted(name + equals + value)
+                raise BadInput(f"--{flag} {wrong}: write NAME={what.upper()}, e.g. {example}")
+        pairs = {name.strip(): value.strip() for name, _, value in cut}
+    for name, value in pairs.items():
+        if value not in known:
+            raise unknown(f"{what} of column {quoted(name)}", one_line(value), known)
+    return dict(pairs)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +126,7 @@ class _File:
     only: list[str] = setting("the columns that are features", [])
     types: dict[str, Any] = setting("what columns are", {})
     strict: bool = setting("whether a word among numbers is refused", False)
+    missing: dict[str, Any] = setting("what missing numbers become", {})
 
 
 def choices_file(data: Path) -> Path:
@@ -134,7 +150,7 @@ def with_file(choices: ColumnChoices, data: Path) -> ColumnChoices:
     where = f"columns file {quoted(path)}"
     found = check_table(read_toml(path, "columns file"), _File, where, base=path.parent)
     try:
-        told = make_choices(found.drop, found.only, found.types, found.strict)
+        told = make_choices(found.drop, found.only, found.types, found.strict, found.missing)
     except BadInput as error:
         raise BadInput(f"{where}: {error}") from None
     return replace(
@@ -143,4 +159,5 @@ def with_file(choices: ColumnChoices, data: Path) -> ColumnChoices:
         only=choices.only or told.only,
         types={**told.types, **choices.types},
         strict=choices.strict or told.strict,
+        missing={**told.missing, **choices.missing},
     )

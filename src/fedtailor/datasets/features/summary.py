@@ -79,13 +79,13 @@ def _described(reading: ColumnReading, source: Source, table: Table) -> Describe
     each = {o: _summary(column[source.owner == i]) for i, o in enumerate(source.owners)}
     scale = float(np.nanstd(column)) if column.dtype.kind == "f" and overall.mean is not None else 0
     differs = tuple(o for o, mine in each.items() if _differs(mine, overall, scale))
-    inputs = 1 if column.dtype.kind == "f" else len(overall.categories)
-    return DescribedColumn(
-        reading.name, reading.kind, inputs, _encoding(reading, inputs), overall, each, differs
-    )
+    gap = table.gaps.get(reading.name, "mean")
+    inputs = 1 + gap.endswith("indicator") if column.dtype.kind == "f" else len(overall.categories)
+    encoding = _encoding(reading, inputs, gap)
+    return DescribedColumn(reading.name, reading.kind, inputs, encoding, overall, each, differs)
 
 
-def _encoding(reading: ColumnReading, inputs: int) -> str:
+def _encoding(reading: ColumnReading, inputs: int, gap: str) -> str:
     words = {
         "number": "scaled",
         "truth": "1 where true, scaled",
@@ -96,8 +96,10 @@ def _encoding(reading: ColumnReading, inputs: int) -> str:
     if reading.words:
         words += f"; {len(reading.words)} words as missing"
     if reading.missing or reading.words:
-        gap = "all zeros" if reading.kind == "category" else "the mean"
-        words += f"; missing becomes {gap}"
+        becomes = "all zeros" if reading.kind == "category" else f"the {gap.partition('+')[0]}"
+        words += f"; missing becomes {becomes}"
+    if gap.endswith("indicator"):
+        words += ", and an input tells it"
     return words
 
 

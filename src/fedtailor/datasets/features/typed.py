@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -63,8 +63,15 @@ def feature_tables(
             f"left out as identifiers or free text; keep one with {KEEP}"
         )
     reads = {r.name: _reads(r) for r in readings if r.used and _reads(r)}
-    out = [Table({n: columns[n][i] for n in columns}, reads) for i in range(len(tables))]
-    return FeatureTables(out, tuple(readings), tuple(_notes(readings)))
+    gaps = {name: how for name, how in choices.missing.items() if name in columns}
+    for reading in readings:
+        if reading.name in gaps and reading.kind == "category":
+            raise BadInput(
+                f"--missing names {quoted(reading.name)}, which is a category: a missing one gives "
+                "zeros, which tell it apart: leave it out"
+            )
+    out = [Table({n: columns[n][i] for n in columns}, reads, gaps) for i in range(len(tables))]
+    return FeatureTables(out, tuple(readings), tuple(_notes(readings, gaps)))
 
 
 def _reads(reading: ColumnReading) -> str:
@@ -205,7 +212,7 @@ def _of_words(name: str, kind: str, words: Sequence[tuple[str, str]]) -> str:
     return f"column {quoted(name)} holds {what} but for {named}{more}"
 
 
-def _notes(readings: Sequence[ColumnReading]) -> list[str]:
+def _notes(readings: Sequence[ColumnReading], gaps: Mapping[str, str]) -> list[str]:
     notes = []
     out = [r for r in readings if not r.used]
     if out:
@@ -218,6 +225,15 @@ def _notes(readings: Sequence[ColumnReading]) -> list[str]:
         if reading.why:
             other = f"--types {one_line(reading.name)}=date-mdy"
             notes.append(f"column {quoted(reading.name)}: {reading.why} (else: {other})")
+    filled = [
+        f"{one_line(r.name, 40)} ({r.missing + len(r.words):,} of {r.rows:,}: "
+        f"{gaps.get(r.name, 'mean')})"
+        for r in readings
+        if r.used and r.kind != "category" and r.missing + len(r.words)
+    ]
+    if filled:
+        how = "else: --missing NAME=median, or mean+indicator for an input that tells it"
+        notes.append(f"missing numbers become those of training rows: {', '.join(filled)}; {how}")
     for reading in readings:
         if reading.words:
             told = _of_words(reading.name, reading.kind, reading.words)

@@ -44,6 +44,6 @@ def model_for(encoder: Encoder, named: str) -> str:
 
 _OF_EXAMPLE = (
     "data_dir", "task", "label", "time_column", "event_column", "client_column", "text_column",
-    "group_column", "time_column_split", "drop", "only", "types", "strict", "image_size",
-    "normalise",
+    "group_column", "time_column_split", "drop", "only", "types", "strict", "missing",
+    "image_size", "normalise",
 )  # fmt: skip

@@ -27,7 +27,7 @@ from fedtailor.results.config import settings
 OF_DATA = (
     "data", "data_dir", "task", "label", "time_column", "event_column", "client_column",
     "text_column", "group_column", "time_column_split", "drop", "only", "types", "strict",
-    "image_size", "partition", "clients", "partition_seed", "split_seed",
+    "missing", "image_size", "partition", "clients", "partition_seed", "split_seed",
     "min_samples", "test", "val", "official_test",
 )  # fmt: skip
 PATHS = ("data", "data_dir")

@@ -23,6 +23,7 @@ from fedtailor.results.objects import MARK, Objects
 
 if TYPE_CHECKING:
     from fedtailor.core.training import Recipe
+    from fedtailor.datasets import ColumnChoices
     from fedtailor.methods import Factory
 
 Seed = Annotated[int, (0, 2**62)]
@@ -55,6 +56,7 @@ SINCE_0_1 = {
     "only": ("",),
     "types": ("",),
     "strict": (False,),
+    "missing": ("",),
     "compile_limit": (600.0,),
     "weights": ("",),
     "weights_except": ("",),
@@ -111,6 +113,12 @@ class Config:
         False, "Data", "refuse words in a column of numbers instead of reading them as missing"
     )
     image_size: Whole = _says(0, "Data", "resize images to this side; 0 keeps their size")
+    missing: str = _says(
+        "",
+        "Data",
+        "what your table's missing numbers become: NAME=HOW with commas, HOW being mean, median, "
+        "mean+indicator or median+indicator; else the mean",
+    )
     normalise: Literal["auto", "own", "pooled", "federated", "none"] = _says(
         "auto",
         "Data",
@@ -273,6 +281,12 @@ class Config:
     def values(self) -> dict[str, Any]:
         """Everything that a file can keep, by name."""
         return {f.name: getattr(self, f.name) for f in fields(self) if f.name != "objects"}
+
+    def column_choices(self) -> ColumnChoices:
+        """What is said of a table's columns."""
+        from fedtailor.datasets import make_choices  # late: it needs numpy
+
+        return make_choices(self.drop, self.only, self.types, self.strict, self.missing)
 
     def factory(self) -> Factory:
         """What makes the method."""
