@@ -63,7 +63,7 @@ def licence(found: metadata.Distribution) -> str:
 
 
 def test_everything_it_needs_is_free_to_use() -> None:
-    used = [EXTRAS[name] for name in ("flower", "ray", "privacy", "frames", "hub", "track")]
+    used = [EXTRAS[name] for name in ("flower", "ray", "privacy", "frames", "hub", "track", "tune")]
     said = {d.name: licence(d) for d in needed([*PROJECT["dependencies"], *chain(*used)])}
     assert len(said) > 10
     wrong = {n: t for n, t in said.items() if not FREE.search(t) or NOT_FREE.search(t)}

@@ -26,6 +26,7 @@ SAME_MEANING = {
     "reproduce": COMMAND,
     "resume": COMMAND,
     "run": COMMAND,
+    "tune": COMMAND,
     "to_arrays": "a tree as named arrays: for Ray's workers, for messages",
 }
 

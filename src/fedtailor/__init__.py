@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         RunResult,
         SimulatedRound,
         SweepResult,
+        TuningResult,
         audit,
         compare,
         metrics,
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
         run,
         simulate,
         sweep,
+        tune,
     )
     from fedtailor.core import tree
     from fedtailor.core.data import Data
@@ -72,6 +74,7 @@ _WHERE = {
     "Simulation": "engine",
     "SweepResult": "api",
     "Task": "core.task",
+    "TuningResult": "api",
     "Turn": "core.rng",
     "Upload": "core.method",
     "audit": "api",
@@ -92,6 +95,7 @@ _WHERE = {
     "simulate": "api",
     "sweep": "api",
     "tree": "core.tree",
+    "tune": "api",
 }
 
 __all__ = [
@@ -115,6 +119,7 @@ __all__ = [
     "Simulation",
     "SweepResult",
     "Task",
+    "TuningResult",
     "Turn",
     "Upload",
     "__version__",
@@ -136,6 +141,7 @@ __all__ = [
     "simulate",
     "sweep",
     "tree",
+    "tune",
 ]
 
 if not TYPE_CHECKING:  # a type checker would take any name for one of ours

@@ -1,4 +1,4 @@
-"""What people call: run, sweep, compare, resume, predict, metrics, audit, report, simulate.
+"""What people call: run, sweep, tune, compare, resume, predict, metrics, audit, report, simulate.
 
 Plays, then writes pages.
 
@@ -9,12 +9,13 @@ what makes one. The command line calls the same functions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from fedtailor.analysis.audit.audited import audit
+from fedtailor.analysis.tuning import compared_candidates, finish_tuning, tune, tune_comparison
 from fedtailor.core.errors import unknown
 from fedtailor.core.method import Method
 from fedtailor.figures import comparison_figures
@@ -28,13 +29,14 @@ from fedtailor.results.folder import (
     REPORT,
     RUNS,
     SWEEP,
+    TUNING,
     is_comparison,
     is_finished,
     is_sweep,
+    is_tuning,
     open_folder,
     read_history,
 )
-from fedtailor.results.kept_metrics import OwnMetric, kept_metrics
 from fedtailor.results.lock import lock_folder
 from fedtailor.results.objects import AGAIN, Objects, separate, separate_all
 from fedtailor.runs.comparison.plan import ComparisonPlan
@@ -47,11 +49,16 @@ from fedtailor.runs.returned import (
     RunResult,
     SimulatedRound,
     SweepResult,
-    simulated_rounds,
+    metrics,
+    simulate,
 )
 from fedtailor.runs.run import Runner, Watcher
 from fedtailor.runs.several.sweep import AnnounceRun, SweepPlan, open_sweep, play_sweep
 from fedtailor.runs.stopwatch import Stopwatch
+from fedtailor.runs.tuning.plan import TuningPlan
+from fedtailor.runs.tuning.play import AnnounceTrial
+from fedtailor.runs.tuning.result import TuningResult
+from fedtailor.runs.tuning.search import Strategy
 
 __all__ = [
     "ComparisonResult",
@@ -60,6 +67,7 @@ __all__ = [
     "RunResult",
     "SimulatedRound",
     "SweepResult",
+    "TuningResult",
     "audit",
     "compare",
     "metrics",
@@ -69,6 +77,7 @@ __all__ = [
     "run",
     "simulate",
     "sweep",
+    "tune",
 ]
 
 MethodLike: TypeAlias = str | Factory | Method
@@ -198,10 +207,13 @@ def compare(
     repeats: int = 1,
     margin: float | None = None,
     yardsticks: bool = True,
+    tune: int = 0,
+    search: Strategy = "random",
     side_by_side: bool = True,
     out: str | Path | None = None,
     overwrite: bool = False,
     announce: Announce | None = None,
+    announce_trial: AnnounceTrial | None = None,
     begun: Begun | None = None,
     options: dict[str, Any] | None = None,
     **settings: Any,
@@ -215,6 +227,8 @@ def compare(
         differences known.
       margin: differences up to here do not matter; None is a point, or its like.
       yardsticks: also train one model on all rows in one place, and a linear model alone.
+      tune: if not 0, every method, yardsticks too, has its settings chosen among so many on
+        validation rows; `search` and `announce_trial` are as for `tune`.
       side_by_side: whether a method's runs share one program where they can; see `sweep`.
       out: folder for runs, summary and pictures; None keeps nothing.
       overwrite: replace an earlier comparison there.
@@ -241,12 +255,16 @@ def compare(
         repeats=repeats,
         margin=margin,
         yardsticks=yardsticks,
+        tune=tune,
+        search=search,
     )
     plan.load_data()  # before the folder: bad input leaves nothing behind
+    if plan.tune:
+        compared_candidates(plan)
     folder = open_comparison(plan, Path(out), overwrite=overwrite) if out is not None else None
     if begun:
         begun()
-    return _finish_comparison(plan, folder, announce, side_by_side)
+    return _finish_comparison(plan, folder, announce, side_by_side, announce_trial)
 
 
 def _finish_comparison(
@@ -254,6 +272,7 @@ def _finish_comparison(
     folder: Path | None,
     announce: Announce | None,
     side_by_side: bool = True,
+    announce_trial: AnnounceTrial | None = None,
 ) -> ComparisonResult:
     """Plays what is left of a comparison, with its pictures and its page."""
     # held as a whole: each of its runs holds only its own folder
@@ -263,6 +282,8 @@ def _finish_comparison(
             draw_partition(
                 data.partition, data.source.strata, data.source.strata_names, folder / PARTITION
             )
+        if plan.tune:
+            tune_comparison(plan, folder, announce_trial, side_by_side)
         summary, histories = play_comparison(plan, folder, announce, side_by_side=side_by_side)
         if folder:
             comparison_figures(summary, folder)
@@ -276,32 +297,32 @@ def resume(
     watch: Watcher | None = None,
     announce: Announce | None = None,
     announce_run: AnnounceRun | None = None,
+    announce_trial: AnnounceTrial | None = None,
     side_by_side: bool = True,
     method: MethodLike | None = None,
     methods: Sequence[MethodLike] = (),
     **objects: Any,
-) -> RunResult | ComparisonResult | SweepResult:
-    """Goes on with a run, comparison or sweep that was stopped; it ends as if it never had been.
+) -> RunResult | ComparisonResult | SweepResult | TuningResult:
+    """Goes on with a run, comparison, sweep or search; it ends as if it had never been stopped.
 
     Args:
-      folder: of the run, comparison or sweep.
+      folder: of the run, comparison, sweep or search.
       watch: of a run, called with each line of the history.
-      announce, announce_run, side_by_side: of a comparison or sweep, as there.
+      announce, announce_run, announce_trial, side_by_side: of the others, as there.
       method: of a run or sweep that was given it as an object: the same again.
-      methods: the same for a comparison.
+      methods: the same for a comparison or search.
       objects: `data`, `model`, `partition`, `schedule`, `loss`, `metrics` (with `label`,
         `client_column` for a DataFrame) that it was given as objects: the same again.
 
     Returns:
-      What `run`, `compare` or `sweep` would have returned.
+      What `run`, `compare`, `sweep` or `tune` would have returned.
 
     Raises:
       BadInput: there is nothing to resume, it is not what it was, or another process is at it.
       Interrupted: somebody pressed Ctrl-C.
 
     Example:
-      >>> from tempfile import TemporaryDirectory
-      >>> with TemporaryDirectory() as folder:
+      >>>       >>> with TemporaryDirectory() as folder:
       ...     first = run("fedavg", model="mlp", clients=5, rounds=1, out=folder)
       ...     first == resume(folder)  # nothing is left to play
       True
@@ -311,13 +332,17 @@ def resume(
         if name not in AGAIN:
             raise unknown("object of a run", name, AGAIN)
     _, _, again = separate_all(methods, objects)
+
+    def by_name(names: Sequence[str]) -> dict[str, Objects]:
+        return {name: again.get(name, again["local"]) for name in names}
+
+    if is_tuning(folder):
+        search, data = TuningPlan.again(folder / TUNING, by_name)
+        found = finish_tuning(search, data, folder, announce_trial, side_by_side)
+        return TuningResult(found, folder)
     if is_comparison(folder):
-
-        def by_name(names: Sequence[str]) -> dict[str, Objects]:
-            return {name: again.get(name, again["local"]) for name in names}
-
         plan = ComparisonPlan.from_json(folder / COMPARISON, by_name)
-        return _finish_comparison(plan, folder, announce, side_by_side)
+        return _finish_comparison(plan, folder, announce, side_by_side, announce_trial)
     shared = again["local"]
     if method is not None:
         shared = shared._replace(method=separate(method, {})[2].method)
@@ -327,63 +352,6 @@ def resume(
     with _reported(folder):
         found = resume_run(folder, watch=watch, objects=shared)
     return RunResult(found, read_history(folder), report, folder, objects=shared)
-
-
-def simulate(
-    method: MethodLike, *, options: dict[str, Any] | None = None, **settings: Any
-) -> Iterator[SimulatedRound]:
-    """Plays rounds one at a time, to look at server and clients in between; keeps no files.
-
-    Args:
-      method, options, settings: as for `run`.
-
-    Raises:
-      BadInput: it cannot be run so; told before the first round.
-
-    Example:
-      >>> for report in simulate("fedavg", model="mlp", clients=5, rounds=2):
-      ...     print(report.round, len(report.cohort), sorted(report.server))
-      1 5 ['params']
-      2 5 ['params']
-    """
-    name, named, objects = separate(method, settings)
-    return simulated_rounds(Runner(make_config(name, named, options or {}, objects)))
-
-
-def metrics(
-    folder: str | Path,
-    names: Sequence[str] = (),
-    *,
-    best: bool = False,
-    part: str = "test",
-    own: Mapping[str, OwnMetric] | None = None,
-) -> MetricsResult:
-    """Every metric of every client and over clients, of finished runs: nothing is run again.
-
-    Args:
-      folder: of a run or a comparison; over repeats and seeds, means are given.
-      names: of metrics (see `fedtailor metrics --help`); all that the task has if none is named.
-      best: of the models of the best round (by validation rows); else of the final ones.
-      part: `test` or `val` rows.
-      own: metrics of your own by name, beside these: functions (outputs, labels) -> number of one
-        client's rows. Outputs are [rows, K]: logits, or one number in the label's unit, or a log
-        risk. What a function raises is the reason why that client has no value.
-
-    Raises:
-      BadInput: the folder holds no finished run, it is of a version that kept no outputs (before
-        0.3), or a metric does not fit the task.
-
-    Example:
-      >>> from tempfile import TemporaryDirectory
-      >>> with TemporaryDirectory() as folder:
-      ...     done = run("local", model="mlp", clients=3, rounds=1, out=folder)
-      ...     found = metrics(folder, ["accuracy", "log-loss"])
-      >>> of_local = found["methods"]["local"]["metrics"]
-      >>> list(of_local), round(of_local["accuracy"]["mean"] - done["accuracy"]["mean"], 5)
-      (['accuracy', 'log-loss'], 0.0)
-    """
-    several = [names] if isinstance(names, str) else names
-    return MetricsResult(kept_metrics(Path(folder), several, best=best, part=part, own=own))
 
 
 def report(folders: str | Path | Sequence[str | Path], out: str | Path | None = None) -> Path:

@@ -20,6 +20,7 @@ from fedtailor.cli import (
     using,
     watching,
 )
+from fedtailor.cli.tuning import command as tuning
 from fedtailor.core import __version__
 from fedtailor.core.errors import BadInput
 from fedtailor.core.inputs.plain_text import printable
@@ -41,6 +42,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 running.add_to(app)
+tuning.add_to(app)
 inspecting.add_to(app)
 using.add_to(app)
 federation.add_to(app)

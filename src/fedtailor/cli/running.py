@@ -77,7 +77,7 @@ def _tracking_again(folder: Path) -> Any:
 Told = Callable[[dict[str, Any], int], None]
 
 
-class _Shown(ExitStack):
+class Shown(ExitStack):
     """What is shown of a run or comparison while it goes on: progress, the page, tools.
 
     Args:
@@ -134,6 +134,10 @@ class _Shown(ExitStack):
     def announce_run(self, name: str, folder: Path | None, done: int, runs: int) -> Told:
         """What is to be called with each round of a sweep's next run."""
         return self.round_of(f"[{done + 1}/{runs}] {name}", folder, runs - done - 1)
+
+    def announce_trial(self, name: str, folder: Path, runs_after: int) -> Told:
+        """What is to be called with each round of a search's next run."""
+        return self.round_of(name, folder, runs_after)
 
     def beside(self, asked: bool, several: bool) -> bool:
         """Whether runs may go side by side: tools follow one at a time."""
@@ -206,7 +210,7 @@ def run(
         rates = [rate.strip() for rate in rates if rate.strip()]
         first = next(iter(SweepPlan(name, number, rates, values, hyper).configs.values()))
         folder = out or free_folder(f"{name.replace(':', '.')}-{Path(first.data).name}-sweep")
-        with _Shown(folder, _tracking(track, folder), watch, "what was finished") as shown:
+        with Shown(folder, _tracking(track, folder), watch, "what was finished") as shown:
             found = api.sweep(
                 name,
                 seeds=number,
@@ -223,7 +227,7 @@ def run(
         return
     made = make_config(name, values, hyper)
     folder = out or free_folder(f"{name.replace(':', '.')}-{Path(made.data).name}-seed{made.seed}")
-    with _Shown(folder, _tracking(track, folder), watch) as shown:
+    with Shown(folder, _tracking(track, folder), watch) as shown:
         result = api.run(
             name,
             out=folder,
@@ -272,6 +276,18 @@ def compare(
             help="Also train one model on all rows in one place, and a linear model alone.",
         ),
     ] = True,
+    tune: Annotated[
+        str | None,
+        typer.Option(
+            "--tune",
+            metavar="N",
+            help="Choose every method's settings among N on validation rows first: the same "
+            "effort for all.",
+        ),
+    ] = None,
+    search: Annotated[
+        str, typer.Option("--search", metavar="random|grid|bayes", help="How --tune finds them.")
+    ] = "random",
     side_by_side: SideBySide = True,
     config: ConfigFile = None,
     out: Out = None,
@@ -300,12 +316,17 @@ def compare(
     from fedtailor.cli.showing import show_summary
     from fedtailor.results.folder import free_folder
     from fedtailor.runs.comparison.plan import ComparisonPlan
+    from fedtailor.runs.tuning.plan import check_words
 
+    check_words(search, "mean")
+    if tune is None and search != "random":
+        raise BadInput(f"search is '{search}' without --tune: give --tune N, e.g. --tune 20")
     number, times = whole("seeds", seeds), whole("repeats", repeats)
     how: dict[str, Any] = {"repeats": times, "margin": margin, "yardsticks": yardsticks}
+    how |= {"tune": whole("tune", tune) if tune is not None else 0, "search": search}
     first = next(iter(ComparisonPlan(methods, number, given, pairs, **how).configs.values()))
     folder = out or free_folder(f"compare-{Path(first.data).name}")
-    with _Shown(folder, _tracking(track, folder), watch, "what was finished") as shown:
+    with Shown(folder, _tracking(track, folder), watch, "what was finished") as shown:
         summary = api.compare(
             *methods,
             seeds=number,
@@ -314,6 +335,7 @@ def compare(
             out=folder,
             overwrite=overwrite,
             announce=shown.announce,
+            announce_trial=shown.announce_trial,
             begun=shown.begun,
             options=pairs,
             **given,
@@ -326,25 +348,29 @@ def resume(
     watch: Watch = False,
     json: Json = False,
 ) -> None:
-    """Go on with an interrupted run, comparison or sweep; it ends as if it never had been."""
+    """Go on with a run, comparison, sweep or search that was stopped; it ends as if it had not."""
     from fedtailor import api
     from fedtailor.cli.showing import show_result, show_summary, show_sweep
-    from fedtailor.results.folder import is_comparison, is_sweep
+    from fedtailor.cli.views.tuning import show_tuning
+    from fedtailor.results.folder import is_comparison, is_sweep, is_tuning
 
     if not folder.is_dir():
         raise BadInput(f"'{folder}' is no folder: name a run's folder")
-    swept, several = is_sweep(folder), is_comparison(folder) or is_sweep(folder)
+    swept, tuned = is_sweep(folder), is_tuning(folder)
+    several = is_comparison(folder) or swept or tuned
     kept = "what was finished" if several else "the last good checkpoint"
-    with _Shown(folder, _tracking_again(folder), watch, kept) as shown:
+    with Shown(folder, _tracking_again(folder), watch, kept) as shown:
         shown.show()
         found = api.resume(
             folder,
             watch=shown.round_of(folder.name),
             announce=shown.announce,
             announce_run=shown.announce_run,
+            announce_trial=shown.announce_trial,
             side_by_side=shown.beside(True, several),
         )
     show = show_sweep if swept else show_summary if several else show_result
+    show = show_tuning if tuned else show
     show(found, folder, json)
 
 

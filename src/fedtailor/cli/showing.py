@@ -129,6 +129,7 @@ class Live:
         self._spoken = 0.0
         self._time = TimeLeft()
         self._begun: list[str] = []  # runs, in the order in which they were announced
+        self._rounds: dict[str, int] = {}  # of each run
 
     def __enter__(self) -> Live:
         if err.is_terminal:
@@ -163,10 +164,12 @@ class Live:
 
                 note += f" ε {epsilon_in_words(line['epsilon']['max'])}"
             self._time.played(name, line["round"])
+            self._rounds[name] = rounds
             # of runs that are played side by side, later ones have begun, too
             begun = {run: self._time.round_of(run) for run in self._begun}
             later = sum(begun[run] > 0 for run in self._begun[place:])
-            going = sum(rounds - number for number in begun.values() if number)
+            # trials of a search have different numbers of rounds
+            going = sum(self._rounds[run] - number for run, number in begun.items() if number)
             left = self._time.words(going + rounds * (runs_after - later))
             if err.is_terminal:
                 if task is None:
@@ -313,6 +316,8 @@ def show_result(result: dict[str, Any], folder: Path, as_json: bool) -> None:
         out.print(line, markup=False)
     sent = result["bytes"]
     work = f"{result['clients']} clients, {result['rounds']} rounds"
+    if stopped := result.get("stopped_early"):
+        work = f"{result['clients']} clients, stopped after {stopped} of {result['rounds']} rounds"
     size = f"{result['parameters']:,} parameters"
     traffic = f"{in_bytes(sent['up'])} up, {in_bytes(sent['down'])} down"
     where = f"{result['device']} ({result['engine']}, {result['chunk']} clients at a time)"

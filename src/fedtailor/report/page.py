@@ -123,9 +123,17 @@ def _notes(collection: CollectedRuns, table: list[dict[str, Any]]) -> list[str]:
     if collection.resumable:
         commands = "; ".join(f"fedtailor resume {folder}" for folder in collection.resumable)
         notes.append(f"Something is left to run. To go on: {commands}")
+    if tuned := numbers.its_summary(collection).get("tuned"):
+        notes.append(_tuned_in_words(tuned))
     leaking = [row["label"] for row in table if row["leaks_test"]]
     if leaking:
         notes.append(f"These looked at test rows while training: {', '.join(leaking)}.")
+    notes += [
+        f"{row['label']}: stopped after {_from_to(row['stopped_early'])} of {row['rounds']} "
+        "rounds, since validation rows showed no gain (--patience)."
+        for row in table
+        if row["stopped_early"]
+    ]
     notes += [
         f"{row['label']}: diverged clients were left out {row['skipped']} times."
         for row in table
@@ -146,6 +154,22 @@ def _notes(collection: CollectedRuns, table: list[dict[str, Any]]) -> list[str]:
             "that can take it away."
         )
     return notes
+
+
+def _tuned_in_words(tuned: Mapping[str, Any]) -> str:
+    """How the settings of a comparison's methods were chosen, and which were."""
+    chosen = []
+    for method, splits in tuned["methods"].items():
+        each = [
+            ", ".join(f"{k}={v:g}" if isinstance(v, float) else f"{k}={v}" for k, v in one.items())
+            for one in dict.fromkeys(json.dumps(s["chosen"]) for s in splits.values())
+            for one in [json.loads(one)]
+        ]
+        chosen.append(f"{method} ({' or '.join(each)})")
+    return (
+        f"Every method had {tuned['trials']} trials ({tuned['search']} search), and its settings "
+        f"were chosen on validation rows: {'; '.join(chosen)}."
+    )
 
 
 def _of_clients(decisions: Mapping[str, Any], clients: list[str]) -> list[Any] | None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from fedtailor.core.errors import BadInput
 from fedtailor.results import folder as files
-from fedtailor.results.config import MERE_PLACE, read_config, settings
+from fedtailor.results.config import MERE_PLACE, TUNABLE, read_config, settings
 from fedtailor.results.confusion import read_confusion
 from fedtailor.results.lock import is_held
 from fedtailor.results.status import failure
@@ -112,6 +112,10 @@ def _variant(run: FinishedRun) -> tuple[str, str]:
     told = {k: v for k, v in chosen.items() if k not in NOT_TOLD}
     told |= {k: run.result.get(k) for k in ("model", "rounds", "participation")}
     told |= run.result.get("options", {})
+    if files.read_note(run.folder.parent.parent / files.COMPARISON).get("tune"):
+        # each split has what was chosen on its own validation rows: that is the method, tuned
+        options = run.result.get("options", {})
+        told = {k: v for k, v in told.items() if k not in (*TUNABLE, *options)}
     return str(run.result["method"]), json.dumps(told, sort_keys=True, default=str)
 
 

@@ -48,6 +48,11 @@ RUNS = "runs"  # a folder: its runs, one each
 # of a sweep of one method, which has runs and a summary as a comparison has
 SWEEP = "sweep.json"  # what was planned; marks the folder as a sweep's
 SUMMARY = "summary.json"
+# of a search for hyper-parameters, which has a summary, too
+TUNING = "tuning.json"  # what was asked for; marks the folder as a search's
+TRIALS = "trials.jsonl"  # a line for each setting and number of rounds that it was tried for
+CHOSEN = "chosen"  # a folder: the chosen settings of each method, as a configuration
+TUNED = "tuned"  # a folder of a comparison: its searches, one for each split
 PARTITION = "partition.png"
 
 # what methods are measured against: training alone, one model on all rows in one place, and a
@@ -60,6 +65,7 @@ TENSORS = ".safetensors"
 _FILES = {
     CONFIG, PREPROCESSING, FROZEN, CLIENTS, CONFUSION, BEGUN, HISTORY, FAILED, OUTPUTS,
     GENERAL + TENSORS, RESULT, REPORT, LANDSCAPE, TRAJECTORY, TRACKING, COMPARISON, SWEEP, SUMMARY,
+    TUNING, TRIALS,
     LOCK, AUDIT, AUDIT_PAGE, "partition.npz", "statistics.json",
     *(f"{name}.{kind}" for kind in ("png", "svg")  # pictures; accuracy: before 0.3
       for name in ("partition", "score", "accuracy", "gain_per_client", "clients")),
@@ -68,7 +74,7 @@ _FILES = {
 _FOLDERS: dict[str, str | tuple[str, ...]] = {
     CHECKPOINT: (LATEST, TENSORS), RECORDS: TENSORS, PATH: TENSORS, MODELS: TENSORS,
     GENERAL: TENSORS, "figures": (".pdf", ".png", ".svg"), "client-states": "",
-    "tensorboard": "", "mlruns": "", "wandb": "",
+    "tensorboard": "", "mlruns": "", "wandb": "", CHOSEN: ".toml",
 }  # fmt: skip
 NEEDED = ("method", "accuracy", "per_client", "rounds", "bytes", "seconds", "seed")
 
@@ -115,6 +121,11 @@ def is_comparison(folder: Path) -> bool:
 def is_sweep(folder: Path) -> bool:
     """Whether a folder is a sweep's."""
     return (folder / SWEEP).exists()
+
+
+def is_tuning(folder: Path) -> bool:
+    """Whether a folder is that of a search for hyper-parameters."""
+    return (folder / TUNING).exists()
 
 
 def has_checkpoint(folder: Path) -> bool:
@@ -184,7 +195,7 @@ def others_files(folder: Path) -> list[Path]:
         if path.is_symlink() or path.is_file():
             known = path.name in _FILES or path.suffix == PART
             found += [] if known and not path.is_symlink() else [path]
-        elif path.name == RUNS:
+        elif path.name in (RUNS, TUNED):
             for run in sorted(path.iterdir()):
                 found += others_files(run) if run.is_dir() else [run]
         elif path.name in _FOLDERS:

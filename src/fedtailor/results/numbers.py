@@ -247,6 +247,7 @@ def _row(contender: Contender, each: Array, alone: Array | None) -> dict[str, An
         "memory": max(r.get("peak_memory_bytes") or 0 for r in results) or None,
         "options": results[0].get("options", {}),
         "rounds": results[0].get("reached", results[0]["rounds"]),
+        "stopped_early": [r["stopped_early"] for r in results if r.get("stopped_early")],
         "model": results[0].get("model"),
         "device": played_on(results[0]),
         "epsilon": largest_epsilon(results),

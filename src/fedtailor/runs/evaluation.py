@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -140,6 +140,21 @@ def rounded_table(table: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, An
         return round(value, 6) if isinstance(value, float) else value
 
     return {name: short(found) for name, found in table.items()}
+
+
+def is_stale(values: Sequence[float | None], patience: int, metric: str) -> bool:
+    """Whether the last `patience` values are no better than the best one before; 0 is no patience.
+
+    Example:
+      >>> is_stale([0.5, 0.7, 0.7, 0.6], 2, "accuracy"), is_stale([0.5, 0.7, 0.6], 2, "accuracy")
+      (True, False)
+    """
+    best: int | None = None
+    for place, value in enumerate(values):
+        before = None if best is None else values[best]
+        if value is not None and (before is None or is_better(metric, value, before)):
+            best = place
+    return patience > 0 and best is not None and len(values) - 1 - best >= patience
 
 
 def is_better(metric: str, new: float, old: float) -> bool:

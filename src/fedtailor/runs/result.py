@@ -126,6 +126,7 @@ def result_of(run: PreparedRun) -> dict[str, Any]:
             "post": posts[-1] if posts else {},
             "final": score | {"finetune_epochs": config.finetune},
         },
+        "stopped_early": sim.round if sim.round < config.rounds else None,
         "best_round": best,
         "best": at_best["pre"] if at_best else {},
         "best_chosen_on": "validation" if best else "nothing: no validation rows",

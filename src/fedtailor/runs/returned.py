@@ -11,9 +11,13 @@ import torch
 from torch import nn
 
 from fedtailor.core.errors import BadInput, unknown
+from fedtailor.core.method import Method
 from fedtailor.core.tree import Tree
+from fedtailor.methods import Factory
+from fedtailor.results.config import make_config
 from fedtailor.results.folder import run_folder
-from fedtailor.results.objects import Objects
+from fedtailor.results.kept_metrics import OwnMetric, kept_metrics
+from fedtailor.results.objects import Objects, separate
 from fedtailor.runs.comparison.play import Histories
 from fedtailor.runs.personal import personal_model
 from fedtailor.runs.predict import open_model
@@ -293,10 +297,68 @@ def simulated_rounds(runner: Runner) -> Iterator[SimulatedRound]:
     """Plays a run's rounds one at a time; it keeps no files."""
     names = runner.data.client_data.names
     try:
-        while runner.simulation.round < runner.config.rounds:
+        while runner.simulation.round < runner.config.rounds and not runner.impatient:
             line = runner.play_round()
             runner.progress.history.append(line)
             cohort = [names[i] for i in line["cohort"]]
             yield SimulatedRound(line["round"], cohort, line, runner)
     finally:
         runner.simulation.close()
+
+
+def simulate(
+    method: str | Factory | Method, *, options: dict[str, Any] | None = None, **settings: Any
+) -> Iterator[SimulatedRound]:
+    """Plays rounds one at a time, to look at server and clients in between; keeps no files.
+
+    Args:
+      method, options, settings: as for `fedtailor.run`.
+
+    Raises:
+      BadInput: it cannot be run so; told before the first round.
+
+    Example:
+      >>> for report in simulate("fedavg", model="mlp", clients=5, rounds=2):
+      ...     print(report.round, len(report.cohort), sorted(report.server))
+      1 5 ['params']
+      2 5 ['params']
+    """
+    name, named, objects = separate(method, settings)
+    return simulated_rounds(Runner(make_config(name, named, options or {}, objects)))
+
+
+def metrics(
+    folder: str | Path,
+    names: Sequence[str] = (),
+    *,
+    best: bool = False,
+    part: str = "test",
+    own: Mapping[str, OwnMetric] | None = None,
+) -> MetricsResult:
+    """Every metric of every client and over clients, of finished runs: nothing is run again.
+
+    Args:
+      folder: of a run or a comparison; over repeats and seeds, means are given.
+      names: of metrics (see `fedtailor metrics --help`); all that the task has if none is named.
+      best: of the models of the best round (by validation rows); else of the final ones.
+      part: `test` or `val` rows.
+      own: metrics of your own by name, beside these: functions (outputs, labels) -> number of one
+        client's rows. Outputs are [rows, K]: logits, or one number in the label's unit, or a log
+        risk. What a function raises is the reason why that client has no value.
+
+    Raises:
+      BadInput: the folder holds no finished run, it is of a version that kept no outputs (before
+        0.3), or a metric does not fit the task.
+
+    Example:
+      >>> from tempfile import TemporaryDirectory
+      >>> import fedtailor
+      >>> with TemporaryDirectory() as folder:
+      ...     done = fedtailor.run("local", model="mlp", clients=3, rounds=1, out=folder)
+      ...     found = metrics(folder, ["accuracy", "log-loss"])
+      >>> of_local = found["methods"]["local"]["metrics"]
+      >>> list(of_local), round(of_local["accuracy"]["mean"] - done["accuracy"]["mean"], 5)
+      (['accuracy', 'log-loss'], 0.0)
+    """
+    several = [names] if isinstance(names, str) else names
+    return MetricsResult(kept_metrics(Path(folder), several, best=best, part=part, own=own))

@@ -24,7 +24,7 @@ from fedtailor.results.pack import rounded
 from fedtailor.results.status import noted
 from fedtailor.results.storage import save_checkpoint, save_tensors
 from fedtailor.runs.data import RunData
-from fedtailor.runs.evaluation import is_better
+from fedtailor.runs.evaluation import is_better, is_stale
 from fedtailor.runs.interruption import ctrl_c
 from fedtailor.runs.prepared import Line, PreparedRun
 from fedtailor.runs.result import (
@@ -50,23 +50,45 @@ class Runner(PreparedRun):
 
     # --- playing ---
 
-    def play(self, watch: Watcher | None = None) -> dict[str, Any]:
-        """Plays the rounds that are left and returns the result."""
+    def play(self, watch: Watcher | None = None, until: int = 0) -> dict[str, Any]:
+        """Plays the rounds that are left and returns the result.
+
+        Args:
+          watch: called with each line of the history.
+          until: if not 0, it rests after this round, and what is returned is `so_far`; from its
+            checkpoint it can go on.
+        """
         try:
             if self.folder is None:
-                return self._play(watch)
+                return self._play(watch, until)
             with lock_folder(self.folder), noted(self.folder):
-                return self._play(watch)
+                return self._play(watch, until)
         finally:  # also after an error: the next run needs the memory
             self.simulation.close()
 
-    def _play(self, watch: Watcher | None) -> dict[str, Any]:
+    @property
+    def impatient(self) -> bool:
+        """Whether validation rows have said for long enough that nothing gets better."""
+        return self._stale(self.progress.history)
+
+    def _stale(self, lines: Sequence[Line]) -> bool:
+        values = [line["pre_val"].get("mean") for line in lines if "pre_val" in line]
+        return is_stale(values, self.config.patience, self.evaluation.metric.name)
+
+    def so_far(self) -> dict[str, Any]:
+        """What the models of now say of validation rows: over clients, and of each."""
+        said = self.simulation.outputs(finetune=self.finetune)
+        val, each = self.evaluation.judged(said.val, "val")
+        return {"round": self.simulation.round, "val": val, "val_per_client": each}
+
+    def _play(self, watch: Watcher | None, until: int) -> dict[str, Any]:
+        last = min(until or self.config.rounds, self.config.rounds)
         begun = time.monotonic() - self.progress.seconds
         saved_at, cost = time.monotonic(), 0.0
         if self.folder and not files.has_checkpoint(self.folder):
             self._checkpoint()
         with ctrl_c() as interrupted:
-            while self.simulation.round < self.config.rounds:
+            while self.simulation.round < last and not self.impatient:
                 line = self.play_round()
                 self.progress.seconds = time.monotonic() - begun
                 line["seconds"] = round(self.progress.seconds, 3)
@@ -85,11 +107,16 @@ class Runner(PreparedRun):
                     self._checkpoint()
                     saved_at = time.monotonic()
                     cost = saved_at - before
-                if stop and done < self.config.rounds:
+                if stop and done < last and not self.impatient:
                     raise Interrupted(self.folder, done)
             # a first Ctrl-C from here on waits: results are about to be written
             if self.folder:
                 self._checkpoint()
+            if until:
+                found = self.so_far()
+                if interrupted():
+                    raise Interrupted(self.folder, self.simulation.round)
+                return found
             with self.stopwatch.phase("evaluating"):
                 result = result_of(self)
                 result["seconds"] = round(time.monotonic() - begun, 3)
@@ -101,7 +128,7 @@ class Runner(PreparedRun):
             self.finish(result)
             # the run is finished; whoever would go on with another hears of it
             if self.folder and interrupted():
-                raise Interrupted(self.folder, self.config.rounds)
+                raise Interrupted(self.folder, self.simulation.round)
         return result
 
     def play_round(self) -> Line:
@@ -157,10 +184,11 @@ class Runner(PreparedRun):
         """Adds what models say to a round's line; `here` are the clients that have arrived."""
         sim, judge, number = self.simulation, self.evaluation, line["round"]
         pre = self.latest = sim.outputs()
-        if self.config.dp_clip and number < self.config.rounds:  # the result pays for the last
-            line["epsilon"] = self._spend(range(self.data.client_data.clients), pre.noisy)
         line["pre"], line["pre_per_client"] = judge.judged(pre.test)
         line["pre_val"] = judge.summary(pre.val, "val")
+        last = number == self.config.rounds or self._stale([*self.progress.history, line])
+        if self.config.dp_clip and not last:  # the result pays for the last
+            line["epsilon"] = self._spend(range(self.data.client_data.clients), pre.noisy)
         self._keep_best(line, pre)
         if report.post is not None:
             after = judge.judged(report.post.test, ids=report.ids)

@@ -131,7 +131,8 @@ class Tracking:
         if not result:
             self._each("cannot be closed", lambda tracker: tracker.leave())
         elif self._trackers and not self._kept.ended:
-            values, number, table = final_values(result), result["rounds"], folder / CLIENTS
+            values, table = final_values(result), folder / CLIENTS
+            number = result.get("stopped_early") or result["rounds"]
             self._each("cannot note the result", lambda t: t.end(number, values, table))
             self._kept.ended = True
             _write(folder, self._kept)

@@ -20,9 +20,10 @@ from fedtailor import BadInput
 from fedtailor.api import resume
 from fedtailor.core.errors import Interrupted
 from fedtailor.results.config import read_config
+from fedtailor.results.config.spread import spread_options
 from fedtailor.results.folder import run_folder
 from fedtailor.results.lock import LOCK, FolderLocked
-from fedtailor.runs.comparison.plan import ComparisonPlan, spread_options
+from fedtailor.runs.comparison.plan import ComparisonPlan
 from fedtailor.runs.comparison.play import open_comparison
 from tests.runs.runlab import held
 

@@ -94,6 +94,11 @@ def make_config(
                 )
     elif config.worker_gpus == 0:
         raise BadInput("worker-gpus is 0: give a share above 0, or --device cpu for no GPU at all")
+    if config.patience and config.val == 0 and not config.partition_file:
+        raise BadInput(
+            f"patience is {config.patience}, but val is 0: without validation rows nothing tells "
+            "when to stop; raise --val"
+        )
     if config.val == 1:
         raise BadInput("val is 1: nothing would be left to train on; give a share below 1")
     return config

@@ -66,12 +66,12 @@ def as_toml(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def write_config(config: Config, version: str) -> str:
-    """The configuration as TOML, complete: it reruns the run."""
+def write_config(config: Config, version: str, name: str = CONFIG) -> str:
+    """The configuration as TOML, complete: it reruns the run; `name` is of its file."""
     values = config.values()
     options = values.pop("options")
     lines = [
-        f"# FedTailor {version}. Run it again: fedtailor run --config config.toml",
+        f"# FedTailor {version}. Run it again: fedtailor run --config {name}",
         *(f"{name} = {as_toml(value)}" for name, value in values.items()),
         "",
         "[options]",

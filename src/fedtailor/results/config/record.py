@@ -38,6 +38,11 @@ MERE_PLACE = frozenset(
     }
 )  # fmt: skip
 
+# settings of a run that may be tuned, if they are named; the learning rate always is
+TUNABLE = (
+    "lr", "epochs", "steps", "batch", "optimizer", "momentum", "weight_decay", "lr_decay",
+    "schedule", "clip",
+)  # fmt: skip
 
 # what 0.1 did not know yet, with the values that mean what it did
 SINCE_0_1 = {
@@ -65,6 +70,7 @@ SINCE_0_1 = {
     "decay_biases": ("yes",),
     "dp_public": ("nothing",),
     "max_norm": (0.0,),
+    "patience": (0,),
 }
 
 
@@ -234,6 +240,11 @@ class Config:
         "what tables, the best round and the verdict go by: accuracy, balanced-accuracy, macro-f1, "
         "roc-auc, average-precision, sensitivity, specificity, log-loss, brier, calibration-error; "
         "rmse, mae, r2; concordance; auto: what fits the task and the balance of classes",
+    )
+    patience: Whole = _says(
+        0,
+        "Evaluation",
+        "stop when so many evaluated rounds in a row are no better on validation rows; 0: never",
     )
     metrics: str = _says("", "Evaluation", "your own functions of outputs and labels", typed=False)
     seed: Seed = _says(0, "Run", "random seed of initial model, batches and sampling")

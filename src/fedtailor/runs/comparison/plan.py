@@ -10,41 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from fedtailor.core import __version__
-from fedtailor.core.errors import BadInput, unknown
+from fedtailor.core.errors import BadInput
 from fedtailor.core.inputs.plain_text import parse_json
 from fedtailor.methods import METHODS
-from fedtailor.methods.describe import page
-from fedtailor.methods.find import find
 from fedtailor.results.config import MOST_SEEDS, PATHS, Config, make_config
+from fedtailor.results.config.spread import spread_options
 from fedtailor.results.folder import ALONE, CENTRALISED, LINEAR, YARDSTICKS
 from fedtailor.results.objects import Objects
 from fedtailor.results.storage import READABLE_VERSIONS
 from fedtailor.runs.build import make_method, make_task
 from fedtailor.runs.data import RunData, load_run_data
 from fedtailor.runs.prepared import as_laid_out
-
-
-def spread_options(
-    methods: Sequence[str], given: dict[str, Any], objects: dict[str, Objects] | None = None
-) -> dict[str, dict[str, Any]]:
-    """Which method gets which option.
-
-    `name=value` goes to all that have it, `method.name=value` to one.
-    """
-    made = {m: own.factory() for m, own in (objects or {}).items()}
-    known = {m: {o.name for o in page(made.get(m) or find(m)).options} for m in methods}
-    out: dict[str, dict[str, Any]] = {m: {} for m in methods}
-    # what is said for one method goes before what is said for all
-    for name, value in sorted(given.items(), key=lambda item: "." in item[0]):
-        method, dot, short = name.rpartition(".")
-        if dot and method not in known:
-            raise unknown("method in option", method, methods)
-        takers = [method] if dot else [m for m in methods if short in known[m]]
-        if not takers or short not in known[takers[0]]:
-            raise unknown("option", short, sorted({o for m in takers or methods for o in known[m]}))
-        for taker in takers:
-            out[taker][short] = value
-    return out
+from fedtailor.runs.tuning.search import SearchRules, Strategy, check_rules
 
 
 class ComparisonPlan:
@@ -60,6 +37,8 @@ class ComparisonPlan:
       repeats: how often the split is drawn anew.
       yardsticks: whether to add more than training alone.
       margin: differences up to here do not matter; None takes what is usual for the metric.
+      tune: if not 0, every method's settings are chosen among so many on validation rows.
+      search: how those are found, see `fedtailor.runs.tuning.search`.
     """
 
     def __init__(
@@ -73,6 +52,8 @@ class ComparisonPlan:
         repeats: int = 1,
         yardsticks: bool = True,
         margin: float | None = None,
+        tune: int = 0,
+        search: Strategy = "random",
     ) -> None:
         if not methods:
             raise BadInput("no methods to compare: name at least one")
@@ -81,6 +62,8 @@ class ComparisonPlan:
         for name, count in (("seeds", seeds), ("repeats", repeats)):
             if not 1 <= count <= MOST_SEEDS:
                 raise BadInput(f"{name} is {count}: give a number from 1 to {MOST_SEEDS:,}")
+        if tune:
+            check_rules(SearchRules(tune, search))
         if margin is not None and not (math.isfinite(margin) and margin >= 0):
             raise BadInput(f"margin is {margin:g}: give 0 or more, e.g. 0.01 for a point")
         twice = sorted({m for m in methods if list(methods).count(m) > 1})
@@ -88,7 +71,9 @@ class ComparisonPlan:
             raise BadInput(f"method '{twice[0]}' is named twice: name it once")
         self.asked, self.margin, self.repeats = list(methods), margin, repeats
         self.seeds, self.settings, self.options = seeds, settings, options
-        self.yardsticks = yardsticks
+        self.yardsticks, self.tune, self.search = yardsticks, tune, search
+        self.given = tuple(settings)
+        self.tuned: dict[str, dict[str, Any]] = {}  # by method, and by split: what was chosen
         self.objects = objects or {}
         self.left_out: dict[str, str] = {}  # yardsticks that cannot be had, with reasons
         self._options = spread_options(
@@ -157,6 +142,17 @@ class ComparisonPlan:
                 self.methods.remove(method)
         self.configs = {k: c for k, c in self.configs.items() if k[0] in self.methods}
 
+    def choose(self, method: str, split: int, config: Config, found: dict[str, Any]) -> None:
+        """Takes the settings that a search chose for a method on a split of the rows."""
+        self.configs = {
+            (m, seed): replace(config, seed=own.seed)
+            if (m, own.split_seed) == (method, split)
+            else own
+            for (m, seed), own in self.configs.items()
+        }
+        kept = ("chosen", "value", "trial", "tried", "failed", "space", "rungs")
+        self.tuned.setdefault(method, {})[str(split)] = {k: found[k] for k in kept}
+
     def to_json(self) -> str:
         """For the folder, so that an interrupted comparison can go on."""
         kept = {
@@ -168,6 +164,9 @@ class ComparisonPlan:
             "repeats": self.repeats,
             "yardsticks": self.yardsticks,
             "margin": self.margin,
+            "tune": self.tune,
+            "search": self.search,
+            "given": list(self.given),
             "settings": self.settings,
             "options": self.options,
         }
@@ -195,7 +194,10 @@ class ComparisonPlan:
                 repeats=kept.get("repeats", 1),
                 yardsticks=kept.get("yardsticks", False),  # before 0.3 there were none
                 margin=kept.get("margin"),
+                tune=kept.get("tune", 0),
+                search=kept.get("search", "random"),
             )
+            plan.given = tuple(kept.get("given", ()))
         except (json.JSONDecodeError, KeyError, TypeError) as error:
             raise BadInput(f"'{path}' is broken ({error}): start the comparison anew") from None
         if kept.get("version") not in READABLE_VERSIONS:

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from fedtailor.core import __version__
+from fedtailor.results.config import TUNABLE
 from fedtailor.results.folder import ALONE, YARDSTICKS
 from fedtailor.results.metrics.named import METRICS
 from fedtailor.results.metrics.over_clients import mean_of_known
@@ -34,8 +35,17 @@ Played = dict[tuple[str, int], PlayedRun]  # by method and seed
 
 
 def _mean_curve(lines: list[list[Line]]) -> list[dict[str, Any]]:
-    """The metric by round over runs: mean, least and largest."""
+    """The metric by round over runs: mean, least and largest.
+
+    A run that stopped early counts on with its last models, which are what it ends with.
+    """
     judged = [[line for line in run if "pre" in line] for run in lines]
+    longest = max(judged, key=len)
+    judged = [
+        [*run, *(run[-1] | {"round": at["round"]} for at in longest[len(run) :])]
+        for run in judged
+        if run
+    ]
     curve = []
     for at in zip(*judged, strict=True):
         known = [line["pre"]["mean"] for line in at if "mean" in line["pre"]]
@@ -119,7 +129,8 @@ def summarise_runs(plan: ComparisonPlan, played: Played) -> dict[str, Any]:
     shared = {
         k: v
         for k, v in plan.configs[plan.methods[0], seeds[0]].values().items()
-        if k not in ("method", "options", "seed")
+        # what was tuned is each method's own
+        if k not in ("method", "options", "seed", *(TUNABLE if plan.tune else ()))
     }
     facts = ("data", "model", "clients", "partition", "device", "rounds", "task", "metric")
     found = judge(
@@ -141,6 +152,9 @@ def summarise_runs(plan: ComparisonPlan, played: Played) -> dict[str, Any]:
         "yardsticks_left_out": plan.left_out,
         "seeds": seeds,
         "repeats": plan.repeats,
+        "tuned": {"trials": plan.tune, "search": plan.search, "methods": plan.tuned}
+        if plan.tune
+        else None,
         "settings": shared | {k: first[k] for k in facts},
         "metric": metric.name,
         "engines": {m: runs[m][0].result["engine"] for m in plan.methods},

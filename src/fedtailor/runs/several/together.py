@@ -45,12 +45,14 @@ class RunToPlay(NamedTuple):
       folder: where to keep everything, or where it was: with a checkpoint there it goes on from it.
       data: its data, if they are there already.
       announce: called when it begins; gives what is called with each line of its history.
+      until: if not 0, it rests after this round, see `Runner.play`.
     """
 
     config: Config
     folder: Path | None = None
     data: RunData | None = None
     announce: Callable[[], Watcher | None] = lambda: None
+    until: int = 0
 
 
 class RunEnd(NamedTuple):
@@ -204,7 +206,10 @@ def _played(runners: dict[int, Runner], runs: dict[int, RunToPlay]) -> list[RunE
     """Plays some runs to their end."""
     several = list(runners.values())
     watch = {number: runs[number].announce() for number in runs}
-    works = [partial(runner.play, watch[number]) for number, runner in runners.items()]
+    works = [
+        partial(runner.play, watch[number], runs[number].until)
+        for number, runner in runners.items()
+    ]
     for runner in several:
         runner.together = len(several)
     if len(several) == 1:

@@ -13,17 +13,12 @@ from fedtailor.core.errors import BadInput, unknown
 from fedtailor.core.options import Option, Search
 from fedtailor.methods.combine import small_method
 from fedtailor.methods.describe import Factory, page
-from fedtailor.results.config import settings
+from fedtailor.results.config import TUNABLE, settings
 
 Setting = dict[str, Any]  # values by name: of options, and of settings of the run
 Space = tuple["Axis", ...]
 
 RATE = "lr"
-# settings of a run that may be tuned, if they are named; the learning rate always is
-TUNABLE = (
-    RATE, "epochs", "steps", "batch", "optimizer", "momentum", "weight_decay", "lr_decay",
-    "schedule", "clip",
-)  # fmt: skip
 ADAM = 0.1  # Adam's rates are tried so much lower: its steps do not shrink with the gradient
 DIGITS = 4  # of what is tried: more would say nothing
 
@@ -92,6 +87,7 @@ def space_of(
     *,
     fixed: Sequence[str] = (),
     optimizer: str = "sgd",
+    may_be_empty: bool = False,
 ) -> Space:
     """What is tried of a method.
 
@@ -103,6 +99,7 @@ def space_of(
         options with a range.
       fixed: options and settings that stay as they were given.
       optimizer: the clients', by which the learning rate's range goes.
+      may_be_empty: whether nothing need be left to try.
 
     Raises:
       BadInput: a name that nothing has, a range that it does not take, or nothing to try at all.
@@ -122,7 +119,7 @@ def space_of(
         chosen = {} if _own_rates(factory) else {rate: ""}
         chosen |= {name: "" for name, option in options.items() if option.search is not None}
         chosen = {name: text for name, text in chosen.items() if name not in fixed}
-    if not chosen:
+    if not chosen and not may_be_empty:
         raise BadInput(
             f"nothing of '{method}' is left to tune: name what to try, e.g. --over {RATE}=0.01..0.1"
         )

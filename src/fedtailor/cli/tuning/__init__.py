@@ -1,0 +1,1 @@
+"""The command that chooses hyper-parameters, and what it shows."""
