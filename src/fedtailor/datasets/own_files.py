@@ -3,8 +3,8 @@
 Four layouts are understood:
 
 - a folder per client: ROOT/CLIENT/CLASS/*.png, or ROOT/CLIENT/ with one table or npz file;
-- one table (csv, tsv, parquet; csv and tsv also as .gz), with the client in a column (or no
-  clients);
+- one table (csv, tsv, parquet, xlsx, ods; csv and tsv also as .gz), with the client in a column
+  (or no clients);
 - one npz file with x and y (and client), or x_train, y_train, x_test, y_test;
 - one folder of class folders, ROOT/CLASS/*.png, without clients. ROOT/train/CLASS/*.png beside
   ROOT/test/CLASS/*.png is this too, with an official test split.

@@ -37,10 +37,10 @@ def listed(values: Iterable[object], limit: int = 12) -> str:
     return ", ".join(names[:limit]) + more if names else "none"
 
 
-def optional(module: str, purpose: str) -> Any:
-    """A module of the `hub` extra, imported only now that it is needed."""
+def optional(module: str, purpose: str, extra: str = "hub") -> Any:
+    """A module of an extra, imported only now that it is needed."""
     package = module.split(".")[0]
-    missing = BadInput(f"{purpose} needs the package '{package}': pip install 'fedtailor[hub]'")
+    missing = BadInput(f"{purpose} needs the package '{package}': pip install 'fedtailor[{extra}]'")
     try:
         found = importlib.import_module(module)
     except ImportError as error:

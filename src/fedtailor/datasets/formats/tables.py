@@ -26,10 +26,11 @@ from fedtailor.datasets.formats.delimited import (
     text_encoding,
     with_points,
 )
+from fedtailor.datasets.formats.spreadsheets import ENGINES, read_sheet
 from fedtailor.datasets.source import Array
 from fedtailor.datasets.wording import listed, one_line, optional, quoted, reason
 
-TABLES = (".csv", ".tsv", ".parquet")
+TABLES = (".csv", ".tsv", ".parquet", *ENGINES)
 
 Cells: TypeAlias = Array | list[str] | list[bytes]
 
@@ -62,7 +63,10 @@ def read_raw_table(path: Path) -> RawTable:
     Truth values are text, 'True' or 'False', and dates are text as ISO 8601 has them, whatever the
     format: a model that learnt from one is fed from another.
     """
-    table = _read_parquet(path) if table_ending(path) == ".parquet" else _read_csv(path)
+    if path.suffix.lower() in ENGINES:
+        table = _read_spreadsheet(path)
+    else:
+        table = _read_parquet(path) if table_ending(path) == ".parquet" else _read_csv(path)
     if not len(table):
         raise BadInput(f"{quoted(path)} has no rows: fill or remove it")
     return table
@@ -89,6 +93,14 @@ def _read_csv(path: Path) -> RawTable:
         guesses.append(f"with decimal commas in {listed(commas)}")
     notes = (f"{quoted(path)} is read {' and '.join(guesses)}",) if guesses else ()
     return RawTable(quoted(path), columns, [f"line {line}" for line, _ in rows], False, notes)
+
+
+def _read_spreadsheet(path: Path) -> RawTable:
+    sheet = read_sheet(path)
+    names = [name.strip() for name in sheet.header]
+    check_header(names, quoted(path))
+    columns = {n: truth_names([row[i] for row in sheet.rows]) for i, n in enumerate(names)}
+    return RawTable(quoted(path), columns, sheet.places, False, sheet.notes)
 
 
 def check_header(names: Sequence[str], where: str) -> None:
