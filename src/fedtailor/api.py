@@ -322,7 +322,8 @@ def resume(
       Interrupted: somebody pressed Ctrl-C.
 
     Example:
-      >>>       >>> with TemporaryDirectory() as folder:
+      >>> from tempfile import TemporaryDirectory
+      >>> with TemporaryDirectory() as folder:
       ...     first = run("fedavg", model="mlp", clients=5, rounds=1, out=folder)
       ...     first == resume(folder)  # nothing is left to play
       True

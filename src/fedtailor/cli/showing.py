@@ -356,6 +356,9 @@ def show_summary(summary: dict[str, Any], folder: Path, as_json: bool) -> None:
         print_json(summary)
         return
     out.print(comparison_table(summary))
+    if tuned := summary.get("tuned"):
+        told = f"every method had {tuned['trials']} trials ({tuned['search']}) on validation rows"
+        out.print(f"• {told}: {folder}/tuned/split*/report.html", markup=False)
     for line in summary["verdict"]:
         out.print(f"• {line}", markup=False)
     pictures = sorted(picture.name for picture in folder.glob("*.png"))

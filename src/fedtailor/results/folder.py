@@ -148,6 +148,8 @@ def run_folders(folder: Path) -> list[Path]:
     if not found and is_sweep(folder):
         first = next(iter(sorted((folder / RUNS).glob("*"))), folder / RUNS)
         raise BadInput(f"'{folder}' holds several runs of a sweep: name one of them, as '{first}'")
+    if not found and is_tuning(folder):
+        raise BadInput(f"'{folder}' holds a search, whose page is '{folder / REPORT}': name a run")
     if not found:
         raise BadInput(f"'{folder}' holds no run: name what fedtailor run or compare wrote")
     return found

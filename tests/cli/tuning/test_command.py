@@ -32,6 +32,8 @@ def test_tune_ends_with_settings_that_run_takes(
     assert set(json.loads(out)["methods"]) == {"fedprox", "local"}
     _, err = ended(2, capsys, "tune", "fedprox", *SMALL)
     assert "earlier run" in err
+    _, err = ended(2, capsys, "report", "t")
+    assert "holds a search" in err
     ended(0, capsys, "tune", "fedprox", *SMALL, "--overwrite", "--over", "mu=0.1,1")
 
 
