@@ -55,7 +55,7 @@ class RowUnits(NamedTuple):
         checked = _whole_units([len(u) for u in rest], val * kept, 1) if val else 0
         none = rows[:0]
         parts = (rest[checked:], rest[:checked], units[:tested])
-        return tuple(np.concatenate(part) if part else none for part in parts)
+        return tuple(np.sort(np.concatenate(part)) if part else none for part in parts)
 
     def _in_order(self, rows: Rows, seed: str) -> list[Rows]:
         """The client's units, first those for testing."""
