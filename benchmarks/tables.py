@@ -348,12 +348,13 @@ def jobs(name: str) -> str:
         parts = [
             f"{cold[k]:.1f}" for k in ("preparing_seconds", "training_seconds", "rest_seconds")
         ]
-        ratio = f"**{row['ratio']:.1f}×**"
-        body.append(
-            [row["name"], f"{loop['seconds']:.0f}", f"{cold['seconds']:.1f}", ratio, asked, *parts]
-        )
+        times = [f"{loop['seconds']:.0f}", f"{cold['seconds']:.1f}", f"**{row['ratio']:.1f}×**"]
+        warm = sorted(found["seconds"] for found in row["warm"])
+        again = [f"{warm[0]:.1f}", f"{loop['seconds'] / warm[0]:.1f}×"] if warm else ["–", "–"]
+        body.append([row["name"], *times, asked, *parts, *again])
     header = ["job", "loop, s", "FedTailor, s", "ratio", "asked for"]
-    return rows([*header, "preparing", "training", "the rest"], body) + made_by(report)
+    header += ["preparing", "training", "the rest", "again, s", "ratio"]
+    return rows(header, body) + made_by(report)
 
 
 def side_by_side(name: str) -> str:
