@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedtailor.report.tuning import trial_rows, tuning_page
+from fedtailor.report.tuning import HIGH, WIDE, panels, trial_rows, tuning_page
 
 
 def summary(**more: Any) -> dict[str, Any]:
@@ -44,3 +44,21 @@ def test_the_page_has_what_was_tried_what_matters_and_what_was_chosen() -> None:
 def test_a_private_search_says_what_it_cost() -> None:
     assert "does not count" in tuning_page(summary(private=True))
     assert "does not count" not in tuning_page(summary())
+
+
+def test_dots_lie_where_their_values_are() -> None:
+    (panel,) = panels(summary()["methods"]["fedprox"])
+    # 0.05 to 9.0 is looked at by its logarithm; the trial that failed has no dot
+    assert [round(dot["x"]) for dot in panel["dots"]] == [0, 0, 35, 35]
+    assert [round(dot["y"]) for dot in panel["dots"]] == [HIGH, 50, 100, 0]
+    assert [dot["chosen"] for dot in panel["dots"]] == [False, False, False, True]
+    assert panel["ticks"] == [(0.0, "0.05"), (float(WIDE), "9")]
+
+
+def test_words_lie_side_by_side_and_cannot_be_marks() -> None:
+    found = summary()["methods"]["fedprox"]
+    for trial, word in zip(found["trials"], ("sgd", "<adam>", "sgd"), strict=True):
+        trial["setting"] = {"lr": word}
+    (panel,) = panels(found)
+    assert panel["ticks"] == [(WIDE / 4, "<adam>"), (WIDE * 3 / 4, "sgd")]
+    assert "<adam>" not in tuning_page(summary(methods={"fedprox": found}))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +49,55 @@ def trial_rows(found: dict[str, Any], higher_is_better: bool) -> list[dict[str, 
     return sorted(rows, key=lambda row: row["order"])
 
 
+WIDE, HIGH = 260, 150  # of a panel, without its margins
+
+
+def panels(found: dict[str, Any]) -> list[dict[str, Any]]:
+    """For each option where its trials lie: its value across, what came of it upwards.
+
+    Dots are after the first look, which all trials had, and after the last.
+    """
+    first, last = str(found["rungs"][0]), str(found["rungs"][-1])
+    seen = [
+        (trial, trial["values"][rounds], rounds == last)
+        for trial in found["trials"]
+        for rounds in dict.fromkeys((first, last))
+        if trial["values"].get(rounds) is not None
+    ]
+    if not seen:
+        return []
+    low, high = min(value for _, value, _ in seen), max(value for _, value, _ in seen)
+    shown = []
+    for name in found["space"]:
+        place, ticks = _across([trial["setting"][name] for trial in found["trials"]])
+        dots = [
+            {
+                "x": place(trial["setting"][name]),
+                "y": HIGH * (1 - (value - low) / ((high - low) or 1)),
+                "whole": whole,
+                "chosen": whole and trial["number"] == found["trial"],
+                "title": f"trial {trial['number']}, {_shown(trial['setting'][name])}: {value:.4f}",
+            }
+            for trial, value, whole in seen
+        ]
+        shown.append({"name": name, "dots": dots, "ticks": ticks, "low": low, "high": high})
+    return shown
+
+
+def _across(values: list[Any]) -> tuple[Callable[[Any], float], list[tuple[float, str]]]:
+    """Where each value lies, and the ends of the axis; words lie side by side."""
+    if any(isinstance(value, (bool, str)) or value is None for value in values):
+        words = sorted({str(value) for value in values})
+        at = {word: WIDE * (i + 0.5) / len(words) for i, word in enumerate(words)}
+        return lambda value: at[str(value)], [(at[word], word) for word in words]
+    # a range of more than two decades is looked at by its logarithm
+    by_log = min(values) > 0 and max(values) / min(values) > 100
+    scale = math.log if by_log else float
+    low, high = scale(min(values)), scale(max(values))
+    ends = [(0.0, _shown(min(values))), (float(WIDE), _shown(max(values)))]
+    return lambda value: WIDE * (scale(value) - low) / ((high - low) or 1), ends
+
+
 def chosen_lines(found: dict[str, Any]) -> list[str]:
     """The chosen settings as a configuration has them."""
     config = found["config"]
@@ -74,6 +125,7 @@ def tuning_page(summary: dict[str, Any]) -> str:
             "found": found,
             "rows": trial_rows(found, up),
             "lines": chosen_lines(found),
+            "panels": panels(found),
             "most": max([one["share"] for one in found["importance"]], default=0.0) or 1.0,
         }
         for name, found in summary["methods"].items()
@@ -88,6 +140,7 @@ def tuning_page(summary: dict[str, Any]) -> str:
         search=SEARCHES[summary["rules"]["search"]],
         methods=methods,
         known=KNOWN,
+        size=(WIDE, HIGH),
         style=Markup(asset(__package__, "page.css")),
     )
 
