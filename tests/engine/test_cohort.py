@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedtailor.engine import draw_cohort
+from fedtailor.engine import draw_cohort, who_answers
 from fedtailor.engine.cohort import round_half_up
 
 
@@ -56,3 +56,20 @@ def test_the_global_generator_has_no_say() -> None:
     one = draw_cohort(0, 0, torch.arange(20), 0.3)
     torch.manual_seed(2)
     assert torch.equal(draw_cohort(0, 0, torch.arange(20), 0.3), one)
+
+
+def test_each_client_drops_out_as_often_as_it_was_said() -> None:
+    cohort = torch.arange(20)
+    stays = torch.zeros(20)
+    for number in range(500):
+        stays[who_answers(3, number, cohort, 0.3)] += 1
+    # 500 draws of 0.7: four standard deviations are 41
+    assert (stays - 350).abs().max() < 41
+
+
+def test_somebody_answers_and_nobody_drops_out_unasked() -> None:
+    cohort = torch.tensor([2, 5, 6])
+    for number in range(30):
+        found = who_answers(0, number, cohort, 0.999)
+        assert len(found) >= 1 and torch.isin(found, cohort).all()
+        assert torch.equal(who_answers(0, number, cohort, 0.0), cohort)

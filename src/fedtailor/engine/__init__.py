@@ -2,7 +2,7 @@
 
 from fedtailor.engine.client_data import ClientData
 from fedtailor.engine.clients import ClientStates, Outputs
-from fedtailor.engine.cohort import draw_cohort
+from fedtailor.engine.cohort import draw_cohort, who_answers
 from fedtailor.engine.ray.cluster import Cluster
 from fedtailor.engine.simulation import Diverged, RoundReport, Scores, Simulation
 
@@ -16,4 +16,5 @@ __all__ = [
     "Scores",
     "Simulation",
     "draw_cohort",
+    "who_answers",
 ]

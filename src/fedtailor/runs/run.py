@@ -8,13 +8,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from fedtailor.core import __version__, tree
 from fedtailor.core.errors import Interrupted
 from fedtailor.core.inputs.files import sync, write_atomically, write_json
 from fedtailor.core.steps.privacy import Spent
-from fedtailor.engine import Outputs, RoundReport, draw_cohort
+from fedtailor.engine import Outputs, RoundReport, draw_cohort, who_answers
 from fedtailor.results import folder as files
 from fedtailor.results.config import Config, write_config
 from fedtailor.results.confusion import save_confusion
@@ -137,7 +138,8 @@ class Runner(PreparedRun):
         number = sim.round + 1
         evaluate = number % self.config.eval_every == 0 or number == self.config.rounds
         here = clients_present(self.data.trained, self.late, sim.round)
-        cohort = draw_cohort(self.config.seed, sim.round, here, self.config.participation)
+        drawn = draw_cohort(self.config.seed, sim.round, here, self.config.participation)
+        cohort = who_answers(self.config.seed, sim.round, drawn, self.config.dropout)
         points = None
         if evaluate and self.folder and self.config.keep_path:
             points = PathModels(sim, self.data.trained[: self.config.keep_path], cohort)
@@ -156,6 +158,8 @@ class Runner(PreparedRun):
             "bytes": {"up": up, "down": down},
             "train_seconds": round(trained, 4),
         }
+        if self.config.dropout:
+            line["dropped"] = drawn[~torch.isin(drawn, cohort)].tolist()
         if self.config.dp_clip:
             line["epsilon"] = self._spend(report.ids.tolist(), report.noisy)
         arrived = [i for at, ids in self.late if at == number - 1 for i in ids.tolist()]

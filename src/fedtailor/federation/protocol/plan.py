@@ -142,7 +142,7 @@ def _refuse_what_sites_cannot(config: Config, method: Method) -> None:
             f"method '{config.method}' gathers all training rows in one place, and a site's data "
             "stay there: it is for simulations; choose another"
         )
-    for name in ("depths", "join", "held_out", "weights", "patience"):
+    for name in ("depths", "join", "held_out", "weights", "patience", "dropout"):
         if value := getattr(config, name):
             raise BadInput(f"{name} is '{value}': it is for simulations; leave it out")
     if method.leaks:

@@ -66,6 +66,8 @@ def make_config(
     _check_names(config)
     if config.participation == 0:
         raise BadInput("participation is 0: nobody would train; give a share above 0, up to 1")
+    if config.dropout == 1:
+        raise BadInput("dropout is 1: nobody would answer; give a chance below 1")
     if config.test in (0, 1) and not config.official_test:
         raise BadInput(f"test is {config.test:g}: give a share between 0 and 1")
     if config.dp_noise and not config.dp_clip:

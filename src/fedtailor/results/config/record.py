@@ -71,6 +71,7 @@ SINCE_0_1 = {
     "dp_public": ("nothing",),
     "max_norm": (0.0,),
     "patience": (0,),
+    "dropout": (0.0,),
 }
 
 
@@ -158,6 +159,11 @@ class Config:
         False, "Clients", "validate and test each client on another one's rows"
     )
     participation: Share = _says(1.0, "Federation", "share of the clients that train in a round")
+    dropout: Share = _says(
+        0.0,
+        "Federation",
+        "chance that a client drawn for a round does not answer, as sites do; they train nothing",
+    )
     rounds: Count = _says(30, "Federation", "number of rounds")
     join: str = _says(
         "",
