@@ -14,13 +14,7 @@ from fedtailor.datasets.cache import verify
 from fedtailor.datasets.formats import cifar, idx
 from fedtailor.datasets.formats.arrays import array_parts, read_npz
 from fedtailor.datasets.formats.delimited import csv_rows
-from fedtailor.datasets.formats.images import (
-    image_folder,
-    image_parts,
-    stacked,
-    tiny_imagenet,
-    visible,
-)
+from fedtailor.datasets.formats.images import image_folder, image_parts, stacked, visible
 from fedtailor.datasets.formats.tables import (
     RawTable,
     class_names_in,
@@ -28,6 +22,7 @@ from fedtailor.datasets.formats.tables import (
     read_raw_table,
     texts,
 )
+from fedtailor.datasets.formats.tiny_imagenet import tiny_imagenet
 from fedtailor.datasets.join import join_parts
 from fedtailor.datasets.known import EMNIST, NEWS, KnownDataset, guessed_emnist
 from fedtailor.datasets.own_files import TEST_FOLDERS, encoded_images

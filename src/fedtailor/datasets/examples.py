@@ -14,6 +14,7 @@ from fedtailor.datasets.encoding.unfamiliar import unfamiliar
 from fedtailor.datasets.features.typed import read_numbers
 from fedtailor.datasets.formats.arrays import raw_of, read_npz
 from fedtailor.datasets.formats.cells import categories, is_missing, is_truth, plain
+from fedtailor.datasets.formats.dicom import is_dicom
 from fedtailor.datasets.formats.images import FULL, EncodedImage, is_image, stacked
 from fedtailor.datasets.formats.tables import (
     TABLES,
@@ -109,6 +110,11 @@ def _image(path: Path, encoder: Encoder) -> Array:
             f"{quoted(path)} cannot become an image of {channels} channels: give an npz file"
         )
     picture = EncodedImage(quoted(path), path)
+    if encoder.levels is None and is_dicom(path) and stacked([picture]).levels is not None:
+        raise BadInput(
+            f"{quoted(path)} is DICOM of another depth than the 8 bits that the model learnt from: "
+            "convert it as those were"
+        )
     levels = encoder.levels or FULL
     return stacked([picture], channels=channels, size=(width, height), levels=levels).pixels
 

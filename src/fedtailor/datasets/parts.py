@@ -28,7 +28,7 @@ class SourcePart:
     label: str = ""  # what the labels are called; empty where they have no name
     groups: Sequence[str] = ()  # whose rows stay together, of each row; empty: each by itself
     moments: Array | None = None  # when each row was, float64; None when unknown
-    levels: tuple[int, int] | None = None  # what of 16-bit images became 0 and 255
+    levels: tuple[float, float] | None = None  # what of deep images became 0 and 255
     notes: tuple[str, ...] = ()  # a line for each thing that was guessed or left out in reading
     readings: tuple[ColumnReading, ...] = ()  # of a table, how each column was read
 

@@ -129,7 +129,7 @@ class Source:
     decided: str = ""  # one line that says what the labels were taken for, where nobody had said it
     groups: Array | None = None  # text [n], whose rows stay on one side of a split
     moments: Array | None = None  # float64 [n], when each row was: a split trains on the past
-    levels: tuple[int, int] | None = None  # what of 16-bit images became 0 and 255
+    levels: tuple[float, float] | None = None  # what of deep images became 0 and 255
     notes: tuple[str, ...] = ()  # a line for each thing that was guessed or left out in reading
     # of a table of one's own, how each column was read, also those that are left out
     readings: tuple[ColumnReading, ...] = ()

@@ -23,6 +23,7 @@ from fedtailor.datasets.encoding.columns import (
 from fedtailor.datasets.encoding.reading import (
     check_keys,
     is_list_of,
+    number,
     one_of,
     strings,
     strings_or_none,
@@ -65,7 +66,7 @@ class Encoder:
     seen: tuple[str, ...] | None = None  # of a text, the words that are known here; None: all
     # by name, what is each client's own
     clients: Mapping[str, OwnFit] = field(default_factory=dict)
-    levels: tuple[int, int] | None = None  # what of 16-bit images becomes 0 and 255
+    levels: tuple[float, float] | None = None  # what of deep images becomes 0 and 255
 
     def __post_init__(self) -> None:
         _check(self)
@@ -185,8 +186,10 @@ class Encoder:
         clients = {str(n): _own_from_json(own, columns, n) for n, own in data["clients"].items()}
         levels = data["levels"]
         if levels is not None:
-            if not is_list_of(levels, int) or len(levels) != 2 or not 0 <= levels[0] <= levels[1]:
-                raise BadInput(f"encoder: 'levels' is {one_line(levels)}: give two whole numbers")
+            if not isinstance(levels, list) or len(levels) != 2:
+                raise BadInput(f"encoder: 'levels' is {one_line(levels)}: give two numbers")
+            if number(levels[0], "levels", "encoder") > number(levels[1], "levels", "encoder"):
+                raise BadInput(f"encoder: 'levels' is {one_line(levels)}: give the lower one first")
             levels = (levels[0], levels[1])
         return Encoder(form, classes, columns, words, normalise, target, seen, clients, levels)
 

@@ -30,7 +30,7 @@ class ColumnChoices:
     agreed: bool = False
     # whether a column that a client's table has not counts as missing there, instead of refusing it
     lacking: bool = False
-    levels: tuple[int, int] | None = None  # of 16-bit images, where others agreed on it
+    levels: tuple[float, float] | None = None  # of deep images, where others agreed on it
 
     def refuse(self, why: str) -> None:
         """Raise `BadInput` if columns were chosen: these data have none."""

@@ -34,7 +34,7 @@ class FeatureTables(NamedTuple):
     tables: Sequence[Raw]  # of each raw table, its features
     readings: tuple[ColumnReading, ...] = ()  # of every column that could be one
     notes: tuple[str, ...] = ()  # a line for each thing that was guessed or left out
-    levels: tuple[int, int] | None = None  # of 16-bit images in a column
+    levels: tuple[float, float] | None = None  # of deep images in a column
 
 
 def feature_tables(

@@ -16,6 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedtailor.core.errors import BadInput
+from fedtailor.datasets.formats.dicom import (
+    DICOM,
+    INVERTED,
+    dicom_image,
+    is_dicom,
+    need_pydicom,
+    refuse_mixed,
+)
 from fedtailor.datasets.parts import SourcePart
 from fedtailor.datasets.source import Array
 from fedtailor.datasets.wording import listed, quoted, reason
@@ -23,8 +31,11 @@ from fedtailor.datasets.wording import listed, quoted, reason
 if TYPE_CHECKING:
     from PIL import Image
 
-SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm")
-GREY_MODES = ("1", "L", "LA", "I", "I;16", "I;16B", "I;16L")
+SUFFIXES = (
+    ".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".pgm", ".ppm",
+    DICOM,
+)  # fmt: skip
+GREY_MODES = ("1", "L", "LA", "I", "I;16", "I;16B", "I;16L", "F")
 LARGEST_SIDE = 4096
 FULL = (0, 65535)  # what 16 bits hold
 ORIENTATION, SIDEWAYS = 0x0112, range(5, 9)  # of EXIF
@@ -33,7 +44,7 @@ NAMED_BROKEN = 12
 PASSED_OVER = ("thumbs.db", "ehthumbs.db", "desktop.ini", "__macosx", "icon\r")
 
 Pixels = NDArray[np.uint8]
-Levels = tuple[int, int]
+Levels = tuple[float, float]
 
 
 class EncodedImage(NamedTuple):
@@ -52,6 +63,9 @@ def _opened(picture: EncodedImage) -> Iterator[Image.Image]:
     from PIL import Image
 
     data = picture.data
+    if isinstance(data, Path) and is_dicom(data):
+        yield dicom_image(data, picture.where)
+        return
     try:
         with Image.open(io.BytesIO(data) if isinstance(data, bytes) else data) as image:
             if image.mode == "F":
@@ -76,7 +90,7 @@ def pixels(
       image: as opened.
       channels: 1 or 3.
       size: (width, height).
-      levels: what of a 16-bit image becomes 0 and 255.
+      levels: what of an image of more than 8 bits becomes 0 and 255.
     """
     from PIL import Image, ImageOps
 
@@ -92,20 +106,26 @@ def pixels(
 
 def is_deep(image: Image.Image) -> bool:
     """Whether it has more than 8 bits: Pillow would clip those at 255, and most would be white."""
-    return image.mode.startswith("I")
+    return _is_deep_mode(image.mode)
+
+
+def _is_deep_mode(mode: str) -> bool:
+    return mode.startswith("I") or mode == "F"
 
 
 def _deep_values(image: Image.Image) -> Array:
+    if image.mode == "F":  # of DICOM
+        return np.asarray(image)
     values: Array = np.clip(np.asarray(image), *FULL).astype(np.uint16)
     return values
 
 
 def _eight_bits(image: Image.Image, levels: Levels) -> Pixels:
     deep = _deep_values(image)
-    if levels == FULL:
+    if levels == FULL and deep.dtype == np.uint16:
         return (deep >> 8).astype(np.uint8)
     low, high = levels
-    share = (deep.astype(np.float64) - low) / max(1, high - low)
+    share = (deep.astype(np.float64) - low) / ((high - low) or 1)
     return np.rint(255 * np.clip(share, 0, 1)).astype(np.uint8)
 
 
@@ -113,7 +133,7 @@ class StackedImages(NamedTuple):
     """Images in one array."""
 
     pixels: Pixels  # uint8 [n, channels, height, width]
-    levels: Levels | None = None  # what of 16-bit images became 0 and 255; None: there are none
+    levels: Levels | None = None  # what of deep images became 0 and 255; None: there are none
     notes: tuple[str, ...] = ()  # what was done to bring them together
 
 
@@ -128,13 +148,16 @@ def stacked(
     """All pictures in one array of one mode and one size, upright.
 
     The mode is RGB if any picture is in colour, else grey. The size (width, height) is
-    `image_size` squared, or `size`, or, without either, the size of the first picture. 16-bit
-    pictures are scaled from `levels`, or without those from the range that all of them hold.
+    `image_size` squared, or `size`, or, without either, the size of the first picture. Those
+    of more than 8 bits are scaled from `levels`, or without it from the range that all of them
+    hold.
 
     Raises:
       BadInput: pictures cannot be read; all of them are named.
     """
     check_size(image_size)
+    if any(is_dicom(picture.data) for picture in pictures):
+        need_pydicom()
     seen = _survey(pictures, levels)
     if channels is None:
         channels = 3 if any(mode not in GREY_MODES for mode in seen.modes) else 1
@@ -157,7 +180,8 @@ class _Survey(NamedTuple):
     sizes: Counter[tuple[int, int]]
     modes: Counter[str]
     turned: int  # how many the camera says to turn
-    levels: Levels | None  # of those with 16 bits
+    inverted: int  # how many have low values for what is bright
+    levels: Levels | None  # of those with more than 8 bits
 
     def notes(self, channels: int, size: tuple[int, int], named: bool) -> tuple[str, ...]:
         """A line for each thing that is not the same everywhere."""
@@ -175,11 +199,14 @@ class _Survey(NamedTuple):
             )
         if self.turned:
             notes.append(f"{self.turned:,} images are turned upright, as their camera noted")
+        if self.inverted:
+            notes.append(f"{self.inverted:,} DICOM images are inverted, as MONOCHROME1 asks for")
         if self.levels is not None:
-            deep = sum(n for mode, n in self.modes.items() if mode.startswith("I"))
+            deep = sum(n for mode, n in self.modes.items() if _is_deep_mode(mode))
+            kind = "DICOM images" if "F" in self.modes else "images of 16 bits"
             low, high = self.levels
             notes.append(
-                f"{deep:,} images of 16 bits are scaled from {low:,} to {high:,}, the range that "
+                f"{deep:,} {kind} are scaled from {low:,} to {high:,}, the range that "
                 "all of them hold, to 8 bits"
             )
         return tuple(notes)
@@ -192,8 +219,9 @@ def _counted(counts: Counter[str]) -> str:
 def _survey(pictures: Sequence[EncodedImage], levels: Levels | None) -> _Survey:
     sizes: Counter[tuple[int, int]] = Counter()
     modes: Counter[str] = Counter()
-    turned, first = 0, (0, 0)
-    low, high = FULL[1], FULL[0]
+    kinds: dict[tuple[bool, str], str] = {}
+    turned, inverted, first = 0, 0, (0, 0)
+    low, high = np.inf, -np.inf
     with _all_broken(pictures) as broken:
         for picture in pictures:
             with broken.noted(), _opened(picture) as image:
@@ -203,12 +231,19 @@ def _survey(pictures: Sequence[EncodedImage], levels: Levels | None) -> _Survey:
                 turned += orientation in range(2, 9)
                 sizes[size] += 1
                 modes[image.mode] += 1
+                inverted += image.info.get(INVERTED, False) is True
+                kinds.setdefault((is_dicom(picture.data), image.mode), picture.where)
                 if is_deep(image) and levels is None:
                     values = _deep_values(image)
-                    low, high = min(low, int(values.min())), max(high, int(values.max()))
-    if levels is None and any(mode.startswith("I") for mode in modes):
-        levels = (low, high)
-    return _Survey(first, sizes, modes, turned, levels)
+                    low, high = min(low, values.min()), max(high, values.max())
+    refuse_mixed(kinds, levels)
+    if levels is None and any(_is_deep_mode(mode) for mode in modes):
+        levels = (_plain(low), _plain(high))
+    return _Survey(first, sizes, modes, turned, inverted, levels)
+
+
+def _plain(level: float) -> float:
+    return int(level) if level == int(level) else float(level)
 
 
 class _Broken:
@@ -362,30 +397,3 @@ def image_parts(
             )
         )
     return parts
-
-
-def tiny_imagenet(folder: Path, image_size: int | None) -> list[SourcePart]:
-    """The layout train/CLASS/images/*.JPEG with val/images named by val_annotations.txt."""
-    train = image_folder(folder / "train", inner="images")
-    return image_parts([train, _tiny_imagenet_test(folder / "val")], image_size)
-
-
-def _tiny_imagenet_test(folder: Path) -> ImageFolder:
-    notes = folder / "val_annotations.txt"
-    found = ImageFolder(quoted(folder), [], [], test=True)
-    try:
-        lines = notes.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"{quoted(notes)} cannot be read ({reason(error)})") from error
-    for number, line in enumerate(lines, start=1):
-        fields = line.split("\t")
-        # A plain name only: the notes must not lead out of the folder.
-        if len(fields) < 2 or Path(fields[0]).name != fields[0] or not fields[0]:
-            raise BadInput(
-                f"{quoted(notes)} line {number} is {quoted(line)}: give file name, tab, class name"
-            )
-        found.files.append(folder / "images" / fields[0])
-        found.classes.append(fields[1])
-    if not found.files:
-        raise BadInput(f"{quoted(notes)} is empty: give one line per validation image")
-    return found
