@@ -13,6 +13,7 @@ import numpy as np
 from flwr.app import Error, Message
 
 from fedtailor.core import __version__
+from fedtailor.core.errors import BadInput
 from fedtailor.federation.coordinator import carrier
 from fedtailor.federation.coordinator.carrier import FlowerTransport
 from fedtailor.federation.protocol.packet import Limits, Packet, from_records
@@ -167,3 +168,24 @@ def test_a_node_without_a_site_file_says_so():
     found, _ = ask(grid)
     assert found[1].packet.header["code"] == "site"
     assert "give the path of its TOML file" in found[1].packet.header["detail"]
+
+
+@pytest.mark.parametrize(
+    ("text", "who"),
+    [
+        ('client = 2\nname = "north"\n', (2, "north")),
+        ("client = 2\n", (2, "site-2")),
+        ("client = 2.5\n", (None, None)),
+        ("client =", (None, None)),
+    ],
+)
+def test_a_site_whose_process_does_not_start_has_a_name(tmp_path, text, who):
+    def fails(path, packet):
+        raise BadInput("the process of 'site.toml' did not start")
+
+    file = tmp_path / "site.toml"
+    file.write_text(text)
+    found, _ = ask(LocalGrid(make_client_app(fails), {1: {"site": str(file)}}))
+    header = found[1].packet.header
+    assert header["code"] == "site" and "did not start" in header["detail"]
+    assert (header.get("client"), header.get("name")) == who

@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from fedtailor.core.errors import BadInput
+from fedtailor.federation.coordinator.coordinator import Stopped
 from fedtailor.federation.coordinator.membership import capped_rows
 from fedtailor.federation.coordinator.owners import NumberOwners
+from fedtailor.federation.coordinator.progress import sites_of
 from fedtailor.federation.site.settings import read_settings
 from fedtailor.federation.site.site import Site
 from tests.federation.fake import RULES, FakeTransport, Fault, coordinator, said
@@ -197,3 +200,102 @@ def test_a_sites_name_cannot_steer_a_terminal_or_forge_a_line(tmp_path: Path, na
     one.run()
     assert "a name is one line of text: remove" in said(one)
     assert name not in said(one)
+
+
+def spoil(trial: Trial, client: int) -> bytes:
+    """Gives a site a class that the federation does not know; returns its rows as they were."""
+    path = trial.root / "data" / f"site-{client}" / "rows.npz"
+    before, rows = path.read_bytes(), dict(np.load(path))
+    np.savez(path, x=rows["x"], y=rows["y"] + 4711)
+    return before
+
+
+DATA = "data: its data cannot be used: the site's log says why"
+PATIENT = replace(RULES, min_sites=1, wait=1000.0)  # whoever waited for a site would be seen
+
+
+def test_sites_that_cannot_join_stop_nobody_and_are_named(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, "fedavg", rounds=2)
+    spoil(trial, 1), spoil(trial, 2)
+    one = coordinator(trial, FakeTransport(trial), PATIENT)
+    lines = one.run()
+    assert [line["taken"] for line in lines[:2]] == [[0], [0]]
+    why = f"not admitted: {DATA}"
+    assert lines[0]["failed"] == {"site-1": why, "site-2": why}
+    assert said(one).count(f"site-1 not admitted {DATA}") == 1  # said once
+    assert "place" not in said(one) and "471" not in said(one)
+    first, second, third = sites_of(one.store.folder, dict.fromkeys(one.members.names.values()))
+    assert first.failures == 0 and second.failures == third.failures == 3
+    assert (second.name, second.why) == ("site-1", f"round 2: {why}")
+
+
+def test_a_refusal_is_in_the_status_before_any_round(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, "fedavg", rounds=1)
+    spoil(trial, 1)
+    one = coordinator(trial, FakeTransport(trial), PATIENT)
+    one.members.welcome()
+    status = {site.name: site for site in sites_of(one.store.folder, {})}
+    assert status["site-1"].why == f"round 1: not admitted: {DATA}"
+    assert status["site-1"].failures == 1 and status["site-0"].failures == 0
+
+
+def test_too_few_sites_are_waited_for_whoever_refused(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, "fedavg", rounds=1)
+    spoil(trial, 1), spoil(trial, 2)
+    one = coordinator(trial, FakeTransport(trial), replace(RULES, wait=0.05))
+    with pytest.raises(Stopped, match="1 of 3 sites are there, at least 2 are needed"):
+        one.run()
+
+
+def test_a_site_that_is_mended_takes_part_from_then_on(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, "fedavg", rounds=2)
+    path, before = tmp_path / "data" / "site-1" / "rows.npz", spoil(trial, 1)
+    transport = FakeTransport(trial)
+
+    def mend(packet, site):
+        path.write_bytes(before)
+
+    transport.on(0, "train", 0, mend)
+    lines = coordinator(trial, transport, PATIENT).run()
+    assert [line["taken"] for line in lines[:2]] == [[0, 2], [0, 1, 2]]
+
+
+def test_a_sites_reason_is_one_short_line(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, "fedavg", rounds=1)
+    transport = FakeTransport(trial)
+    detail = "a\nround 9: site-0: \x1b[2J" + "x" * 10_000
+    transport.on(1, "join", 0, lies(status="error", code="data", detail=detail))
+    one = coordinator(trial, transport, replace(PATIENT, again=1000.0))
+    why = one.run()[0]["failed"]["site-1"]
+    assert why.startswith(r"not admitted: data: a round 9: site-0: \x1b[2Jxx") and len(why) < 520
+
+
+def refuses(**more):
+    return lies(status="error", code="data", detail="no", **more)
+
+
+def test_nobody_refuses_in_anothers_name(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, "fedavg", where=KEYED, rounds=1)
+    coordinator(trial, FakeTransport(trial)).run()
+    transport = FakeTransport(trial)
+    transport.sites[66] = transport.sites.pop(11)  # another key
+    transport.faults[(66, "join", 1)] = refuses()
+    one = coordinator(trial, transport, replace(RULES, wait=0.05))
+    one._begin()
+    assert "place 66 not admitted data: no" in said(one) and "site-1 not admitted" not in said(one)
+    # while a key that is known has its name, even if nothing but a failure comes from there
+    transport = FakeTransport(trial)
+    transport.on(1, "join", 1, lambda packet, site: ["cannot load"])
+    one = coordinator(trial, transport, replace(RULES, wait=0.05))
+    one.members.welcome()
+    assert "site-1 not admitted cannot load" in said(one)
+
+
+def test_a_name_that_was_claimed_in_a_refusal_is_still_free(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, "fedavg", rounds=1)
+    transport = FakeTransport(trial)
+    transport.on(0, "join", 0, refuses(client=2, name="site-1"))
+    one = coordinator(trial, transport, replace(PATIENT, again=1000.0))
+    one.members.welcome()
+    assert one.members.names == {1: "site-1", 2: "site-2"} and one.members.name(0) == "client 0"
+    assert one.run()[0]["failed"] == {"client 0": "not connected"}

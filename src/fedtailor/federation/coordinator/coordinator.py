@@ -113,7 +113,7 @@ class Coordinator:
             raise Stopped(f"stopped after round {self.now.round}: a stop file was found")
 
     def _begin(self) -> None:
-        """Waits for the sites; without all of them only when time is over."""
+        """Waits for the sites; who has said that it cannot join is waited for no longer."""
         begun, members, clients = time.monotonic(), self.members, self.setup.plan.clients
         least = min(self.rules.min_sites, clients)
         # those of a federation that goes on are about to come back, or away
@@ -121,7 +121,8 @@ class Coordinator:
         while True:
             members.welcome()
             waited = time.monotonic() - begun
-            if len(members.place) == clients or (waited > patience and len(members.place) >= least):
+            waits = waited <= patience and not members.all_heard()
+            if len(members.place) >= least and not waits:
                 break
             if self.store.stop_asked:
                 raise Stopped("stopped before the next round: a stop file was found")

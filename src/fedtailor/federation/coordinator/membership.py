@@ -9,14 +9,16 @@ from typing import Any, NamedTuple
 
 from fedtailor.core import __version__
 from fedtailor.core.errors import BadInput
-from fedtailor.core.inputs.plain_text import check_name
+from fedtailor.core.inputs.plain_text import check_name, printable
 from fedtailor.federation.coordinator.owners import NumberOwners
-from fedtailor.federation.coordinator.store import CoordinatorStore
+from fedtailor.federation.coordinator.store import NOT_ADMITTED, CoordinatorStore
 from fedtailor.federation.protocol.packet import JOIN, PROTOCOL, Header, Packet
 from fedtailor.federation.protocol.plan import TrainingPlan
 from fedtailor.federation.protocol.transport import Answer, Rules, Transport
 
 log = logging.getLogger("fedtailor.coordinator")
+
+LONGEST_REASON = 500
 
 
 def capped_rows(rows: Mapping[int, int], share: float) -> dict[int, int]:
@@ -47,6 +49,15 @@ class Responses(NamedTuple):
     envelope: dict[str, int]  # bytes around messages and answers
 
 
+class _NotAdmitted(NamedTuple):
+    """A place that cannot take part."""
+
+    who: str  # the name that it gives itself, or its place
+    client: int  # the number that it gives itself; -1 if it has none, or another's
+    why: str
+    again: float  # when it is asked again
+
+
 class LateAnswer(BadInput):
     """An answer to an older message; the right one may still come."""
 
@@ -74,12 +85,17 @@ class Membership:
         self.sizes: dict[int, int] = {}
         self._lowered: dict[int, int] = {}  # rows that count, where that was said
         self._suspect: set[int] = set()  # clients whose latest message failed
-        # places that cannot take part: why, and when to ask again
-        self._refused: dict[int, tuple[str, float]] = {}
+        self._out: dict[int, _NotAdmitted] = {}  # by place
 
     def name(self, client: int) -> str:
         """What people call a client."""
-        return self.names.get(client, f"client {client}")
+        told = {out.client: out.who for out in self._out.values()} | self.names
+        return told.get(client, f"client {client}")
+
+    def all_heard(self) -> bool:
+        """Whether every site is there or has said why it cannot join."""
+        out = set(self._out).intersection(self.transport.places()) - set(self.place.values())
+        return len(self.place) + len(out) >= self.plan.clients
 
     def event(self, who: str, what: str, detail: str = "") -> None:
         """Writes down what happened to whom."""
@@ -106,7 +122,7 @@ class Membership:
             return
         known, now = set(self.place.values()), time.monotonic()
         asked = [p for p in self.transport.places() if p not in known]
-        asked = [p for p in asked if now >= self._refused.get(p, ("", 0.0))[1]]
+        asked = [p for p in asked if p not in self._out or now >= self._out[p].again]
         if not asked:
             return
         header = self.header(JOIN, text=self.plan.text())
@@ -114,12 +130,38 @@ class Membership:
             try:
                 self._admit(answer)
             except Exception as error:  # whatever it says ends nobody else's federation
-                reason = _reason(error)
-                if self._refused.get(answer.place, ("", 0.0))[0] != reason:  # said once
-                    self.event(f"place {answer.place}", "not admitted", reason)
-                self._refused[answer.place] = (reason, time.monotonic() + self.rules.again)
+                before = self._out.pop(answer.place, None)
+                client, who = self._claimed(answer)
+                again = time.monotonic() + self.rules.again
+                now_out = _NotAdmitted(who, client, _reason(error), again)
+                self._out[answer.place] = now_out
+                if before is None or before[:3] != now_out[:3]:  # said once
+                    self.event(who, NOT_ADMITTED, now_out.why)
             if len(self.place) == self.plan.clients and not self._suspect:
                 return
+
+    def _claimed(self, answer: Answer) -> tuple[int, str]:
+        """The number and name that a place gives itself, or -1 and its place if not its own.
+
+        Nobody is told to have failed because a stranger says so in its name.
+        """
+        for client, (place, name) in self.owners.read().items():
+            if place == answer.place:  # its key says who it is, whatever it says itself
+                return client, name
+        nobody = (-1, f"place {answer.place}")
+        if answer.packet is None:
+            return nobody
+        try:
+            client = answer.packet.number("client")
+            name = check_name(answer.packet.text("name")[:80], "site")
+            self.owners.check(client, answer.place)
+        except BadInput:
+            return nobody
+        others = (other for other in range(self.plan.clients) if other != client)
+        known = client in self.place or client in {out.client for out in self._out.values()}
+        if known or not name or any(self.name(other) == name for other in others):
+            return nobody
+        return (client, name) if 0 <= client < self.plan.clients else (-1, name)
 
     def _admit(self, answer: Answer) -> None:
         packet = self._signed(answer, JOIN)
@@ -135,7 +177,7 @@ class Membership:
         name = check_name(packet.text("name")[:80], "site")
         # whoever reads the history knows sites by their names alone
         for other in range(self.plan.clients):
-            if other != client and self.name(other) == name:
+            if other != client and self.names.get(other, f"client {other}") == name:
                 raise BadInput(
                     f"client {client} has the name '{name}' of client {other}: give it another "
                     "one in its site file"
@@ -144,7 +186,14 @@ class Membership:
         self.names[client] = name
         self.place[client] = answer.place
         self._suspect.discard(client)
-        self._refused.pop(answer.place, None)
+        # who said it was this one, and was not let in, has its place for a name from now on
+        self._out = {
+            place: out._replace(who=f"place {place}", client=-1)
+            if client == out.client or name == out.who
+            else out
+            for place, out in self._out.items()
+            if place != answer.place
+        }
         self.sizes[client] = rows
         self.event(self.name(client), "joined", f"{rows} training rows")
 
@@ -170,7 +219,7 @@ class Membership:
             raise BadInput(f"runs version {packet.header.get('version')!r}, not {__version__}")
         if packet.header.get("status") == "error":
             said = f"{packet.header.get('code', '?')}: {packet.header.get('detail', '')}"
-            raise BadInput(said[:500])
+            raise BadInput(said)
         for name, expected in (
             ("federation", self.federation),
             ("plan", self.fingerprint),
@@ -198,7 +247,8 @@ class Membership:
         responses = Responses({}, {}, {"down": 0, "up": 0})
         for i in ids:
             if self.place.get(i) not in here:
-                responses.failed[i] = "not connected"
+                why = (o.why for p, o in self._out.items() if o.client == i and p in here)
+                responses.failed[i] = next((f"{NOT_ADMITTED}: {w}" for w in why), "not connected")
                 self.place.pop(i, None)
         requests = {self.place[i]: make(i) for i in ids if i not in responses.failed}
         who = {self.place[i]: i for i in ids if i not in responses.failed}
@@ -240,8 +290,8 @@ class Membership:
 
 
 def _reason(error: Exception) -> str:
-    """Why a site's answer does not count."""
+    """Why a site's answer does not count: one line, since sites' own words may be in it."""
     if isinstance(error, BadInput):
-        return str(error)
+        return printable(" ".join(str(error).split()))[:LONGEST_REASON]
     log.error("a site's answer cannot be handled", exc_info=error)
     return f"its answer cannot be handled ({type(error).__name__})"

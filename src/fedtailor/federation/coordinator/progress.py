@@ -13,6 +13,7 @@ from fedtailor.federation.coordinator.store import (
     EVENTS,
     FINISHED,
     HISTORY,
+    NOT_ADMITTED,
     STOP,
     Line,
     is_played,
@@ -119,7 +120,7 @@ class SiteStatus(NamedTuple):
     connected: bool | None  # whether its node is; None if that is not known
     last: int  # the latest round in which its upload was taken; 0 for none
     score: float | None  # what it last told of its test rows
-    failures: int  # how often it failed
+    failures: int  # how often it failed or could not join
     why: str  # the latest failure, with its round
     norm: float | None = None  # how far its latest upload moved
     odd: int = 0  # in how many rounds its upload stood out
@@ -129,10 +130,15 @@ def sites_of(folder: Path, names: dict[str, bool | None]) -> list[SiteStatus]:
     """What the coordinator knows of each site; `names` say who is connected, as far as known."""
     last: dict[str, int] = {}
     score: dict[str, float] = {}
-    failures: dict[str, list[str]] = {}
+    failures: dict[str, list[tuple[int, str]]] = {}
     norm: dict[str, float] = {}
     odd: dict[str, int] = {}
-    joined = [e["site"] for e in read_lines(folder / EVENTS) if e.get("event") == "joined"]
+    events = read_lines(folder / EVENTS)
+    joined = [e["site"] for e in events if e.get("event") == "joined"]
+    for event in events:
+        if event.get("event") == NOT_ADMITTED:
+            why = f"{NOT_ADMITTED}: {event.get('detail', '')}"
+            failures.setdefault(event["site"], []).append((event["round"], why))
     for line in rounds_of(folder):
         for name, said in line["sites"].items():
             last[name] = line["round"]
@@ -142,7 +148,7 @@ def sites_of(folder: Path, names: dict[str, bool | None]) -> list[SiteStatus]:
             norm[name] = look["norm"]
             odd[name] = odd.get(name, 0) + bool(look["odd"])
         for name, why in line["failed"].items():
-            failures.setdefault(name, []).append(f"round {line['round']}: {why}")
+            failures.setdefault(name, []).append((line["round"], why))
     for name, said in finished_of(folder).items():
         if (found := told_score(said, "pre")) is not None:
             score[name] = found
@@ -154,12 +160,20 @@ def sites_of(folder: Path, names: dict[str, bool | None]) -> list[SiteStatus]:
             last.get(name, 0),
             score.get(name),
             len(failures.get(name, [])),
-            failures.get(name, [""])[-1],
+            _latest(failures.get(name, [])),
             norm.get(name),
             odd.get(name, 0),
         )
         for name in everyone
     ]
+
+
+def _latest(failures: list[tuple[int, str]]) -> str:
+    """The failure of the latest round; of those in one round the last in the list."""
+    if not failures:
+        return ""
+    round, why = sorted(failures, key=lambda failure: failure[0])[-1]
+    return f"round {round}: {why}"
 
 
 def traffic_of(folder: Path) -> dict[str, int]:

@@ -27,6 +27,7 @@ LATEST, HISTORY, EVENTS, STOP = "latest.json", "history.jsonl", "events.jsonl", 
 LOCK = "LOCK"
 WITHOUT_VERSION = "0.1.0"  # its checkpoints do not name their version
 FINISHED, STOPPED, FAILED = ENDS = ("finished", "stopped", "failed")  # events of `all` at the end
+NOT_ADMITTED = "not admitted"  # event of a site that cannot join
 
 Line = dict[str, Any]
 

@@ -41,7 +41,8 @@ CLIENTS = 3
 # groups away
 NUMBERS = (
     ("n, val, test", "on joining", "how many rows the site has for training, validation, testing"),
-    ("name, client", "on joining", "what the site calls itself, and its number"),
+    ("name, client", "on joining or refusing", "what the site calls itself, and its number"),
+    ("code, detail", "on refusing", "why, in one line, without values of its data"),
     ("newest", "on joining", "the newest round that the site has a state of"),
     ("weight", "each round", "the upload's weight in a mean, usually the training rows"),
     ("n", "each round", "training rows"),

@@ -149,9 +149,9 @@ def _reach(path: Path) -> socket.socket:
             return connection
         # a second process gives way to the first and ends well; a bad file ends it otherwise
         if process.poll() not in (None, 0):
-            raise BadInput(f"the process of site file '{path}' did not start: its log says why")
+            raise BadInput(f"the process of '{path.name}' did not start: the node's log says why")
         time.sleep(0.05)
-    raise BadInput(f"the process of site file '{path}' did not start in {START_SECONDS:g} s")
+    raise BadInput(f"the process of '{path.name}' did not start in {START_SECONDS:g} s")
 
 
 def ask_site(path: Path, packet: Packet) -> Packet:

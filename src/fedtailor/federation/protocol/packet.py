@@ -109,6 +109,11 @@ def digest(packet: Packet) -> str:
     return found.hexdigest()
 
 
+def site_name(name: str, client: int) -> str:
+    """What people call a site: as its file says, or else by its number."""
+    return name or f"site-{client}"
+
+
 def refusal(code: str, detail: str, **more: Value) -> Packet:
     """The answer of one who cannot or will not: why, in a word and in a line."""
     return Packet({"status": "error", "code": code, "detail": detail, **more}, {})

@@ -58,7 +58,7 @@ class Rules(MessageBounds):
     deadline: Seconds = setting("for a round", 600.0)
     join: Seconds = setting("that a new site gets to say who it is; it is asked again later", 60.0)
     wait: Seconds = setting(
-        "until all sites must be there at the beginning; who is not comes later", 600.0
+        "until all sites must be there, or have refused, at the beginning; others come later", 600.0
     )
     attempts: Count = setting(
         "how often a round is tried before the federation stops (it can be resumed)", 20

@@ -19,6 +19,7 @@ from fedtailor.core.errors import BadInput
 from fedtailor.core.inputs.plain_text import check_name
 from fedtailor.core.inputs.settings_file import check_table, naming, read_toml, remaining, setting
 from fedtailor.core.options import Whole
+from fedtailor.federation.protocol.packet import site_name
 from fedtailor.federation.protocol.transport import MessageBounds, Seconds
 from fedtailor.federation.site.limits import SiteLimits
 from fedtailor.results.config import settings
@@ -71,5 +72,5 @@ def read_settings(path: Path) -> SiteSettings:
     with naming(where):
         check_name(found.name, "name")
         data = _of_data(found.data, base)
-    name, folder = found.name or f"site-{found.client}", (base / found.folder).resolve()
+    name, folder = site_name(found.name, found.client), (base / found.folder).resolve()
     return replace(found, name=name, folder=folder, data=data)

@@ -87,7 +87,8 @@ class Site:
             # no more than the kind of fault: its text may quote the site's data
             code, detail = "failed", f"{type(error).__name__}: the site's log says more"
         log.error("refused (%s): %s", code, detail)
-        return refusal(code, self._without_paths(detail), **self._signature(packet))
+        signed = self._signature(packet) | {"name": self.settings.name}
+        return refusal(code, self._without_paths(detail), **signed)
 
     def _without_paths(self, text: str) -> str:
         """The text without the names of this machine's folders, which are nobody's business."""
