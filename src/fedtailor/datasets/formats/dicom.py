@@ -83,7 +83,7 @@ def _is_inverted(file: Any) -> bool:
 
 
 def _values(file: Any) -> Array:
-    from pydicom.pixels import apply_modality_lut
+    from pydicom.pixels.processing import apply_modality_lut
 
     stored, bits, signed = file.pixel_array, int(file.BitsStored), bool(file.PixelRepresentation)
     values = apply_modality_lut(stored, file).astype(np.float64)

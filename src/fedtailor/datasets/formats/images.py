@@ -37,7 +37,7 @@ SUFFIXES = (
 )  # fmt: skip
 GREY_MODES = ("1", "L", "LA", "I", "I;16", "I;16B", "I;16L", "F")
 LARGEST_SIDE = 4096
-FULL = (0, 65535)  # what 16 bits hold
+FULL: tuple[float, float] = (0, 65535)  # what 16 bits hold
 ORIENTATION, SIDEWAYS = 0x0112, range(5, 9)  # of EXIF
 NAMED_BROKEN = 12
 # what other programs leave in folders, beside what begins with a point
@@ -122,7 +122,7 @@ def _deep_values(image: Image.Image) -> Array:
 
 def _eight_bits(image: Image.Image, levels: Levels) -> Pixels:
     deep = _deep_values(image)
-    if levels == FULL and deep.dtype == np.uint16:
+    if levels == FULL and image.mode != "F":
         return (deep >> 8).astype(np.uint8)
     low, high = levels
     share = (deep.astype(np.float64) - low) / ((high - low) or 1)
