@@ -98,3 +98,25 @@ def test_columns_are_what_was_agreed_whatever_a_sites_rows_look_like(tmp_path: P
     assert mine.data.x.shape[1:] == (4,) and (mine.data.x[:, :2] == torch.tensor([1.0, 0.0])).all()
     days = sorted({round(float(v) * mine.rows.encoder.columns[2].scale) for v in mine.data.x[:, 3]})
     assert len(days) == 2 and days[1] - days[0] == 2, "day first, as agreed"
+
+
+def test_images_of_more_bits_than_was_agreed_are_refused(tmp_path: Path) -> None:
+    """They would be scaled by this site's own range, and mean something else than the others'."""
+    image = pytest.importorskip("PIL.Image")
+    draw = np.random.default_rng(0)
+    for depth, most in (("shallow", 255), ("deep", 4095)):
+        kind = np.uint8 if most == 255 else np.uint16
+        for i in range(24):
+            folder = tmp_path / depth / "ab"[i % 2]
+            folder.mkdir(parents=True, exist_ok=True)
+            values = draw.integers(0, most, (8, 8)).astype(kind)
+            image.fromarray(values).save(folder / f"{i}.png")
+    known = {}
+    for depth in ("shallow", "deep"):
+        given = {"data": str(tmp_path / depth), "clients": "1", "partition": "iid"}
+        known[depth] = load_run_data(make_config("local", given, {})).encoder
+    (tmp_path / "site.toml").write_text('client = 0\ndata = "deep"\n')
+    site = read_settings(tmp_path / "site.toml")
+    with pytest.raises(BadInput, match="images of more than 8 bits, but the federation agreed on"):
+        load_local_data(site, known["shallow"])
+    assert known["deep"].levels is not None and load_local_data(site, known["deep"])

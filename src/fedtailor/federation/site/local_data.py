@@ -84,6 +84,12 @@ def _of_own(site: SiteSettings, encoder: Encoder) -> _Cut:
         )
     # a few rows of one site might be taken for something else
     source = find_source(replace(config, data_dir="", task=task), _columns(config, encoder))
+    if source.levels is not None and encoder.levels is None:
+        raise BadInput(
+            f"data '{source.name}' has images of more than 8 bits, but the federation agreed on "
+            "images of 8: save them so, or agree on others with rows like these "
+            "(fedtailor federation init --like)"
+        )
     if config.official_test and not source.official_test.any():
         raise BadInput(f"data '{source.name}' has no test rows of its own: drop official_test")
     # a cut depends on the client's number and its rows alone: the others' places stay as they are
