@@ -10,10 +10,16 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from fedtailor.cli.settings import CONFIG_HELP, SET_HELP, gather, read_pairs, whole, with_settings
+from fedtailor.cli.settings import (
+    CONFIG_HELP,
+    SET_HELP,
+    gather,
+    gather_several,
+    whole,
+    with_settings,
+)
 from fedtailor.cli.watching import watched
 from fedtailor.core.errors import BadInput
-from fedtailor.results.config import read_config
 from fedtailor.runs.stopwatch import Stopwatch, process_age
 
 Set = Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help=SET_HELP)]
@@ -306,12 +312,7 @@ def compare(
     """
     if not methods:
         raise BadInput("no methods to compare: name at least one (fedtailor list shows them)")
-    pairs = read_pairs(options)
-    if config is not None:
-        named, values, hyper = read_config(config)
-        given = values | given
-        if named in methods:
-            pairs = {f"{named}.{k}": v for k, v in hyper.items()} | pairs
+    methods, given, pairs = gather_several(methods, given, options, config)
     from fedtailor import api
     from fedtailor.cli.showing import show_summary
     from fedtailor.results.folder import free_folder

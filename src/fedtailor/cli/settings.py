@@ -101,6 +101,22 @@ def read_pairs(pairs: list[str] | None) -> dict[str, str]:
     return out
 
 
+def gather_several(
+    methods: list[str] | None,
+    given: dict[str, Any],
+    pairs: list[str] | None,
+    config: Path | None,
+) -> tuple[list[str], dict[str, Any], dict[str, Any]]:
+    """(methods, settings, options) likewise; a file's options are those of its method alone."""
+    options, methods = read_pairs(pairs), methods or []
+    if config is not None:
+        named, values, hyper = read_config(config)
+        methods, given = methods or ([named] if named else []), values | given
+        if named in methods:
+            options = {f"{named}.{k}": v for k, v in hyper.items()} | options
+    return methods, given, options
+
+
 def gather(
     method: str | None, given: dict[str, Any], pairs: list[str] | None, config: Path | None
 ) -> tuple[str, dict[str, Any], dict[str, Any]]:

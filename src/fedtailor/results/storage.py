@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from errno import EIO, ENOSPC
 from pathlib import Path
 from typing import Any
@@ -24,6 +26,22 @@ from fedtailor.results.folder import LATEST
 
 # whose checkpoints can be read, if the method still keeps its states in the same way
 READABLE_VERSIONS = ("0.1.0", "0.2.0", __version__)
+
+
+@contextmanager
+def reading_plan(path: Path, what: str) -> Iterator[Any]:
+    """What a folder was made with, for whoever makes a plan of it within.
+
+    Raises:
+      BadInput: it is broken, or of a version that is not read here.
+    """
+    try:
+        kept = parse_json(path.read_text(encoding="utf-8"))
+        yield kept
+    except (json.JSONDecodeError, KeyError, TypeError) as error:
+        raise BadInput(f"'{path}' is broken ({error}): start the {what} anew") from None
+    if kept.get("version") not in READABLE_VERSIONS:
+        raise BadInput(f"'{path}' was made by FedTailor {kept.get('version')}: use that version")
 
 
 def save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:

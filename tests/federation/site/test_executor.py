@@ -63,6 +63,19 @@ def send(state, monkeypatch, fab_id, task_type, said="hello"):
     return sent
 
 
+@pytest.fixture
+def seen(monkeypatch):
+    """What the site was asked; it answers with the same."""
+    found: list[str] = []
+
+    def answer(message, context):
+        found.append(message.content["c"]["s"])
+        return Message(message.content, reply_to=message)
+
+    monkeypatch.setattr(app, "client_app", answer)
+    return found
+
+
 def answered(own: Executor, state) -> list[Message]:
     """The replies, as soon as there are some."""
     for _ in range(50):
@@ -81,19 +94,14 @@ def answered(own: Executor, state) -> list[Message]:
         (APP, TaskType.CLIENT_APP, ""),
     ],
 )
-def test_only_fedtailors_messages_are_answered(node, monkeypatch, caplog, fab_id, task_type, said):
+def test_only_fedtailors_messages_are_answered(
+    node, seen, monkeypatch, caplog, fab_id, task_type, said
+):
     def forbidden(*_, **__):
         raise AssertionError("a process was started")
 
     state, address = node
     monkeypatch.setattr(subprocess, "Popen", forbidden)
-    seen = []
-
-    def answer(message, context):
-        seen.append(message.content["c"]["s"])
-        return Message(message.content, reply_to=message)
-
-    monkeypatch.setattr(app, "client_app", answer)
     own = Executor(address, SECRET)
     own.step()
     assert not state.get_messages_legacy(is_reply=True)
@@ -115,16 +123,9 @@ def test_a_failure_is_that_messages_alone(node, monkeypatch):
     assert reply.error.reason == "RuntimeError: broken"
 
 
-def test_a_message_that_never_comes_whole_holds_up_no_other(node, monkeypatch):
+def test_a_message_that_never_comes_whole_holds_up_no_other(node, seen, monkeypatch):
     """As a SuperNode leaves it when its run ends during the download."""
     state, address = node
-    seen = []
-
-    def answer(message, context):
-        seen.append(message.content["c"]["s"])
-        return Message(message.content, reply_to=message)
-
-    monkeypatch.setattr(app, "client_app", answer)
     with monkeypatch.context() as lost:
         lost.setattr(type(state.object_store), "put", lambda *_: None)
         send(state, monkeypatch, APP, TaskType.CLIENT_APP, "lost")

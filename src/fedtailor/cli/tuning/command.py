@@ -16,9 +16,8 @@ from fedtailor.cli.running import (
     Shown,
     SideBySide,
 )
-from fedtailor.cli.settings import read_pairs, whole, with_settings
+from fedtailor.cli.settings import gather_several, whole, with_settings
 from fedtailor.core.errors import BadInput
-from fedtailor.results.config import read_config
 
 Search = Annotated[
     str,
@@ -99,13 +98,7 @@ def tune(
 
     Then: fedtailor run --config DIR/chosen/fedprox.toml
     """
-    pairs = read_pairs(options)
-    if config is not None:
-        named, values, hyper = read_config(config)
-        methods = methods or ([named] if named else None)
-        given = values | given
-        if methods and named in methods:
-            pairs = {f"{named}.{k}": v for k, v in hyper.items()} | pairs
+    methods, given, pairs = gather_several(methods, given, options, config)
     if not methods:
         raise BadInput("no methods to tune: name at least one (fedtailor list shows them)")
     from fedtailor import api

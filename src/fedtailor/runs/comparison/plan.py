@@ -11,13 +11,12 @@ from typing import Any
 
 from fedtailor.core import __version__
 from fedtailor.core.errors import BadInput
-from fedtailor.core.inputs.plain_text import parse_json
 from fedtailor.methods import METHODS
 from fedtailor.results.config import MOST_SEEDS, PATHS, Config, make_config
 from fedtailor.results.config.spread import spread_options
 from fedtailor.results.folder import ALONE, CENTRALISED, LINEAR, YARDSTICKS
 from fedtailor.results.objects import Objects
-from fedtailor.results.storage import READABLE_VERSIONS
+from fedtailor.results.storage import reading_plan
 from fedtailor.runs.build import make_method, make_task
 from fedtailor.runs.data import RunData, load_run_data
 from fedtailor.runs.prepared import as_laid_out
@@ -182,8 +181,7 @@ class ComparisonPlan:
           path: of the plan.
           objects: gives those that it was made with, by the methods' names.
         """
-        try:
-            kept = parse_json(path.read_text(encoding="utf-8"))
+        with reading_plan(path, "comparison") as kept:
             names = [ALONE, *kept["methods"]]
             plan = ComparisonPlan(
                 kept["methods"],
@@ -198,10 +196,4 @@ class ComparisonPlan:
                 search=kept.get("search", "random"),
             )
             plan.given = tuple(kept.get("given", ()))
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
-            raise BadInput(f"'{path}' is broken ({error}): start the comparison anew") from None
-        if kept.get("version") not in READABLE_VERSIONS:
-            raise BadInput(
-                f"'{path}' was made by FedTailor {kept.get('version')}: use that version"
-            )
         return plan

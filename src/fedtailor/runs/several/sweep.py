@@ -15,14 +15,13 @@ import numpy as np
 from fedtailor.core import __version__
 from fedtailor.core.errors import BadInput
 from fedtailor.core.inputs.files import write_atomically, write_json
-from fedtailor.core.inputs.plain_text import parse_json
 from fedtailor.results import folder as files
 from fedtailor.results.config import MOST_SEEDS, PATHS, Config, make_config
 from fedtailor.results.metrics.named import METRICS
 from fedtailor.results.numbers import mean_and_std
 from fedtailor.results.objects import Objects
 from fedtailor.results.status import reason_of
-from fedtailor.results.storage import READABLE_VERSIONS
+from fedtailor.results.storage import reading_plan
 from fedtailor.runs.run import Watcher
 from fedtailor.runs.several.together import RunEnd, RunToPlay, play_together
 
@@ -90,9 +89,8 @@ class SweepPlan:
     @staticmethod
     def from_json(path: Path, objects: Objects = Objects()) -> SweepPlan:
         """The plan that a folder was made with; `objects` are those that it was made with."""
-        try:
-            kept = parse_json(path.read_text(encoding="utf-8"))
-            plan = SweepPlan(
+        with reading_plan(path, "sweep") as kept:
+            return SweepPlan(
                 kept["method"],
                 kept["seeds"],
                 kept["rates"],
@@ -100,13 +98,6 @@ class SweepPlan:
                 kept["options"],
                 objects,
             )
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
-            raise BadInput(f"'{path}' is broken ({error}): start the sweep anew") from None
-        if kept.get("version") not in READABLE_VERSIONS:
-            raise BadInput(
-                f"'{path}' was made by FedTailor {kept.get('version')}: use that version"
-            )
-        return plan
 
 
 def open_sweep(plan: SweepPlan, folder: Path, *, overwrite: bool = False) -> Path:

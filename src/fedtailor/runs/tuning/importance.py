@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.stats
 
 from fedtailor.runs.tuning.space import Setting, Space
 
@@ -47,7 +48,7 @@ def importances(
         return []
     worst = -np.inf
     raw = np.array([worst if v is None else v for v in values], float)
-    ranks = _ranks(raw)
+    ranks = scipy.stats.rankdata(raw)
     if np.ptp(ranks) == 0:
         return []
     draws = np.random.default_rng(0)
@@ -64,19 +65,12 @@ def importances(
     return sorted(found, key=lambda one: -one.share)
 
 
-def _ranks(values: np.ndarray) -> np.ndarray:
-    """1 for the least; equals share the mean of their ranks."""
-    _, place, count = np.unique(values, return_inverse=True, return_counts=True)
-    last = count.cumsum()
-    return np.asarray(((last - count + 1 + last) / 2)[place])
-
-
 def _groups(values: Sequence[Any]) -> np.ndarray:
     """Numbers by thirds of the trials, other values as they are."""
     if any(isinstance(v, bool | str) for v in values) or len(set(values)) <= 3:
         names = sorted({str(v) for v in values})
         return np.array([names.index(str(v)) for v in values])
-    ranks = _ranks(np.array(values, float))
+    ranks = scipy.stats.rankdata(np.array(values, float))
     return np.asarray(np.minimum((3 * (ranks - 0.5) / len(values)).astype(int), 2))
 
 

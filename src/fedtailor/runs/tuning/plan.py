@@ -10,12 +10,11 @@ from typing import Any, NamedTuple, get_args
 
 from fedtailor.core import __version__
 from fedtailor.core.errors import BadInput, unknown
-from fedtailor.core.inputs.plain_text import parse_json
 from fedtailor.methods.describe import page
 from fedtailor.results.config import PATHS, TUNABLE, Config, make_config
 from fedtailor.results.config.spread import spread_options
 from fedtailor.results.objects import Objects
-from fedtailor.results.storage import READABLE_VERSIONS
+from fedtailor.results.storage import reading_plan
 from fedtailor.runs.data import RunData, load_run_data
 from fedtailor.runs.tuning.search import SearchRules, Strategy, Target, check_rules
 from fedtailor.runs.tuning.space import Setting, Space, grid_of, run_and_options, space_of
@@ -160,8 +159,7 @@ class TuningPlan:
         Raises:
           BadInput: it is broken, of another version, or the rows have changed since.
         """
-        try:
-            kept = parse_json(path.read_text(encoding="utf-8"))
+        with reading_plan(path, "search") as kept:
             plan = TuningPlan(
                 kept["methods"],
                 kept["settings"],
@@ -171,12 +169,6 @@ class TuningPlan:
                 objects(kept["methods"]) if objects else None,
             )
             digest = str(kept["data"])
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
-            raise BadInput(f"'{path}' is broken ({error}): start the search anew") from None
-        if kept.get("version") not in READABLE_VERSIONS:
-            raise BadInput(
-                f"'{path}' was made by FedTailor {kept.get('version')}: use that version"
-            )
         data = plan.load_data()
         if data.digest() != digest:
             raise BadInput(

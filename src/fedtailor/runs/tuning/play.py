@@ -141,7 +141,6 @@ class MethodSearch:
         ):
             alive |= self._rung(new, self.rungs[0])
         tried = dict(sorted(alive.items()))
-        first = {n: t.value for n, t in tried.items()}
         for rounds in self.rungs[1:]:
             numbers = going_on({n: t.value for n, t in alive.items()}, self.higher)
             self._drop(n for n in alive if n not in numbers)
@@ -153,7 +152,7 @@ class MethodSearch:
             told = reasons[0] if reasons else "no client has a value on its validation rows"
             raise BadInput(f"no setting of '{self.label}' could be tried to the end: {told}")
         chosen = alive[best[0]]
-        return self._summary(tried, first, chosen)
+        return self._summary(tried, chosen)
 
     def _upwards(self, value: float | None) -> float | None:
         return value if value is None or self.higher else -value
@@ -260,18 +259,13 @@ class MethodSearch:
 
     # --- what came of it ---
 
-    def _summary(
-        self,
-        tried: Mapping[int, Tried],
-        first: Mapping[int, float | None],
-        chosen: Tried,
-    ) -> dict[str, Any]:
+    def _summary(self, tried: Mapping[int, Tried], chosen: Tried) -> dict[str, Any]:
         config = self.candidate.with_setting(chosen.setting)
         own = [t for t in self.book.trials.values() if t.method == self.label]
         matter = importances(
             self.candidate.space,
             [t.setting for t in tried.values()],
-            [self._upwards(value) for value in first.values()],
+            [self._upwards(t.value) for t in tried.values()],
         )
         return {
             "space": {axis.name: axis.words for axis in self.candidate.space},
