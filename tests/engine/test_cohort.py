@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedtailor.engine import draw_cohort, who_answers
+from fedtailor.engine import client_times, draw_cohort, who_answers, who_is_in_time
 from fedtailor.engine.cohort import round_half_up
 
 
@@ -73,3 +73,27 @@ def test_somebody_answers_and_nobody_drops_out_unasked() -> None:
         found = who_answers(0, number, cohort, 0.999)
         assert len(found) >= 1 and torch.isin(found, cohort).all()
         assert torch.equal(who_answers(0, number, cohort, 0.0), cohort)
+
+
+def test_slow_clients_are_drawn_once_among_those_that_train() -> None:
+    steps, trained = torch.full((20,), 5), torch.arange(15)
+    times = client_times(3, steps, trained, "0.4:2.5")
+    assert sorted(times.tolist()) == [1.0] * 14 + [2.5] * 6
+    assert times[15:].tolist() == [1.0] * 5
+    assert torch.equal(client_times(3, steps, trained, "0.4:2.5"), times)
+    assert not torch.equal(client_times(4, steps, trained, "0.4:2.5"), times)
+    assert client_times(0, steps, trained, "0.001:2").max() == 2  # at least one
+
+
+def test_who_meets_a_deadline_to_the_moment_counts() -> None:
+    times, cohort = torch.tensor([1.2, 0.5, 3.0, 0.7]), torch.tensor([0, 2, 3])
+    assert [
+        x.tolist() if hasattr(x, "tolist") else x for x in who_is_in_time(times, cohort, 0)
+    ] == [
+        [0, 2, 3],
+        3.0,
+    ]
+    found, took = who_is_in_time(times, cohort, float(times[0]))
+    assert found.tolist() == [0, 3] and took == float(times[0])
+    found, took = who_is_in_time(times, cohort, 0.1)
+    assert found.tolist() == [3] and took == float(times[3])

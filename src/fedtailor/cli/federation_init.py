@@ -23,7 +23,7 @@ from fedtailor.core.errors import BadInput
 _SIMULATED = (
     "hub", "clients", "partition_file", "held_out", "permute_targets", "join", "depths", "weights",
     "weights_except", "eval_every", "engine", "device", "compile", "compile_limit", "precision",
-    "chunk", "states", "on_nan", "checkpoint_every", "keep_path",
+    "chunk", "states", "on_nan", "checkpoint_every", "keep_path", "dropout", "slow", "deadline",
 )  # fmt: skip
 _PANELS = ("Data", "Clients", "Federation", "Model", "Training", "Privacy", "Evaluation", "Run")
 

@@ -29,7 +29,7 @@ _FIRST = _signed(0xBF58476D1CE4E5B9)
 _SECOND = _signed(0x94D049BB133111EB)
 
 # What a key is for. Distinct numbers, so that no two purposes ever share their draws.
-INITIAL, SERVER, COHORT, TURN, SCORE, POOL, LANDSCAPE, DROPOUT = range(8)
+INITIAL, SERVER, COHORT, TURN, SCORE, POOL, LANDSCAPE, DROPOUT, SLOW = range(9)
 
 AT_A_TIME = 1 << 26  # numbers: each takes 8 bytes several times while it is being made
 

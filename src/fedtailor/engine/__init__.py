@@ -2,7 +2,13 @@
 
 from fedtailor.engine.client_data import ClientData
 from fedtailor.engine.clients import ClientStates, Outputs
-from fedtailor.engine.cohort import draw_cohort, who_answers
+from fedtailor.engine.cohort import (
+    client_times,
+    draw_cohort,
+    normal_steps,
+    who_answers,
+    who_is_in_time,
+)
 from fedtailor.engine.ray.cluster import Cluster
 from fedtailor.engine.simulation import Diverged, RoundReport, Scores, Simulation
 
@@ -15,6 +21,9 @@ __all__ = [
     "RoundReport",
     "Scores",
     "Simulation",
+    "client_times",
     "draw_cohort",
+    "normal_steps",
     "who_answers",
+    "who_is_in_time",
 ]

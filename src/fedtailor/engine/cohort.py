@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from math import inf, isfinite
+
 import torch
 from torch import Tensor
 
 from fedtailor.core import rng
+from fedtailor.core.errors import BadInput
 
 
 def draw_cohort(seed: int, round: int, eligible: Tensor, participation: float) -> Tensor:
@@ -44,6 +47,79 @@ def who_answers(seed: int, round: int, cohort: Tensor, dropout: float) -> Tensor
     stays = draws >= dropout
     stays[draws.argmax()] = True
     return cohort[stays]
+
+
+def parse_slow(text: str) -> tuple[float, float]:
+    """(share of slow clients, how many times as long they take), from e.g. `0.2:4`.
+
+    Example:
+      >>> parse_slow("0.2:4"), parse_slow("")
+      ((0.2, 4.0), (0.0, 1.0))
+    """
+    if not text:
+        return 0.0, 1.0
+    try:
+        share, factor = map(float, text.split(":"))
+    except ValueError:
+        share, factor = -1.0, 0.0
+    if not (0 < share <= 1 and factor > 1 and isfinite(factor)):
+        raise BadInput(
+            f"slow is '{text}': give SHARE:FACTOR, a share of the clients above 0 up to 1 and how "
+            "many times as long they take, above 1: 0.2:4"
+        )
+    return share, factor
+
+
+def normal_steps(steps: Tensor, trained: Tensor) -> float:
+    """Steps of a normal client, the unit of simulated time: the median of those that train."""
+    return max(1.0, float(steps[trained].double().quantile(0.5)))
+
+
+def client_times(seed: int, steps: Tensor, trained: Tensor, slow: str) -> Tensor:
+    """How long each client takes for a round, in times of a normal one (`normal_steps`).
+
+    A client's time is the number of its steps, times a factor if it is slow. Who is slow is drawn
+    once among those that train, from the seed alone: it is the same in every round, with every
+    method and on every engine.
+
+    Args:
+      seed: of the run.
+      steps: that each client takes in a round.
+      trained: ids of those that may be drawn.
+      slow: `SHARE:FACTOR`; empty if nobody is slow.
+
+    Example:
+      >>> client_times(0, torch.tensor([2, 2, 4, 2]), torch.arange(4), "0.25:3").tolist()
+      [1.0, 3.0, 2.0, 1.0]
+    """
+    share, factor = parse_slow(slow)
+    time = steps.double()
+    if share:
+        order = rng.permutation(rng.key(seed, rng.SLOW), len(trained))
+        time[trained[order[: max(1, round_half_up(share * len(trained)))]]] *= factor
+    return time / normal_steps(steps, trained)
+
+
+def who_is_in_time(times: Tensor, cohort: Tensor, deadline: float) -> tuple[Tensor, float]:
+    """Those of a cohort that meet the deadline, and how long the round takes.
+
+    A round ends when all have answered, or at the deadline. Where nobody meets it, the round waits
+    for whoever is first: a real coordinator cannot go on without anybody.
+
+    Args:
+      times: how long each client takes, see `client_times`.
+      cohort: ids of those that answer.
+      deadline: 0 waits for everybody.
+
+    Example:
+      >>> who_is_in_time(torch.tensor([1.0, 3.0, 2.0, 1.0]), torch.tensor([0, 1, 2]), 2.5)
+      (tensor([0, 2]), 2.5)
+    """
+    takes = times[cohort]
+    first = float(takes.min())
+    last = max(deadline or inf, first)
+    there = takes <= last
+    return cohort[there], float(takes.max()) if bool(there.all()) else last
 
 
 def round_half_up(value: float) -> int:

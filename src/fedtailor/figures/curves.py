@@ -20,6 +20,7 @@ X_NAMES = {
     "round": "round",
     "sent": "sent, up and down together (MB)",
     "seconds": "time (s)",
+    "simulated": "simulated time (rounds of a normal client)",
 }
 
 
@@ -38,6 +39,11 @@ def _lines(collection: CollectedRuns, options: FigureOptions, measure: str, agai
         found = numbers.mean_curves(contender)
         if measure not in found:
             continue
+        if against not in found:
+            raise BadInput(
+                f"{contender.label} has no {X_NAMES[against].partition(' (')[0]}: run with --slow "
+                "or --deadline"
+            )
         middle = _values(found[measure]["mid"], times)
         x: Any = np.array(found[against], dtype=float)
         if against == "sent":
@@ -88,3 +94,8 @@ def communication_figure(collection: CollectedRuns, options: FigureOptions) -> A
 def time_figure(collection: CollectedRuns, options: FigureOptions) -> Any:
     """The metric, mean over clients, against the seconds that the run took."""
     return _lines(collection, options, "mean", "seconds")
+
+
+def simulated_time_figure(collection: CollectedRuns, options: FigureOptions) -> Any:
+    """The metric, mean over clients, against the time that slow clients and deadlines make."""
+    return _lines(collection, options, "mean", "simulated")

@@ -40,6 +40,11 @@ FIGURES: dict[str, FigureKind] = {
     "time": FigureKind(
         "the metric, mean over clients, against seconds", "any runs", curves.time_figure
     ),
+    "simulated-time": FigureKind(
+        "the metric, mean over clients, against simulated time",
+        "runs with --slow or --deadline",
+        curves.simulated_time_figure,
+    ),
     "partition": FigureKind(
         "rows of each class at each client, like clients side by side",
         "classification: class counts, which every run keeps",

@@ -135,9 +135,14 @@ def _notes(collection: CollectedRuns, table: list[dict[str, Any]]) -> list[str]:
         if row["stopped_early"]
     ]
     notes += [
-        f"{row['label']}: diverged clients were left out {row['skipped']} times."
+        f"{row['label']}: diverged clients were left out {_times(row['skipped'])}."
         for row in table
         if row["skipped"]
+    ]
+    notes += [
+        f"{row['label']}: {told}."
+        for row in table
+        if (told := _absent_in_words(row["dropped"], row["stragglers"]))
     ]
     notes += [
         f"{row['label']}: uploads stood out, by their length or their distance to the others': "
@@ -154,6 +159,17 @@ def _notes(collection: CollectedRuns, table: list[dict[str, Any]]) -> list[str]:
             "that can take it away."
         )
     return notes
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count:,} times"
+
+
+def _absent_in_words(dropped: int, late: int) -> str:
+    """How often clients that were drawn for a round were not in it; empty if never."""
+    told = [f"dropped out {_times(dropped)} (--dropout)"] if dropped else []
+    told += [f"missed the deadline {_times(late)} (--deadline)"] if late else []
+    return f"clients {' and '.join(told)}; those rounds went on without them" if told else ""
 
 
 def _tuned_in_words(tuned: Mapping[str, Any]) -> str:

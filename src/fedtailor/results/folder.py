@@ -320,7 +320,7 @@ def read_history(folder: Path, *, growing: bool = False) -> list[Line]:
     """
     path = folder / HISTORY
     kept: list[Line] = []
-    up, down, trained = 0, 0, 0.0
+    up, down, trained, simulated = 0, 0, 0.0, 0.0
     try:
         rows = path.read_text(encoding="utf-8").splitlines(keepends=True)
         if growing and rows and not rows[-1].endswith("\n"):
@@ -329,8 +329,9 @@ def read_history(folder: Path, *, growing: bool = False) -> list[Line]:
             line = parse_json(row)
             up, down = up + line["bytes"]["up"], down + line["bytes"]["down"]
             trained += line.get("train_seconds", 0.0)
+            simulated += line.get("simulated_time", 0.0)
             if line.get("pre"):
-                cost = {"up": up, "down": down, "train_seconds": trained}
+                cost = {"up": up, "down": down, "train_seconds": trained, "simulated": simulated}
                 kept.append(line | {"sent": up + down, "cost": cost})
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BadInput(f"'{path}' cannot be read ({error}): run it again") from None

@@ -151,6 +151,9 @@ def mean_curves(contender: Contender) -> dict[str, Any]:
         "sent": [round(float(np.mean([run[r]["sent"] for run in lines]))) for r in rounds],
         "seconds": rounded([np.mean([run[r].get("seconds", 0) for run in lines]) for r in rounds]),
     }
+    if any("simulated_time" in line for run in lines for line in run.values()):
+        simulated = [np.mean([run[r]["cost"]["simulated"] for run in lines]) for r in rounds]
+        out["simulated"] = rounded(simulated)
     for measure in MEASURES:
         values = np.array([[_value(run[r], measure) for r in rounds] for run in lines])
         if np.isfinite(values).any():
@@ -253,6 +256,8 @@ def _row(contender: Contender, each: Array, alone: Array | None) -> dict[str, An
         "epsilon": largest_epsilon(results),
         "skipped": sum(len(s) for r in results for s in r.get("skipped", {}).values()),
         "odd_uploads": _often_odd(results),
+        "dropped": sum(n for r in results for n in r.get("dropped", {}).values()),
+        "stragglers": sum(n for r in results for n in r.get("stragglers", {}).values()),
         "leaks_test": any(r.get("leaks_test") for r in results),
     }
 

@@ -148,12 +148,24 @@ def result_of(run: PreparedRun) -> dict[str, Any]:
         "metrics": metrics | own_metrics(run, final),
         "skipped": {str(line["round"]): line["skipped"] for line in history if "skipped" in line},
         "odd_uploads": Counter(name for line in history for name in line.get("odd_uploads", [])),
+        **absent_of(run),
         "way": sim.loop_mode,
         "preparing_seconds": round(sim.preparing_seconds, 3),
         "side_by_side": run.together,
         "chunk": sim.chunk,
         "states": sim.place,
     }
+
+
+def absent_of(run: PreparedRun) -> dict[str, Any]:
+    """In how many rounds clients dropped out or were too late, and the time that rounds took."""
+    history, names, found = run.progress.history, run.data.client_data.names, dict[str, Any]()
+    for kind in ("dropped", "stragglers"):
+        if any(kind in line for line in history):
+            found[kind] = Counter(names[i] for line in history for i in line.get(kind, []))
+    if any("simulated_time" in line for line in history):
+        found["simulated_time"] = round(sum(line["simulated_time"] for line in history), 6)
+    return found
 
 
 def _numbers(values: Sequence[float | None]) -> np.ndarray:

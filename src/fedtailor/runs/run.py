@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,15 @@ from fedtailor.core import __version__, tree
 from fedtailor.core.errors import Interrupted
 from fedtailor.core.inputs.files import sync, write_atomically, write_json
 from fedtailor.core.steps.privacy import Spent
-from fedtailor.engine import Outputs, RoundReport, draw_cohort, who_answers
+from fedtailor.engine import (
+    Outputs,
+    RoundReport,
+    client_times,
+    draw_cohort,
+    normal_steps,
+    who_answers,
+    who_is_in_time,
+)
 from fedtailor.results import folder as files
 from fedtailor.results.config import Config, write_config
 from fedtailor.results.confusion import save_confusion
@@ -138,8 +147,7 @@ class Runner(PreparedRun):
         number = sim.round + 1
         evaluate = number % self.config.eval_every == 0 or number == self.config.rounds
         here = clients_present(self.data.trained, self.late, sim.round)
-        drawn = draw_cohort(self.config.seed, sim.round, here, self.config.participation)
-        cohort = who_answers(self.config.seed, sim.round, drawn, self.config.dropout)
+        cohort, absent = self._attending(here)
         points = None
         if evaluate and self.folder and self.config.keep_path:
             points = PathModels(sim, self.data.trained[: self.config.keep_path], cohort)
@@ -157,9 +165,7 @@ class Runner(PreparedRun):
             "cohort": report.ids.tolist(),
             "bytes": {"up": up, "down": down},
             "train_seconds": round(trained, 4),
-        }
-        if self.config.dropout:
-            line["dropped"] = drawn[~torch.isin(drawn, cohort)].tolist()
+        } | absent
         if self.config.dp_clip:
             line["epsilon"] = self._spend(report.ids.tolist(), report.noisy)
         arrived = [i for at, ids in self.late if at == number - 1 for i in ids.tolist()]
@@ -183,6 +189,38 @@ class Runner(PreparedRun):
                 if points and self.folder:
                     points.save(self.folder, number)
         return line
+
+    def _attending(self, here: Tensor) -> tuple[Tensor, Line]:
+        """The clients that count in the next round; who does not answer, and what time it takes."""
+        config, number = self.config, self.simulation.round
+        drawn = draw_cohort(config.seed, number, here, config.participation)
+        # rows that lie in one place are waited for by nobody
+        answering = drawn
+        if not self.method.gathered:
+            answering = who_answers(config.seed, number, drawn, config.dropout)
+        # no more are clients that never hear of each other
+        waits = 0.0 if self.method.gathered or self.method.alone else config.deadline
+        cohort, took = who_is_in_time(self._times, answering, waits)
+        absent: Line = {}
+        if config.dropout:
+            absent["dropped"] = drawn[~torch.isin(drawn, answering)].tolist()
+        if config.deadline:
+            absent["stragglers"] = answering[~torch.isin(answering, cohort)].tolist()
+        if config.deadline or config.slow:
+            absent["simulated_time"] = round(took, 6)
+        return cohort, absent
+
+    @cached_property
+    def _times(self) -> Tensor:
+        """How long each client takes for a round."""
+        config, rows = self.config, self.simulation.client_data.train.n
+        count = config.recipe().count
+        steps = torch.tensor([count(n) for n in rows.tolist()])
+        trained = self.data.trained
+        if self.method.gathered:  # one machine of normal speed has all rows
+            alone = count(int(rows[trained].sum())) / normal_steps(steps, trained)
+            return torch.full((len(rows),), alone)
+        return client_times(config.seed, steps, trained, config.slow)
 
     def _evaluate(self, line: Line, report: RoundReport, here: Tensor) -> None:
         """Adds what models say to a round's line; `here` are the clients that have arrived."""

@@ -49,7 +49,9 @@ def round_values(line: Line, metric: str = "accuracy") -> dict[str, float]:
     found: dict[str, Any] = {f"bytes/{k}": v for k, v in line.get("bytes", {}).items()}
     found |= {f"time/{k}": line.get(k) for k in ("train_seconds", "seconds")}
     found["privacy/epsilon"] = line.get("epsilon", {}).get("max")
-    found["clients/left_out"] = len(line["skipped"]) if "skipped" in line else None
+    for key, name in (("skipped", "left_out"), ("dropped",) * 2, ("stragglers",) * 2):
+        found[f"clients/{name}"] = len(line[key]) if key in line else None
+    found["time/simulated"] = line.get("simulated_time")
     for part, ending in PARTS.items():
         scores = line.get(part) or {}
         found |= {f"{metric}{ending}/{k}": v for k, v in scores.items() if k != "loss"}

@@ -40,6 +40,10 @@ SHARED = (
     "dp_noise", "dp_delta", "dp_public", "participation", "rounds", "finetune", "seed", "loss",
     "class_weights", "metric", "max_norm",
 )  # fmt: skip
+# Settings that a simulation alone can follow.
+SIMULATED = (
+    "depths", "join", "held_out", "weights", "patience", "dropout", "slow", "deadline",
+)  # fmt: skip
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
 
@@ -142,7 +146,7 @@ def _refuse_what_sites_cannot(config: Config, method: Method) -> None:
             f"method '{config.method}' gathers all training rows in one place, and a site's data "
             "stay there: it is for simulations; choose another"
         )
-    for name in ("depths", "join", "held_out", "weights", "patience", "dropout"):
+    for name in SIMULATED:
         if value := getattr(config, name):
             raise BadInput(f"{name} is '{value}': it is for simulations; leave it out")
     if method.leaks:

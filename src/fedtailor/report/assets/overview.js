@@ -129,6 +129,19 @@ function startCost() {
     body: RANKED.map((i) => [LABELS[i], inMetric(METHODS[i].score.mean?.mean, 1), inBytes(METHODS[i].up), inBytes(METHODS[i].down), inBytes(METHODS[i].up + METHODS[i].down)]),
   })));
 
+  const simulated = byId("simulated-chart");
+  if (simulated) {
+    const clock = (i) => DATA.curves[i].simulated;
+    when("methods", lineChart(simulated, () => curveSeries("mean", TIMES).filter((s) => clock(s.method))
+      .map((s) => ({ ...s, x: clock(s.method), low: null, high: null, dots: true })),
+    { label: `Mean ${METRIC.word} against simulated time.`, height: 280, format: onAxis, less: !METRIC.higher,
+      xFormat: (v) => inWords(v, 1), xName: "simulated time", loose: true, zero: true, nearEnds: true, floor: FLOOR, ceiling: CEILING }));
+    simulated.after(numbersBelow("Numbers", () => ({
+      head: ["method", `mean ${METRIC.axis}`, "simulated time", "dropped out", "missed the deadline"],
+      body: RANKED.filter(clock).map((i) => [LABELS[i], inMetric(METHODS[i].score.mean?.mean, 1), inWords(clock(i).at(-1), 1), String(METHODS[i].dropped), String(METHODS[i].stragglers)]),
+    })));
+  }
+
   const longest = Math.max(...METHODS.map((m) => m.seconds), 1e-9);
   const rows = METHODS.map((m, i) => ({ m, i })).sort((a, b) => a.m.seconds - b.m.seconds);
   byId("time-chart").append(el("table", { class: "bars" }, el("thead", { class: "visually-hidden" }, el("tr", {},

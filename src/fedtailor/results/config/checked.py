@@ -50,7 +50,8 @@ def make_config(
     Raises:
       BadInput: something is unknown or out of range.
     """
-    from fedtailor.methods.describe import parse_options  # late: they need torch
+    from fedtailor.engine.cohort import parse_slow  # late: they need torch
+    from fedtailor.methods.describe import parse_options
     from fedtailor.methods.find import find
 
     require({"method": method} | given, objects, using)
@@ -68,6 +69,7 @@ def make_config(
         raise BadInput("participation is 0: nobody would train; give a share above 0, up to 1")
     if config.dropout == 1:
         raise BadInput("dropout is 1: nobody would answer; give a chance below 1")
+    parse_slow(config.slow)
     if config.test in (0, 1) and not config.official_test:
         raise BadInput(f"test is {config.test:g}: give a share between 0 and 1")
     if config.dp_noise and not config.dp_clip:

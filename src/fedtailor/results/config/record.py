@@ -72,6 +72,8 @@ SINCE_0_1 = {
     "max_norm": (0.0,),
     "patience": (0,),
     "dropout": (0.0,),
+    "slow": ("",),
+    "deadline": (0.0,),
 }
 
 
@@ -163,6 +165,17 @@ class Config:
         0.0,
         "Federation",
         "chance that a client drawn for a round does not answer, as sites do; they train nothing",
+    )
+    slow: str = _says(
+        "",
+        "Federation",
+        "clients that are slow: SHARE:FACTOR, e.g. 0.2:4, a fifth of them takes four times as long",
+    )
+    deadline: NonNegative = _says(
+        0.0,
+        "Federation",
+        "how long a round waits, in times of a normal client: who takes longer (its steps, times "
+        "the factor of --slow) is left out of it; 0: for everybody",
     )
     rounds: Count = _says(30, "Federation", "number of rounds")
     join: str = _says(

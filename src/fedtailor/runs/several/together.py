@@ -182,8 +182,9 @@ def _why_apart(first: Runner, other: Runner) -> str:
         name = field.name
         if name not in (*MAY_DIFFER, "objects") and getattr(one, name) != getattr(two, name):
             return f"they differ in {name.replace('_', '-')}"
-    if one.dropout:
-        return "with --dropout their rounds have unequal numbers of clients"
+    for name in ("dropout", "deadline"):
+        if getattr(one, name):
+            return f"with --{name} their rounds have unequal numbers of clients"
     if first.data.encoder.form != other.data.encoder.form:
         return "their data are encoded to different shapes"
     if first.simulation.loop_mode != other.simulation.loop_mode:
