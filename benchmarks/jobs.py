@@ -118,8 +118,7 @@ def command(job: Job, data: Path, device: str, out: Path) -> list[str]:
 def play(job: Job, data: Path, device: str, out: Path, cache: Path) -> dict[str, Any]:
     """The job as a user runs it; what is compiled is kept in `cache` and nowhere else."""
     env = os.environ | {
-        "TORCHINDUCTOR_CACHE_DIR": str(cache / "inductor"),
-        "TRITON_CACHE_DIR": str(cache / "triton"),
+        "XDG_CACHE_HOME": str(cache),
         "PYTHONPYCACHEPREFIX": str(cache.parent / "bytecode"),
     }
     begun = time.perf_counter()

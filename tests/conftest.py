@@ -11,6 +11,12 @@ import torch
 torch.set_num_threads(1)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def own_cache(tmp_path_factory):
+    """Programs that tests trace are kept apart from the user's, by what they start too."""
+    os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
+
+
 @pytest.fixture(scope="module")
 def float64():
     """Numbers are float64 in all of a module: `pytestmark = pytest.mark.usefixtures("float64")`."""

@@ -36,6 +36,7 @@ class ClientSettings(NamedTuple):
     place: StatePlace | None = None  # where states are kept; None chooses
     chunk: int = 0  # how many clients share a device at a time; 0 chooses what fits
     compile_limit: float = COMPILE_LIMIT  # seconds that compiling may take in all
+    keep_programs: bool = False  # whether traced steps are kept on disk, and read from there
 
 
 class Outputs(NamedTuple):

@@ -98,11 +98,11 @@ class LocalClients:
         engine: str = "vectorised",
         folder: Path | None = None,
     ) -> None:
-        recipe, loop_mode, place, chunk, limit = settings
+        recipe, loop_mode, place, chunk, limit, keep = settings
         self.groups, self.client_data, self.engine = groups, client_data, engine
         self.recipe, self.device = recipe, client_data.x.device
         mode = loop_mode if engine == "vectorised" else "plain"
-        self.runner = LoopRunner(mode, self.device, limit)
+        self.runner = LoopRunner(mode, self.device, limit, keep_programs=keep)
         self._mapper = EngineMapper(engine)
         self.joint: Joint | None = (
             None  # maps several runs' clients together, with these among them

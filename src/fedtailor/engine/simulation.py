@@ -102,6 +102,7 @@ class Simulation:
       held_out: ids of clients that never take part, and so give no rows to a pool.
       loop_mode: how loops over batches are run, see `LoopRunner`.
       compile_limit: seconds that compiling them may take in all.
+      keep_programs: whether traced steps are kept on disk for the next process.
       cluster: workers that have the clients, each with the vectorised engine; None has them here.
 
     Example:
@@ -131,6 +132,7 @@ class Simulation:
         held_out: Tensor | None = None,
         loop_mode: LoopMode = "plain",
         compile_limit: float = COMPILE_LIMIT,
+        keep_programs: bool = False,
         cluster: Cluster | None = None,
     ) -> None:
         outside = set() if held_out is None else set(held_out.tolist())
@@ -154,7 +156,9 @@ class Simulation:
         sizes = ClientCount.of(client_data.train.n.to(self.device))
         self.server: Tree = method.init(sizes, self.initial, server_key)
         turn = self._turn(rng.TURN)
-        settings = ClientSettings(recipe or Recipe(), loop_mode, place, chunk, compile_limit)
+        settings = ClientSettings(
+            recipe or Recipe(), loop_mode, place, chunk, compile_limit, keep_programs
+        )
         self.clients: SimulatedClients
         if cluster is None:
             self.clients = LocalClients(

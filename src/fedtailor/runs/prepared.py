@@ -16,6 +16,7 @@ from fedtailor.core.errors import BadInput
 from fedtailor.core.steps.privacy import Spent, epsilon
 from fedtailor.core.training import Recipe
 from fedtailor.engine import Cluster, Outputs, Simulation
+from fedtailor.engine.loops.program_files import ProgramFiles
 from fedtailor.engine.loops.runner import LoopMode, Workload, choose_loop_mode
 from fedtailor.engine.loops.torch_internals import load_compiler_meanwhile
 from fedtailor.results.config import Config
@@ -78,7 +79,8 @@ class PreparedRun:
 
     def _load(self, config: Config) -> RunData:
         """The data; meanwhile what steps on a GPU are traced with is loaded."""
-        if choose_device(config.home).type != "cuda":
+        device = choose_device(config.home)
+        if device.type != "cuda" or ProgramFiles(device).has_some():
             return load_run_data(config)
         wait = load_compiler_meanwhile()
         try:
@@ -128,6 +130,7 @@ class PreparedRun:
             held_out=self.data.held_out,
             loop_mode=self._loop_mode(),
             compile_limit=config.compile_limit,
+            keep_programs=True,
             cluster=self._cluster() if engine == "ray" else None,
         )
         if config.keep_path > len(self.data.trained):
@@ -152,7 +155,7 @@ class PreparedRun:
         )
         device = torch.device(config.device)
         return (
-            choose_loop_mode(work, device, config.compile)
+            choose_loop_mode(work, device, config.compile, ProgramFiles(device).has_some())
             if config.engine != "sequential"
             else "plain"
         )

@@ -8,6 +8,7 @@ those that have a step are the first ones, and steps that fewer clients have are
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any, NamedTuple
@@ -20,6 +21,7 @@ from fedtailor.engine.culprit import culprit, may_go_plainer
 from fedtailor.engine.kernels.fusing import FusedOperators
 from fedtailor.engine.kernels.launch import make_ready, shapes_only
 from fedtailor.engine.loops.operators import MatmulConvolutions
+from fedtailor.engine.loops.program_files import ProgramFiles, kept_program, step_known_by
 from fedtailor.engine.loops.template import NotAlike, Template
 from fedtailor.engine.loops.tracing import CompileLimit, Program, trace
 
@@ -76,7 +78,9 @@ class CapturedLoop:
         capture_pool: CapturePool | None = None,
         limit: CompileLimit | None = None,
         fused: bool = False,
+        files: ProgramFiles | None = None,
     ) -> None:
+        self._files = files
         self.loop, self._compiled, self._capture_pool = loop, compiled, capture_pool
         self._limit, self._fused = limit, fused
         self.clients = len(tensors[0])
@@ -194,15 +198,36 @@ class CapturedLoop:
             return None
         if masked not in self._templates:
             try:
-                traced = [(self._trace(size, masked), size) for size in (2, self.clients)]
-                self._templates[masked] = Template.of(*traced[0], *traced[1])
+                self._templates[masked] = self._kept_template(masked)
             except NotAlike as difference:
                 log.info("a step is captured for few numbers of clients: %s", difference)
                 self._templates[masked] = None
         return self._templates[masked]
 
+    def _kept_template(self, masked: bool) -> Template:
+        def made() -> Template:
+            traced = [(self._traced(size, masked), size) for size in (2, self.clients)]
+            return Template.of(*traced[0], *traced[1])
+
+        if self._files is None:
+            return made()
+        known_by = step_known_by(self.loop, self._views(self.clients), ("any number", masked))
+        began = time.perf_counter()
+        found, there = self._files.found_or_made(known_by, self.loop.store, self.loop.notes, made)
+        if there:
+            self.seconds += time.perf_counter() - began
+        return found
+
     def _trace(self, size: int, masked: bool) -> Program:
-        """The step of the first clients, as operators."""
+        """The step of the first clients, as operators, perhaps from disk."""
+        compiled = self._compiled and self.loop.compiles and size * COMPILED >= self.clients
+        if compiled or self._files is None:
+            return self._traced(size, masked)
+        way = ("fused" if self._fused else "traced", masked)
+        known_by = step_known_by(self.loop, self._views(size), way)
+        return kept_program(self._files, self.loop, known_by, lambda: self._traced(size, masked))
+
+    def _traced(self, size: int, masked: bool) -> Program:
         compiled = self._compiled and self.loop.compiles and size * COMPILED >= self.clients
         with ExitStack() as written:
             written.enter_context(MatmulConvolutions(sliced=compiled))

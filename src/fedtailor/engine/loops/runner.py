@@ -19,6 +19,7 @@ from fedtailor.engine.culprit import culprit, may_go_plainer
 from fedtailor.engine.kernels.support import has_kernels
 from fedtailor.engine.loops.cuda_graph import CapturedLoop, CapturePool
 from fedtailor.engine.loops.identity import ClosesOverClient, identity
+from fedtailor.engine.loops.program_files import ProgramFiles
 from fedtailor.engine.loops.threads import ThreadedLoops
 from fedtailor.engine.loops.torch_internals import can_trace, has_compiler, put_off_compiler
 from fedtailor.engine.loops.tracing import (
@@ -61,31 +62,46 @@ def use_precision(precision: str) -> None:
     torch.backends.cudnn.allow_tf32 = precision != "fp32"
 
 
-def choose_loop_mode(work: Workload, device: torch.device, compile: Compile) -> LoopMode:
-    """The way for a run, from how much there is to do, where, and what the user wants."""
+def choose_loop_mode(
+    work: Workload, device: torch.device, compile: Compile, traced_before: bool = False
+) -> LoopMode:
+    """The way for a run, from how much there is to do, where, and what the user wants.
+
+    `traced_before`: see `possible`.
+    """
+    return possible(_wanted(work, device, compile), traced_before)
+
+
+def _wanted(work: Workload, device: torch.device, compile: Compile) -> LoopMode:
     if compile == "always" and not can_compile(device):
         log.warning("nothing here compiles code for %s: steps are traced only", device)
     if compile == "fused":
         if has_kernels(device):
-            return possible("fused")
+            return "fused"
         log.warning("there are no kernels for %s here: steps are traced only", device)
-        return possible("traced")
+        return "traced"
     fuses = compile == "auto" and work.convolutions and has_kernels(device)
     if fuses and work.in_a_row >= FUSE_FROM_IN_A_ROW.get(device.type, NEVER):
-        return possible("fused")
+        return "fused"
     compiles = compile != "never" and can_compile(device)
     if compiles and (compile == "always" or work.steps >= COMPILE_FROM.get(device.type, NEVER)):
-        return possible("compiled")
+        return "compiled"
     steps = TRACE_CONVOLUTIONS_FROM if work.convolutions else TRACE_FROM
     pays = (
         work.steps >= steps.get(device.type, NEVER)
         or work.in_a_row >= TRACE_FROM_IN_A_ROW.get(device.type, NEVER)
     )  # fmt: skip
-    return possible("traced" if pays else "plain")
+    return "traced" if pays else "plain"
 
 
-def possible(loop_mode: LoopMode) -> LoopMode:
-    """A mode, or the next plainer one that this release of torch allows."""
+def possible(loop_mode: LoopMode, traced_before: bool = False) -> LoopMode:
+    """A mode, or the next plainer one that this release of torch allows.
+
+    `traced_before`: tracing is known to work, so trying it out, which takes seconds, is spared; a
+    process that finds all its steps on disk never loads what traces.
+    """
+    if traced_before and loop_mode in ("traced", "fused"):
+        return loop_mode
     if loop_mode == "plain" or not can_trace():
         return "plain"
     return "traced" if loop_mode == "compiled" and not has_compiler() else loop_mode
@@ -97,13 +113,21 @@ class LoopRunner:
     `plain`, `traced` (replayed by threads on a CPU, captured on a GPU), `compiled`, or `fused`:
     captured, with this package's own kernels for convolutions and losses; where there is no GPU
     these are plain torch, for tests. A step that cannot be prepared so goes the next plainer way;
-    so do those that are left when compiling has taken `compile_limit` seconds.
+    so do those that are left when compiling has taken `compile_limit` seconds. With `keep_programs`
+    traced steps are kept on disk, and those that an earlier process has traced are read.
     """
 
     def __init__(
-        self, loop_mode: LoopMode, device: torch.device, compile_limit: float = COMPILE_LIMIT
+        self,
+        loop_mode: LoopMode,
+        device: torch.device,
+        compile_limit: float = COMPILE_LIMIT,
+        *,
+        keep_programs: bool = False,
     ) -> None:
-        self.loop_mode, self.device = possible(loop_mode), device
+        self._files = ProgramFiles(device) if keep_programs and loop_mode != "plain" else None
+        traced_before = self._files is not None and self._files.has_some()
+        self.loop_mode, self.device = possible(loop_mode, traced_before), device
         self._limit = CompileLimit(compile_limit)
         self._programs: dict[Hashable, Any] = {}
         self._held: dict[Hashable, list[Any]] = {}  # what programs are known by must stay alive
@@ -115,7 +139,7 @@ class LoopRunner:
         self.seconds = 0.0
         if self.loop_mode in ("compiled", "fused"):
             keep_compiled_code()
-        elif self.loop_mode == "plain":
+        if self.loop_mode == "plain" or traced_before:
             put_off_compiler()
 
     @contextmanager
@@ -158,7 +182,11 @@ class LoopRunner:
         if self.device.type == "cpu" and self.loop_mode != "fused":
             if self._workers is None:
                 self._workers = ThreadedLoops(
-                    self.loop_mode == "compiled", self._program, self._threads, self._limit
+                    self.loop_mode == "compiled",
+                    self._program,
+                    self._threads,
+                    self._limit,
+                    self._files,
                 )
             return self._workers.run(loop, tensors, key)
         return self._captured(loop, tensors, key)
@@ -175,6 +203,7 @@ class LoopRunner:
                 self._capture_pool,
                 self._limit,
                 fused=self.loop_mode == "fused",
+                files=self._files,
             )
         captured: CapturedLoop = self._programs[kind]
         before = captured.seconds

@@ -19,20 +19,20 @@ class NotAlike(ValueError):
     """Two traces of a step differ in more than sizes that grow with the number of clients."""
 
 
-class _PerClient(NamedTuple):
+class PerClient(NamedTuple):
     """A size."""
 
     each: int
 
 
-class _Before(NamedTuple):
+class Before(NamedTuple):
     """What an earlier operator gave."""
 
     number: int
 
 
 @dataclass(frozen=True)
-class _Line:
+class Line:
     """One operator of a step."""
 
     op: str
@@ -56,8 +56,8 @@ class Template:
       12.0
     """
 
-    root: fx.GraphModule
-    lines: tuple[_Line, ...]
+    constants: dict[str, Tensor]
+    lines: tuple[Line, ...]
     updates: tuple[Update, ...]
 
     @classmethod
@@ -84,8 +84,13 @@ class Template:
                 _common(x, y, few, many, *places)
                 for x, y in ((a.args, b.args), (a.kwargs, b.kwargs))
             ]
-            lines.append(_Line(b.op, b.name, b.target, *parts))
-        return cls(second, tuple(lines), other.updates)
+            lines.append(Line(b.op, b.name, b.target, *parts))
+        return cls(_constants(second), tuple(lines), other.updates)
+
+    @classmethod
+    def fixed(cls, program: Program) -> Template:
+        """A program as it is: the same for any number."""
+        return cls.of(program, 1, program, 1)
 
     def program(self, clients: int) -> Program:
         """The step of so many clients."""
@@ -94,7 +99,16 @@ class Template:
         for line in self.lines:
             args, kwargs = (_filled(part, clients, made) for part in (line.args, line.kwargs))
             made.append(graph.create_node(line.op, line.target, args, kwargs, line.name))
-        return Program(fx.GraphModule(self.root, graph), self.updates, 0.0)
+        return Program(fx.GraphModule(self.constants, graph), self.updates, 0.0)
+
+
+def _constants(graph: fx.GraphModule) -> dict[str, Tensor]:
+    names = [str(node.target) for node in graph.graph.nodes if node.op == "get_attr"]
+    found = {name: getattr(graph, name, None) for name in names}
+    for name, value in found.items():
+        if not isinstance(value, Tensor):
+            raise NotAlike(f"{name} is no tensor")
+    return {name: value for name, value in found.items() if isinstance(value, Tensor)}
 
 
 def _same_target(a: fx.Node, b: fx.Node, first: fx.GraphModule, second: fx.GraphModule) -> bool:
@@ -115,7 +129,7 @@ def _common(a: Any, b: Any, few: int, many: int, at_a: Any, at_b: Any) -> Any:
     if isinstance(a, fx.Node) and isinstance(b, fx.Node):
         if at_a[a] != at_b[b]:
             raise NotAlike(f"{a} is used, and {b}")
-        return _Before(at_a[a])
+        return Before(at_a[a])
     if type(a) is not type(b):
         raise NotAlike(f"{a!r}, and {b!r}")
     if isinstance(a, (tuple, list)):
@@ -129,14 +143,14 @@ def _common(a: Any, b: Any, few: int, many: int, at_a: Any, at_b: Any) -> Any:
     if a == b:
         return a
     if type(a) is int and a % few == 0 and a // few * many == b:
-        return _PerClient(a // few)
+        return PerClient(a // few)
     raise NotAlike(f"{a!r} for {few} clients, and {b!r} for {many}")
 
 
 def _filled(part: Any, clients: int, made: list[fx.Node]) -> Any:
-    if isinstance(part, _Before):
+    if isinstance(part, Before):
         return made[part.number]
-    if isinstance(part, _PerClient):
+    if isinstance(part, PerClient):
         return part.each * clients
     if isinstance(part, list):
         return tuple(_filled(value, clients, made) for value in part)

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from fedtailor.core.steps.scan import Loop
 from fedtailor.engine.loops.operators import ChannelsLast, MatmulConvolutions, SeesConvolutions
+from fedtailor.engine.loops.program_files import ProgramFiles, kept_program, step_known_by
 from fedtailor.engine.loops.tracing import CompileLimit, Program, one_thread, trace
 from fedtailor.engine.memory import keep_freed_memory
 
@@ -39,8 +40,10 @@ class ThreadedLoops:
         program: Callable[..., Program],
         threads: int,
         limit: CompileLimit | None = None,
+        files: ProgramFiles | None = None,
     ) -> None:
         keep_freed_memory()
+        self._files = files
         self._compiled, self._program, self._limit = compiled, program, limit
         self._pool = ThreadPoolExecutor(threads, "fedtailor", torch.set_num_threads, (1,))
         self._alone: dict[Any, bool] = {}  # whether a step is best run for single clients
@@ -103,9 +106,16 @@ class ThreadedLoops:
         def make() -> Program:
             step, compiled = loop.for_all(masked, levels), self._compiled and loop.compiles
             example = [t.contiguous() for t in block]
-            # what is still mapped (candidates of one client) has no order of axes to choose
-            with MatmulConvolutions(sliced=compiled) if levels else ChannelsLast(compiled):
-                return trace(step, example, loop.carried, compiled=compiled, limit=self._limit)
+
+            def traced() -> Program:
+                # what is still mapped (candidates of one client) has no order of axes to choose
+                with MatmulConvolutions(sliced=compiled) if levels else ChannelsLast(compiled):
+                    return trace(step, example, loop.carried, compiled=compiled, limit=self._limit)
+
+            if compiled or self._files is None:
+                return traced()
+            known_by = step_known_by(loop, example, ("threads", masked, levels))
+            return kept_program(self._files, loop, known_by, traced)
 
         program = self._program(loop, (key, masked, high - low), block, make)
 

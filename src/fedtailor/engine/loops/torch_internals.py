@@ -122,6 +122,11 @@ def is_view(node: fx.Node) -> bool:
     )
 
 
+def operator_name(value: Any) -> str | None:
+    """What one of torch's operators is called, e.g. `aten::add.Tensor`; None if it is none."""
+    return str(value.name()) if isinstance(value, torch._ops.OpOverload) else None  # type: ignore[no-untyped-call]
+
+
 def is_mapped(tensor: Tensor) -> bool:
     """Whether a tensor stands for one client's of several, within `vmap`."""
     return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))

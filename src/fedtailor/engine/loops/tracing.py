@@ -328,8 +328,12 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+def cache_folder() -> Path:
+    """Where the user's programs keep what can be made again."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedtailor"
+
+
 def keep_compiled_code() -> None:
     """Lets compiled code survive the process, in the user's cache."""
-    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(home / "fedtailor" / "inductor"))
-    os.environ.setdefault("TRITON_CACHE_DIR", str(home / "fedtailor" / "triton"))
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache_folder() / "inductor"))
+    os.environ.setdefault("TRITON_CACHE_DIR", str(cache_folder() / "triton"))
