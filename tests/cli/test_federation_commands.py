@@ -19,7 +19,7 @@ pytest.importorskip("flwr", reason="needs flwr: pip install 'fedtailor[flower]'"
 
 from fedtailor.cli import main
 from fedtailor.core import __version__
-from fedtailor.federation.coordinator.federation_file import read_federation
+from fedtailor.federation.coordinator.federation_file import read_federation, read_survey_file
 from fedtailor.federation.deploy import project_files
 from fedtailor.federation.deploy.project import read_project
 from fedtailor.federation.site.settings import read_settings
@@ -106,6 +106,24 @@ def test_ipv6_has_brackets_and_its_own_loopback(here: Path, host: str, listen: s
     services = yaml.safe_load((here / "p" / "compose.yaml").read_text())["services"]
     # between containers it is IPv4, whatever the sites' way to it
     assert services["coordinator"]["command"][2:] == ["--listen", "0.0.0.0"]
+
+
+def test_sites_that_tell_their_columns_are_asked_before_the_first_round(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ("--from-sites", "--label", "ill", "--normalise", "federated", "--insecure")
+    assert call("init", "p", *TRIAL, *given) == 0
+    assert "fedtailor federation survey" in capsys.readouterr().out
+    found = read_survey_file(here / "p" / "federation.toml")
+    assert (found.normalise, found.sites) == ("federated", 2)
+    assert found.out == here / "p" / "coordinator" / "preprocessing.json"
+    site = read_settings(here / "p" / "sites" / "site-0" / "site.toml")
+    assert "columns" in site.share and site.data["label"] == "ill"
+    for command in ("run", "status"):
+        assert call(command, "p", "--insecure") == 2
+        assert "have not told their columns yet" in capsys.readouterr().err
+    assert call("survey", "p", "--insecure") == 2
+    assert "no coordinator at 127.0.0.1" in capsys.readouterr().err
 
 
 def test_infinity_is_written_as_toml_has_it(here: Path) -> None:
@@ -203,7 +221,11 @@ def test_images_need_their_size_and_classes_alone(here: Path) -> None:
         (["init", "p", "--deadline", "0"], "--deadline is 0"),
         (["init", "p", "--data", "rows.csv"], "--like"),
         (["init", "p", "--like", "no/such.csv"], "does not exist"),
-        (["init", "p", "--like", "digits", "--normalise", "federated"], "do not exchange sums"),
+        (["init", "p", "--like", "digits", "--normalise", "federated"], "say --from-sites"),
+        (["init", "p", "--like", "digits", "--from-sites"], "--like and --from-sites"),
+        (["init", "p", "--from-sites", "--data", "digits"], "--data and --from-sites"),
+        (["init", "p", "--from-sites", "--dp-clip", "1", "--dp-noise", "1"], "has no noise"),
+        (["survey", "p"], "federation init"),
         (["init", "p", "--like", "digits", "--data", "digits"], "--data and --like"),
         (["run", "p"], "federation init"),
         (["status", "p"], "federation init"),

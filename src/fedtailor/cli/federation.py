@@ -1,4 +1,4 @@
-"""Commands for real federations: init, demo, run, status, stop, replace, renew; inspect, accept."""
+"""Commands for real federations, from init and demo to inspect and accept."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from fedtailor.cli.federation_init import init, renew
+from fedtailor.cli.federation_init import init, renew, survey
 from fedtailor.cli.federation_options import (
     Deadline,
     Folder,
@@ -36,6 +36,7 @@ app = typer.Typer(
 )
 
 app.command()(init)
+app.command()(survey)
 app.command()(renew)
 
 

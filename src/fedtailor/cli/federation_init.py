@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -55,6 +56,14 @@ def init(
             "Column names, classes, categories and scales are taken from it.",
         ),
     ] = None,
+    from_sites: Annotated[
+        bool,
+        typer.Option(
+            "--from-sites",
+            help="Sites bring their own data, and are asked for what preprocessing is made of: "
+            "sums and categories of columns, no rows (fedtailor federation survey).",
+        ),
+    ] = False,
     name: Annotated[
         str | None,
         typer.Option("--id", metavar="ID", help="Of the federation (default: the folder's name)."),
@@ -78,6 +87,8 @@ def init(
 
     Example: fedtailor federation init wards --site north --site south --site east
     --host hub.example.org --like made-up.csv --label diagnosis --method fedala
+
+    Example: fedtailor federation init wards --sites 3 --from-sites --label diagnosis
     """
     require_flower()
     from fedtailor.cli.showing import out
@@ -91,27 +102,32 @@ def init(
         raise BadInput("--sites and --site: give a number or names, not both")
     names = site or [f"site-{i}" for i in range(parse_number("--sites", sites or "3", int, 1))]
     pairs = read_pairs(options)
-    if like is None and given.get("data", "digits") not in KNOWN:
+    own = like is not None or from_sites
+    if like is not None and from_sites:
+        raise BadInput("--like and --from-sites: give an example, or let the sites tell, not both")
+    if not own and given.get("data", "digits") not in KNOWN:
         raise BadInput(
             f"--data '{given['data']}': a trial needs a known data set; for data that lie at the "
-            "sites say --like EXAMPLE"
+            "sites say --like EXAMPLE or --from-sites"
         )
-    if like is not None and "data" in given:
-        raise BadInput("--data and --like: with --like, each site names its data in its site.toml")
+    if own and "data" in given:
+        flag = "--from-sites" if from_sites else "--like"
+        raise BadInput(f"--data and {flag}: each site names its data in its site.toml")
     config = make_config(method, given, pairs)  # bad names and values are named before all else
     settings = {k: getattr(config, k) for k in given}
     agreed = None
     if like is not None:
         if config.normalise == "federated":
             raise BadInput(
-                "normalise is 'federated': real sites do not exchange sums yet; use own (each site "
-                "by its own rows), or pooled (all by the example's numbers)"
+                "normalise is 'federated', but with --like no site tells its sums: say "
+                "--from-sites instead, or use own (each site by its own rows) or pooled (the "
+                "example's numbers)"
             )
         encoder = preprocessing_like(like, settings)
         agreed = encoder.to_json()
         settings["model"] = model_for(encoder, config.model)
         settings.pop("normalise", None)
-    elif "data" not in settings:
+    elif not own and "data" not in settings:
         settings = {"data": "digits"} | settings
     spec = ProjectSpec(
         name or folder.expanduser().absolute().name,
@@ -124,6 +140,7 @@ def init(
         parse_number("--port", port, int, 1, LAST_PORT),
         insecure=insecure,
         preprocessing=agreed,
+        survey=from_sites,
     )
     made = write_project(folder, spec, overwrite=overwrite)
     _tell_next(made, spec, out)
@@ -133,7 +150,6 @@ def _tell_next(made: Path, spec: Any, out: Any) -> None:
     from fedtailor.federation.deploy.proxy import CONFIGURATION, CURE, find_nginx
 
     flag = " --insecure" if spec.insecure else ""
-    own = spec.preprocessing is not None
     lines = [
         f"Project '{spec.id}' in {made}: {spec.method}, {len(spec.sites)} sites "
         f"({', '.join(spec.sites[:8])}{', ...' if len(spec.sites) > 8 else ''})",
@@ -142,14 +158,65 @@ def _tell_next(made: Path, spec: Any, out: Any) -> None:
         "  sh .../sites/NAME/start.sh                (on each site's machine; leave it running)",
         f"  fedtailor federation run {made}{flag}",
     ]
-    if own:
+    if not spec.trial:
         lines.insert(2, '  each site: name its data in its site.toml (now: data = "data")')
+    if spec.survey:
+        lines.insert(
+            -1, f"  fedtailor federation survey {made}{flag}   (once, before the first round)"
+        )
     if (made / "coordinator" / CONFIGURATION).exists() and find_nginx() is None:
         lines.append(f"The coordinator's machine needs nginx, which is not installed here: {CURE}")
     if not spec.insecure:
         lines.append("Certificates and keys are for a trial; README.md there says how to replace.")
     for line in lines:
         out.print(line, markup=False, soft_wrap=True)
+
+
+def survey(folder: Folder, min_sites: MinSites = None, insecure: Insecure = False) -> None:
+    """Ask the sites for what their preprocessing is made of, once, before the first round.
+
+    Of a project made with init --from-sites. The coordinator and the sites must have been started.
+    Sites tell names and kinds of columns, sums and categories, and no rows; what most of them have
+    is agreed on, and written to coordinator/preprocessing.json. Exit code 1 if too few told.
+
+    Example: fedtailor federation survey wards
+    """
+    require_flower()
+    from fedtailor.cli.showing import err, out
+    from fedtailor.federation.coordinator import progress, store
+    from fedtailor.federation.coordinator.federation_file import read_survey_file
+    from fedtailor.federation.deploy.project import read_project
+    from fedtailor.federation.site.preprocessing import preprocessing_lines, read_preprocessing
+
+    rules = rules_of(min_sites, None)
+    project = read_project(folder, insecure=insecure)
+    found, link = read_survey_file(project.file), project.link()
+    kept = found.state_folder
+    if store.read_latest(kept):
+        raise BadInput(f"'{found.id}' has begun: another preprocessing needs a new id")
+    if not link.listens():
+        raise BadInput(
+            f"no coordinator at {link.address}: start it with sh {folder}/coordinator/start.sh"
+        )
+
+    def tell(event: dict[str, Any]) -> None:
+        said = " ".join(filter(None, (event.get("event"), event.get("detail"))))
+        err.print(f"{event.get('site')}: {said}", markup=False, soft_wrap=True)
+
+    since = len(store.read_lines(kept / store.EVENTS))
+    run = link.submit(project.file, survey=True, **rules)
+    ending = progress.follow(kept, link.status, run, since, tell)
+    if ending.kind != "finished":
+        sys.stderr.write(f"fedtailor: {ending.kind}: {ending.detail}\n")
+        raise typer.Exit(1)
+    for line in preprocessing_lines(read_preprocessing(found.out)):
+        out.print(line, markup=False, soft_wrap=True)
+    flag = " --insecure" if insecure else ""
+    out.print(
+        f"Written: {found.out}; next: fedtailor federation run {folder}{flag}",
+        markup=False,
+        soft_wrap=True,
+    )
 
 
 def renew(

@@ -159,9 +159,7 @@ def numeric_of_sums(
 ) -> Numeric:
     """The column as a federation can scale it, from each client's sums alone."""
     if gap.startswith("median"):
-        raise BadInput(
-            f"--missing {name}={gap}: sums tell no median: use mean, or --normalise own or pooled"
-        )
+        raise BadInput(f"--missing {name}={gap}: sums tell no median: use mean, or --normalise own")
     mean, deviation = pooled_numbers(sums, f"column {quoted(name)}")
     return Numeric(name, mean, mean, deviation, reads=reads, gap=gap)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from dataclasses import replace
 from pathlib import Path
@@ -10,11 +11,21 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedtailor.core.errors import BadInput
+from fedtailor.core.inputs.files import write_atomically
 from fedtailor.core.inputs.plain_text import start_log
 from fedtailor.federation.coordinator.carrier import FlowerTransport
 from fedtailor.federation.coordinator.coordinator import Coordinator, Stopped
-from fedtailor.federation.coordinator.federation_file import read_federation
-from fedtailor.federation.coordinator.store import FAILED, FINISHED, STOPPED, CoordinatorStore, Line
+from fedtailor.federation.coordinator.federation_file import read_federation, read_survey_file
+from fedtailor.federation.coordinator.owners import NumberOwners
+from fedtailor.federation.coordinator.store import (
+    FAILED,
+    FINISHED,
+    STOPPED,
+    CoordinatorStore,
+    Line,
+    read_latest,
+)
+from fedtailor.federation.coordinator.survey import agree, ask_sites
 from fedtailor.federation.protocol.packet import named_file
 from fedtailor.federation.protocol.plan import set_up
 
@@ -74,6 +85,32 @@ def run_coordinator(
         raise
 
 
+def run_survey(grid: Grid, path: Path, run: str, min_sites: int = 0) -> None:
+    """Asks the sites for their columns and writes the preprocessing that is made of them."""
+    found = read_survey_file(path)
+    rules = replace(found.rules, min_sites=min_sites or found.rules.min_sites)
+    store = CoordinatorStore(found.folder, found.id, "")
+    try:
+        with store.played(PATIENCE):
+            if read_latest(store.folder):
+                raise BadInput(f"'{found.id}' has begun: another preprocessing needs a new id")
+            owners = NumberOwners(store.folder, keyed=found.keyed)
+            tell = lambda who, what, more: store.event(0, who, what, more)
+            told = ask_sites(
+                FlowerTransport(grid, rules.limits), found.id, found.sites, rules, owners, tell
+            )
+            agreed = agree(list(told.values()), found.normalise)
+            for who, line in agreed.lines:
+                log.warning("%s: %s", who, line)
+                store.event(0, who, "columns differ:", line)
+            text = json.dumps(agreed.encoder.to_json(), indent=1)
+            write_atomically(found.out, text, durable=True)
+        store.ended(run, 0, FINISHED)
+    except BadInput as error:
+        log.warning("%s", error)
+        store.ended(run, 0, STOPPED, str(error))
+
+
 server_app = ServerApp()
 
 
@@ -81,11 +118,10 @@ server_app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Plays the federation whose file the run's config names."""
     start_log()
-    config = context.run_config
-    run_coordinator(
-        grid,
-        named_file(config.get(FEDERATION), f"run config '{FEDERATION}'"),
-        str(context.run_id),
-        int(config.get("min-sites", 0)),
-        float(config.get("deadline", 0.0)),
-    )
+    config, run = context.run_config, str(context.run_id)
+    path = named_file(config.get(FEDERATION), f"run config '{FEDERATION}'")
+    least = int(config.get("min-sites", 0))
+    if config.get("survey", False):
+        run_survey(grid, path, run, least)
+    else:
+        run_coordinator(grid, path, run, least, float(config.get("deadline", 0.0)))

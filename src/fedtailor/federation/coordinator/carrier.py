@@ -42,7 +42,9 @@ OTHER_VERSION = (
     f"cannot load FedTailor's app: install FedTailor {__version__} there, as here, and start its "
     "node again"
 )
-_TYPES = {"join": "query", "train": "train", "score": "evaluate", "finish": "evaluate"}
+_TYPES = {
+    "survey": "query", "join": "query", "train": "train", "score": "evaluate", "finish": "evaluate",
+}  # fmt: skip
 
 
 def _is_busy(error: httpx.HTTPStatusError) -> bool:

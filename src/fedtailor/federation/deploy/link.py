@@ -42,6 +42,7 @@ clientapp = "fedtailor_site:client_app"
 federation = ""
 min-sites = 0
 deadline = 0.0
+survey = false
 """
 SHIM = '''\
 """FedTailor's app: everything else is in the installed package."""
@@ -131,13 +132,24 @@ class Link:
         mark.write_text(json.dumps({"name": name, "node": node}), encoding="utf-8")
         return True
 
-    def submit(self, federation_file: Path, *, min_sites: int = 0, deadline: float = 0.0) -> str:
-        """Starts a run of the federation; returns its id. 0: as the federation's file says."""
+    def submit(
+        self,
+        federation_file: Path,
+        *,
+        min_sites: int = 0,
+        deadline: float = 0.0,
+        survey: bool = False,
+    ) -> str:
+        """Starts a run of the federation, or asks its sites for their columns; returns its id.
+
+        0: as the federation's file says.
+        """
         path = federation_file.resolve()
         if '"' in str(path) or "\\" in str(path):
             raise BadInput(f"federation file '{path}': Flower takes no quotes in a path: move it")
         app = write_app(self.home / "app")
         config = f'federation="{path}" min-sites={int(min_sites)} deadline={float(deadline)}'
+        config += f" survey={str(survey).lower()}"
         return str(self.flwr("run", str(app), NAME, "--run-config", config)["run-id"])
 
     def status(self, run: str) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 
 from fedtailor.core import __version__
 from fedtailor.core.errors import BadInput
-from fedtailor.federation.coordinator.federation_file import read_federation
+from fedtailor.federation.coordinator.federation_file import read_federation, read_survey_file
 from fedtailor.federation.deploy.keys import make_certificates, make_node_key
 from fedtailor.federation.deploy.project import (
     FILE,
@@ -57,8 +57,22 @@ class ProjectSpec:
     node_ports: Sequence[int] = ()  # of the sites' nodes, for their own use on their machines
     control: int = 0  # port of loopback for its owner; given: with nginx in front, on loopback too
     insecure: bool = False  # without TLS and node authentication
-    # what all sites apply to their own rows; None: trial data that everybody has
+    # what all sites apply to their own rows; None: trial data that everybody has, or see `survey`
     preprocessing: Mapping[str, Any] | None = None
+    survey: bool = False  # whether it is made of what the sites tell
+
+    @property
+    def trial(self) -> bool:
+        """Whether sites take their shares of data that everybody has."""
+        return self.preprocessing is None and not self.survey
+
+
+_SHARED = "# share = []        # leave out test scores and the Local baseline\n"
+_SHARED_COLUMNS = (
+    'share = ["scores", "baseline", "columns"]  # what may leave; columns: sums and categories of\n'
+    "# training rows, from which all sites' preprocessing is made\n"
+    "# min_category = 5  # categories of fewer rows are not told\n"
+)
 
 
 def check_names(sites: Sequence[str], host: str) -> None:
@@ -85,10 +99,12 @@ def _toml(values: Mapping[str, Any]) -> str:
 
 
 def _federation_toml(spec: ProjectSpec) -> str:
-    trial = spec.preprocessing is None
-    own = {k: v for k, v in spec.settings.items() if trial or k not in OF_DATA}
+    own = {k: v for k, v in spec.settings.items() if spec.trial or k not in OF_DATA}
     table = {"id": spec.id, "sites": len(spec.sites), "folder": STATE}
-    if not trial:
+    if spec.survey:
+        # where a coordinator in a container may write
+        table |= {"preprocessing": "coordinator/preprocessing.json", "survey": True}
+    elif not spec.trial:
         table |= {"preprocessing": "preprocessing.json"}
     loopback = is_loopback(spec.host)
     # who listens at IPv6 addresses is not found at 127.0.0.1
@@ -122,7 +138,7 @@ def _site_toml(spec: ProjectSpec, number: int) -> str:
     given = {k: v for k, v in spec.settings.items() if k in OF_DATA}
     said: dict[str, Any] = {"client": number, "name": spec.sites[number], "folder": "state"}
     note = ""
-    if spec.preprocessing is None:
+    if spec.trial:
         said |= {"data": "digits"} | given | {"clients": len(spec.sites)}
     else:
         note = "# CHANGE `data`: a file or folder in any form that `fedtailor run --data` takes.\n"
@@ -135,7 +151,7 @@ def _site_toml(spec: ProjectSpec, number: int) -> str:
         + _toml(said)
         + f"federations = {as_toml([spec.id])}  # that it takes part in\n"
         + f"allow = {as_toml([spec.method])}  # methods, likewise\n"
-        + "# share = []        # leave out test scores and the Local baseline\n"
+        + (_SHARED_COLUMNS if spec.survey else _SHARED)
         + "# max_rounds = 100  # refuse after so many; max_answers: over all federations\n"
         + "# max_epsilon = 3   # refuse what would bring ε of DP-SGD above it, and plans without\n"
     )
@@ -282,7 +298,10 @@ def write_project(folder: Path, spec: ProjectSpec, *, overwrite: bool = False) -
         try:
             _write_all(made, spec)
             # read as it will be, so that mistakes show now and not at the sites
-            read_federation(made / FILE)
+            if spec.survey:
+                read_survey_file(made / FILE)
+            else:
+                read_federation(made / FILE)
             project = read_project(made, insecure=spec.insecure)
             if project.proxied:
                 text = configuration(project, Path("proxy"))

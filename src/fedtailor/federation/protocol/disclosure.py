@@ -40,6 +40,12 @@ CLIENTS = 3
 # (name, when, what) of each number in an answer's header; `share` in site.toml takes the last two
 # groups away
 NUMBERS = (
+    (
+        "columns",
+        "before the first round, if shared (columns) and asked for (init --from-sites)",
+        "names and kinds of columns, how many values, their sum and squared deviations, categories "
+        "of at least min_category rows, classes; of images their size, of texts frequent words",
+    ),
     ("n, val, test", "on joining", "how many rows the site has for training, validation, testing"),
     ("name, client", "on joining or refusing", "what the site calls itself, and its number"),
     ("code, detail", "on refusing", "why, in one line, without values of its data"),

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from flwr.app import RecordDict
 
 PROTOCOL = 1
-JOIN, TRAIN, SCORE, FINISH = KINDS = ("join", "train", "score", "finish")  # of a message
+# of a message
+SURVEY, JOIN, TRAIN, SCORE, FINISH = KINDS = ("survey", "join", "train", "score", "finish")
 BFLOAT16 = "|bfloat16"  # numpy has no such numbers: they travel as 16 bits, and their name says so
 SAID = ("kind", "federation", "plan", "client", "round", "last")  # what makes a request this one
 

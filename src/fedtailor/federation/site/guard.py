@@ -10,10 +10,18 @@ from torch import Tensor
 from fedtailor.core.errors import BadInput
 from fedtailor.core.inputs.files import write_atomically
 from fedtailor.core.steps.privacy import Spent
-from fedtailor.federation.protocol.packet import FINISH, JOIN, TRAIN, Header, Packet, digest
+from fedtailor.federation.protocol.packet import (
+    FINISH,
+    JOIN,
+    SURVEY,
+    TRAIN,
+    Header,
+    Packet,
+    digest,
+)
 from fedtailor.federation.protocol.plan import TrainingPlan, read_plan
 from fedtailor.federation.site.answers import AnswerLog, SentAnswer
-from fedtailor.federation.site.limits import SCORES
+from fedtailor.federation.site.limits import COLUMNS, SCORES
 from fedtailor.federation.site.plan_check import check_plan
 from fedtailor.federation.site.settings import SiteSettings
 from fedtailor.results.config import Config
@@ -53,11 +61,38 @@ class Guard:
         except OSError as error:
             raise Refused("disk", f"the site's disk: {error.strerror}") from None
 
-    def require_pin(self, federation: str, fingerprint: str, text: str = "") -> bool:
-        """Whether a federation was joined with this plan before; another one is refused.
+    def require_survey(self, packet: Packet) -> None:
+        """Refuses to tell columns, unless the owner agreed to it."""
+        federation, limits = packet.text("federation"), self.settings
+        if COLUMNS not in limits.share:
+            raise Refused(
+                "columns",
+                "the site tells no sums and categories of its columns: its owner may add "
+                f'"{COLUMNS}" to share in its site file, or agree on an example (init --like)',
+            )
+        if limits.min_noise or limits.max_epsilon:
+            raise Refused(
+                "privacy",
+                "sums of columns leave without noise, and the site has min_noise or max_epsilon: "
+                "agree on an example (init --like)",
+            )
+        if self._pinned(federation):
+            raise Refused(
+                "agreement", f"the site has joined '{federation}', and tells columns before that"
+            )
+        most = limits.max_answers
+        if most and self.answers.answers >= most:
+            raise Refused(
+                "round", f"the site answers {most} times in all (max_answers), and has done so"
+            )
 
-        The plan is kept beside the refusal: `fedtailor federation accept` agrees to it.
-        """
+    def note_survey(self, packet: Packet) -> None:
+        """Writes down that columns are about to be told."""
+        told = SentAnswer(packet.text("federation"), "", SURVEY, 0, digest(packet)[:16])
+        self.answers.add(told)
+
+    def _pinned(self, federation: str) -> str | None:
+        """The plan that a federation was joined with, if the site takes part in it at all."""
         only = self.settings.federations
         if only and federation not in only:
             raise Refused(
@@ -76,6 +111,14 @@ class Guard:
                 f"'{others[0]}', not in '{federation}': name both, if its owner agrees: "
                 f"federations = {json.dumps([*others, federation])}",
             )
+        return pinned
+
+    def require_pin(self, federation: str, fingerprint: str, text: str = "") -> bool:
+        """Whether a federation was joined with this plan before; another one is refused.
+
+        The plan is kept beside the refusal: `fedtailor federation accept` agrees to it.
+        """
+        pinned = self._pinned(federation)
         if pinned == plan_mark(fingerprint):
             return True
         if pinned is None and not (text and self.settings.ask_first):

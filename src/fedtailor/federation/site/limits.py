@@ -11,9 +11,10 @@ from typing import Annotated, Literal
 from fedtailor.core.inputs.settings_file import setting
 from fedtailor.core.options import Count, Whole
 
-SCORES, BASELINE = "scores", "baseline"
-# what a site may tell of its test rows: metrics and losses, no rows
-Metric = Literal["scores", "baseline"]
+SCORES, BASELINE, COLUMNS = "scores", "baseline", "columns"
+# what a site may tell: of its test rows metrics and losses, of its training rows what preprocessing
+# is made of; no rows
+Metric = Literal["scores", "baseline", "columns"]
 Names = Annotated[tuple[str, ...], "a list of names, e.g. ['fedala']"]
 
 
@@ -43,7 +44,13 @@ class SiteLimits:
     max_answers: Whole = setting(
         "refuse after so many answers (uploads, scores), over all federations; 0: never", 0
     )
-    share: tuple[Metric, ...] = setting("metrics that may leave", (SCORES, BASELINE))
+    share: tuple[Metric, ...] = setting(
+        "metrics that may leave; columns: sums and categories, before the first round",
+        (SCORES, BASELINE),
+    )
+    min_category: Count = setting(
+        "least training rows of a category or word whose name may leave (columns)", 5
+    )
     score_every: Count = setting("tell scores of each kind at most every so many rounds", 1)
     score_digits: Annotated[int, (0, 17)] = setting(
         "significant digits of scores that leave; 0: all", 3

@@ -15,7 +15,9 @@ from fedtailor.core.errors import BadInput
 from fedtailor.datasets import ColumnChoices, Encoder, Source, fit_own
 from fedtailor.datasets.encoding.columns import Numeric
 from fedtailor.datasets.features.typed import types_of_columns
-from fedtailor.datasets.source import EVENTS, take
+from fedtailor.datasets.source import EVENTS, Table, take
+from fedtailor.datasets.wording import listed, quoted
+from fedtailor.federation.protocol.survey import SiteSurvey, survey_of
 from fedtailor.federation.site.settings import SiteSettings
 from fedtailor.partition import split_rows
 from fedtailor.results.config import Config, make_config
@@ -48,6 +50,10 @@ class LocalData(NamedTuple):
         return self.rows.test
 
 
+class LacksColumns(BadInput):
+    """A table without columns that were agreed on; names no others, and no values."""
+
+
 # (source, its rows for training, for validation, for testing)
 _Cut = tuple[Source, np.ndarray, np.ndarray, np.ndarray]
 
@@ -74,8 +80,23 @@ def _columns(config: Config, encoder: Encoder) -> ColumnChoices | None:
     return ColumnChoices(types=types_of_columns(kinds), strict=config.strict, agreed=True)
 
 
+def survey_site(site: SiteSettings) -> SiteSurvey:
+    """What a site tells of its training rows, so that preprocessing can be made for all."""
+    if _is_trial(site):
+        source, train, _, _ = _of_trial(site)
+    else:
+        config = make_config("local", site.data, {})
+        source, train, _, _ = _cut(site, config, find_source(replace(config, data_dir="")))
+    few = {"min_rows": site.min_rows, "min_category": site.min_category}
+    return survey_of(source, train, **few)
+
+
+def _is_trial(site: SiteSettings) -> bool:
+    return bool(site.data.get("clients")) or bool(site.data.get("partition"))
+
+
 def _of_own(site: SiteSettings, encoder: Encoder) -> _Cut:
-    """All rows of the site's own data, cut as the simulation cuts those of this client."""
+    """All rows of the site's own data, read as the federation agreed."""
     config, task = make_config("local", site.data, {}), encoder.form.task
     if config.task not in ("auto", task):
         raise BadInput(
@@ -90,6 +111,11 @@ def _of_own(site: SiteSettings, encoder: Encoder) -> _Cut:
             "images of 8: save them so, or agree on others with rows like these "
             "(fedtailor federation init --like)"
         )
+    return _cut(site, config, source)
+
+
+def _cut(site: SiteSettings, config: Config, source: Source) -> _Cut:
+    """The rows of a site, cut as the simulation cuts those of this client."""
     if config.official_test and not source.official_test.any():
         raise BadInput(f"data '{source.name}' has no test rows of its own: drop official_test")
     # a cut depends on the client's number and its rows alone: the others' places stay as they are
@@ -130,6 +156,17 @@ def _labels(source: Source, encoder: Encoder) -> np.ndarray:
     return of[source.labels]
 
 
+def _require_columns(source: Source, encoder: Encoder) -> None:
+    if not isinstance(source.raw, Table):
+        return
+    absent = [c.name for c in encoder.columns if c.name not in source.raw.columns]
+    if absent:
+        raise LacksColumns(
+            f"its table lacks {listed(map(quoted, absent))}, which the federation agreed on: add "
+            f"{'it' if len(absent) == 1 else 'them'}, with empty cells where nothing is known"
+        )
+
+
 def _range(begin: int, count: int) -> Tensor:
     """Row numbers; who has none is padded with the first of the store, as everywhere."""
     return torch.arange(begin, begin + count) if count else torch.zeros(1, dtype=torch.int64)
@@ -137,13 +174,13 @@ def _range(begin: int, count: int) -> Tensor:
 
 def load_local_data(site: SiteSettings, encoder: Encoder) -> LocalData:
     """A site's rows, which must fit, encoded with what the federation agreed on."""
-    trial = bool(site.data.get("clients")) or bool(site.data.get("partition"))
-    source, *cut = _of_trial(site) if trial else _of_own(site, encoder)
+    source, *cut = _of_trial(site) if _is_trial(site) else _of_own(site, encoder)
     if source.kind != encoder.form.kind:
         raise BadInput(
             f"data '{source.name}' are {source.kind}, but the federation learns from "
             f"{encoder.form.kind}: name other data"
         )
+    _require_columns(source, encoder)
     labels = _labels(source, encoder)
     fits = [
         fit_own(encoder, take(source.raw, cut[0]), labels[cut[0]], alone=alone)

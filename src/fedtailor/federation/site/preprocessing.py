@@ -18,6 +18,8 @@ import numpy as np
 from fedtailor.core.errors import BadInput
 from fedtailor.core.inputs.plain_text import parse_json
 from fedtailor.datasets import Encoder, encode
+from fedtailor.datasets.encoding.columns import Categorical
+from fedtailor.datasets.wording import listed, one_line
 from fedtailor.results.config import make_config
 from fedtailor.runs.data import DEFAULT_MODELS, find_source
 
@@ -26,15 +28,36 @@ def preprocessing_like(like: str, settings: Mapping[str, Any]) -> Encoder:
     """The preprocessing of an example: data of any form that `--data` takes, or a JSON file."""
     path = Path(like).expanduser()
     if path.suffix == ".json" and path.is_file():
-        try:
-            found = Encoder.from_json(parse_json(path.read_text(encoding="utf-8")))
-        except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-            raise BadInput(f"--like '{like}' is no preprocessing file: {error}") from None
-        return found.without_clients()  # what is one client's own stays there
+        return read_preprocessing(path)
     given = {k: v for k, v in settings.items() if k in _OF_EXAMPLE}
     config = make_config("local", given | {"data": like}, {})
     source = find_source(config)
     return encode(source, np.arange(len(source)), normalise=config.normalise)[0]
+
+
+def read_preprocessing(path: Path) -> Encoder:
+    """The preprocessing in a file; what is one client's own stays there."""
+    try:
+        found = Encoder.from_json(parse_json(path.read_text(encoding="utf-8")))
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"preprocessing '{path}' cannot be read: {error}") from None
+    except json.JSONDecodeError as error:
+        raise BadInput(f"preprocessing '{path}' is not JSON: {error}") from None
+    return found.without_clients()
+
+
+def preprocessing_lines(encoder: Encoder) -> list[str]:
+    """What was agreed on, a line for each column."""
+    form = encoder.form
+    learnt = f"classes {listed(encoder.classes)}" if encoder.classes else form.task
+    lines = [f"{form.kind} of {' × '.join(map(str, form.shape))}, {learnt}, {encoder.normalise}"]
+    for column in encoder.columns:
+        if isinstance(column, Categorical):
+            lines.append(f"  {one_line(column.name)}: categories {listed(column.values)}")
+        else:
+            numbers = f"mean {column.fill:.6g}, deviation {column.scale:.6g}"
+            lines.append(f"  {one_line(column.name)}: {column.reads or 'number'}, {numbers}")
+    return lines
 
 
 def model_for(encoder: Encoder, named: str) -> str:

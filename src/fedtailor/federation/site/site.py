@@ -30,6 +30,7 @@ from fedtailor.federation.protocol.packet import (
     KINDS,
     PROTOCOL,
     SCORE,
+    SURVEY,
     TRAIN,
     Header,
     Packet,
@@ -46,7 +47,12 @@ from fedtailor.federation.protocol.plan import (
 )
 from fedtailor.federation.site.guard import Guard, Refused
 from fedtailor.federation.site.limits import BASELINE
-from fedtailor.federation.site.local_data import LocalData, load_local_data
+from fedtailor.federation.site.local_data import (
+    LacksColumns,
+    LocalData,
+    load_local_data,
+    survey_site,
+)
 from fedtailor.federation.site.model_card import finetuned_model, write_model
 from fedtailor.federation.site.scoring import SiteScore, score_model
 from fedtailor.federation.site.settings import SiteSettings
@@ -116,6 +122,8 @@ class Site:
             SCORE: self._score,
             FINISH: self._finish,
         }
+        if kind == SURVEY:
+            return self._survey(packet)
         if kind == JOIN:
             return self._join(packet, federation, fingerprint)
         if kind not in acts:
@@ -131,6 +139,26 @@ class Site:
             return acts[kind](packet, joined)
 
     # --- joining ---
+
+    def _survey(self, packet: Packet) -> Packet:
+        """What preprocessing is made of, before anything is agreed on."""
+        self.guard.require_survey(packet)
+        try:
+            told = survey_site(self.settings)
+        except BadInput as error:
+            raise self._unusable(error) from None
+        self.guard.note_survey(packet)
+        log.info("told of its columns: %s", told.text())
+        said: Header = {"status": "ok", "name": self.settings.name, "text": told.text()}
+        return Packet(self._signature(packet) | said, {})
+
+    def _unusable(self, error: BadInput) -> Refused:
+        """The refusal of a site whose data cannot be used."""
+        log.error("%s", error)
+        if isinstance(error, LacksColumns):
+            return Refused("data", str(error))
+        # what the error quotes may be data, and data stay here
+        return Refused("data", "its data cannot be used: the site's log says why")
 
     def _join(self, packet: Packet, federation: str, fingerprint: str) -> Packet:
         text = packet.text("text")
@@ -184,9 +212,7 @@ class Site:
         try:
             local = load_local_data(self.settings, setup.encoder)
         except BadInput as error:
-            log.error("%s", error)
-            # what the error quotes may be data, and data stay here
-            raise Refused("data", "its data cannot be used: the site's log says why") from None
+            raise self._unusable(error) from None
         self.guard.require_limits(plan, int(local.data.n))
         prove_private(setup.config, setup.method, setup.task, _as_clients(local.data))
         self._joined = {(federation, fingerprint): _Joined(setup, local, store)}  # one at a time
