@@ -54,18 +54,18 @@ def images(rows: int = 10_000, clients: int = 20) -> dict[str, tuple[np.ndarray,
     }
 
 
-def settings(case: str) -> dict[str, Any]:
+def settings(case: str, compile: str) -> dict[str, Any]:
     """What the runs of a case share."""
     name, model = case.split("-")
-    shared: dict[str, Any] = {"model": model, "batch": 10, "rounds": ROUNDS, "compile": "never"}
+    shared: dict[str, Any] = {"model": model, "batch": 10, "rounds": ROUNDS, "compile": compile}
     if name == "images":
         return shared | {"data": images()}
     return shared | {"data": "digits", "clients": 20}
 
 
-def configs(method: str, case: str, device: str) -> dict[str, list[Config]]:
+def configs(method: str, case: str, device: str, compile: str) -> dict[str, list[Config]]:
     """One run, five seeds, eight learning rates."""
-    name, named, objects = separate(method, settings(case) | {"device": device})
+    name, named, objects = separate(method, settings(case, compile) | {"device": device})
     made = lambda **more: make_config(name, named | more, {}, objects)
     return {
         "one": [made()],
@@ -97,9 +97,11 @@ def timed(runs: list[Config], data: RunData, rounds: int) -> tuple[list[float], 
     return each[PREPARING - 1 :], last[PREPARING - 1] - begun, together
 
 
-def row_of(method: str, case: str, device: str, rounds: int, repeats: int) -> dict[str, Any]:
+def row_of(
+    method: str, case: str, device: str, compile: str, rounds: int, repeats: int
+) -> dict[str, Any]:
     """Medians of all kinds, and their ratios to one run."""
-    kinds = configs(method, case, device)
+    kinds = configs(method, case, device, compile)
     data = load_run_data(kinds["one"][0])
     found: dict[str, list[float]] = {kind: [] for kind in kinds}
     row: dict[str, Any] = {"method": method, "case": case, "clients": data.client_data.clients}
@@ -122,6 +124,7 @@ def main() -> None:
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cpu")
     parser.add_argument("--methods", nargs="+", default=["fedavg"])
     parser.add_argument("--cases", nargs="+", choices=["digits-mlp", "digits-cnn", "images-cnn"])
+    parser.add_argument("--compile", choices=["never", "auto", "fused"], default="never")
     parser.add_argument("--rounds", type=int, default=8)
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--commit", help="where there is no git to ask")
@@ -134,7 +137,14 @@ def main() -> None:
     rows = []
     for method in arguments.methods:
         for case in cases:
-            row = row_of(method, case, arguments.device, arguments.rounds, arguments.repeats)
+            row = row_of(
+                method,
+                case,
+                arguments.device,
+                arguments.compile,
+                arguments.rounds,
+                arguments.repeats,
+            )
             rows.append(row)
             told = ", ".join(f"{k} {row[k]['ratio']:.2f}x" for k in ("5 seeds", "8 rates"))
             print(f"{method} {case}: one {row['one']['seconds']:.4f} s a round, {told}", flush=True)

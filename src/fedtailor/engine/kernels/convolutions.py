@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedtailor.engine.kernels.launch import OURS, gives_shapes
+from fedtailor.engine.kernels.launch import as_operator, gives_shapes
 from fedtailor.engine.kernels.reference import (
     Slide,
     plain_convolution,
@@ -42,13 +42,12 @@ def _rounds(x: Tensor) -> bool:
     return x.dtype == torch.float32 and may_round()
 
 
-@torch.library.custom_op(f"{OURS}::convolve", mutates_args=())
 def _convolve(
     x: Tensor, w: Tensor, bias: Tensor | None, slide: list[int], relu: bool, pool: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     how = Slide.of(slide)
     if gives_shapes():
-        return _shapes(x, w, bias, slide, relu, pool)  # type: ignore[no-any-return]
+        return _shapes(x, w, bias, slide, relu, pool)
     if _fits(x, w.shape[1], how.places(*x.shape[2:4])):
         from fedtailor.engine.kernels.triton_convolution import launch_convolution
 
@@ -56,7 +55,6 @@ def _convolve(
     return *plain_convolution(x, w, bias, how, relu, pool), x.new_zeros(len(x), 0)
 
 
-@_convolve.register_fake
 def _shapes(
     x: Tensor, w: Tensor, bias: Tensor | None, slide: list[int], relu: bool, pool: int
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -68,11 +66,10 @@ def _shapes(
     return y, place, x.new_zeros((len(x), rows, out) if _fits(x, out, places) else (len(x), 0))
 
 
-@torch.library.custom_op(f"{OURS}::spread", mutates_args=())
 def _spread(g: Tensor, place: Tensor, pool: int, size: list[int]) -> Tensor:
     high, wide = size
     if gives_shapes():
-        return _spread_shape(g, place, pool, size)  # type: ignore[no-any-return]
+        return _spread_shape(g, place, pool, size)
     if g.dtype in TYPES and has_kernels(g.device):
         from fedtailor.engine.kernels.triton_convolution import launch_spread
 
@@ -80,28 +77,24 @@ def _spread(g: Tensor, place: Tensor, pool: int, size: list[int]) -> Tensor:
     return plain_spread(g, place, pool, (high, wide))
 
 
-@_spread.register_fake
 def _spread_shape(g: Tensor, place: Tensor, pool: int, size: list[int]) -> Tensor:
     return g.new_zeros(*g.shape[:2], *size, g.shape[-1])
 
 
-@torch.library.custom_op(f"{OURS}::gather", mutates_args=())
 def _gather(g: Tensor, place: Tensor, pool: int) -> Tensor:
     return plain_gather(g, place, pool)
 
 
-@_gather.register_fake
-def _(g: Tensor, place: Tensor, pool: int) -> Tensor:
+def _gather_shape(g: Tensor, place: Tensor, pool: int) -> Tensor:
     return g.new_zeros(place.shape)
 
 
-@torch.library.custom_op(f"{OURS}::input_gradient", mutates_args=())
 def _input_gradient(
     g: Tensor, w: Tensor, laid: Tensor, slide: list[int], size: list[int]
 ) -> Tensor:
     how, (high, wide) = Slide.of(slide), size
     if gives_shapes():
-        return _input_shape(g, w, laid, slide, size)  # type: ignore[no-any-return]
+        return _input_shape(g, w, laid, slide, size)
     if _fits(g, w.shape[2], (high, wide)):
         from fedtailor.engine.kernels.triton_convolution import launch_input_gradient, lay_weights
 
@@ -110,16 +103,14 @@ def _input_gradient(
     return plain_input_gradient(g, w, how, (high, wide))
 
 
-@_input_gradient.register_fake
 def _input_shape(g: Tensor, w: Tensor, laid: Tensor, slide: list[int], size: list[int]) -> Tensor:
     return g.new_zeros(*g.shape[:2], *size, w.shape[2])
 
 
-@torch.library.custom_op(f"{OURS}::weight_gradient", mutates_args=())
 def _weight_gradient(x: Tensor, g: Tensor, slide: list[int], biased: bool) -> tuple[Tensor, Tensor]:
     how = Slide.of(slide)
     if gives_shapes():
-        return _weight_shapes(x, g, slide, biased)  # type: ignore[no-any-return]
+        return _weight_shapes(x, g, slide, biased)
     if _fits(x, g.shape[-1], (g.shape[2], g.shape[3])):
         from fedtailor.engine.kernels.triton_convolution import launch_weight_gradient
 
@@ -127,11 +118,17 @@ def _weight_gradient(x: Tensor, g: Tensor, slide: list[int], biased: bool) -> tu
     return plain_weight_gradient(x, g, how, biased)
 
 
-@_weight_gradient.register_fake
 def _weight_shapes(x: Tensor, g: Tensor, slide: list[int], biased: bool) -> tuple[Tensor, Tensor]:
     out = g.shape[-1]
     weight = x.new_zeros(len(x), out, x.shape[-1], *Slide.of(slide).kernel)
     return weight, x.new_zeros(len(x), out if biased else 0)
+
+
+_CONVOLVE = as_operator(_convolve, _shapes)
+_SPREAD = as_operator(_spread, _spread_shape)
+_GATHER = as_operator(_gather, _gather_shape)
+_INPUT_GRADIENT = as_operator(_input_gradient, _input_shape)
+_WEIGHT_GRADIENT = as_operator(_weight_gradient, _weight_shapes)
 
 
 def stack_clients(size: int, axes: Any, *tensors: Tensor | None) -> list[Tensor | None]:
@@ -168,7 +165,7 @@ class _Convolved(torch.autograd.Function):
     def forward(
         x: Tensor, w: Tensor, bias: Tensor | None, slide: Slide, relu: bool, pool: int
     ) -> tuple[Tensor, Tensor, Tensor]:
-        found: tuple[Tensor, Tensor, Tensor] = _convolve(x, w, bias, slide.flat(), relu, pool)
+        found: tuple[Tensor, Tensor, Tensor] = _CONVOLVE(x, w, bias, slide.flat(), relu, pool)
         return found
 
     @staticmethod
@@ -214,7 +211,7 @@ class _Spread(torch.autograd.Function):
 
     @staticmethod
     def forward(g: Tensor, place: Tensor, pool: int, size: tuple[int, int]) -> Tensor:
-        found: Tensor = _spread(g, place, pool, list(size))
+        found: Tensor = _SPREAD(g, place, pool, list(size))
         return found
 
     @staticmethod
@@ -240,7 +237,7 @@ class _Gathered(torch.autograd.Function):
 
     @staticmethod
     def forward(g: Tensor, place: Tensor, pool: int) -> Tensor:
-        found: Tensor = _gather(g, place, pool)
+        found: Tensor = _GATHER(g, place, pool)
         return found
 
     @staticmethod
@@ -267,7 +264,7 @@ class _InputGradient(torch.autograd.Function):
 
     @staticmethod
     def forward(g: Tensor, w: Tensor, laid: Tensor, slide: Slide, size: tuple[int, int]) -> Tensor:
-        found: Tensor = _input_gradient(g, w, laid, slide.flat(), list(size))
+        found: Tensor = _INPUT_GRADIENT(g, w, laid, slide.flat(), list(size))
         return found
 
     @staticmethod
@@ -303,7 +300,7 @@ class _WeightGradient(torch.autograd.Function):
 
     @staticmethod
     def forward(x: Tensor, g: Tensor, slide: Slide, biased: bool) -> tuple[Tensor, Tensor]:
-        found: tuple[Tensor, Tensor] = _weight_gradient(x, g, slide.flat(), biased)
+        found: tuple[Tensor, Tensor] = _WEIGHT_GRADIENT(x, g, slide.flat(), biased)
         return found
 
     @staticmethod

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedtailor.engine.kernels.launch import OURS, gives_shapes
+from fedtailor.engine.kernels.launch import as_operator, gives_shapes
 from fedtailor.engine.kernels.reference import plain_cross_entropy
 from fedtailor.engine.kernels.support import has_kernels
 
@@ -16,10 +16,9 @@ CLASSES = 2048  # more do not fit into a program
 NOTHING = -100  # the label of rows that count nothing, as torch has it
 
 
-@torch.library.custom_op(f"{OURS}::row_losses", mutates_args=())
 def _row_losses(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     if gives_shapes():
-        return _shapes(logits, labels)  # type: ignore[no-any-return]
+        return _shapes(logits, labels)
     fits = logits.dtype in TYPES and logits.shape[1] <= CLASSES and len(logits)
     if fits and has_kernels(logits.device):
         from fedtailor.engine.kernels.triton_losses import launch_cross_entropy
@@ -28,11 +27,13 @@ def _row_losses(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     return plain_cross_entropy(logits, labels)
 
 
-@_row_losses.register_fake
 def _shapes(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
     return logits.new_zeros(len(logits)), torch.zeros_like(
         logits, memory_format=torch.contiguous_format
     )
+
+
+_ROW_LOSSES = as_operator(_row_losses, _shapes)
 
 
 def _as_rows(size: int, axes: Any, *tensors: Tensor) -> list[Tensor]:
@@ -48,7 +49,7 @@ class _RowLosses(torch.autograd.Function):
 
     @staticmethod
     def forward(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        found: tuple[Tensor, Tensor] = _row_losses(logits, labels)
+        found: tuple[Tensor, Tensor] = _ROW_LOSSES(logits, labels)
         return found
 
     @staticmethod
