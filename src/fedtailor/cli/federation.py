@@ -128,6 +128,7 @@ def run(
     from fedtailor.federation.coordinator import progress, store
     from fedtailor.federation.coordinator.federation_file import read_federation
     from fedtailor.federation.deploy.project import check_scripts, read_project
+    from fedtailor.federation.protocol.lines import read_lines
 
     rules = rules_of(min_sites, deadline)
     project = read_project(folder, insecure=insecure)
@@ -145,7 +146,7 @@ def run(
             f"no coordinator at {link.address}: start it with sh {folder}/coordinator/start.sh"
         )
     progress.forget_stop(kept)
-    since = len(store.read_lines(kept / store.EVENTS))
+    since = len(read_lines(kept / store.EVENTS))
     done = progress.round_now(kept)
     with FederationView(found.plan.method, metric, rounds, done) as view:
         view.say("starting" if not progress.rounds_of(kept) else f"going on after round {done}")
@@ -233,6 +234,39 @@ def stop(
         f"Stopped after round {progress.round_now(kept)} of {found.plan.rounds}; go on with: "
         f"fedtailor federation run {folder}"
     )
+
+
+@app.command()
+def report(
+    place: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DIR|SITE.toml", help="The project's folder; at a site, its own file."
+        ),
+    ],
+    insecure: Insecure = False,
+) -> None:
+    """Write a finished federation's page, from what its sites agreed to share.
+
+    It is the page that a simulation has. With SITE.toml, at a site: the page about that site alone,
+    with everything that it knows of itself.
+
+    Example: fedtailor federation report wards
+    """
+    if place.suffix == ".toml" and not place.is_dir():
+        from fedtailor.federation.site.model_card import own_pages
+        from fedtailor.federation.site.settings import read_settings
+
+        pages = own_pages(read_settings(place))
+    else:
+        from fedtailor.federation.coordinator.federation_file import read_federation
+        from fedtailor.federation.coordinator.report import federation_report
+        from fedtailor.federation.deploy.project import read_project
+
+        project = read_project(place, insecure=insecure)
+        pages = [federation_report(read_federation(project.file))]
+    for page in pages:
+        typer.echo(f"Written: {page}")
 
 
 SiteFile = Annotated[Path, typer.Argument(metavar="SITE.toml", help="The site's own file.")]

@@ -186,6 +186,7 @@ def survey(folder: Folder, min_sites: MinSites = None, insecure: Insecure = Fals
     from fedtailor.federation.coordinator import progress, store
     from fedtailor.federation.coordinator.federation_file import read_survey_file
     from fedtailor.federation.deploy.project import read_project
+    from fedtailor.federation.protocol.lines import read_lines
     from fedtailor.federation.site.preprocessing import preprocessing_lines, read_preprocessing
 
     rules = rules_of(min_sites, None)
@@ -203,7 +204,7 @@ def survey(folder: Folder, min_sites: MinSites = None, insecure: Insecure = Fals
         said = " ".join(filter(None, (event.get("event"), event.get("detail"))))
         err.print(f"{event.get('site')}: {said}", markup=False, soft_wrap=True)
 
-    since = len(store.read_lines(kept / store.EVENTS))
+    since = len(read_lines(kept / store.EVENTS))
     run = link.submit(project.file, survey=True, **rules)
     ending = progress.follow(kept, link.status, run, since, tell)
     if ending.kind != "finished":

@@ -85,6 +85,10 @@ def _each(values: Iterable[float], form: str) -> str:
     return ", ".join(found) if len(found) <= NAMED else f"{found[0]} to {found[-1]}"
 
 
+def _clients(count: int) -> str:
+    return "one client" if count == 1 else f"{count:,} clients"
+
+
 def _data_named(data: str) -> str:
     """A dataset's name, a file's without its folder, or that the rows came from Python."""
     return "data from Python" if data.startswith(MARK) else Path(data).name
@@ -123,8 +127,10 @@ def _notes(collection: CollectedRuns, table: list[dict[str, Any]]) -> list[str]:
     if collection.resumable:
         commands = "; ".join(f"fedtailor resume {folder}" for folder in collection.resumable)
         notes.append(f"Something is left to run. To go on: {commands}")
-    if tuned := numbers.its_summary(collection).get("tuned"):
+    summary = numbers.its_summary(collection)
+    if tuned := summary.get("tuned"):
         notes.append(_tuned_in_words(tuned))
+    notes += summary.get("notes", [])
     leaking = [row["label"] for row in table if row["leaks_test"]]
     if leaking:
         notes.append(f"These looked at test rows while training: {', '.join(leaking)}.")
@@ -222,7 +228,8 @@ def page_data(collection: CollectedRuns) -> dict[str, Any]:
         "yardstick": numbers.yardstick(collection),
         "clients": clients,
         "rows": {
-            part: [int(first.clients[name][part]) for name in clients]
+            # a real site may keep its numbers to itself
+            part: [int(n) if (n := first.clients[name][part]) else None for name in clients]
             for part in ("train", "val", "test")
         },
         "held_out": [i for i, n in enumerate(clients) if first.clients[n]["held_out"] == "1"],
@@ -303,7 +310,7 @@ def render_report(data: dict[str, Any]) -> str:
     decision = data["decision"]
     return environment.from_string(_asset("page.html.j2")).render(
         data=data,
-        title=f"{data['facts'][0][1]}, {data['facts'][1][1]} clients",
+        title=f"{data['facts'][0][1]}, {_clients(len(data['clients']))}",
         headline=_headline(data),
         forest=decision is not None and decision["gain"] is not None,
         tested=[TESTED[data["task"]]] if data["tested"] else [],

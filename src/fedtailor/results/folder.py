@@ -330,7 +330,7 @@ def read_history(folder: Path, *, growing: bool = False) -> list[Line]:
             up, down = up + line["bytes"]["up"], down + line["bytes"]["down"]
             trained += line.get("train_seconds", 0.0)
             simulated += line.get("simulated_time", 0.0)
-            if line.get("pre"):
+            if line.get("pre") or line.get("post"):  # of sites maybe the latter alone
                 cost = {"up": up, "down": down, "train_seconds": trained, "simulated": simulated}
                 kept.append(line | {"sent": up + down, "cost": cost})
     except (OSError, ValueError, KeyError, TypeError) as error:

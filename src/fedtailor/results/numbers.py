@@ -173,8 +173,9 @@ def client_curves(contender: Contender, clients: int, contenders: int) -> dict[s
     total = np.zeros((len(rounds), clients))
     for run in contender.runs:
         lines = {line["round"]: line for line in run.history}
-        each = [lines[r].get("pre_per_client") or [None] * clients for r in rounds]
-        total += np.array(each, dtype=float).reshape(len(rounds), clients)
+        # real sites may have no more than scores right after training
+        told = [lines[r].get("pre_per_client", lines[r].get("post_per_client")) for r in rounds]
+        total += np.array([line or [None] * clients for line in told], float).reshape(total.shape)
     mean = total.T / len(contender.runs)
     known = mean[np.isfinite(mean)]
     low, high = (float(known.min()), float(known.max())) if known.size else (0.0, 1.0)
@@ -230,6 +231,7 @@ def _metric_shown(name: str, values: list[float | None]) -> dict[str, Any]:
 
 def _row(contender: Contender, each: Array, alone: Array | None) -> dict[str, Any]:
     results = [run.result for run in contender.runs]
+    seconds = [result["seconds"] for result in results]
     gain = None if alone is None else each - alone
     if gain is not None and not METRICS[results[0]["metric"]].higher_is_better:
         gain = -gain
@@ -245,7 +247,7 @@ def _row(contender: Contender, each: Array, alone: Array | None) -> dict[str, An
         "per_client": rounded(each),
         "up": float(np.mean([r["bytes"]["up"] for r in results])),
         "down": float(np.mean([r["bytes"]["down"] for r in results])),
-        "seconds": round(float(np.mean([r["seconds"] for r in results])), 3),
+        "seconds": None if None in seconds else round(float(np.mean(seconds)), 3),  # sites' alone
         "train_seconds": round(float(np.mean([r.get("train_seconds", 0) for r in results])), 3),
         "memory": max(r.get("peak_memory_bytes") or 0 for r in results) or None,
         "options": results[0].get("options", {}),
@@ -372,7 +374,7 @@ def constant_answer(collection: CollectedRuns) -> dict[str, Any]:
 def page_verdict(collection: CollectedRuns, table: list[dict[str, Any]]) -> Verdict:
     """The verdict for a page; without training alone only what can be said without it."""
     counts = collection.contenders[0].first.clients
-    tested = [n for n in collection.clients if int(counts[n]["test"])]
+    tested = [n for n in collection.clients if counts[n]["test"] != "0"]  # a site may not tell
     metric = metric_of(collection)
     word = wording_of(metric).metric
     named = [row for row in table if "mean" in row["score"]]

@@ -124,6 +124,7 @@ def judge(
     *,
     margin: float | None = None,
     label: str = "",
+    real: bool = False,
 ) -> Verdict:
     """The verdict on a comparison.
 
@@ -136,6 +137,7 @@ def judge(
       metric_name: what is judged by.
       margin: differences up to here do not matter; None takes the usual one.
       label: what the label is called, where it is a number.
+      real: a real site played it, and cannot simply draw anew.
     """
     metric = METRICS[metric_name]
     methods = [m for m in runs if m not in YARDSTICKS]
@@ -185,7 +187,7 @@ def judge(
             f"with {best}": _end(runs[best], metric, chosen_margin),
             "alone": _end(runs[ALONE], metric, chosen_margin),
         },
-        repeats=len(runs[best]),
+        repeats=0 if real else len(runs[best]),
     )
     told += _of_others(others, wording)
     return Verdict(

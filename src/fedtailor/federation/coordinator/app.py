@@ -22,10 +22,10 @@ from fedtailor.federation.coordinator.store import (
     FINISHED,
     STOPPED,
     CoordinatorStore,
-    Line,
     read_latest,
 )
 from fedtailor.federation.coordinator.survey import agree, ask_sites
+from fedtailor.federation.protocol.lines import Line
 from fedtailor.federation.protocol.packet import named_file
 from fedtailor.federation.protocol.plan import set_up
 

@@ -22,7 +22,8 @@ from fedtailor.core.uploads.watch import UploadWatch
 from fedtailor.engine.cohort import draw_cohort
 from fedtailor.federation.coordinator.gather import Gathered
 from fedtailor.federation.coordinator.membership import Membership, Responses
-from fedtailor.federation.coordinator.store import CoordinatorStore, Line, ServerCheckpoint
+from fedtailor.federation.coordinator.store import CoordinatorStore, ServerCheckpoint
+from fedtailor.federation.protocol.lines import Line
 from fedtailor.federation.protocol.messages import message_bytes, read_upload, to_arrays
 from fedtailor.federation.protocol.packet import FINISH, SCORE, TRAIN, Packet
 from fedtailor.federation.protocol.plan import (
@@ -36,7 +37,8 @@ from fedtailor.federation.protocol.transport import Rules, Transport
 
 log = logging.getLogger("fedtailor.coordinator")
 
-SCORES = ("post_score", "post_loss", "pre_score", "pre_loss", "local_score")
+SCORES = ("post_score", "post_loss", "pre_score", "pre_loss", "local_score", "gain_error")
+COUNTS = ("n", "train", "val", "test")
 
 
 class Stopped(Exception):
@@ -314,4 +316,4 @@ def _metrics(packet: Packet) -> dict[str, Any]:
     """The agreed numbers of an answer, checked."""
     said = packet.header.keys()
     found: dict[str, Any] = {k: round(packet.real(k), 6) for k in SCORES if k in said}
-    return found | {k: packet.number(k) for k in ("n", "test") if k in said}
+    return found | {k: packet.number(k) for k in COUNTS if k in said}

@@ -15,11 +15,10 @@ from fedtailor.federation.coordinator.store import (
     HISTORY,
     NOT_ADMITTED,
     STOP,
-    Line,
     is_played,
     read_latest,
-    read_lines,
 )
+from fedtailor.federation.protocol.lines import Line, read_lines
 
 LOOK = 0.3  # seconds between two looks
 START_SECONDS = 120.0
@@ -42,10 +41,13 @@ def rounds_of(folder: Path) -> list[Line]:
 
 
 def finished_of(folder: Path) -> dict[str, Any]:
-    """What each site said when it had its model."""
+    """What each site said when it had its model of the latest round."""
+    lines = read_lines(folder / HISTORY)
+    latest = max((line["round"] for line in lines if "round" in line), default=0)
     found: dict[str, Any] = {}
-    for line in read_lines(folder / HISTORY):
-        found |= line.get("finished", {})
+    for line in lines:
+        if line.get("round") == latest:
+            found |= line.get("finished", {})
     return found
 
 

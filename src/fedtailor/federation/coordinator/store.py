@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from safetensors import SafetensorError
 from safetensors.torch import load
@@ -19,6 +18,7 @@ from fedtailor.core.errors import BadInput
 from fedtailor.core.inputs.files import remove_parts, write_atomically
 from fedtailor.core.inputs.plain_text import parse_json
 from fedtailor.core.tree import Tree
+from fedtailor.federation.protocol.lines import Line, append_line, read_lines
 from fedtailor.federation.protocol.messages import ordered_like, to_safetensors
 from fedtailor.federation.protocol.packet import checked_id
 from fedtailor.results.lock import is_locked, try_lock
@@ -28,8 +28,6 @@ LOCK = "LOCK"
 WITHOUT_VERSION = "0.1.0"  # its checkpoints do not name their version
 FINISHED, STOPPED, FAILED = ENDS = ("finished", "stopped", "failed")  # events of `all` at the end
 NOT_ADMITTED = "not admitted"  # event of a site that cannot join
-
-Line = dict[str, Any]
 
 
 class ServerCheckpoint(NamedTuple):
@@ -134,24 +132,15 @@ class CoordinatorStore:
 
     def note(self, line: Line) -> None:
         """Adds a round to the history."""
-        self._append(HISTORY, line)
+        append_line(self.folder / HISTORY, line)
 
     def event(self, round: int, site: str, what: str, detail: str = "") -> None:
         """Says what happened to whom; rounds count from 1."""
-        self._append(EVENTS, _happened(round, site, what, detail))
+        append_line(self.folder / EVENTS, _happened(round, site, what, detail))
 
     def ended(self, run: str, round: int, how: str, detail: str = "") -> None:
         """Says how a run ended, one of `ENDS`; who follows another one (`run`) is not meant."""
-        self._append(EVENTS, _happened(round, "all", how, detail) | {"run": run})
-
-    def _append(self, name: str, line: Line) -> None:
-        row = json.dumps(line) + "\n"
-        with (self.folder / name).open("a+b") as file:
-            if file.seek(0, os.SEEK_END):
-                file.seek(-1, os.SEEK_END)
-                if file.read(1) != b"\n":  # the last write was cut off: this one must not be lost
-                    row = "\n" + row
-            file.write(row.encode())
+        append_line(self.folder / EVENTS, _happened(round, "all", how, detail) | {"run": run})
 
 
 def _happened(round: int, site: str, what: str, detail: str) -> Line:
@@ -186,18 +175,3 @@ def check_version(folder: Path) -> None:
 def is_played(folder: Path) -> bool:
     """Whether a coordinator plays the federation of this folder at this moment."""
     return bool(is_locked(folder / LOCK))
-
-
-def read_lines(path: Path) -> list[Line]:
-    """The whole lines of a history or of events; none if there is no such file."""
-    if not path.exists():
-        return []
-    found = []
-    for row in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            line = parse_json(row)
-        except ValueError:
-            continue  # cut off in the middle of a write; others may have followed
-        if isinstance(line, dict):
-            found.append(line)
-    return found

@@ -11,11 +11,11 @@ from typing import Any
 from fedtailor.core.inputs.plain_text import parse_json
 from fedtailor.federation.coordinator.federation_file import read_federation
 from fedtailor.federation.coordinator.progress import Ending, follow
-from fedtailor.federation.coordinator.store import Line
 from fedtailor.federation.deploy.processes import ProcessGroup, free_port
 from fedtailor.federation.deploy.project import Project, read_project
 from fedtailor.federation.deploy.project_files import ProjectSpec, write_project
 from fedtailor.federation.deploy.proxy import CURE, find_nginx
+from fedtailor.federation.protocol.lines import Line
 
 
 def demo_project(folder: Path, method: str, rounds: int, sites: int, insecure: bool) -> Project:

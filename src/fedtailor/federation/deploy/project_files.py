@@ -67,10 +67,10 @@ class ProjectSpec:
         return self.preprocessing is None and not self.survey
 
 
-_SHARED = "# share = []        # leave out test scores and the Local baseline\n"
+_SHARED = "# share = []        # tell no test scores; the report names who does not\n"
 _SHARED_COLUMNS = (
-    'share = ["scores", "baseline", "columns"]  # what may leave; columns: sums and categories of\n'
-    "# training rows, from which all sites' preprocessing is made\n"
+    'share = ["scores", "baseline", "error", "columns"]  # what may leave; columns: sums and\n'
+    "# categories of training rows, from which all sites' preprocessing is made\n"
     "# min_category = 5  # categories of fewer rows are not told\n"
 )
 
@@ -152,6 +152,7 @@ def _site_toml(spec: ProjectSpec, number: int) -> str:
         + f"federations = {as_toml([spec.id])}  # that it takes part in\n"
         + f"allow = {as_toml([spec.method])}  # methods, likewise\n"
         + (_SHARED_COLUMNS if spec.survey else _SHARED)
+        + '# counts = "exact"  # rows for validation and testing, which else leave in tens\n'
         + "# max_rounds = 100  # refuse after so many; max_answers: over all federations\n"
         + "# max_epsilon = 3   # refuse what would bring ε of DP-SGD above it, and plans without\n"
     )

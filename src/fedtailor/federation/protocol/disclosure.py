@@ -37,7 +37,7 @@ REFERENCE = "mlp"
 FORM = Form("image", (1, 8, 8), 10)  # digits
 CLIENTS = 3
 
-# (name, when, what) of each number in an answer's header; `share` in site.toml takes the last two
+# (name, when, what) of each number in an answer's header; `share` in site.toml takes the last four
 # groups away
 NUMBERS = (
     (
@@ -46,7 +46,12 @@ NUMBERS = (
         "names and kinds of columns, how many values, their sum and squared deviations, categories "
         "of at least min_category rows, classes; of images their size, of texts frequent words",
     ),
-    ("n, val, test", "on joining", "how many rows the site has for training, validation, testing"),
+    (
+        "n, val, test",
+        "on joining",
+        "how many rows the site has for training, validation, testing; the latter two in tens "
+        "(counts)",
+    ),
     ("name, client", "on joining or refusing", "what the site calls itself, and its number"),
     ("code, detail", "on refusing", "why, in one line, without values of its data"),
     ("newest", "on joining", "the newest round that the site has a state of"),
@@ -55,14 +60,24 @@ NUMBERS = (
     (
         "post_score, post_loss, test",
         "each round, if shared (scores)",
-        "the metric of its model on its own test rows, and how many these are",
+        "the metric of its model on its own test rows, and how many these are (in tens)",
     ),
     (
         "pre_score, pre_loss, test",
         "at the end, and where score_every asks; if shared (scores)",
         "the same of its personal model",
     ),
+    (
+        "train, val",
+        "at the end, if shared (scores)",
+        "rows for training and validation, for the report (in tens)",
+    ),
     ("local_score", "at the end, if shared (baseline)", "of a model trained without the others"),
+    (
+        "gain_error",
+        "at the end, if shared (error)",
+        "the standard error of the score less local_score, over its test rows",
+    ),
 )
 PROTECTED = (
     "With --dp-clip and --dp-noise the site clips each example's gradient and adds noise in every "

@@ -11,10 +11,10 @@ from typing import Annotated, Literal
 from fedtailor.core.inputs.settings_file import setting
 from fedtailor.core.options import Count, Whole
 
-SCORES, BASELINE, COLUMNS = "scores", "baseline", "columns"
+SCORES, BASELINE, ERROR, COLUMNS = "scores", "baseline", "error", "columns"
 # what a site may tell: of its test rows metrics and losses, of its training rows what preprocessing
 # is made of; no rows
-Metric = Literal["scores", "baseline", "columns"]
+Metric = Literal["scores", "baseline", "error", "columns"]
 Names = Annotated[tuple[str, ...], "a list of names, e.g. ['fedala']"]
 
 
@@ -45,11 +45,16 @@ class SiteLimits:
         "refuse after so many answers (uploads, scores), over all federations; 0: never", 0
     )
     share: tuple[Metric, ...] = setting(
-        "metrics that may leave; columns: sums and categories, before the first round",
-        (SCORES, BASELINE),
+        "what may leave: its scores, that of training alone, the error of the gain; columns: sums "
+        "and categories, before the first round",
+        (SCORES, BASELINE, ERROR),
     )
     min_category: Count = setting(
         "least training rows of a category or word whose name may leave (columns)", 5
+    )
+    counts: Literal["rounded", "exact"] = setting(
+        "how many rows it has for validation and testing, as it may leave: in tens, or exact",
+        "rounded",
     )
     score_every: Count = setting("tell scores of each kind at most every so many rounds", 1)
     score_digits: Annotated[int, (0, 17)] = setting(
@@ -65,3 +70,12 @@ class SiteLimits:
           (0.123, 0.123456)
         """
         return float(f"{value:.{self.score_digits}g}") if self.score_digits else value
+
+    def counted(self, rows: int) -> int:
+        """A number of rows as it may leave: to the nearest ten, but 10 where there are any.
+
+        Example:
+          >>> SiteLimits().counted(43), SiteLimits().counted(3), SiteLimits().counted(0)
+          (40, 10, 0)
+        """
+        return rows if self.counts == "exact" or not rows else max(10, (rows + 5) // 10 * 10)

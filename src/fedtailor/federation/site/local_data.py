@@ -17,6 +17,7 @@ from fedtailor.datasets.encoding.columns import Numeric
 from fedtailor.datasets.features.typed import types_of_columns
 from fedtailor.datasets.source import EVENTS, Table, take
 from fedtailor.datasets.wording import listed, quoted
+from fedtailor.engine import ClientData
 from fedtailor.federation.protocol.survey import SiteSurvey, survey_of
 from fedtailor.federation.site.settings import SiteSettings
 from fedtailor.partition import split_rows
@@ -48,6 +49,12 @@ class LocalData(NamedTuple):
     def test(self) -> Data:
         """Rows that only evaluation sees."""
         return self.rows.test
+
+    def as_client(self) -> ClientData:
+        """The site's rows as those of a simulation's only client."""
+        data, test = self.data, self.test
+        train, val = data.rows[: int(data.n)].numpy(), data.val_rows[: int(data.val_n)].numpy()
+        return ClientData.of(data.x, data.y, [train], [val], [test.rows[: int(test.n)].numpy()])
 
 
 class LacksColumns(BadInput):

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable
-from typing import NamedTuple
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import torch
 
 from fedtailor.core import __version__, rng, tree
-from fedtailor.core.data import Data
 from fedtailor.core.errors import BadInput
 from fedtailor.core.inputs.files import write_atomically
 from fedtailor.core.method import Model
 from fedtailor.core.tree import Tree
-from fedtailor.core.turn import ClientTurn
-from fedtailor.engine import ClientData
+from fedtailor.core.turn import ClientTurn, predict_general
 from fedtailor.federation.protocol.messages import (
     from_arrays,
     like_of,
@@ -46,14 +45,14 @@ from fedtailor.federation.protocol.plan import (
     set_up,
 )
 from fedtailor.federation.site.guard import Guard, Refused
-from fedtailor.federation.site.limits import BASELINE
+from fedtailor.federation.site.limits import BASELINE, ERROR
 from fedtailor.federation.site.local_data import (
     LacksColumns,
     LocalData,
     load_local_data,
     survey_site,
 )
-from fedtailor.federation.site.model_card import finetuned_model, write_model
+from fedtailor.federation.site.model_card import OwnPart, finetuned_model, write_model
 from fedtailor.federation.site.scoring import SiteScore, score_model
 from fedtailor.federation.site.settings import SiteSettings
 from fedtailor.federation.site.state import FEDERATIONS, PLAN, SavedState, SiteStore, StateError
@@ -177,8 +176,8 @@ class Site:
             "status": "ok",
             "name": self.settings.name,
             "n": int(data.n),
-            "val": int(data.val_n),
-            "test": int(test.n),
+            "val": self.settings.counted(int(data.val_n)),
+            "test": self.settings.counted(int(test.n)),
             "newest": joined.store.newest(),
         }
         return Packet(self._signature(packet) | said, {})
@@ -214,7 +213,7 @@ class Site:
         except BadInput as error:
             raise self._unusable(error) from None
         self.guard.require_limits(plan, int(local.data.n))
-        prove_private(setup.config, setup.method, setup.task, _as_clients(local.data))
+        prove_private(setup.config, setup.method, setup.task, local.as_client())
         self._joined = {(federation, fingerprint): _Joined(setup, local, store)}  # one at a time
         return self._joined[(federation, fingerprint)]
 
@@ -264,19 +263,24 @@ class Site:
         self.guard.require_willing(packet)
         turn, kept = self._turn(packet, joined, rng.TURN)
         played, rows = kept.played if kept else (), int(joined.local.data.n)
+        begun = time.monotonic()
         outcome, taken = turn.play()
+        seconds = time.monotonic() - begun
         upload = outcome.upload
         if not all(tree.finite(part) for part in (outcome.state, upload.mean, upload.each)):
             raise Refused("diverged", "training ended in numbers that are not finite: lower lr")
         weight = float(torch.as_tensor(upload.weight))
         said = self._signature(packet) | {"status": "ok", "weight": weight, "n": rows}
-        scores: Header = {}
+        found, scores = self._score_of(joined, outcome.model), Header()
         if packet.header.get("post") and self.guard.tells_scores(packet):
-            scores = self._told(joined, self._score_of(joined, outcome.model), "post")
+            scores = self._told(joined, found, "post")
         reply = Packet(said | scores, upload_arrays(upload))
         after = SavedState(round, outcome.state, (*played, round))
         self.guard.note(packet, joined.setup.config, taken, scores)
         joined.store.keep(after, kept.round if kept else -1, request, reply)
+        sent = {"up": reply.nbytes, "down": packet.nbytes}
+        cost = {"bytes": sent, "train_seconds": seconds}
+        joined.store.note_score(round + 1, "post", found.value, found.loss, cost)
         log.info("round %d: trained on %d rows", round + 1, rows)
         return reply
 
@@ -297,7 +301,7 @@ class Site:
             return {}
         told = {f"{point}_score": found.value, f"{point}_loss": found.loss}
         rounded = {k: self.settings.rounded(v) for k, v in told.items() if v is not None}
-        return {**rounded, "test": tested}
+        return {**rounded, "test": self.settings.counted(tested)}
 
     def _score(self, packet: Packet, joined: _Joined) -> Packet:
         """The score of the model that the site would use now, as the simulation scores it."""
@@ -308,7 +312,9 @@ class Site:
         scores: Header = {}
         if self.guard.tells_scores(packet):
             model, taken = self._turn(packet, joined, rng.SCORE)[0].personal()
-            scores = self._told(joined, self._score_of(joined, model), "pre")
+            found = self._score_of(joined, model)
+            scores = self._told(joined, found, "pre")
+            joined.store.note_score(round, "pre", found.value, found.loss)
             self.guard.note(packet, joined.setup.config, taken, scores)
         reply = Packet(self._signature(packet) | {"status": "ok"} | scores, {})
         joined.store.keep_told(SCORE, round, request, reply)
@@ -325,29 +331,47 @@ class Site:
         model, taken = turn.personal(
             lambda own, turn: finetuned_model(setup, own, local.data, turn)
         )
-        played = kept.played if kept else ()
-        own = self._score_of(joined, model, every_metric=True)
+        found = self._score_of(joined, model, every_metric=True)
         tells = self.guard.tells_scores(packet)
-        scores = self._told(joined, own, "pre") if tells else {}
+        scores = self._told(joined, found, "pre") if tells else {}
         self.guard.note(packet, joined.setup.config, taken, scores)
-        noisy = self.guard.answers.spent_in(packet.text("federation"))
-        folder = joined.store.folder
+        own = OwnPart(
+            model,
+            found,
+            self._general(joined, turn),
+            kept.played if kept else (),
+            joined.store.own_scores(),
+            self.guard.answers.spent_in(packet.text("federation")),
+        )
         try:
-            card = write_model(folder, self.settings, setup, local, model, own, played, noisy)
+            card = write_model(joined.store.folder, self.settings, setup, local, own)
         except OSError as error:
             raise Refused(
                 "disk", f"the site's disk did not take its model: {error.strerror}"
             ) from None
         log.info("done: %s %s, alone %s", card["metric"], card["score"], card["local_score"])
         said = self._signature(packet) | {"status": "ok"} | scores
-        if scores and BASELINE in self.settings.share and card["local_score"] is not None:
-            said |= {"local_score": self.settings.rounded(card["local_score"])}
+        if scores:
+            said |= self._beside(card)
         reply = Packet(said, {})
         joined.store.keep_told(FINISH, round, request, reply)
         return reply
 
+    def _general(self, joined: _Joined, turn: ClientTurn) -> SiteScore | None:
+        """What the global model comes to here, where the method has one beside personal ones."""
+        setup, rows = joined.setup, joined.local.rows
+        if setup.method.general is None:
+            return None
+        model = setup.method.general(turn.message, turn.state())
+        predict = predict_general(setup.method, setup.task)
+        return score_model(setup, predict, model, rows.test, rows.encoder, every_metric=True)
 
-def _as_clients(data: Data) -> ClientData:
-    """The site's rows as those of one client."""
-    rows, val = data.rows[: int(data.n)].numpy(), data.val_rows[: int(data.val_n)].numpy()
-    return ClientData.of(data.x, data.y, [rows], [val], [val])
+    def _beside(self, card: Mapping[str, Any]) -> Header:
+        """What may leave beside a site's own score at the end."""
+        share, rows, limits = self.settings.share, card["rows"], self.settings
+        said: Header = {part: limits.counted(rows[part]) for part in ("train", "val")}
+        if BASELINE in share and card["local_score"] is not None:
+            said["local_score"] = limits.rounded(card["local_score"])
+            if ERROR in share and card["gain_error"] is not None:
+                said["gain_error"] = limits.rounded(card["gain_error"])
+        return said

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from safetensors import SafetensorError
 from safetensors.torch import load
@@ -22,10 +23,12 @@ from fedtailor.core.errors import BadInput
 from fedtailor.core.inputs.files import write_atomically
 from fedtailor.core.inputs.plain_text import parse_json
 from fedtailor.core.tree import Tree
+from fedtailor.federation.protocol.lines import Line, append_line, read_lines
 from fedtailor.federation.protocol.messages import to_safetensors
 from fedtailor.federation.protocol.packet import Limits, Packet, checked_id, from_bytes, to_bytes
 
 INDEX = "state.json"
+OWN_SCORES = "scores.jsonl"  # what the site's models came to, a line each: for its own page
 FEDERATIONS = "federations"  # folder with one for each
 PLAN = "plan.json"  # the one that was agreed to
 
@@ -158,7 +161,26 @@ class SiteStore:
         index = self._index()
         return max((e["round"] for e in (index["committed"], index["pending"]) if e), default=-1)
 
+    def own_scores(self) -> list[Line]:
+        """What was noted of the site's own models, in order."""
+        return read_lines(self.folder / OWN_SCORES)
+
     # --- writing ---
+
+    def note_score(
+        self,
+        round: int,
+        point: Literal["pre", "post"],
+        score: float | None,
+        loss: float | None,
+        cost: Mapping[str, Any] = {},
+    ) -> None:
+        """Notes what a model of the site came to; rounds count from 1. It stays here."""
+        line = {"round": round, "point": point, "score": score, "loss": loss, "cost": cost}
+        try:
+            append_line(self.folder / OWN_SCORES, line)
+        except OSError as error:
+            raise self._full(error) from None
 
     def _write_index(self, index: dict[str, Any]) -> None:
         text = json.dumps(index, indent=1)

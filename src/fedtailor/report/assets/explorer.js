@@ -31,6 +31,7 @@ const m9 = (a, b) => isNumber(a) && Math.abs(a - b) < 1e-9;
 
 function bestInWords(client) {
   const { top, best } = bestFor(client);
+  if (top === null && DATA.rows.test[client] === null) return "This site keeps its scores and its numbers of rows to itself.";
   if (top === null) return DATA.rows.test[client] ? `It has no ${METRIC.word} with any method: ${whyUndefined(METRIC.name, client)}.` : "It has no test rows, so no method can be judged here.";
   const alone = ALONE === null ? null : METHODS[ALONE].per_client[client];
   const reached = `${inMetric(top)}${UNIT}`;
@@ -205,7 +206,7 @@ function showClient() {
     el("div", { class: "client-head" }, el("h3", {}, DATA.clients[client]),
       el("p", { class: "lead" }, bestInWords(client)),
       clientAnswer(client) ? el("p", {}, clientAnswer(client)) : null,
-      el("p", { class: "hint" }, `${plural(rows.train[client], "row")} to train on, ${rows.val[client]} to validate, ${rows.test[client]} to test${share ? `; ${mostly(client) || "no main class"}` : ""}.${held}`)),
+      rows.train[client] === null ? null : el("p", { class: "hint" }, `${plural(rows.train[client], "row")} to train on, ${rows.val[client]} to validate, ${rows.test[client]} to test${share ? `; ${mostly(client) || "no main class"}` : ""}.${held}`)),
     el("div", { class: "cards" }, scoreCard(client), CLASSES.length ? mixCard(client) : null, curvesCard(client), CLASSES.length ? confusionCard(client) : null, metricsCard(client), ...donorCards(client)));
 }
 

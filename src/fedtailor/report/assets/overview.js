@@ -93,6 +93,9 @@ function startCurves() {
   for (const [name, words] of Object.entries(MEASURES)) {
     if (DATA.curves.some((c) => c[name])) choice.append(el("option", { value: name }, words));
   }
+  // real sites tell few scores but those right after training: what is known at most rounds comes first
+  const known = (name) => Math.max(0, ...DATA.curves.filter((c, i) => i !== ALONE && c[name]).map((c) => c[name].mid.filter(isNumber).length));
+  choice.value = [...choice.options].map((o) => o.value).reduce((a, b) => (known(b) > known(a) ? b : a), choice.value);
   const caption = () => (byId("score-caption").textContent = `${METRIC.axis} of personal models on test rows, ${MEASURES[choice.value]}`.replace("personal models on test rows, global model", "the global model on test rows"));
   const redraw = [
     lineChart(byId("score-chart"), () => curveSeries(choice.value, TIMES, from()),

@@ -44,6 +44,8 @@ def sentences(
 ) -> list[str]:
     """What was found, the most important first; `ends` says how training ended, by method.
 
+    `repeats` is 0 where real sites played, who cannot simply draw anew.
+
     Example:
       >>> found = Decision(
       ...     "helps", "fedavg", "accuracy", 0.032, (0.011, 0.053), 0.004, 0.05, 0.01,
@@ -65,6 +67,8 @@ def sentences(
             "Split and training were drawn once: another draw may give another gain "
             "(--repeats 5 covers that)."
         )
+    elif repeats == 0:
+        told.append("Real sites played this once: another training may give another gain.")
     if clients:
         told += _by_client(clients, wording)
     return told + _still_rising(ends or {}, wording)
