@@ -121,6 +121,7 @@ def play(job: Job, data: Path, device: str, out: Path, cache: Path) -> dict[str,
         "XDG_CACHE_HOME": str(cache),
         "PYTHONPYCACHEPREFIX": str(cache.parent / "bytecode"),
     }
+    env.pop("PYTHONDONTWRITEBYTECODE", None)
     begun = time.perf_counter()
     done = subprocess.run(
         command(job, data, device, out), env=env, capture_output=True, text=True, check=False

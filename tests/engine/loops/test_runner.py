@@ -250,11 +250,11 @@ def test_own_kernels_are_for_long_runs_with_convolutions(monkeypatch: pytest.Mon
     monkeypatch.setattr(runner_module, "can_compile", lambda device: False)
     ways = [
         choose_loop_mode(Workload(10**6, steps, convolutions), CUDA, "auto")
-        for steps, convolutions in ((3_999, True), (4_000, True), (4_000, False))
+        for steps, convolutions in ((1_999, True), (2_000, True), (2_000, False))
     ]
     assert ways == ["traced", "fused", "traced"]
-    assert choose_loop_mode(Workload(10**6, 4_000, True), CUDA, "never") == "traced"
-    assert choose_loop_mode(Workload(10**6, 4_000, True), CPU, "auto") == "traced"
+    assert choose_loop_mode(Workload(10**6, 2_000, True), CUDA, "never") == "traced"
+    assert choose_loop_mode(Workload(10**6, 2_000, True), CPU, "auto") == "traced"
 
 
 def test_on_a_gpu_few_clients_are_traced_as_soon_as_many() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from typing import Any, NamedTuple
@@ -112,10 +113,9 @@ class CapturedLoop:
         masked = not bool((rows.sum(0) == last)[todo].all())
         captured: Sequence[int] = range(1, self.clients + 1)
         if self._template(masked) is None:
-            masked, captured = not bool(rows[:, todo].all()), sizes(self.clients)
-        for number in todo:
-            size = min(s for s in captured if s >= int(last[number]))
-            self._step(size, masked)()
+            masked, captured = not bool(rows[:, todo].all()), sizes(self.clients)[::-1]
+        for needed in last[todo].tolist():
+            self._step(captured[bisect_left(captured, needed)], masked)()
         found = self._fixed[: loop.carried]
         if place is None:
             return [t.clone() for t in found]
@@ -253,9 +253,8 @@ def _capture(
     stream = capture_pool.stream
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
-        for _ in range(2):  # libraries set themselves up
-            number.zero_()
-            step()
+        number.zero_()
+        step()  # libraries set themselves up
     torch.cuda.current_stream().wait_stream(stream)
     number.zero_()
     graph = torch.cuda.CUDAGraph()

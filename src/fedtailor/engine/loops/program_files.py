@@ -136,7 +136,7 @@ def kept_program(
         return made[0]
     if not there:
         return made[0]
-    found = template.program(1)
+    found = template.written()
     return replace(found, seconds=time.perf_counter() - began)
 
 

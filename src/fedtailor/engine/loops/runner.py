@@ -43,7 +43,7 @@ TRACE_CONVOLUTIONS_FROM = {"cpu": 500}  # a mapped one takes four times as long 
 TRACE_FROM_IN_A_ROW = {"cuda": 1_000}
 COMPILE_FROM = {"cpu": 100_000, "cuda": 1_500_000}  # steps of all clients
 # of a network with convolutions: own kernels take seconds to be made, once on a machine
-FUSE_FROM_IN_A_ROW = {"cuda": 4_000}
+FUSE_FROM_IN_A_ROW = {"cuda": 2_000}
 NOTABLE = 3.0  # seconds of preparing that people are told about
 NEVER = 1 << 62
 

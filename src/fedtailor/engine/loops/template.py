@@ -7,6 +7,7 @@ are. What does are sizes, and these are so many per client. Two traces tell whic
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -93,11 +94,29 @@ class Template:
         return cls.of(program, 1, program, 1)
 
     def program(self, clients: int) -> Program:
-        """The step of so many clients."""
+        """The step of so many clients, line by line: for few calls, as capturing it takes."""
+        return Program(partial(self._play, clients), self.updates, 0.0)
+
+    def _play(self, clients: int, *tensors: Tensor) -> Any:
+        given, made = iter(tensors), []
+        for line in self.lines:
+            if line.op == "placeholder":
+                made.append(next(given))
+            elif line.op == "get_attr":
+                made.append(self.constants[line.target])
+            else:
+                args, kwargs = (_filled(part, clients, made) for part in (line.args, line.kwargs))
+                if line.op == "output":
+                    return args[0]
+                made.append(line.target(*args, **kwargs))
+        raise ValueError("a step without a result")
+
+    def written(self) -> Program:
+        """The step of one client as Python code, which takes a while to make: for many calls."""
         graph = fx.Graph()
         made: list[fx.Node] = []
         for line in self.lines:
-            args, kwargs = (_filled(part, clients, made) for part in (line.args, line.kwargs))
+            args, kwargs = (_filled(part, 1, made) for part in (line.args, line.kwargs))
             made.append(graph.create_node(line.op, line.target, args, kwargs, line.name))
         return Program(fx.GraphModule(self.constants, graph), self.updates, 0.0)
 
@@ -147,7 +166,7 @@ def _common(a: Any, b: Any, few: int, many: int, at_a: Any, at_b: Any) -> Any:
     raise NotAlike(f"{a!r} for {few} clients, and {b!r} for {many}")
 
 
-def _filled(part: Any, clients: int, made: list[fx.Node]) -> Any:
+def _filled(part: Any, clients: int, made: list[Any]) -> Any:
     if isinstance(part, Before):
         return made[part.number]
     if isinstance(part, PerClient):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.stats
+import scipy  # its parts are loaded when they are used
 
 from fedtailor.runs.tuning.space import Setting, Space
 
