@@ -13,7 +13,7 @@ from torch import Tensor, fx
 
 _state = threading.local()
 OURS = "fedtailor"  # the library that the operators are in
-_library = torch.library.Library(OURS, "DEF")
+_library: Any = torch.library.Library(OURS, "DEF")  # type: ignore[no-untyped-call]
 
 
 def as_operator(fn: Callable[..., Any], shapes: Callable[..., Any]) -> Any:
