@@ -351,7 +351,10 @@ def test_status_and_stop_without_a_coordinator(
     assert first["name"] == "site-0" and first["last"] == 2 and first["score"] == 0.75
     assert second["failures"] == 1 and second["why"] == "round 2: not connected"
     assert call("status", "trial") == 0
-    assert "does NOT listen" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "does NOT listen" in told
+    assert "round 1: 2 of 2 sites in 4.0 s\n" in told
+    assert "round 2: 1 of 2 sites in 4.0 s, without site-1\n" in told and "nobody" not in told
     assert call("stop", "trial") == 0
     assert "Nothing is being played; 2 of 3" in capsys.readouterr().out
     assert call("run", "trial") == 2

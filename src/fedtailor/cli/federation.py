@@ -25,6 +25,7 @@ from fedtailor.cli.federation_options import (
     rules_of,
 )
 from fedtailor.core.errors import BadInput
+from fedtailor.core.inputs.plain_text import counted
 
 app = typer.Typer(
     name="federation",
@@ -96,7 +97,8 @@ def demo(
         out.print(gains_table(method, cards))
         trust = "without TLS" if insecure else "TLS, node keys"
         out.print(
-            f"{total} rounds, {count} sites, {seconds:.0f} s in all ({trust}); uploads "
+            f"{counted(total, 'round')}, {counted(count, 'site')}, {seconds:.0f} s in all "
+            f"({trust}); uploads "
             f"{in_bytes(traffic['up'])} and {in_bytes(traffic['envelope_up'])} around them"
         )
         if keep:
@@ -167,7 +169,10 @@ def run(
         out.print(finished_table(found.plan.method, metric, sites))
         missing = found.plan.clients - len(sites)
         if missing:
-            out.print(f"{missing} sites have no model yet: start them and run again.")
+            have = "has" if missing == 1 else "have"
+            again = "it" if missing == 1 else "them"
+            told = f"{counted(missing, 'site')} {have} no model yet: start {again} and run again."
+            out.print(told)
     if ending.kind != "finished":
         sys.stderr.write(
             f"fedtailor: {ending.kind} after round {progress.round_now(kept)} of {rounds}: "
@@ -218,7 +223,8 @@ def stop(
     kept = found.state_folder
     done = progress.round_now(kept)
     if not is_played(kept):
-        out.print(f"Nothing is being played; {done} of {found.plan.rounds} rounds done.")
+        rounds = counted(found.plan.rounds, "round")
+        out.print(f"Nothing is being played; {done} of {rounds} done.")
         return
     progress.ask_to_stop(kept)
     with err.status("waiting for the end of the round..."):
@@ -228,7 +234,7 @@ def stop(
         raise typer.Exit(1)
     progress.forget_stop(kept)
     if progress.is_over(kept, found.plan.rounds):
-        out.print(f"All {found.plan.rounds} rounds had been played: it finished.")
+        out.print("All rounds had been played: it finished.")
         return
     out.print(
         f"Stopped after round {progress.round_now(kept)} of {found.plan.rounds}; go on with: "

@@ -19,6 +19,7 @@ from fedtailor.cli.federation_options import (
 )
 from fedtailor.cli.settings import SET_HELP, read_pairs, with_settings
 from fedtailor.core.errors import BadInput
+from fedtailor.core.inputs.plain_text import counted
 
 # Settings that a simulation has and a federation of sites has not.
 _SIMULATED = (
@@ -151,7 +152,7 @@ def _tell_next(made: Path, spec: Any, out: Any) -> None:
 
     flag = " --insecure" if spec.insecure else ""
     lines = [
-        f"Project '{spec.id}' in {made}: {spec.method}, {len(spec.sites)} sites "
+        f"Project '{spec.id}' in {made}: {spec.method}, {counted(len(spec.sites), 'site')} "
         f"({', '.join(spec.sites[:8])}{', ...' if len(spec.sites) > 8 else ''})",
         "Next:",
         f"  sh {made}/coordinator/start.sh            (leave it running)",

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from fedtailor.cli.showing import err, in_bytes, metric_title, metric_value, out, score_note
-from fedtailor.core.inputs.plain_text import printable
+from fedtailor.core.inputs.plain_text import counted, printable
 from fedtailor.federation.coordinator.progress import told_score
 from fedtailor.federation.site.scoring import gain_over
 from fedtailor.results.metrics.named import METRICS, Metric
@@ -164,10 +164,10 @@ def show_status(found: dict[str, Any]) -> None:
         )
     out.print(table)
     for line in found["latest"]:
-        failed = ", ".join(line["failed"]) or "nobody"
+        failed = f", without {', '.join(line['failed'])}" if line["failed"] else ""
         out.print(
-            f"round {line['round']}: {len(line['taken'])} of {len(line['cohort'])} sites in "
-            f"{line['seconds']:.1f} s, without {failed}",
+            f"round {line['round']}: {len(line['taken'])} of "
+            f"{counted(len(line['cohort']), 'site')} in {line['seconds']:.1f} s{failed}",
             markup=False,
         )
     sent = found["bytes"]
@@ -235,8 +235,8 @@ def show_plan(found: PlanReport, own: bool) -> None:
     """What a plan asks of a site, as text; `own`: of the site whose limits these are."""
     plan, leaves = found.plan, found.leaves
     out.print(
-        f"{plan.method} with {plan.settings['model']}, {plan.rounds} rounds, {plan.clients} sites "
-        f"(plan {plan.fingerprint()[:16]})",
+        f"{plan.method} with {plan.settings['model']}, {counted(plan.rounds, 'round')}, "
+        f"{counted(plan.clients, 'site')} (plan {plan.fingerprint()[:16]})",
         markup=False,
     )
     if leaves is None:
@@ -244,7 +244,7 @@ def show_plan(found: PlanReport, own: bool) -> None:
     else:
         names = ", ".join(array.name for array in leaves.arrays) or "nothing"
         out.print(
-            f"[bold]Leaves[/] about {found.uploads} times: {escape(names)}; "
+            f"[bold]Leaves[/] about {counted(found.uploads, 'time')}: {escape(names)}; "
             f"{in_bytes(leaves.bytes)} each time, {in_bytes(found.uploads * leaves.bytes)} in all. "
             f"At least {in_bytes(found.down)} come each time."
         )

@@ -10,6 +10,7 @@ import typer
 
 from fedtailor.cli.settings import read_pairs, with_settings
 from fedtailor.cli.showing import print_json
+from fedtailor.core.inputs.plain_text import counted
 
 if TYPE_CHECKING:
     from fedtailor.analysis.description.described import DataDescription
@@ -190,7 +191,7 @@ def partition(
     console.print(_partition_table(made.names, numbers, source.strata_names))
     spread = numbers["samples"]
     console.print(
-        f"{config.data}, {made.scheme}: {len(made)} clients, {spread['min']:g} to "
+        f"{config.data}, {made.scheme}: {counted(len(made), 'client')}, {spread['min']:g} to "
         f"{spread['max']:g} rows (median {spread['median']:g}); label distance between clients "
         f"{numbers['label_distance']:.2f} of at most 2",
         markup=False,
@@ -246,9 +247,10 @@ def _show_description(found: DataDescription) -> None:
             table.add_row(*(escape(str(cell)) for cell in row.values()))
         out.print(table)
     learnt = f"{found.task} of {found.label}" if found.label else found.task
+    whose = counted(len(found.clients), "client") if found.clients else "no clients"
     out.print(
-        f"{found.name}: {found.rows:,} rows of {found.kind} data, {found.inputs:,} inputs, "
-        f"{len(found.clients) or 'no'} clients; {learnt}",
+        f"{found.name}: {counted(found.rows, 'row')} of {found.kind} data, "
+        f"{counted(found.inputs, 'input')}, {whose}; {learnt}",
         markup=False,
     )
     for title, counts in (("labels", found.labels), ("clients", found.clients)):

@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedtailor.cli.time_left import TimeLeft
-from fedtailor.core.inputs.plain_text import printable
+from fedtailor.core.inputs.plain_text import counted, printable
 from fedtailor.results.folder import YARDSTICKS, read_metric
 from fedtailor.runs.stopwatch import phases_line
 
@@ -200,7 +200,7 @@ def result_table(result: dict[str, Any]) -> Table:
     rows = [
         ("pre (before training)", result["points"]["pre"]),
         ("post (after training)", result["points"]["post"]),
-        (f"final (fine-tuned {tune} epochs)" if tune else "final", result["score"]),
+        (f"final (fine-tuned {counted(tune, 'epoch')})" if tune else "final", result["score"]),
     ]
     if result["best"]:
         rows.append((f"best round {result['best_round']} (by validation)", result["best"]))
@@ -315,12 +315,15 @@ def show_result(result: dict[str, Any], folder: Path, as_json: bool) -> None:
     for line in undefined_lines({metric: result["metrics"].get(metric, {}).get("undefined", {})}):
         out.print(line, markup=False)
     sent = result["bytes"]
-    work = f"{result['clients']} clients, {result['rounds']} rounds"
+    clients, rounds = counted(result["clients"], "client"), counted(result["rounds"], "round")
+    work = f"{clients}, {rounds}"
     if stopped := result.get("stopped_early"):
-        work = f"{result['clients']} clients, stopped after {stopped} of {result['rounds']} rounds"
-    size = f"{result['parameters']:,} parameters"
+        work = f"{clients}, stopped after {stopped} of {rounds}"
+    size = counted(result["parameters"], "parameter")
     traffic = f"{in_bytes(sent['up'])} up, {in_bytes(sent['down'])} down"
-    where = f"{result['device']} ({result['engine']}, {result['chunk']} clients at a time)"
+    where = (
+        f"{result['device']} ({result['engine']}, {counted(result['chunk'], 'client')} at a time)"
+    )
     out.print(f"{work}, {size}; {traffic}; {result['seconds']:.1f} s on {where}")
     if phases := phases_line(result.get("seconds_by_phase", {})):
         out.print(f"Time: {phases}")
@@ -357,7 +360,8 @@ def show_summary(summary: dict[str, Any], folder: Path, as_json: bool) -> None:
         return
     out.print(comparison_table(summary))
     if tuned := summary.get("tuned"):
-        told = f"every method had {tuned['trials']} trials ({tuned['search']}) on validation rows"
+        trials = counted(tuned["trials"], "trial")
+        told = f"every method had {trials} ({tuned['search']}) on validation rows"
         out.print(f"• {told}: {folder}/tuned/split*/report.html", markup=False)
     for line in summary["verdict"]:
         out.print(f"• {line}", markup=False)

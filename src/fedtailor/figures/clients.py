@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedtailor.core.errors import BadInput
+from fedtailor.core.inputs.plain_text import counted
 from fedtailor.figures.charts import columns_for, draw_gains, legend, panel_grid
 from fedtailor.figures.options import FigureOptions
 from fedtailor.figures.style import HEAT, PAGE, empty_figure, look, shorten, tidy
@@ -55,7 +56,7 @@ def gain_figure(collection: CollectedRuns, options: FigureOptions) -> Any:
         panel.text(s=told, transform=panel.transAxes, fontsize=7, **at)
     unit = "points" if metric.percent else wording_of(metric).metric
     picture.supylabel(f"gain over training alone ({unit})", fontsize=8)
-    picture.supxlabel(f"{len(collection.clients)} clients, best first", fontsize=8)
+    picture.supxlabel(f"{counted(len(collection.clients), 'client')}, best first", fontsize=8)
     return picture
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from fedtailor.core.inputs.plain_text import counted
 from fedtailor.figures.charts import Curve, draw_boxes, draw_curves, draw_gains, panel_grid
 from fedtailor.figures.style import empty_figure, save_figure, tidy
 from fedtailor.results.folder import ALONE
@@ -40,7 +41,7 @@ def _curves(summary: Summary) -> Any:
     draw_curves(axes, lines, "round", axis_of(_metric(summary), "mean client"))
     settings = summary["settings"]
     axes.set_title(
-        f"{settings['data']}, {settings['clients']} clients, {settings['partition']}, "
+        f"{settings['data']}, {counted(settings['clients'], 'client')}, {settings['partition']}, "
         f"{settings['model']}",
         fontsize=11,
         parse_math=False,  # a path may hold what looks like a formula
@@ -59,7 +60,7 @@ def _gains(summary: Summary, others: list[str]) -> Any:
         found = _times(summary) * np.sort(np.array(list(row["gain"].values())))[::-1]
         told = f"{method}: {row['better_off']} better, {row['worse_off']} worse"
         draw_gains(panel, found, told, fontsize=10, parse_math=False)
-        panel.set_xlabel(f"{len(found)} clients, best first", fontsize=9)
+        panel.set_xlabel(f"{counted(len(found), 'client')}, best first", fontsize=9)
         if number % columns == 0:
             unit = "points" if metric.percent else wording_of(metric).metric
             panel.set_ylabel(f"gain over alone ({unit})", fontsize=9)

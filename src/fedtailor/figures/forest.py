@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedtailor.core.errors import BadInput
+from fedtailor.core.inputs.plain_text import counted
 from fedtailor.figures.options import FigureOptions
 from fedtailor.figures.style import COLOURS, empty_figure, shorten
 from fedtailor.results import numbers
@@ -93,7 +94,7 @@ def forest_figure(collection: CollectedRuns, options: FigureOptions) -> Any:
     axes.tick_params(axis="y", length=0)
     axes.spines[["top", "right", "left"]].set_visible(False)
     if not named:
-        axes.set_ylabel(f"{len(clients)} clients, best first")
+        axes.set_ylabel(f"{counted(len(clients), 'client')}, best first")
     axes.set_xlabel(_gain_of(metric, str(decision["method"])))
     _key(picture, [decision, *(d for _, d in shown)])
     return picture

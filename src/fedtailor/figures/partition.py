@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedtailor.core.errors import BadInput
+from fedtailor.core.inputs.plain_text import counted
 from fedtailor.figures.style import COLOURS, DOTS, empty_figure, file_of, shorten
 from fedtailor.partition import Partition, count_classes
 
@@ -66,7 +67,8 @@ def draw_partition(
     axes.set_xlabel("client")
     axes.set_ylabel("class")
     axes.set_title(
-        f"{clients} clients, {counts.sum()} rows: {partition.scheme}, seed {partition.seed}",
+        f"{counted(clients, 'client')}, {counted(counts.sum(), 'row')}: {partition.scheme}, seed "
+        f"{partition.seed}",
         fontsize=10,
         parse_math=False,
     )

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from fedtailor.core.inputs.files import write_atomically
+from fedtailor.figures.fonts import make_legible
 
 # Okabe and Ito's colours; line styles tell methods apart where colour does not
 COLOURS = ["#000000", "#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F"]
@@ -85,6 +86,7 @@ def file_of(picture: Any, kind: str, dots: int, **how: Any) -> bytes:
       dots: per inch, of a PNG.
       **how: more for `savefig`.
     """
+    make_legible(picture)
     undated = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}[kind]
     file = io.BytesIO()
     picture.savefig(file, format=kind, dpi=dots, metadata=undated, **how)

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from fedtailor.core.inputs.plain_text import counted
 from fedtailor.figures.charts import columns_for, legend, panel_grid
 from fedtailor.figures.options import FigureOptions
 from fedtailor.figures.style import COLOURS, STYLES, empty_figure, look, shorten, tidy
@@ -125,7 +126,7 @@ def _spreads(axes: Any, each: list[tuple[int, Any]], clients: list[str], colour:
     names = [shorten(clients[c], 10) for c, _ in each] if few else []
     axes.set_xticks(at if few else [], names, rotation=90)
     if not few:
-        axes.set_xlabel(f"{len(at)} clients")
+        axes.set_xlabel(counted(len(at), "client"))
     tidy(axes)
 
 

@@ -13,6 +13,7 @@ import numpy as np
 from fedtailor.core import __version__
 from fedtailor.core.errors import BadInput
 from fedtailor.core.inputs.files import write_atomically
+from fedtailor.core.inputs.plain_text import counted
 from fedtailor.core.steps.privacy import epsilon_in_words
 from fedtailor.report.surfaces import landscapes, trajectories
 from fedtailor.results import mixes, numbers
@@ -85,10 +86,6 @@ def _each(values: Iterable[float], form: str) -> str:
     return ", ".join(found) if len(found) <= NAMED else f"{found[0]} to {found[-1]}"
 
 
-def _clients(count: int) -> str:
-    return "one client" if count == 1 else f"{count:,} clients"
-
-
 def _data_named(data: str) -> str:
     """A dataset's name, a file's without its folder, or that the rows came from Python."""
     return "data from Python" if data.startswith(MARK) else Path(data).name
@@ -152,7 +149,9 @@ def _notes(collection: CollectedRuns, table: list[dict[str, Any]]) -> list[str]:
     ]
     notes += [
         f"{row['label']}: uploads stood out, by their length or their distance to the others': "
-        + ", ".join(f"{name} ({n} rounds)" for name, n in [*row["odd_uploads"].items()][:5])
+        + ", ".join(
+            f"{name} ({counted(n, 'round')})" for name, n in [*row["odd_uploads"].items()][:5]
+        )
         + "."
         for row in table
         if row["odd_uploads"]
@@ -188,8 +187,9 @@ def _tuned_in_words(tuned: Mapping[str, Any]) -> str:
             for one in [json.loads(one)]
         ]
         chosen.append(f"{method} ({' or '.join(each)})")
+    trials = counted(tuned["trials"], "trial")
     return (
-        f"Every method had {tuned['trials']} trials ({tuned['search']} search), and its settings "
+        f"Every method had {trials} ({tuned['search']} search), and its settings "
         f"were chosen on validation rows: {'; '.join(chosen)}."
     )
 
@@ -310,7 +310,7 @@ def render_report(data: dict[str, Any]) -> str:
     decision = data["decision"]
     return environment.from_string(_asset("page.html.j2")).render(
         data=data,
-        title=f"{data['facts'][0][1]}, {_clients(len(data['clients']))}",
+        title=f"{data['facts'][0][1]}, {counted(len(data['clients']), 'client')}",
         headline=_headline(data),
         forest=decision is not None and decision["gain"] is not None,
         tested=[TESTED[data["task"]]] if data["tested"] else [],

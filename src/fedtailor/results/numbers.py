@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedtailor.core.errors import BadInput
+from fedtailor.core.inputs.plain_text import counted
 from fedtailor.results.collect import CollectedRuns, Contender
 from fedtailor.results.folder import ALONE, SUMMARY, Line, read_note
 from fedtailor.results.metrics.named import METRICS, Metric
@@ -388,11 +389,10 @@ def page_verdict(collection: CollectedRuns, table: list[dict[str, Any]]) -> Verd
     up = -1 if metric.higher_is_better else 1
     best = min(named, key=lambda row: up * float(row["score"]["mean"]["mean"]))
     mean, low, high = (best["score"][k]["mean"] for k in ("mean", "bottom5", "top5"))
-    told = (
-        f"{best['label']} has {shown(metric, mean)} ({word}) on average over {len(tested)} "
-        f"clients after {best['rounds']} rounds; the worst-off 5 % of them have "
-        f"{shown(metric, low)}, the best-off 5 % {shown(metric, high)}."
-    )
+    over = f"on average over {len(tested)} clients" if len(tested) > 1 else "at one client"
+    ends = f"; of the worst-off 5 % {shown(metric, low)}, of the best-off {shown(metric, high)}"
+    after = f"{over} after {counted(best['rounds'], 'round')}{ends * (len(tested) > 1)}"
+    told = f"{best['label']} has {shown(metric, mean)} ({word}) {after}."
     return found._replace(sentences=[*found.sentences, told])
 
 

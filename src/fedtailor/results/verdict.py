@@ -229,9 +229,7 @@ def _of_others(others: Mapping[str, Decision], wording: Wording) -> list[str]:
     told = []
     for answer, says in (("helps", "better"), ("harms", "worse")):
         found = [
-            f"{m} (by {wording.amount(abs(d.gain))})"
-            for m, d in others.items()
-            if d.answer == answer
+            f"{m} (by {wording.size(d.gain)})" for m, d in others.items() if d.answer == answer
         ]
         if found:
             told.append(

@@ -127,3 +127,34 @@ def test_a_curve_that_still_rises_is_said() -> None:
     assert "(by 2.1 points with fedavg and 3.3 points alone); try about 30 more" in told
     ended = sentences(FOUND, POINTS, ends={"alone": TrainingEnd(False, 0.0, 0)})
     assert not any("Training had not ended" in line for line in ended)
+
+
+def test_no_gain_at_all_is_neither_better_nor_worse() -> None:
+    same = replace(FOUND, answer="no difference", gain=0.0, interval=(0.0, 0.0), p=1.0)
+    assert (
+        "with fedavg, accuracy is as alone (95 % interval 0.0 to 0.0" in sentences(same, POINTS)[0]
+    )
+    open_ = replace(same, answer="cannot tell", interval=(-0.02, 0.02), needed=None)
+    first = sentences(open_, POINTS)[0]
+    assert "accuracy was as alone" in first and "a difference either way could be hidden" in first
+
+
+def test_a_gain_too_small_to_show_is_not_called_nought_points() -> None:
+    small = replace(FOUND, gain=0.0002, interval=(0.0001, 0.0003))
+    clients = {"a": small, "b": replace(small, answer="harms", gain=-0.0002)}
+    needed = Needed(0.0002, rows=1, sites=1, repeats=1)
+    ends = {"with fedavg": TrainingEnd(True, 0.0001, 5)}
+    told = sentences(replace(small, needed=needed), POINTS, clients=clients, ends=ends, repeats=2)
+    text = " ".join(told)
+    assert "is less than 0.1 points better than alone" in text
+    assert "by 0.0 points" not in text and " 0.0 points " not in text
+    assert "a (by less than 0.1 points)" in text and "b (by less than 0.1 points)" in text
+    assert "takes about 1 repeat, 1 test row of each site or 1 site." in text
+
+
+def test_one_site_has_others_like_it() -> None:
+    one = replace(FOUND, clients=1, speaks_for="these sites")
+    assert (
+        "This speaks for this one site: fewer than 6 say nothing of others like it."
+        in sentences(one, POINTS)
+    )

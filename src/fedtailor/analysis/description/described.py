@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedtailor.core.inputs.files import write_atomically
+from fedtailor.core.inputs.plain_text import counted
 from fedtailor.datasets import Source
 from fedtailor.datasets.features.summary import DescribedColumn, described_columns
 from fedtailor.datasets.features.suspicions import suspicions
@@ -83,7 +84,8 @@ class DataDescription:
         return Path(path)
 
     def __str__(self) -> str:
-        head = f"{self.name}: {self.rows:,} rows, {self.task}, {self.inputs:,} inputs"
+        rows, inputs = counted(self.rows, "row"), counted(self.inputs, "input")
+        head = f"{self.name}: {rows}, {self.task}, {inputs}"
         columns = [f"{r['column']}: {r['type']}, {r['encoding']}" for r in self.rows_of_table()]
         return "\n".join([head, *columns, *self.notes, *self.warnings])
 

@@ -32,6 +32,16 @@ def printable(text: str, keep: str = "") -> str:
     return _HARMFUL.sub(spelt, text)
 
 
+def counted(number: int, thing: str) -> str:
+    """A number of things, in words that fit one of them, too.
+
+    Example:
+      >>> counted(1, "site"), counted(1200, "row")
+      ('1 site', '1,200 rows')
+    """
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
 def check_name(name: str, what: str) -> str:
     r"""The name of a client or a site, if it is one line of plain text.
 

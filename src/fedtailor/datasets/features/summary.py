@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from fedtailor.core.inputs.plain_text import counted
 from fedtailor.datasets.features.suspicions import present
 from fedtailor.datasets.source import Array, ColumnReading, Source, Table
 from fedtailor.datasets.wording import listed, one_line
@@ -91,10 +92,10 @@ def _encoding(reading: ColumnReading, inputs: int, gap: str) -> str:
         "truth": "1 where true, scaled",
         "date": "days since 1970, scaled",
         "date-mdy": "days since 1970 (month first), scaled",
-        "category": f"one-hot, {inputs} values",
+        "category": f"one-hot, {counted(inputs, 'value')}",
     }[reading.kind]
     if reading.words:
-        words += f"; {len(reading.words)} words as missing"
+        words += f"; {counted(len(reading.words), 'word')} as missing"
     if reading.missing or reading.words:
         becomes = "all zeros" if reading.kind == "category" else f"the {gap.partition('+')[0]}"
         words += f"; missing becomes {becomes}"

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from math import isfinite
 from typing import NamedTuple
 
+from fedtailor.core.inputs.plain_text import counted
 from fedtailor.results.statistics.decision import LEAST_SITES, Decision
 from fedtailor.results.statistics.ended import TrainingEnd
 from fedtailor.results.statistics.needed import Needed
@@ -32,6 +33,28 @@ class Wording(NamedTuple):
         """A difference with its unit."""
         unit = self.unit.removesuffix("s") if self.number(abs(value)) == "1" else self.unit
         return f"{self.number(value)} {unit}".strip()
+
+    def size(self, value: float) -> str:
+        """How large a difference is, without its sign; one that is too small to show says so.
+
+        Example:
+          >>> Wording("accuracy").size(-0.021), Wording("accuracy").size(0.0001)
+          ('2.1 points', 'less than 0.1 points')
+        """
+        least = 10.0**-self.digits / self.scale
+        small = value != 0 and float(self.number(abs(value))) == 0
+        return f"less than {self.amount(least)}" if small else self.amount(abs(value))
+
+    def beside_alone(self, gain: float) -> str:
+        """Where a method stands beside training alone.
+
+        Example:
+          >>> [Wording("accuracy").beside_alone(gain) for gain in (0.021, -0.021, 0.0)]
+          ['2.1 points better than alone', '2.1 points worse than alone', 'as alone']
+        """
+        if gain == 0:
+            return "as alone"
+        return f"{self.size(gain)} {'better' if gain > 0 else 'worse'} than alone"
 
 
 def sentences(
@@ -78,7 +101,7 @@ def _still_rising(ends: Mapping[str, TrainingEnd], wording: Wording) -> list[str
     rising = {name: end for name, end in ends.items() if end.still_rising}
     if not rising:
         return []
-    each = [f"{wording.amount(end.rise)} {name}" for name, end in rising.items()]
+    each = [f"{wording.size(end.rise)} {name}" for name, end in rising.items()]
     more = max(end.more_rounds for end in rising.values())
     return [
         f"Training had not ended: {wording.metric} still got better in the last third of the "
@@ -102,27 +125,20 @@ def _answer(d: Decision, wording: Wording) -> str:
     if not isfinite(d.gain):
         return f"Whether federation helps cannot be told: {d.reason}."
     basis = f"({_interval(d, wording)}, {_p(d.p)})"
-    size = wording.amount(abs(d.gain))
-    way = "better" if d.gain >= 0 else "worse"
-    if d.answer == "helps":
-        return (
-            f"Federation helps here: with {d.method}, {wording.metric} is {size} better than "
-            f"alone {basis}."
-        )
-    if d.answer == "harms":
-        return (
-            f"Federation harms here: with {d.method}, {wording.metric} is {size} worse than "
-            f"alone {basis}."
-        )
+    stands = wording.beside_alone(d.gain)
+    found = f"with {d.method}, {wording.metric} is {stands} {basis}"
+    if d.answer in ("helps", "harms"):
+        return f"Federation {d.answer} here: {found}."
     if d.answer == "no difference":
-        return (
-            f"Federation makes no difference above {wording.amount(d.margin)}: with {d.method}, "
-            f"{wording.metric} is {size} {way} than alone {basis}."
-        )
+        return f"Federation makes no difference above {wording.amount(d.margin)}: {found}."
+    why = "chance alone could do that"
+    if d.gain == 0:
+        why = "a difference either way could be hidden"
+    elif d.p < d.level:
+        why = "another training might undo that"
     return (
-        f"Whether federation helps cannot be told: with {d.method}, {wording.metric} was {size} "
-        f"{way} than alone {basis}, and "
-        + ("another training might undo that." if d.p < d.level else "chance alone could do that.")
+        f"Whether federation helps cannot be told: with {d.method}, {wording.metric} was {stands} "
+        f"{basis}, and {why}."
     )
 
 
@@ -135,11 +151,14 @@ def _for_whom(d: Decision, wording: Wording) -> list[str]:
             other = f"{_interval(d.beside, wording)}, {_p(d.beside.p)}"
             line += f" For these {d.clients} sites alone: {_short(d.beside, wording)} ({other})."
         return [line]
-    who = "this one site" if d.clients == 1 else f"these {d.clients} sites"
+    who, them = f"these {d.clients} sites", "them"
+    if d.clients == 1:
+        who, them = "this one site", "it"
     if d.beside is None:
-        return [f"This speaks for {who}: fewer than {LEAST_SITES} say nothing of others like them."]
+        fewer = f"fewer than {LEAST_SITES} say nothing of others like {them}"
+        return [f"This speaks for {who}: {fewer}."]
     return [
-        f"This speaks for {who}. For others like them: {_short(d.beside, wording)} "
+        f"This speaks for {who}. For others like {them}: {_short(d.beside, wording)} "
         f"({_p(d.beside.p)})."
     ]
 
@@ -152,21 +171,22 @@ def _short(d: Decision, wording: Wording) -> str:
 
 def _left_out(d: Decision) -> str:
     why = "; ".join(sorted(set(d.left_out.values())))
-    return f"{_names(list(d.left_out))} not counted ({why}): means are over {d.clients}."
+    over = "one client alone" if d.clients == 1 else str(d.clients)
+    return f"{_names(list(d.left_out))} not counted ({why}): means are over {over}."
 
 
 def _needed(needed: Needed, d: Decision, wording: Wording) -> list[str]:
     ways = []
     if needed.repeats is not None:
-        ways.append(f"{needed.repeats} repeats")
+        ways.append(counted(needed.repeats, "repeat"))
     if needed.rows is not None:
-        ways.append(f"{needed.rows} test rows of each site")
+        ways.append(f"{counted(needed.rows, 'test row')} of each site")
     if needed.sites is not None and d.speaks_for != "this site":
-        ways.append(f"{needed.sites} sites")
+        ways.append(counted(needed.sites, "site"))
     if not ways:
         return []
     either = ways[0] if len(ways) == 1 else f"{', '.join(ways[:-1])} or {ways[-1]}"
-    return [f"To tell a difference of {wording.amount(needed.gain)} takes about {either}."]
+    return [f"To tell a difference of {wording.size(needed.gain)} takes about {either}."]
 
 
 def _names(names: list[str]) -> str:
@@ -179,9 +199,7 @@ def _by_client(clients: Mapping[str, Decision], wording: Wording) -> list[str]:
     told = []
     for answer, says in (("helps", "Better off with it"), ("harms", "Better off alone")):
         found = [
-            f"{n} (by {wording.amount(abs(d.gain))})"
-            for n, d in clients.items()
-            if d.answer == answer
+            f"{n} (by {wording.size(d.gain)})" for n, d in clients.items() if d.answer == answer
         ]
         if found:
             told.append(f"{says}, beyond chance: {_names(found)}.")
