@@ -65,7 +65,8 @@ RULES = Rules(min_sites=2, deadline=5, join=1, wait=1, attempts=3, pause=0.01, a
 
 def coordinator(trial: Trial, transport: FakeTransport, rules: Rules = RULES) -> Coordinator:
     found = read_federation(trial.federation)
-    store = CoordinatorStore(found.folder, found.id, found.plan.fingerprint())
+    plan = found.plan
+    store = CoordinatorStore(found.folder, found.id, plan.fingerprint(), plan.rounds)
     return Coordinator(set_up(found.plan), found.id, store, transport, rules, keyed=found.keyed)
 
 

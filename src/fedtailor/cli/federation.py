@@ -142,6 +142,7 @@ def run(
             f"'{folder}' is being played already: see fedtailor federation status {folder}"
         )
     store.check_version(kept)
+    store.check_rounds(kept, rounds)
     if not link.listens():
         check_scripts(project.folder)
         raise BadInput(

@@ -27,7 +27,7 @@ def test_a_second_run_that_gives_up_does_not_end_the_first(tmp_path, monkeypatch
     trial = Trial(tmp_path, "fedavg")
     found = read_federation(trial.federation)
     store, told, endings = (
-        CoordinatorStore(found.folder, found.id, found.plan.fingerprint()),
+        CoordinatorStore(found.folder, found.id, found.plan.fingerprint(), found.plan.rounds),
         [],
         {},
     )

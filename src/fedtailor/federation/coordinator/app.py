@@ -62,7 +62,8 @@ def run_coordinator(
     found = read_federation(path)
     least, longest = min_sites or found.rules.min_sites, deadline or found.rules.deadline
     rules = replace(found.rules, min_sites=least, deadline=longest)
-    store = CoordinatorStore(found.folder, found.id, found.plan.fingerprint())
+    plan = found.plan
+    store = CoordinatorStore(found.folder, found.id, plan.fingerprint(), plan.rounds)
     done = 0
     try:
         with store.played(PATIENCE):

@@ -22,7 +22,7 @@ from fedtailor.core.uploads.watch import UploadWatch
 from fedtailor.engine.cohort import draw_cohort
 from fedtailor.federation.coordinator.gather import Gathered
 from fedtailor.federation.coordinator.membership import Membership, Responses
-from fedtailor.federation.coordinator.store import CoordinatorStore, ServerCheckpoint
+from fedtailor.federation.coordinator.store import CoordinatorStore, ServerCheckpoint, read_latest
 from fedtailor.federation.protocol.lines import Line
 from fedtailor.federation.protocol.messages import message_bytes, read_upload, to_arrays
 from fedtailor.federation.protocol.packet import FINISH, SCORE, TRAIN, Packet
@@ -30,6 +30,7 @@ from fedtailor.federation.protocol.plan import (
     Setup,
     example_upload,
     first_server,
+    goes_by_rounds,
     in_dtype,
     weighs_all_alike,
 )
@@ -75,6 +76,21 @@ class Coordinator:
         self.members.round = self.now.round
         if found:
             store.forget_after(found.round)
+            self._say_if_rounds_changed()
+
+    def _say_if_rounds_changed(self) -> None:
+        """A line where the plan has another number of rounds than when it was last played."""
+        before, rounds = (read_latest(self.store.folder) or {}).get("rounds"), self.store.rounds
+        if before in (None, rounds):
+            return
+        told = f"{before} → {rounds}: goes on after round {self.now.round}"
+        if goes_by_rounds(self.setup):
+            told += (
+                f"; {self.setup.plan.method} goes by the number of rounds, and those played so far "
+                f"went by {before}: the result is not that of {rounds} at once"
+            )
+        self.members.event("all", "rounds", told)
+        self.store.save(self.now)
 
     @property
     def one_by_one(self) -> bool:

@@ -40,10 +40,17 @@ class ServerCheckpoint(NamedTuple):
 
 
 class CoordinatorStore:
-    """The coordinator's folder for one federation; `plan` is the fingerprint of what was agreed."""
+    """The coordinator's folder for one federation.
 
-    def __init__(self, folder: Path, federation: str, plan: str) -> None:
-        self.folder = folder / checked_id(federation)
+    Args:
+      folder: of all federations.
+      federation: its id.
+      plan: the fingerprint of what was agreed on.
+      rounds: how many it has by now; 0 if that does not matter.
+    """
+
+    def __init__(self, folder: Path, federation: str, plan: str, rounds: int = 0) -> None:
+        self.folder, self.rounds = folder / checked_id(federation), rounds
         self._whose = {"federation": federation, "plan": plan}
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -80,6 +87,7 @@ class CoordinatorStore:
             **self._whose,
             "version": __version__,
             "round": now.round,
+            "rounds": self.rounds,
             "last": now.last,
             "sizes": now.sizes,
             "file": name,
@@ -115,6 +123,8 @@ class CoordinatorStore:
                 f"'{self.folder}' holds a federation with other settings: undo the change, or give "
                 "the new one another id"
             )
+        if self.rounds:
+            check_rounds(self.folder, self.rounds)
         try:
             return checkpoint._replace(server=ordered_like(server, like))
         except BadInput as error:
@@ -159,6 +169,16 @@ def read_latest(folder: Path) -> Line | None:
         return found | {"round": int(found["round"])}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BadInput(f"checkpoint '{path}' cannot be read ({error}): put back a copy") from None
+
+
+def check_rounds(folder: Path, rounds: int) -> None:
+    """Refuses fewer rounds than were played: they cannot be taken back."""
+    played = (read_latest(folder) or {"round": 0})["round"]
+    if rounds < played:
+        raise BadInput(
+            f"rounds is {rounds}, but '{folder.name}' has played {played}: give {played} or more "
+            "in federation.toml, or begin anew with another id"
+        )
 
 
 def check_version(folder: Path) -> None:

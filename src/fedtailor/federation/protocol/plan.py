@@ -8,14 +8,14 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from fedtailor.core import __version__, rng
+from fedtailor.core import __version__, rng, tree
 from fedtailor.core.data import Counts, Data
 from fedtailor.core.errors import BadInput
 from fedtailor.core.form import Form
@@ -27,6 +27,7 @@ from fedtailor.core.task import Task
 from fedtailor.core.tree import Params, Tree
 from fedtailor.core.turn import ClientTurn
 from fedtailor.datasets import Encoder
+from fedtailor.engine.fold import Fold
 from fedtailor.federation.protocol.messages import Spec, spec_of
 from fedtailor.federation.protocol.packet import PROTOCOL, Limits
 from fedtailor.models import MODELS
@@ -69,8 +70,12 @@ class TrainingPlan:
         return json.dumps(whole, sort_keys=True)
 
     def fingerprint(self) -> str:
-        """Tells whether two plans are the same."""
-        return hashlib.sha256(self.text().encode()).hexdigest()
+        """Tells whether two plans are the same, however many rounds they have.
+
+        Where these change, a federation goes on, and what was answered in it stays answered.
+        """
+        apart = replace(self, settings=self.settings | {"rounds": 0})
+        return hashlib.sha256(apart.text().encode()).hexdigest()
 
     @property
     def rounds(self) -> int:
@@ -253,6 +258,42 @@ def example_upload(setup: Setup, server: Tree) -> Upload:
         data = few_rows(setup.encoder.form, setup.config.batch)
         outcome, _ = ClientTurn(method, setup.initial, message, data, turn).play()
         return outcome.upload
+
+
+class _Watched(Tensor):
+    """A number that notices whether anything is computed from it."""
+
+    used = False
+    plain: Tensor  # the same, and what is computed goes by it
+
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        for arg in args:
+            if isinstance(arg, _Watched):
+                arg.used = True
+        given = [arg.plain if isinstance(arg, _Watched) else arg for arg in args]
+        return func(*given, **(kwargs or {}))
+
+
+def goes_by_rounds(setup: Setup) -> bool:
+    """Whether what is played in a round depends on how many there are: found by playing one."""
+    method, data = example_method(setup), few_rows(setup.encoder.form, setup.config.batch)
+    server = first_server(setup, torch.ones(setup.plan.clients, dtype=torch.int64))
+    plain = torch.tensor(setup.plan.rounds)
+    rounds = plain.as_subclass(_Watched)
+    rounds.plain = plain
+    turn, first, fold = setup.turn(rng.TURN, 1)._replace(rounds=rounds), torch.tensor(0), Fold()
+    with in_dtype(setup.plan.dtype), torch.no_grad():
+        message = method.send(server, first, turn.of(first))
+        own = ClientTurn(method, setup.initial, message, data, turn.of(first))
+        outcome, _ = own.play()
+        own._replace(kept=outcome.state).personal()
+        sent = outcome.upload
+        fold.add(tree.map(lambda p: p[None], sent.mean), torch.as_tensor(sent.weight)[None])
+        upload = Upload(fold.mean(), fold.share(), tree.stack([sent.each]))
+        with suppress(BadInput):  # some rules need more than one
+            method.receive(server, first[None], upload, turn)
+    return rounds.used
 
 
 def weighs_all_alike(example: Upload) -> bool:

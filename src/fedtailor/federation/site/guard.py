@@ -24,6 +24,7 @@ from fedtailor.federation.site.answers import AnswerLog, SentAnswer
 from fedtailor.federation.site.limits import COLUMNS, SCORES
 from fedtailor.federation.site.plan_check import check_plan
 from fedtailor.federation.site.settings import SiteSettings
+from fedtailor.federation.site.state import FEDERATIONS, PLAN
 from fedtailor.results.config import Config
 
 PAUSE = "PAUSE"  # while a file of this name lies in the site's folder, nothing is answered
@@ -116,10 +117,13 @@ class Guard:
     def require_pin(self, federation: str, fingerprint: str, text: str = "") -> bool:
         """Whether a federation was joined with this plan before; another one is refused.
 
-        The plan is kept beside the refusal: `fedtailor federation accept` agrees to it.
+        One with another number of rounds alone is not another, but an owner who wants to be asked
+        first is asked again. The plan is kept beside the refusal: `fedtailor federation accept`
+        agrees to it.
         """
         pinned = self._pinned(federation)
-        if pinned == plan_mark(fingerprint):
+        same = pinned == plan_mark(fingerprint)
+        if same and not (text and self.settings.ask_first and text != self._accepted(federation)):
             return True
         if pinned is None and not (text and self.settings.ask_first):
             return False
@@ -129,12 +133,22 @@ class Guard:
             proposed = json.dumps({"federation": federation, "plan": text})
             self.settings.folder.mkdir(parents=True, exist_ok=True)
             self._keep(self.settings.folder / PROPOSED, proposed)
-        why = "the site joined with another plan" if pinned else "the site's owner is asked first"
+        why = "the site joined with another plan"
+        if same or not pinned:
+            why = "the site's owner is asked first" + same * ", also about more rounds"
         raise Refused(
             "agreement",
             f"{why}, and this one ({plan_mark(fingerprint)}) was not agreed to: at the site, see "
             "it with fedtailor federation inspect, then say fedtailor federation accept SITE.toml",
         )
+
+    def _accepted(self, federation: str) -> str:
+        """The plan that a federation was joined with, as the site keeps it; empty if it is lost."""
+        try:
+            path = self.settings.folder / FEDERATIONS / federation / PLAN
+            return path.read_text(encoding="utf-8")
+        except OSError:
+            return ""
 
     def pin(self, federation: str, fingerprint: str) -> None:
         """Keeps the plan that a federation is joined with: from now on no other one will do."""

@@ -149,7 +149,7 @@ def accept_plan(site: SiteSettings) -> Accepted:
     aside = None
     if (folder / PLAN).exists():
         changes = differences(read_plan((folder / PLAN).read_text(encoding="utf-8")), plan)
-    if pinned and folder.exists():
+    if pinned and pinned != plan_mark(plan.fingerprint()) and folder.exists():
         aside = folder.with_name(f"{federation}.{pinned[:8]}")
         if aside.exists():
             raise BadInput(f"'{aside}' exists: move it away, then accept again")

@@ -164,7 +164,10 @@ class Site:
         pinned = self.guard.require_pin(federation, fingerprint, text)
         joined = self._find(federation, fingerprint, text)
         path = joined.store.folder / PLAN
-        if not path.exists() or path.read_text(encoding="utf-8") != text:
+        before = path.read_text(encoding="utf-8") if path.exists() else ""
+        if before != text:
+            if before and pinned:
+                log.info("the plan has %d rounds now", joined.setup.plan.rounds)
             try:
                 write_atomically(path, text, durable=True)
             except OSError as error:
@@ -184,7 +187,8 @@ class Site:
 
     def _find(self, federation: str, fingerprint: str, text: str | None = None) -> _Joined:
         """What is agreed on by the plan `text`, or was when the site joined, maybe long ago."""
-        if found := self._joined.get((federation, fingerprint)):
+        found = self._joined.get((federation, fingerprint))
+        if found and text in (None, found.setup.plan.text()):
             return found
         if text is None:
             path = self.settings.folder / FEDERATIONS / federation / PLAN
