@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from torch.utils.data import Dataset, TensorDataset
 
-from fedtailor.datasets import encode, load, source_of
+from fedtailor.datasets import ColumnChoices, encode, load, source_of
 from tests.datasets.datafiles import images, png_bytes, refusal
 
 PATIENTS = pd.DataFrame(
@@ -125,9 +125,10 @@ def test_wrong_frames(frame, options, named):
 
 
 def test_wrong_mappings_of_frames():
-    refusal(
-        lambda: source_of({"a": PATIENTS, "b": PATIENTS.drop(columns="age")}), "client 'b'", "age"
-    )
+    lacking = {"a": PATIENTS, "b": PATIENTS.drop(columns="age")}
+    assert np.isnan(source_of(lacking).raw.columns["age"][-len(PATIENTS) :]).all()
+    strict = ColumnChoices(strict=True)
+    refusal(lambda: source_of(lacking, choices=strict), "client 'b'", "age")
     refusal(lambda: source_of({"a": PATIENTS}, client_column="site"), "site", "keys")
     refusal(lambda: source_of({"a": PATIENTS, "b": ([[1.0]], [0])}), "client 'a'", "DataFrame")
 

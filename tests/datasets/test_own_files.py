@@ -6,7 +6,15 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from fedtailor.datasets import ColumnChoices, Encoder, encode, load, read_examples
+import fedtailor
+from fedtailor.datasets import (
+    ColumnChoices,
+    Encoder,
+    encode,
+    load,
+    make_choices,
+    read_examples,
+)
 from tests.datasets.datafiles import images, png_bytes, refusal, write_image, write_text
 
 TABLE = "age,sex,site,label\n50,f,north,ill\n,m,south,well\n70,?,north,well\n61,f,east,ill\n"
@@ -433,3 +441,71 @@ def test_wrong_tables_of_clients(tmp_path, files, options, named):
     for name, content in files.items():
         write_text(tmp_path / name, content)
     refusal(lambda: load(str(tmp_path), **options), *named)
+
+
+def write_clients(root, tables):
+    for name, text in tables.items():
+        (root / name).mkdir(parents=True)
+        (root / name / "rows.csv").write_text(text)
+    return str(root)
+
+
+def rows_of(head, cell):
+    return head + "\n" + "".join(cell(row) + "\n" for row in range(20))
+
+
+def test_a_column_that_one_client_lacks_is_missing_there_and_said(tmp_path, caplog):
+    data = write_clients(
+        tmp_path / "d",
+        {
+            "a": rows_of("age,ward,ill", lambda r: f"{r / 2},{'xy'[r % 2]},{r % 2}"),
+            "b": rows_of("age,crp,ill", lambda r: f"{r / 2},{r / 4},{r % 2}"),
+        },
+    )
+    source = load(data, label="ill")
+    assert list(source.raw.columns) == ["age", "ward", "crp"]
+    a, b = source.owner == 0, source.owner == 1
+    assert np.isnan(source.raw.columns["crp"][a]).all()
+    assert (source.raw.columns["ward"][b] == "").all()
+    assert np.isfinite(source.raw.columns["crp"][b]).all()
+    with caplog.at_level("INFO", logger="fedtailor"):
+        fedtailor.run("fedavg", data=data, label="ill", rounds=1, model="linear", batch=4)
+    lines = [line for line in caplog.messages if line.startswith("not in a client's table")]
+    assert lines == [
+        "not in a client's table, so missing there (--strict refuses): ward (b), crp (a)"
+    ]
+    strict = make_choices(strict=True)
+    refusal(lambda: load(data, label="ill", columns=strict), "other columns", "ward", "crp")
+
+
+def test_a_client_without_the_label_is_refused(tmp_path):
+    data = write_clients(
+        tmp_path / "d",
+        {
+            "a": rows_of("age,who,ill", lambda r: f"{r / 2},{r // 2},{r % 2}"),
+            "b": rows_of("age,who", lambda r: f"{r / 2},{r // 2}"),
+        },
+    )
+    refusal(lambda: load(data, label="ill"), "b/rows.csv", "lacks column 'ill'", "a/rows.csv")
+
+
+def test_a_client_without_the_groups_is_refused(tmp_path):
+    data = write_clients(
+        tmp_path / "d",
+        {
+            "a": rows_of("age,who,ill", lambda r: f"{r / 2},{r // 2},{r % 2}"),
+            "b": rows_of("age,ill", lambda r: f"{r / 2},{r % 2}"),
+        },
+    )
+    refusal(lambda: load(data, label="ill", group="who"), "b/rows.csv", "lacks column 'who'")
+
+
+def test_columns_that_files_type_themselves_may_be_lacking_too(tmp_path):
+    pd = pytest.importorskip("pandas")
+    for name, more in (("a", {"ward": ["x", "y"] * 10}), ("b", {"crp": np.arange(20) / 4})):
+        (tmp_path / "d" / name).mkdir(parents=True)
+        frame = pd.DataFrame({"age": np.arange(20) / 2, "ill": np.arange(20) % 2} | more)
+        frame.to_parquet(tmp_path / "d" / name / "rows.parquet")
+    source = load(str(tmp_path / "d"), label="ill")
+    assert (source.raw.columns["ward"][source.owner == 1] == "").all()
+    assert np.isnan(source.raw.columns["crp"][source.owner == 0]).all()

@@ -219,9 +219,11 @@ def table_parts(
     Where folders name the clients, a column with a client's usual name is left out.
     """
     lacking: dict[str, tuple[str, ...]] = {}
-    if choices.lacking:
+    as_given = tables
+    if choices.lacking or not (choices.strict or choices.agreed):
         tables, lacking = _filled_up(tables, owners)
     roles = column_roles(tables[0], named, task == "survival")
+    _require_roles(as_given, roles, named)
     for table in tables[1:]:
         first, unused = tables[0], {*choices.drop}
         if choices.only:
@@ -260,6 +262,22 @@ def table_parts(
             )
         )
     return parts
+
+
+def _require_roles(tables: Sequence[RawTable], roles: ColumnRoles, named: NamedColumns) -> None:
+    """Refuses a table without a column that is more than a feature, or with nothing in common."""
+    needed = [*roles.labels, *filter(None, (roles.text, named.group, named.moment))]
+    for table in tables:
+        for name in needed:
+            if name not in table.columns:
+                has = next(t.where for t in tables if name in t.columns)
+                raise BadInput(
+                    f"{table.where} lacks column {quoted(name)}, which {has} has: add it there"
+                )
+    for table in tables[1:]:
+        own, first = ({f for f in roles.features if f in t.columns} for t in (table, tables[0]))
+        if not own & first:
+            same_columns(list(tables[0].columns), list(table.columns), tables[0].where, table.where)
 
 
 def _filled_up(

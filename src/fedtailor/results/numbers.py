@@ -88,6 +88,7 @@ def metric_in_words(collection: CollectedRuns, table: list[dict[str, Any]]) -> d
     """How the page shows the metric's values."""
     metric = metric_of(collection)
     means = [row["score"].get("mean", {}).get("mean") for row in table]
+    low, high = metric.bounds
     return {
         "name": metric.name,
         "word": wording_of(metric).metric,
@@ -95,9 +96,8 @@ def metric_in_words(collection: CollectedRuns, table: list[dict[str, Any]]) -> d
         "percent": metric.percent,
         "higher": metric.higher_is_better,
         "digits": digits_for(metric, means),
-        # where values cannot lie; in the metric's own unit
-        "least": None if metric.name == "r2" else 0.0,
-        "most": 1.0 if metric.higher_is_better else None,
+        "least": low if isfinite(low) else None,
+        "most": high if isfinite(high) else None,
     }
 
 

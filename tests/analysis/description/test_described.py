@@ -72,9 +72,11 @@ def test_a_column_that_one_site_lacks_is_told_not_refused(tmp_path: Path) -> Non
         cells = "".join(f"{i}{',3' * ('z' in head)},{i % 2}\n" for i in range(30))
         (tmp_path / site / "t.csv").write_text(f"{head}\n{cells}")
     found = fedtailor.describe(str(tmp_path))
-    assert any("without any value at a client: z (a)" in line for line in found.warnings)
+    line = "not in a client's table, so missing there (--strict refuses): z (a)"
+    assert line in found.warnings
+    assert line in fedtailor.describe(str(tmp_path), strict=True).warnings
     with pytest.raises(fedtailor.BadInput, match="other columns"):
-        fedtailor.run("local", data=str(tmp_path), rounds=1)
+        fedtailor.run("local", data=str(tmp_path), rounds=1, strict=True)
 
 
 @pytest.mark.parametrize("task", ["regression", "survival"])

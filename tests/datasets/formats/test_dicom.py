@@ -186,3 +186,43 @@ def test_a_range_that_is_none_is_refused(tmp_path, levels):
     write_image(tmp_path / "b" / "0.png", images(8, 8))
     data = encode(load(str(tmp_path)), np.arange(2))[0].to_json()
     refusal(lambda: Encoder.from_json(data | {"levels": levels}), "levels")
+
+
+@pytest.mark.parametrize("kind", ["MONOCHROME2", "MONOCHROME1"])
+def test_padding_is_no_value(tmp_path, kind):
+    """A scanner's −2000 outside of its circle neither sets the range nor counts as dark tissue."""
+    scan = ramp(np.int16, 1000)
+    padded = scan.copy()
+    padded[:2] = -2000
+    write_dicom(tmp_path / "ill" / "a.dcm", padded, bits=16, kind=kind, PixelPaddingValue=-2000)
+    write_dicom(tmp_path / "well" / "b.dcm", scan, bits=16, kind=kind)
+    source = load(str(tmp_path))
+    ends = (-1001, -1) if kind == "MONOCHROME1" else (0, 1000)  # −1 − value is the inverse
+    assert source.levels == ends
+    assert "1 DICOM images have padding around what was scanned" in " ".join(source.notes)
+    inner, whole = source.raw[0, 0, 2:], source.raw[1, 0, 2:]
+    np.testing.assert_array_equal(inner, whole)
+    assert (source.raw[0, 0, :2] == inner.min()).all()
+
+
+def test_padding_may_be_a_range_and_lack_its_sign(tmp_path):
+    values = ramp(np.int16, 1000)
+    values[0, :4] = [-2000, -1999, -1990, -2000]
+    write_dicom(
+        tmp_path / "ill" / "a.dcm", values, bits=16,
+        PixelPaddingValue=-2000, PixelPaddingRangeLimit=-1990,
+    )  # fmt: skip
+    write_dicom(tmp_path / "well" / "b.dcm", ramp(np.int16, 1000), bits=16)
+    assert load(str(tmp_path)).levels == (0, 1000)
+    blank = np.full((8, 8), -2000, np.int16)
+    write_dicom(tmp_path / "well" / "c.dcm", blank, bits=16, PixelPaddingValue=-2000)
+    refusal(lambda: load(str(tmp_path)), "c.dcm", "nothing but padding")
+
+
+def test_a_range_that_was_agreed_on_is_called_so(tmp_path):
+    for name in ("a", "b"):
+        write_dicom(tmp_path / name / "x.dcm", ramp(), bits=12)
+    agreed = ColumnChoices(agreed=True, levels=(0, 8000))
+    (note,) = load(str(tmp_path), columns=agreed).notes
+    assert "from 0 to 8,000, the range agreed on, to 8 bits" in note
+    assert "that all of them hold" in load(str(tmp_path)).notes[0]

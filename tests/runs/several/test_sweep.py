@@ -67,7 +67,7 @@ def test_the_summary_is_over_seeds(swept: fedtailor.SweepResult) -> None:
         scores = [swept.runs[name]["score"]["mean"] for name in row["runs"]]
         assert row["score"]["mean"] == pytest.approx(np.mean(scores), abs=1e-6)
         low, high = stats.t.interval(0.95, 1, np.mean(scores), stats.sem(scores))
-        assert row["interval"] == pytest.approx((low, high), abs=1e-5)
+        assert row["interval"] == pytest.approx((max(low, 0), min(high, 1)), abs=1e-5)
         vals = [swept.runs[name]["val"]["mean"] for name in row["runs"]]
         assert row["val"] == pytest.approx(np.mean(vals), abs=1e-6)
     assert swept["chosen"] == max(swept["rates"], key=lambda row: row["val"])["lr"]
@@ -107,6 +107,17 @@ def test_what_diverges_is_told_and_not_chosen() -> None:
 def test_an_interval_needs_two_runs() -> None:
     assert interval_over_runs([0.5]) is None
     assert interval_over_runs([0.5, 0.5]) == (0.5, 0.5)
+
+
+def test_an_interval_ends_where_the_metric_does() -> None:
+    from fedtailor.results.metrics.named import METRICS
+
+    low, high = interval_over_runs([0.97, 1.0], bounds=METRICS["accuracy"].bounds) or (0, 0)
+    assert high == 1.0 and 0 <= low < 0.97
+    low, high = interval_over_runs([0.1, 1.0], bounds=METRICS["rmse"].bounds) or (0, 0)
+    assert low == 0.0 and high > 1
+    low, high = interval_over_runs([0.1, 1.0], bounds=METRICS["r2"].bounds) or (0, 0)
+    assert low < -1 and high == 1.0
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ class ColumnChoices:
     # whether others than the user chose: then `types` names all features, and whoever uses the
     # table says which of them it lacks
     agreed: bool = False
-    # whether a column that a client's table has not counts as missing there, instead of refusing it
+    # whether a column that a client's table has not counts as missing there, also with `strict`
     lacking: bool = False
     levels: tuple[float, float] | None = None  # of deep images, where others agreed on it
 

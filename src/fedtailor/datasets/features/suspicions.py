@@ -27,7 +27,8 @@ def suspicions(source: Source) -> list[str]:
     lines = [
         ("constant, so nothing is learnt from", _constants(table)),
         (f"nearly the label ({quoted(source.label)}) in other words", _copies(source, table)),
-        ("without any value at a client", _lacking(source, table)),
+        ("not in a client's table, so missing there (--strict refuses)", _lacking(source, table)),
+        ("without any value at a client", _empty(source, table)),
         ("categories that one client alone has", _at_one_client(source, table)),
         (f"more than {MANY_INPUTS} categories", _many(table)),
     ]
@@ -100,12 +101,17 @@ def _by_owner(source: Source) -> Iterator[tuple[str, Array]]:
 
 
 def _lacking(source: Source, table: Table) -> Iterator[str]:
-    told = {r.name: r.lacking for r in source.readings}
+    for reading in source.readings:
+        if reading.lacking and reading.name in table.columns:
+            yield f"{_short(reading.name)} ({listed(reading.lacking, 4)})"
+
+
+def _empty(source: Source, table: Table) -> Iterator[str]:
+    lacking = {r.name: r.lacking for r in source.readings}
     for name, column in table.columns.items():
         there = present(column)
         without = [o for o, rows in _by_owner(source) if rows.any() and not there[rows].any()]
-        without = [*without, *(o for o in told.get(name, ()) if o not in without)]
-        if without:
+        if without := [owner for owner in without if owner not in lacking.get(name, ())]:
             yield f"{_short(name)} ({listed(without, 4)})"
 
 

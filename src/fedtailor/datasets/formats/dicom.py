@@ -23,10 +23,11 @@ if TYPE_CHECKING:
 DICOM = ".dcm"
 READ = [
     "BitsAllocated", "BitsStored", "Columns", "HighBit", "ModalityLUTSequence", "NumberOfFrames",
-    "PhotometricInterpretation", "PixelData", "PixelRepresentation", "RescaleIntercept",
-    "RescaleSlope", "Rows", "SamplesPerPixel",
+    "PhotometricInterpretation", "PixelData", "PixelPaddingRangeLimit", "PixelPaddingValue",
+    "PixelRepresentation", "RescaleIntercept", "RescaleSlope", "Rows", "SamplesPerPixel",
 ]  # fmt: skip
-INVERTED = "inverted"  # in an image's `info`: whether low values were the bright ones
+ODDITIES = "oddities"  # in an image's `info`: what was done to it, of these
+INVERTED, PADDED = "inverted", "padded"
 EIGHT, SIXTEEN, SCALED = "8 bits", "9 to 16 bits", "a scale of its own"
 
 
@@ -55,7 +56,8 @@ def dicom_image(path: Path, where: str) -> Image.Image:
             warnings.simplefilter("ignore")  # what is odd but readable is read
             file = pydicom.dcmread(path, specific_tags=READ)
             _check_one_grey(file, where)
-            values = _values(file)
+            padding = _padding(file)
+            values = _values(file, padding)
     except BadInput:
         raise
     except Exception as error:  # a broken file makes the reader fail in any way
@@ -63,8 +65,18 @@ def dicom_image(path: Path, where: str) -> Image.Image:
             f"{where} is not a readable DICOM image ({reason(error)}): replace or remove it"
         ) from error
     image = Image.fromarray(values)
-    image.info[INVERTED] = _is_inverted(file)
+    done = {INVERTED: _is_inverted(file), PADDED: bool(padding.any())}
+    image.info[ODDITIES] = [oddity for oddity, is_so in done.items() if is_so]
     return image
+
+
+def dicom_notes(counts: Mapping[str, int]) -> list[str]:
+    """What was done to how many images, a line each."""
+    said = {
+        INVERTED: "are inverted, as MONOCHROME1 asks for",
+        PADDED: "have padding around what was scanned: it becomes their darkest value",
+    }
+    return [f"{counts[o]:,} DICOM images {words}" for o, words in said.items() if counts.get(o)]
 
 
 def _check_one_grey(file: Any, where: str) -> None:
@@ -82,7 +94,21 @@ def _is_inverted(file: Any) -> bool:
     return bool(file.PhotometricInterpretation == "MONOCHROME1")
 
 
-def _values(file: Any) -> Array:
+def _padding(file: Any) -> Array:
+    """Which pixels were put around what was scanned, and are no values."""
+    stored = file.pixel_array
+    if (value := file.get("PixelPaddingValue")) is None:
+        return np.zeros(stored.shape, dtype=np.bool_)
+    limit = file.get("PixelPaddingRangeLimit")
+    # some files have them without the sign of their pixels
+    ends = [int(np.array(int(v)).astype(stored.dtype)) for v in (value, limit) if v is not None]
+    padding: Array = (stored >= min(ends)) & (stored <= max(ends))
+    if padding.all():
+        raise ValueError("it holds nothing but padding")
+    return padding
+
+
+def _values(file: Any, padding: Array) -> Array:
     from pydicom.pixels.processing import apply_modality_lut
 
     stored, bits, signed = file.pixel_array, int(file.BitsStored), bool(file.PixelRepresentation)
@@ -92,6 +118,7 @@ def _values(file: Any) -> Array:
         ends = (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1) if signed else (0, 2**bits - 1)
         held = apply_modality_lut(np.array(ends, dtype=stored.dtype), file)
         values = held.astype(np.float64).sum() - values
+    values[padding] = values[~padding].min()
     if not np.isfinite(values).all():
         raise ValueError("rescale slope or intercept is not finite")
     if signed or _is_rescaled(file) or bits < 8 or bits > 16:

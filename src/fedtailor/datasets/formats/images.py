@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 from fedtailor.core.errors import BadInput
 from fedtailor.datasets.formats.dicom import (
     DICOM,
-    INVERTED,
+    ODDITIES,
     dicom_image,
+    dicom_notes,
     is_dicom,
     need_pydicom,
     refuse_mixed,
@@ -180,8 +181,9 @@ class _Survey(NamedTuple):
     sizes: Counter[tuple[int, int]]
     modes: Counter[str]
     turned: int  # how many the camera says to turn
-    inverted: int  # how many have low values for what is bright
+    oddities: Counter[str]  # what was done to how many DICOM images
     levels: Levels | None  # of those with more than 8 bits
+    agreed: bool  # whether these were given, and not found
 
     def notes(self, channels: int, size: tuple[int, int], named: bool) -> tuple[str, ...]:
         """A line for each thing that is not the same everywhere."""
@@ -199,16 +201,14 @@ class _Survey(NamedTuple):
             )
         if self.turned:
             notes.append(f"{self.turned:,} images are turned upright, as their camera noted")
-        if self.inverted:
-            notes.append(f"{self.inverted:,} DICOM images are inverted, as MONOCHROME1 asks for")
+        notes += dicom_notes(self.oddities)
         if self.levels is not None:
             deep = sum(n for mode, n in self.modes.items() if _is_deep_mode(mode))
             kind = "DICOM images" if "F" in self.modes else "images of 16 bits"
             low, high = self.levels
-            notes.append(
-                f"{deep:,} {kind} are scaled from {low:,} to {high:,}, the range that "
-                "all of them hold, to 8 bits"
-            )
+            whose = "agreed on" if self.agreed else "that all of them hold"
+            ends = f"from {low:,} to {high:,}, the range {whose}"
+            notes.append(f"{deep:,} {kind} are scaled {ends}, to 8 bits")
         return tuple(notes)
 
 
@@ -220,7 +220,8 @@ def _survey(pictures: Sequence[EncodedImage], levels: Levels | None) -> _Survey:
     sizes: Counter[tuple[int, int]] = Counter()
     modes: Counter[str] = Counter()
     kinds: dict[tuple[bool, str], str] = {}
-    turned, inverted, first = 0, 0, (0, 0)
+    oddities: Counter[str] = Counter()
+    turned, first, agreed = 0, (0, 0), levels is not None
     low, high = np.inf, -np.inf
     with _all_broken(pictures) as broken:
         for picture in pictures:
@@ -231,7 +232,7 @@ def _survey(pictures: Sequence[EncodedImage], levels: Levels | None) -> _Survey:
                 turned += orientation in range(2, 9)
                 sizes[size] += 1
                 modes[image.mode] += 1
-                inverted += image.info.get(INVERTED, False) is True
+                oddities.update(image.info.get(ODDITIES, ()))
                 kinds.setdefault((is_dicom(picture.data), image.mode), picture.where)
                 if is_deep(image) and levels is None:
                     values = _deep_values(image)
@@ -239,7 +240,7 @@ def _survey(pictures: Sequence[EncodedImage], levels: Levels | None) -> _Survey:
     refuse_mixed(kinds, levels)
     if levels is None and any(_is_deep_mode(mode) for mode in modes):
         levels = (_plain(low), _plain(high))
-    return _Survey(first, sizes, modes, turned, inverted, levels)
+    return _Survey(first, sizes, modes, turned, oddities, levels, agreed)
 
 
 def _plain(level: float) -> float:

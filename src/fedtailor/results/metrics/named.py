@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import inf
 from typing import Protocol
 
 from torch import Tensor
@@ -42,6 +43,16 @@ class Metric:
     why_undefined: WhyUndefined = undefined.without_rows
     percent: bool = False  # whether it is shown as a percentage
     two_classes: bool = False  # whether it needs exactly two classes
+
+    @property
+    def bounds(self) -> tuple[float, float]:
+        """Between which its values lie, whatever a model says.
+
+        Example:
+          >>> METRICS["accuracy"].bounds, METRICS["rmse"].bounds
+          ((0.0, 1.0), (0.0, inf))
+        """
+        return -inf if self.name == "r2" else 0.0, 1.0 if self.higher_is_better else inf
 
     def fits(self, task: TaskKind, classes: int = 0) -> bool:
         """Whether it can be had of a task, with so many classes."""

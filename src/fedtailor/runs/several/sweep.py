@@ -17,7 +17,7 @@ from fedtailor.core.errors import BadInput
 from fedtailor.core.inputs.files import write_atomically, write_json
 from fedtailor.results import folder as files
 from fedtailor.results.config import MOST_SEEDS, PATHS, Config, make_config
-from fedtailor.results.metrics.named import METRICS
+from fedtailor.results.metrics.named import METRICS, Metric
 from fedtailor.results.numbers import mean_and_std
 from fedtailor.results.objects import Objects
 from fedtailor.results.status import reason_of
@@ -156,7 +156,7 @@ def _summarised(plan: SweepPlan, ends: Mapping[tuple[float, int], RunEnd]) -> di
     """What the runs come to: for each rate, over its seeds."""
     some = next(end.result for end in ends.values() if end.error is None)
     metric = METRICS[some["metric"]]
-    rows = [_row(plan, rate, ends) for rate in plan.rates]
+    rows = [_row(plan, rate, ends, metric) for rate in plan.rates]
     known = [row for row in rows if row["val"] is not None and not row["failed"]]
     best = max if metric.higher_is_better else min
     facts = ("data", "model", "clients", "partition", "device", "rounds", "task", "metric")
@@ -173,7 +173,9 @@ def _summarised(plan: SweepPlan, ends: Mapping[tuple[float, int], RunEnd]) -> di
     }
 
 
-def _row(plan: SweepPlan, rate: float, ends: Mapping[tuple[float, int], RunEnd]) -> dict[str, Any]:
+def _row(
+    plan: SweepPlan, rate: float, ends: Mapping[tuple[float, int], RunEnd], metric: Metric
+) -> dict[str, Any]:
     """What the runs of one rate come to, over seeds."""
     runs = {run: end for run, end in ends.items() if run[0] == rate}
     done = [end.result for end in runs.values() if end.error is None]
@@ -183,7 +185,7 @@ def _row(plan: SweepPlan, rate: float, ends: Mapping[tuple[float, int], RunEnd])
         "lr": rate,
         "runs": [plan.name(*run) for run in runs],
         "score": mean_and_std(scores) if scores else None,
-        "interval": interval_over_runs(scores),
+        "interval": interval_over_runs(scores, bounds=metric.bounds),
         "val": round(float(np.mean(vals)), 6) if vals else None,
         "failed": {
             plan.name(*run): reason_of(end.error)
@@ -193,14 +195,21 @@ def _row(plan: SweepPlan, rate: float, ends: Mapping[tuple[float, int], RunEnd])
     }
 
 
-def interval_over_runs(values: Sequence[float], level: float = LEVEL) -> tuple[float, float] | None:
+def interval_over_runs(
+    values: Sequence[float],
+    level: float = LEVEL,
+    bounds: tuple[float, float] = (-math.inf, math.inf),
+) -> tuple[float, float] | None:
     """Between which values the mean over all seeds may lie, by Student's t; None below two runs.
 
-    It speaks for other seeds on the same rows: not for other rows or other clients.
+    It ends where the metric does (`bounds`): no accuracy is above 100 %. It speaks for other seeds
+    on the same rows: not for other rows or other clients.
 
     Example:
       >>> interval_over_runs([0.90, 0.92, 0.91])
       (0.885159, 0.934841)
+      >>> interval_over_runs([0.99, 1.0, 0.98], bounds=(0.0, 1.0))
+      (0.965159, 1.0)
     """
     if len(values) < 2:
         return None
@@ -209,4 +218,5 @@ def interval_over_runs(values: Sequence[float], level: float = LEVEL) -> tuple[f
     found = np.array(values, dtype=float)
     half = float(stats.t.ppf((1 + level) / 2, len(found) - 1)) * found.std(ddof=1)
     half /= math.sqrt(len(found))
-    return round(float(found.mean() - half), 6), round(float(found.mean() + half), 6)
+    low, high = float(found.mean() - half), float(found.mean() + half)
+    return round(max(low, bounds[0]), 6), round(min(high, bounds[1]), 6)
