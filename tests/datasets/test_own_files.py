@@ -509,3 +509,19 @@ def test_columns_that_files_type_themselves_may_be_lacking_too(tmp_path):
     source = load(str(tmp_path / "d"), label="ill")
     assert (source.raw.columns["ward"][source.owner == 1] == "").all()
     assert np.isnan(source.raw.columns["crp"][source.owner == 0]).all()
+
+
+def test_a_column_of_lists_is_refused_with_the_cure_and_can_be_left_out(tmp_path):
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame({"age": np.arange(20) / 2, "codes": [[1, 2]] * 20, "ill": [0, 1] * 10})
+    path = tmp_path / "rows.parquet"
+    frame.to_parquet(path)
+    refusal(lambda: load(str(path), label="ill"), "column 'codes'", "--drop")
+    source = load(str(path), label="ill", columns=make_choices(drop="codes"))
+    assert list(source.raw.columns) == ["age"]
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_column_of_infinite_numbers_is_one_line(tmp_path):
+    path = write_text(tmp_path / "t.csv", "x,y\n" + "inf,0\ninf,1\n" * 10)
+    refusal(lambda: load(str(path), label="y"), "line 2", "infinite")

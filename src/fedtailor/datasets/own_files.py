@@ -75,7 +75,9 @@ def load_own(
         _refuse_columns(named, choices, path)
         return join_parts(name, npz_parts(path), task=task)
     if is_table(path):
-        parts = table_parts([read_raw_table(path)], named, [None], image_size, task, choices)
+        parts = table_parts(
+            [read_raw_table(path, choices.drop)], named, [None], image_size, task, choices
+        )
         return join_parts(name, parts, task=task)
     raise BadInput(f"data {quoted(path)} is of no known kind: give {listed(TABLE_FILES)}")
 
@@ -184,7 +186,7 @@ def _client_tables(
             for file, owner in zip(files, owners, strict=True)
             for p in npz_parts(file)
         ]
-    tables = [read_raw_table(f) for f in files]
+    tables = [read_raw_table(f, choices.drop) for f in files]
     return table_parts(tables, named, owners, image_size, task, choices)
 
 

@@ -42,6 +42,8 @@ def kind_of_numbers(name: str, values: Array) -> FoundKind:
       'number'
     """
     present = values[~np.isnan(values)]
+    if not np.isfinite(present).all():
+        return FoundKind("number")  # refused by line
     if not len(present) or (np.floor(present) != present).any():
         return FoundKind("number")
     distinct = len(np.unique(present))

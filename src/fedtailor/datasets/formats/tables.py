@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -57,16 +57,18 @@ def is_table(path: Path) -> bool:
     return table_ending(path) in TABLES
 
 
-def read_raw_table(path: Path) -> RawTable:
+def read_raw_table(path: Path, unused: Collection[str] = ()) -> RawTable:
     """A csv file with a header row, or a parquet file.
 
     Truth values are text, 'True' or 'False', and dates are text as ISO 8601 has them, whatever the
-    format: a model that learnt from one is fed from another.
+    format: a model that learnt from one is fed from another. Columns that are `unused` may be of any
+    type; they are empty where the format has types.
     """
     if path.suffix.lower() in ENGINES:
         table = _read_spreadsheet(path)
     else:
-        table = _read_parquet(path) if table_ending(path) == ".parquet" else _read_csv(path)
+        parquet = table_ending(path) == ".parquet"
+        table = _read_parquet(path, unused) if parquet else _read_csv(path)
     if not len(table):
         raise BadInput(f"{quoted(path)} has no rows: fill or remove it")
     return table
@@ -112,10 +114,15 @@ def check_header(names: Sequence[str], where: str) -> None:
             raise BadInput(f"{where} has two columns {quoted(name)}: rename one")
 
 
-def _read_parquet(path: Path) -> RawTable:
+def _read_parquet(path: Path, unused: Collection[str]) -> RawTable:
     found = _parquet_table(path)
     check_header(found.column_names, quoted(path))
-    columns = {n: _parquet_cells(found.column(n), n, path) for n in found.column_names}
+    columns: dict[str, Cells] = {
+        n: np.full(found.num_rows, np.nan)
+        if n in unused
+        else _parquet_cells(found.column(n), n, path)
+        for n in found.column_names
+    }
     return RawTable(quoted(path), columns, numbered_rows(found.num_rows), typed=True)
 
 
@@ -160,7 +167,9 @@ def _parquet_cells(column: Any, name: str, path: Path) -> Cells:
     elif types.is_binary(kind) or types.is_large_binary(kind):
         cells = column.to_pylist()
     else:
-        raise BadInput(f"{where} has type {one_line(kind)}: store numbers, text or image bytes")
+        raise BadInput(
+            f"{where} has type {one_line(kind)}: store numbers, text or image bytes, or leave it out (--drop)"
+        )
     if None in cells:
         raise BadInput(f"{where} row {cells.index(None) + 1} holds no image bytes: add them")
     return cells
