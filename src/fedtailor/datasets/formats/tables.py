@@ -61,8 +61,8 @@ def read_raw_table(path: Path, unused: Collection[str] = ()) -> RawTable:
     """A csv file with a header row, or a parquet file.
 
     Truth values are text, 'True' or 'False', and dates are text as ISO 8601 has them, whatever the
-    format: a model that learnt from one is fed from another. Columns that are `unused` may be of any
-    type; they are empty where the format has types.
+    format: a model that learnt from one is fed from another. Columns that are `unused` may be of
+    any type; they are empty where the format has types.
     """
     if path.suffix.lower() in ENGINES:
         table = _read_spreadsheet(path)
@@ -168,7 +168,8 @@ def _parquet_cells(column: Any, name: str, path: Path) -> Cells:
         cells = column.to_pylist()
     else:
         raise BadInput(
-            f"{where} has type {one_line(kind)}: store numbers, text or image bytes, or leave it out (--drop)"
+            f"{where} has type {one_line(kind)}: store numbers, text or image bytes, or "
+            "leave it out (--drop)"
         )
     if None in cells:
         raise BadInput(f"{where} row {cells.index(None) + 1} holds no image bytes: add them")
