@@ -102,7 +102,7 @@ def forest_figure(collection: CollectedRuns, options: FigureOptions) -> Any:
 
 def _gain_of(metric: Metric, method: str) -> str:
     unit = f"points of {wording_of(metric).metric}" if metric.percent else wording_of(metric).metric
-    return f"gain of {method} over training alone\n({unit}, 95 % interval; grey: the margin)"
+    return f"gain of {method} over training alone\n({unit}, 95 % interval;\ngrey: the margin)"
 
 
 def _key(picture: Any, shown: list[dict[str, Any]]) -> None:
