@@ -12,6 +12,7 @@ import torch
 from fedtailor.core.errors import BadInput
 from fedtailor.datasets import Encoder
 from fedtailor.federation.site.local_data import load_local_data
+from fedtailor.federation.site.preprocessing import preprocessing_like
 from fedtailor.federation.site.settings import read_settings
 from fedtailor.results.config import make_config
 from fedtailor.runs.data import load_run_data
@@ -120,3 +121,23 @@ def test_images_of_more_bits_than_was_agreed_are_refused(tmp_path: Path) -> None
     with pytest.raises(BadInput, match="images of more than 8 bits, but the federation agreed on"):
         load_local_data(site, known["shallow"])
     assert known["deep"].levels is not None and load_local_data(site, known["deep"])
+
+
+def test_categories_that_nobody_agreed_on_are_logged_at_the_site(tmp_path, caplog) -> None:
+    like, own = tmp_path / "like.csv", tmp_path / "own.csv"
+    for path, wards in ((like, ["a", "b"] * 10), (own, ["a", "b", "x", "y", "x"] * 8)):
+        rows = [f"{30 + i},{ward},{'yn'[i % 2]}\n" for i, ward in enumerate(wards)]
+        path.write_text("age,ward,ill\n" + "".join(rows))
+    encoder = preprocessing_like(str(like), {"label": "ill"})
+    path = tmp_path / "site.toml"
+    path.write_text('client = 0\ndata = "own.csv"\nlabel = "ill"\n')
+    found = load_local_data(read_settings(path), encoder)
+    assert caplog.messages == [
+        "column 'ward' has 2 categories that the federation did not agree on, in 24 of 40 rows "
+        "(x, y): encoded as 0 in all of its 2 inputs"
+    ]
+    assert int(found.data.n) > 0
+    caplog.clear()
+    own.write_text(like.read_text())
+    load_local_data(read_settings(path), encoder)
+    assert caplog.messages == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
@@ -13,7 +14,7 @@ from torch import Tensor
 from fedtailor.core.data import Counts, Data
 from fedtailor.core.errors import BadInput
 from fedtailor.datasets import ColumnChoices, Encoder, Source, fit_own
-from fedtailor.datasets.encoding.columns import Numeric
+from fedtailor.datasets.encoding.columns import Categorical, Numeric
 from fedtailor.datasets.features.typed import types_of_columns
 from fedtailor.datasets.source import EVENTS, Table, take
 from fedtailor.datasets.wording import listed, quoted
@@ -23,6 +24,8 @@ from fedtailor.federation.site.settings import SiteSettings
 from fedtailor.partition import split_rows
 from fedtailor.results.config import Config, make_config
 from fedtailor.runs.data import find_source, lay_out, row_units
+
+log = logging.getLogger("fedtailor.site")
 
 
 class EncodedRows(NamedTuple):
@@ -198,7 +201,30 @@ def load_local_data(site: SiteSettings, encoder: Encoder) -> LocalData:
     own = encoder.with_fit(fits[1])
     # images are as they are, and many
     alone = rows if own == agreed else _encoded(source, labels, cut, own)
+    for line in unknown_categories(source, encoder):
+        log.warning("%s", line)
     return LocalData(rows, _mix(labels[cut[0]], encoder), alone)
+
+
+def unknown_categories(source: Source, encoder: Encoder) -> list[str]:
+    """A line for each column with categories that nobody knew when preprocessing was agreed on."""
+    if not isinstance(source.raw, Table):
+        return []
+    lines = []
+    for column in encoder.columns:
+        if not isinstance(column, Categorical):
+            continue
+        values = source.raw.columns[column.name]
+        new = (values != "") & ~np.isin(values, column.values)
+        names = np.unique(values[new]).tolist()
+        if names:
+            what = "a category" if len(names) == 1 else f"{len(names)} categories"
+            lines.append(
+                f"column {quoted(column.name)} has {what} that the federation did not agree on, in "
+                f"{int(new.sum())} of {len(values)} rows ({listed(names, 5)}): encoded as 0 in all "
+                f"of its {column.width} inputs"
+            )
+    return lines
 
 
 def _encoded(
