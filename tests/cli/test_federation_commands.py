@@ -431,3 +431,18 @@ def test_what_leaves_a_site(method: str, needs: str, capsys: pytest.CaptureFixtu
         main(["show", method, "--wire"])
     told = capsys.readouterr().out
     assert ("One by one" in told) == (needs == "each")
+
+
+def test_the_last_rounds_number_is_the_tables_or_a_line_says_why() -> None:
+    from fedtailor.cli.federation_view import last_round_note
+
+    last = {"round": 4, "sites": {"a": {"post_score": 0.8}, "b": {"post_score": 0.6}}}
+    same = {"a": {"pre_score": 0.9}, "b": {"pre_score": 0.5}}
+    assert last_round_note("accuracy", last, same, 0) == ""
+    assert last_round_note("accuracy", last, {"a": {}, "b": {}}, 0) == ""
+    other = same | {"c": {"pre_score": 0.85}}
+    assert last_round_note("accuracy", last, other, 2) == (
+        "Round 4 had accuracy 70.00 %: the mean over 2 sites, right after training. The table is "
+        "of the models that sites keep, made after that round and fine-tuned: accuracy 75.00 %, "
+        "over 3 sites."
+    )

@@ -63,10 +63,10 @@ def demo(
     Example: fedtailor federation demo --method fedrep --keep demo
     """
     require_flower()
-    from fedtailor.cli.federation_view import FederationView, gains_table
+    from fedtailor.cli.federation_view import FederationView, gains_table, last_round_note
     from fedtailor.cli.showing import in_bytes, out
     from fedtailor.federation.coordinator.federation_file import read_federation
-    from fedtailor.federation.coordinator.progress import traffic_of
+    from fedtailor.federation.coordinator.progress import rounds_of, traffic_of
     from fedtailor.federation.deploy.demo import demo_project, model_cards, play_demo
     from fedtailor.federation.deploy.processes import signals_to
     from fedtailor.federation.protocol.ipc import require_unix
@@ -84,7 +84,8 @@ def demo(
             with FederationView(method, "accuracy", total) as view:
                 ending = play_demo(project, count, view.tell, view.say)
         cards = model_cards(project, count)
-        traffic = traffic_of(read_federation(project.file).state_folder)
+        state = read_federation(project.file).state_folder
+        traffic, last = traffic_of(state), rounds_of(state)[-1:]
     finally:
         if scratch:
             shutil.rmtree(scratch, ignore_errors=True)
@@ -95,6 +96,9 @@ def demo(
         sys.stdout.write(as_text.dumps(said | {"seconds": round(seconds, 1)}, indent=1) + "\n")
     else:
         out.print(gains_table(method, cards))
+        ends = {card["site"]: {"pre_score": card["score"]} for card in cards}
+        if last and (note := last_round_note("accuracy", last[0], ends, 0)):
+            out.print(note, markup=False, soft_wrap=True)
         trust = "without TLS" if insecure else "TLS, node keys"
         out.print(
             f"{counted(total, 'round')}, {counted(count, 'site')}, {seconds:.0f} s in all "
@@ -125,7 +129,7 @@ def run(
     Example: fedtailor federation run wards --min-sites 2 --deadline 300
     """
     require_flower()
-    from fedtailor.cli.federation_view import FederationView, finished_table
+    from fedtailor.cli.federation_view import FederationView, finished_table, last_round_note
     from fedtailor.cli.showing import out
     from fedtailor.federation.coordinator import progress, store
     from fedtailor.federation.coordinator.federation_file import read_federation
@@ -168,6 +172,9 @@ def run(
         sys.stdout.write(as_text.dumps(said, indent=1) + "\n")
     elif ending.kind == "finished":
         out.print(finished_table(found.plan.method, metric, sites))
+        last, tuned = progress.rounds_of(kept)[-1], int(found.plan.settings["finetune"])
+        if note := last_round_note(metric, last, sites, tuned):
+            out.print(note, markup=False, soft_wrap=True)
         missing = found.plan.clients - len(sites)
         if missing:
             have = "has" if missing == 1 else "have"

@@ -135,6 +135,36 @@ def finished_table(method: str, metric_name: str, sites: dict[str, Any]) -> Tabl
     return table
 
 
+def last_round_note(
+    metric_name: str, last: dict[str, Any], sites: dict[str, Any], finetune: int
+) -> str:
+    """Why the last round's number is not the table's; empty if it is, or if there is but one.
+
+    Args:
+      metric_name: that sites' models are judged by.
+      last: the last round's line of the history.
+      sites: what sites told when they had their models.
+      finetune: epochs after the last round.
+    """
+    after = [v for s in last["sites"].values() if (v := told_score(s, "post")) is not None]
+    ends = [v for s in sites.values() if (v := told_score(s, "pre")) is not None]
+    if not after or not ends:
+        return ""
+    one, two = (score_note(metric_name, sum(v) / len(v)) for v in (after, ends))
+    if one == two and len(after) == len(ends):
+        return ""
+    tuned = " and fine-tuned" if finetune else ""
+    return (
+        f"Round {last['round']} had {one}: the mean over {_count(len(after))}, right after "
+        "training. The table is of the models that sites keep, made after that round"
+        f"{tuned}: {two}, over {_count(len(ends))}."
+    )
+
+
+def _count(sites: int) -> str:
+    return "one site" if sites == 1 else f"{sites} sites"
+
+
 def show_status(found: dict[str, Any]) -> None:
     """A federation's status as text."""
     playing = "playing" if found["playing"] else "not playing"
