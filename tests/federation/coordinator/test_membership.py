@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -299,3 +300,23 @@ def test_a_name_that_was_claimed_in_a_refusal_is_still_free(tmp_path: Path) -> N
     one.members.welcome()
     assert one.members.names == {1: "site-1", 2: "site-2"} and one.members.name(0) == "client 0"
     assert one.run()[0]["failed"] == {"client 0": "not connected"}
+
+
+def test_a_connected_site_that_says_nothing_is_named_at_once(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, "fedavg", rounds=1)
+    transport = FakeTransport(trial)
+    marks = tmp_path / "registered"
+    marks.mkdir()
+    (marks / "abc").write_text(json.dumps({"name": "south", "node": "11"}))
+    one = coordinator(trial, transport, replace(RULES, join=0.5))
+    one.members.owners.registered = marks
+    for _ in range(2):
+        transport.on(1, "join", 0, lambda packet, site: [])
+        transport.on(2, "join", 0, lambda packet, site: [])
+        one.members.welcome()
+    told = "has not answered in 0.5 s: its own log may say why"
+    assert said(one).count(f"south {told}") == said(one).count(f"place 12 {told}") == 1
+    status = {site.name: site for site in sites_of(one.store.folder, {})}
+    assert status["south"].why.startswith("round 1: has not answered: in 0.5 s")
+    lines = one.run()  # now it does
+    assert lines[0]["taken"] == [0, 1, 2]

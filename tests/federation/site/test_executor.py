@@ -120,7 +120,7 @@ def test_a_failure_is_that_messages_alone(node, monkeypatch):
     monkeypatch.setattr(app, "client_app", broken)
     send(state, monkeypatch, APP, TaskType.CLIENT_APP)
     (reply,) = answered(Executor(address, SECRET), state)
-    assert reply.error.reason == "RuntimeError: broken"
+    assert reply.error.reason == "RuntimeError: the site's log says more"
 
 
 def test_a_message_that_never_comes_whole_holds_up_no_other(node, seen, monkeypatch):

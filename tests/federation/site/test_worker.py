@@ -149,3 +149,23 @@ except BadInput as error:
 """
     done = run(code)
     assert "Unix sockets" in done.stdout and done.stdout.count("\n") == 1, done.stderr
+
+
+def test_where_a_site_keeps_its_files_does_not_travel(tmp_path, caplog):
+    path = tmp_path / "secret-folder" / "site.toml"
+    with pytest.raises(BadInput) as told:
+        ipc.socket_of(path)
+    assert str(told.value) == "site file 'site.toml' cannot be read: No such file or directory"
+    assert str(path) in caplog.text
+
+
+def test_an_unreadable_message_is_refused_in_the_sites_name(site):
+    path = site.sites[0]
+    assert ipc.ask_site(path, join(site)).header["status"] == "ok"
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(ipc.socket_of(path)))
+        connection.sendall((12).to_bytes(8, "big") + b"no packet...")
+        told = ipc.receive(connection).header
+    assert told["code"] == "message" and told["protocol"] == PROTOCOL
+    assert told["version"] == fedtailor.__version__
+    assert (told["client"], told["name"]) == (0, "site-0")

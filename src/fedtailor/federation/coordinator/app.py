@@ -16,7 +16,7 @@ from fedtailor.core.inputs.plain_text import start_log
 from fedtailor.federation.coordinator.carrier import FlowerTransport
 from fedtailor.federation.coordinator.coordinator import Coordinator, Stopped
 from fedtailor.federation.coordinator.federation_file import read_federation, read_survey_file
-from fedtailor.federation.coordinator.owners import NumberOwners
+from fedtailor.federation.coordinator.owners import HOME, REGISTERED, NumberOwners
 from fedtailor.federation.coordinator.store import (
     FAILED,
     FINISHED,
@@ -69,7 +69,14 @@ def run_coordinator(
         with store.played(PATIENCE):
             setup, transport = set_up(found.plan), FlowerTransport(grid, rules.limits)
             coordinator = Coordinator(
-                setup, found.id, store, transport, rules, _say, keyed=found.keyed
+                setup,
+                found.id,
+                store,
+                transport,
+                rules,
+                _say,
+                keyed=found.keyed,
+                registered=path.resolve().parent / HOME / REGISTERED if found.keyed else None,
             )
             try:
                 coordinator.run()

@@ -11,6 +11,7 @@ import logging
 import secrets
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -59,9 +60,12 @@ class Coordinator:
         watch: Callable[[Line], None] | None = None,
         *,
         keyed: bool = False,
+        registered: Path | None = None,
     ) -> None:
         self.setup, self.store, self.rules, self.watch = setup, store, rules, watch
-        self.members = Membership(setup.plan, federation, store, transport, rules, keyed)
+        self.members = Membership(
+            setup.plan, federation, store, transport, rules, keyed, registered
+        )
         # with signs that no site can know and hide from
         self._watch = UploadWatch(setup.task.buffers, secrets.randbits(64))
         self._odd: set[int] = set()  # who has been said to stand out

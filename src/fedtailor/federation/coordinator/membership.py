@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from fedtailor.core import __version__
 from fedtailor.core.errors import BadInput
 from fedtailor.core.inputs.plain_text import check_name, printable
 from fedtailor.federation.coordinator.owners import NumberOwners
-from fedtailor.federation.coordinator.store import NOT_ADMITTED, CoordinatorStore
+from fedtailor.federation.coordinator.store import NO_ANSWER, NOT_ADMITTED, CoordinatorStore
 from fedtailor.federation.protocol.packet import JOIN, PROTOCOL, Header, Packet
 from fedtailor.federation.protocol.plan import TrainingPlan
 from fedtailor.federation.protocol.transport import Answer, Rules, Transport
@@ -73,9 +74,10 @@ class Membership:
         transport: Transport,
         rules: Rules,
         keyed: bool = False,
+        registered: Path | None = None,
     ) -> None:
-        """`keyed`: a place stands for a node's key, so a client's number stays with it."""
-        self.owners = NumberOwners(store.folder, keyed=keyed)
+        """`keyed`, `registered`: a place stands for a node's key, see `NumberOwners`."""
+        self.owners = NumberOwners(store.folder, keyed=keyed, registered=registered)
         self.plan, self.federation, self.store = plan, federation, store
         self.transport, self.rules = transport, rules
         self.fingerprint = plan.fingerprint()
@@ -86,6 +88,7 @@ class Membership:
         self._lowered: dict[int, int] = {}  # rows that count, where that was said
         self._suspect: set[int] = set()  # clients whose latest message failed
         self._out: dict[int, _NotAdmitted] = {}  # by place
+        self._silent: set[int] = set()  # places of which it was said that they do not answer
 
     def name(self, client: int) -> str:
         """What people call a client."""
@@ -126,7 +129,9 @@ class Membership:
         if not asked:
             return
         header = self.header(JOIN, text=self.plan.text())
+        silent = set(asked)
         for answer in self.transport.ask({p: Packet(header, {}) for p in asked}, self.rules.join):
+            silent.discard(answer.place)
             try:
                 self._admit(answer)
             except Exception as error:  # whatever it says ends nobody else's federation
@@ -139,6 +144,10 @@ class Membership:
                     self.event(who, NOT_ADMITTED, now_out.why)
             if len(self.place) == self.plan.clients and not self._suspect:
                 return
+        for place in sorted(silent - self._silent):
+            _, who = self._claimed(Answer(place, None))
+            self.event(who, NO_ANSWER, f"in {self.rules.join:g} s: its own log may say why")
+        self._silent = (self._silent - set(asked)) | silent
 
     def _claimed(self, answer: Answer) -> tuple[int, str]:
         """The number and name that a place gives itself, or -1 and its place if not its own.
@@ -148,7 +157,7 @@ class Membership:
         for client, (place, name) in self.owners.read().items():
             if place == answer.place:  # its key says who it is, whatever it says itself
                 return client, name
-        nobody = (-1, f"place {answer.place}")
+        nobody = (-1, self.owners.name_of(answer.place) or f"place {answer.place}")
         if answer.packet is None:
             return nobody
         try:

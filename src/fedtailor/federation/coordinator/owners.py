@@ -7,9 +7,12 @@ from pathlib import Path
 
 from fedtailor.core.errors import BadInput
 from fedtailor.core.inputs.files import write_atomically
-from fedtailor.core.inputs.plain_text import parse_json
+from fedtailor.core.inputs.plain_text import parse_json, printable
+from fedtailor.results.folder import read_note
 
 OWNERS = "owners.json"
+HOME = "coordinator/flower"  # Flower's own folder in a project
+REGISTERED = "registered"  # folder in Flower's: a mark for each key, with name and place
 
 
 class NumberOwners:
@@ -18,10 +21,19 @@ class NumberOwners:
     Args:
       folder: of the federation.
       keyed: whether a place stands for a key; without keys nobody owns anything.
+      registered: folder with a mark for each key that the SuperLink was told of, if it is known.
     """
 
-    def __init__(self, folder: Path, *, keyed: bool = True) -> None:
-        self.path, self.keyed = folder / OWNERS, keyed
+    def __init__(self, folder: Path, *, keyed: bool = True, registered: Path | None = None) -> None:
+        self.path, self.keyed, self.registered = folder / OWNERS, keyed, registered
+
+    def name_of(self, place: int) -> str:
+        """What the key at a place was registered as; empty if that is not known."""
+        for path in sorted(self.registered.glob("*")) if self.registered else ():
+            mark = read_note(path)
+            if mark.get("node") == str(place):
+                return printable(str(mark.get("name", "")))[:80]
+        return ""
 
     def read(self) -> dict[int, tuple[int, str]]:
         """By client: its place and its name. Read each time, since `release` is another process."""

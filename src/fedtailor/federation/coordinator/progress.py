@@ -13,6 +13,7 @@ from fedtailor.federation.coordinator.store import (
     EVENTS,
     FINISHED,
     HISTORY,
+    NO_ANSWER,
     NOT_ADMITTED,
     STOP,
     is_played,
@@ -138,8 +139,8 @@ def sites_of(folder: Path, names: dict[str, bool | None]) -> list[SiteStatus]:
     events = read_lines(folder / EVENTS)
     joined = [e["site"] for e in events if e.get("event") == "joined"]
     for event in events:
-        if event.get("event") == NOT_ADMITTED:
-            why = f"{NOT_ADMITTED}: {event.get('detail', '')}"
+        if (what := event.get("event")) in (NOT_ADMITTED, NO_ANSWER):
+            why = f"{what}: {event.get('detail', '')}"
             failures.setdefault(event["site"], []).append((event["round"], why))
     for line in rounds_of(folder):
         for name, said in line["sites"].items():

@@ -28,6 +28,7 @@ LOCK = "LOCK"
 WITHOUT_VERSION = "0.1.0"  # its checkpoints do not name their version
 FINISHED, STOPPED, FAILED = ENDS = ("finished", "stopped", "failed")  # events of `all` at the end
 NOT_ADMITTED = "not admitted"  # event of a site that cannot join
+NO_ANSWER = "has not answered"  # event of one that is connected, and silent when asked to join
 
 
 class ServerCheckpoint(NamedTuple):

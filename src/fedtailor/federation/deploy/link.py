@@ -12,6 +12,7 @@ from typing import Any
 from fedtailor.core import __version__
 from fedtailor.core.errors import BadInput
 from fedtailor.core.inputs.plain_text import parse_json
+from fedtailor.federation.coordinator.owners import REGISTERED
 from fedtailor.federation.site.node import environment
 
 NAME = "fedtailor"  # of the connection in Flower's configuration
@@ -117,7 +118,7 @@ class Link:
 
         The mark lies beside the SuperLink's database: whoever removes that must register anew.
         """
-        marks = self.home / "registered"
+        marks = self.home / REGISTERED
         marks.mkdir(exist_ok=True)
         mark = marks / hashlib.sha256(public.read_bytes()).hexdigest()[:24]
         if mark.exists():
@@ -161,7 +162,7 @@ class Link:
         """Whether each registered site is connected, by its name."""
         listed = self.flwr("supernode", "list", NAME).get("nodes", [])
         status = {str(node["node-id"]): node["status"] == "online" for node in listed}
-        marks = [parse_json(path.read_text()) for path in (self.home / "registered").glob("*")]
+        marks = [parse_json(path.read_text()) for path in (self.home / REGISTERED).glob("*")]
         found: dict[str, bool] = {}
         for mark in marks:  # a site whose key was changed has two
             found[mark["name"]] = found.get(mark["name"], False) or status.get(mark["node"], False)

@@ -19,12 +19,13 @@ from typing import Annotated
 
 from fedtailor.core.errors import BadInput
 from fedtailor.core.inputs.settings_file import check_table, read_toml, setting
+from fedtailor.federation.coordinator.owners import HOME
 from fedtailor.federation.deploy.keys import Certificates
 from fedtailor.federation.deploy.link import Link
 from fedtailor.federation.protocol.certificates import expiry_line
 
 FILE = "federation.toml"
-STATE, HOME = "coordinator/state", "coordinator/flower"
+STATE = "coordinator/state"
 LOOPBACK = "loopback"  # folder in HOME: certificates for this machine's own way to the SuperLink
 PORT, NODE_PORT = 8000, 9094  # Flower's own; each node of one machine needs another than 9094
 LAST_PORT = 65535

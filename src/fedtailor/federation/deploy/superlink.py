@@ -26,6 +26,7 @@ from types import FrameType
 
 from fedtailor.core.errors import BadInput
 from fedtailor.core.inputs.plain_text import start_log
+from fedtailor.federation.coordinator.owners import HOME
 from fedtailor.federation.deploy.keys import (
     AUTHORITY_DAYS,
     AUTHORITY_KEY,
@@ -35,7 +36,6 @@ from fedtailor.federation.deploy.keys import (
 from fedtailor.federation.deploy.link import Link
 from fedtailor.federation.deploy.processes import superlink_command
 from fedtailor.federation.deploy.project import (
-    HOME,
     Project,
     address_of,
     ending_soon,

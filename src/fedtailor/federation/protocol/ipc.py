@@ -7,6 +7,7 @@ a while, and is started again by the next message.
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 import signal
 import socket
@@ -22,6 +23,8 @@ from fedtailor.core import __version__
 from fedtailor.core.errors import BadInput
 from fedtailor.federation.protocol.packet import Limits, Packet, from_bytes, to_bytes
 from fedtailor.results.lock import is_locked
+
+log = logging.getLogger("fedtailor.site")
 
 START_SECONDS = 120.0
 STOP = "stop"
@@ -71,7 +74,9 @@ def socket_of(path: Path) -> Path:
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise BadInput(f"site file '{path}' cannot be read: {error.strerror}") from None
+        # this may travel, and where a site keeps its files is nobody's business
+        log.error("site file '%s' cannot be read: %s", path, error.strerror)
+        raise BadInput(f"site file '{path.name}' cannot be read: {error.strerror}") from None
     # another version or other settings need another process; the old one ends by itself
     mark = hashlib.sha256(f"{path}\0{__version__}\0".encode() + content).hexdigest()[:24]
     return private_folder() / f"{mark}.sock"

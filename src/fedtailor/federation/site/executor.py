@@ -64,7 +64,8 @@ def reply_to(message: Message, context: Context, run: Run, task_type: str) -> Me
         return client_app(message=message, context=context)
     except Exception as error:  # one message's failure is not the next one's
         log.exception("run %s: a message could not be answered", run.run_id)
-        reason = f"{type(error).__name__}: {error}"
+        # no more than its kind: its text may quote data, or name files
+        reason = f"{type(error).__name__}: the site's log says more"
         return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, reason), reply_to=message)
 
 

@@ -173,9 +173,10 @@ class Guard:
                 "once, since two answers may undo what noise hides: to begin anew, give the "
                 "federation another id",
             )
-        rounds = self.answers.rounds | {(*whose, round)}
+        played = self.answers.rounds
+        more = (*whose, round) not in played
         most = limits.max_rounds
-        if kind == TRAIN and most and len(rounds) > most:
+        if kind == TRAIN and most and len(played) + more > most:
             raise Refused(
                 "round", f"the site plays at most {most} rounds (max_rounds), and has played them"
             )

@@ -11,10 +11,11 @@ import socket
 import sys
 from pathlib import Path
 
+from fedtailor.core import __version__
 from fedtailor.core.errors import BadInput
 from fedtailor.core.inputs.plain_text import start_log
 from fedtailor.federation.protocol.ipc import STOP, listen, receive, send, socket_of
-from fedtailor.federation.protocol.packet import Packet, refusal
+from fedtailor.federation.protocol.packet import PROTOCOL, Header, Packet, refusal
 from fedtailor.federation.site.settings import SiteSettings, read_settings
 from fedtailor.results.lock import try_lock
 
@@ -50,7 +51,9 @@ def _answer_all(listener: socket.socket, settings: SiteSettings) -> None:
                 send(connection, site.answer(packet))
             except BadInput as error:
                 log.error("%s", error)
-                send(connection, refusal("message", str(error)))
+                own: Header = {"protocol": PROTOCOL, "version": __version__}
+                own |= {"client": settings.client, "name": settings.name}
+                send(connection, refusal("message", str(error), **own))
             except (EOFError, OSError) as error:
                 # whoever asked is gone; the answer is kept, and given when it is asked for again
                 log.warning("the connection broke: %r", error)
