@@ -105,6 +105,26 @@ def test_methods_of_a_class_count(monkeypatch: pytest.MonkeyPatch) -> None:
     assert fingerprint(closing(Settings(0.1))) != before
 
 
+class Rate(float):
+    def twice(self) -> float:
+        return 2 * self
+
+
+class Table(dict[str, int]):
+    def total(self) -> int:
+        return sum(self.values())
+
+
+@pytest.mark.parametrize("value", [Rate(0.1), Table(a=1)], ids=["Rate", "Table"])
+def test_so_do_those_of_a_number_or_a_table(value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = fingerprint(closing(value))
+    assert before != fingerprint(closing(type(value)()))
+    for name in ("twice", "total"):
+        if hasattr(type(value), name):
+            monkeypatch.setattr(type(value), name, lambda self: 0)
+    assert fingerprint(closing(value)) != before
+
+
 def test_functions_may_refer_to_each_other() -> None:
     def one(n: int) -> int:
         return n and other(n - 1)

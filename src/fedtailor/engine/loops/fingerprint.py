@@ -15,7 +15,6 @@ import hashlib
 import sys
 import sysconfig
 from collections.abc import Iterator, Mapping
-from importlib.machinery import all_suffixes
 from pathlib import Path
 from types import (
     BuiltinFunctionType,
@@ -41,6 +40,7 @@ from fedtailor.engine.loops.torch_internals import is_mapped, operator_name
 LARGE = 16 << 20  # bytes of a tensor from which on looking at them takes longer than tracing
 OURS = __name__.partition(".")[0]
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), type(NotImplemented))
+_NUMBERS: tuple[Any, ...] = (int, float, complex, str, bytes)  # what others may be made of
 _WORDS = (torch.dtype, torch.device, torch.layout, torch.memory_format)
 _IN_C = (
     BuiltinFunctionType, GetSetDescriptorType, MemberDescriptorType, MethodDescriptorType,
@@ -50,7 +50,7 @@ _FIELD = "_tuplegetter"  # of a named tuple
 _OF_EVERY_CLASS = {
     "__dict__", "__weakref__", "__doc__", "__module__", "__abstractmethods__", "_abc_impl",
     "__firstlineno__", "__static_attributes__", "__annotations__", "__annotate_func__",
-    "__annotations_cache__",
+    "__annotations_cache__", "__orig_bases__", "__parameters__",
 }  # fmt: skip
 
 
@@ -124,7 +124,10 @@ def _is_library_module(name: str) -> bool:
     if name.partition(".")[0] in sys.stdlib_module_names:
         return name != "__main__"
     file = getattr(sys.modules.get(name), "__file__", None)
-    return file is not None and (_is_library(file) or file.endswith(tuple(all_suffixes()[1:])))
+    if file is None:  # what C calls a module may be part of one
+        parent = name.rpartition(".")[0]
+        return bool(parent) and _is_library_module(parent)
+    return _is_library(file)
 
 
 class _Walk:
@@ -139,7 +142,7 @@ class _Walk:
             self.hash.update(len(text).to_bytes(8, "little") + text)
 
     def add(self, value: Any) -> None:
-        if isinstance(value, _PLAIN):
+        if type(value) in _PLAIN:
             self.say(type(value).__name__, repr(value))
         elif isinstance(value, _WORDS):
             self.say(type(value).__name__, value)
@@ -148,7 +151,7 @@ class _Walk:
         else:
             self.seen[id(value)] = len(self.seen)
             self.held.append(value)
-            self.say(type(value).__module__, type(value).__qualname__)
+            self.add(type(value))
             self._new(value)
 
     def _new(self, value: Any) -> None:
@@ -156,6 +159,8 @@ class _Walk:
             self._array(value)
         elif isinstance(value, enum.Enum):
             self.say(value.name)
+        elif isinstance(value, _NUMBERS):  # of a class of its own
+            self.say(*(repr(kind(value)) for kind in _NUMBERS if isinstance(value, kind)))
         elif isinstance(value, CodeType):
             self._code(value)
         elif isinstance(value, FunctionType):
@@ -251,15 +256,20 @@ class _Walk:
             self.add(value)
 
     def _set(self, values: Any) -> None:
-        if not all(isinstance(value, _PLAIN) for value in values):
+        if not all(type(value) in _PLAIN for value in values):
             raise CannotTell("a set of other things than words and numbers")
         self.say(*sorted(repr(value) for value in values))
 
     def _in_c(self, value: Any) -> None:
-        self.say(getattr(value, "__module__", ""), value.__qualname__)
-        owner = getattr(value, "__self__", None)
-        if owner is not None and not isinstance(owner, (ModuleType, type)):
+        self.say(value.__qualname__)
+        owner = getattr(value, "__self__", None) or getattr(value, "__objclass__", None)
+        if isinstance(owner, ModuleType):
+            module = owner.__name__
+        else:
             self.add(owner)
+            module = getattr(value, "__module__", None) or "builtins"
+        if not _is_library_module(module):
+            raise CannotTell(f"{value.__qualname__}, whose code is not Python's")
 
     def _object(self, value: Any) -> None:
         """A library's operator by its name, anything else by what it holds."""
@@ -272,7 +282,6 @@ class _Walk:
         if hasattr(value, "cache_info"):  # what `functools.cache` makes of a function
             self.add(value.__wrapped__)
             return
-        self.add(type(value))
         slots = [
             name
             for kind in type(value).__mro__

@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from fedtailor.core.inputs.files import write_atomically
 from fedtailor.core.steps.scan import Loop, Notes
 from fedtailor.engine.kernels import convolutions, losses  # noqa: F401  their operators have names
+from fedtailor.engine.kernels.support import may_round
 from fedtailor.engine.loops.fingerprint import CannotTell, environment_fingerprint, fingerprint
 from fedtailor.engine.loops.template import Before, Line, NotAlike, PerClient, Template
 from fedtailor.engine.loops.torch_internals import operator_name
@@ -41,6 +42,7 @@ _WORDS = {
     "layout": torch.layout,
     "memory_format": torch.memory_format,
 }
+_ATTENTION = ("flash", "mem_efficient", "math")  # ways that torch may choose from
 _UPDATES = ("baddbmm_", "addmm_")
 
 
@@ -143,9 +145,11 @@ def kept_program(
 def _modes() -> tuple[Any, ...]:
     """What torch is set to, as far as operators depend on it."""
     autocast = [(kind, torch.is_autocast_enabled(kind)) for kind in ("cpu", "cuda")]
+    attention = [getattr(torch.backends.cuda, f"{kind}_sdp_enabled")() for kind in _ATTENTION]
     return (
         torch.get_default_dtype(),
-        torch.backends.cuda.matmul.allow_tf32,
+        may_round(),
+        attention,
         torch.are_deterministic_algorithms_enabled(),
         autocast,
     )
