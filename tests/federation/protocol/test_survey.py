@@ -47,6 +47,17 @@ def test_sums_leave_but_no_rare_category_and_no_sum_of_few_values(told: Any) -> 
     assert "odd" not in told.text() and '"20.5"' not in told.text()
 
 
+def test_of_a_label_too_sums_of_few_values_stay(tmp_path: Any) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text("age,dose\n" + "".join(f"{20 + row},{row / 8}\n" for row in range(ROWS)))
+    source = load(str(path), label="dose", task="regression")
+    target = [
+        survey_of(source, np.arange(rows), min_rows=16, min_category=5).target for rows in (15, 16)
+    ]
+    assert [sums and sums.rows for sums in target] == [0, 16]
+    assert target[0] == (0, 0.0, 0.0)
+
+
 def test_what_is_written_is_read_back(told: Any) -> None:
     assert read_survey(told.text()) == told
 

@@ -2,7 +2,8 @@
 
 Of tables the names and kinds of columns, of numbers how many there are, their sum and squared
 deviations, of categories their names; of images the size, of texts the words; of labels the names
-of the classes. No row is told, no least and no largest number, no category or word of few rows.
+of the classes. No row is told, no sum of few values, no category or word of few rows, and of
+numbers neither the least nor the largest; of images with more than 256 grey levels these two are.
 """
 
 from __future__ import annotations
@@ -70,12 +71,14 @@ def survey_of(source: Source, train: Array, *, min_rows: int, min_category: int)
     Args:
       source: its rows.
       train: the numbers of those for training; of others nothing is told but classes.
-      min_rows: of a column with fewer values no sums are told.
+      min_rows: of a column, or a label, with fewer values no sums are told.
       min_category: categories and words that fewer rows have are not told.
     """
     classes = tuple(source.classes[i] for i in np.unique(source.labels)) if source.classes else ()
     raw, label = take(source.raw, train), source.label or "label"
     target = ColumnSums.of(source.labels[train]) if source.task == "regression" else None
+    if target is not None and target.rows < min_rows:
+        target = NONE
     told = SiteSurvey(source.kind, source.task, classes, label, target)
     if isinstance(raw, Table):
         columns = (_told(raw, name, min_rows, min_category) for name in raw.columns)
