@@ -65,7 +65,7 @@ def alike(a: Any, b: Any) -> bool:
         (nn.Dropout(0.1), nn.Dropout(0.2)),
         (torch.relu, torch.sigmoid),
     ],
-    ids=str,
+    ids=lambda value: type(value).__name__,
 )
 def test_what_a_function_closes_over_counts(value: Any, other: Any) -> None:
     assert alike(closing(value), closing(value))
