@@ -98,7 +98,10 @@ function lineChart(box, series, options) {
     const ends = all.map((s) => {
       const last = s.y.findLastIndex(isNumber);
       root.append(svg("path", { class: "line", d: path(s.x.map((v, i) => [x(v), isNumber(s.y[i]) ? y(s.y[i]) : null])), "stroke-dasharray": s.dash || null, style: `stroke:${s.colour}` }));
-      if (s.dots || s.x.length === 1) root.append(svg("circle", { cx: x(s.x[last]), cy: y(s.y[last]), r: 3.5, style: `fill:${s.colour}` }));
+      s.y.forEach((v, i) => {
+        const single = isNumber(v) && !isNumber(s.y[i - 1]) && !isNumber(s.y[i + 1]); // which no line goes through
+        if (single || (s.dots && i === last)) root.append(svg("circle", { cx: x(s.x[i]), cy: y(v), r: 3.5, style: `fill:${s.colour}` }));
+      });
       return { x: x(s.x[last]), y: y(s.y[last]) };
     });
     if (right > 12) {
