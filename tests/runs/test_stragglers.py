@@ -43,6 +43,7 @@ def test_a_round_ends_at_the_deadline_without_the_late() -> None:
         assert line["simulated_time"] == 2.0
     names = [*run["per_client"]]
     assert run["stragglers"] == {names[i]: 4 for i in late}
+    assert run["never_in_time"] == [names[i] for i in late]
     # those who count are what they are in a round of theirs alone: as many bytes
     assert run["bytes"]["up"] * 6 == fedtailor.run("ditto", **SMALL)["bytes"]["up"] * 4
 
@@ -121,7 +122,8 @@ def test_the_page_shows_accuracy_by_simulated_time_and_who_was_late(tmp_path: Pa
     fedtailor.run("fedavg", **SMALL, deadline=2, out=tmp_path / "r")
     page = page_data(collect([tmp_path / "r"]))
     assert page["curves"][0]["simulated"] == [2.0, 4.0, 6.0, 8.0]
-    assert any("missed the deadline 8 times (--deadline)" in note for note in page["notes"])
+    (told,) = [n for n in page["notes"] if "missed the deadline 8 times (--deadline)" in n]
+    assert "never in time: client-" in told
     assert 'id="simulated-chart"' in (tmp_path / "r" / "report.html").read_text()
     fedtailor.run("fedavg", **SMALL | {"slow": ""}, out=tmp_path / "usual")
     assert (

@@ -305,6 +305,15 @@ def _cell(metric: Metric, found: dict[str, float], spread: bool) -> str:
     return f"{text} ± {metric_value(metric, found['std'])}" if spread and found else text
 
 
+def _absent(result: dict[str, Any]) -> str:
+    """Who was not there in rounds for which it was drawn, as the page says it."""
+    from fedtailor.report.absent import absent_in_words
+
+    dropped, late = (sum(result.get(kind, {}).values()) for kind in ("dropped", "stragglers"))
+    told = absent_in_words(dropped, late, result.get("never_in_time", []))
+    return f"{told[:1].upper()}{told[1:]}." if told else ""
+
+
 def show_result(result: dict[str, Any], folder: Path, as_json: bool) -> None:
     """A run's result, for people or as JSON."""
     if as_json:
@@ -325,6 +334,8 @@ def show_result(result: dict[str, Any], folder: Path, as_json: bool) -> None:
         f"{result['device']} ({result['engine']}, {counted(result['chunk'], 'client')} at a time)"
     )
     out.print(f"{work}, {size}; {traffic}; {result['seconds']:.1f} s on {where}")
+    if absent := _absent(result):
+        out.print(absent, markup=False)
     if phases := phases_line(result.get("seconds_by_phase", {})):
         out.print(f"Time: {phases}")
     out.print(

@@ -15,6 +15,7 @@ from fedtailor.core.errors import BadInput
 from fedtailor.core.inputs.files import write_atomically
 from fedtailor.core.inputs.plain_text import counted
 from fedtailor.core.steps.privacy import epsilon_in_words
+from fedtailor.report.absent import absent_in_words, times_in_words
 from fedtailor.report.surfaces import landscapes, trajectories
 from fedtailor.results import mixes, numbers
 from fedtailor.results.collect import CollectedRuns, collect
@@ -138,14 +139,14 @@ def _notes(collection: CollectedRuns, table: list[dict[str, Any]]) -> list[str]:
         if row["stopped_early"]
     ]
     notes += [
-        f"{row['label']}: diverged clients were left out {_times(row['skipped'])}."
+        f"{row['label']}: diverged clients were left out {times_in_words(row['skipped'])}."
         for row in table
         if row["skipped"]
     ]
     notes += [
         f"{row['label']}: {told}."
         for row in table
-        if (told := _absent_in_words(row["dropped"], row["stragglers"]))
+        if (told := absent_in_words(row["dropped"], row["stragglers"], row["never_in_time"]))
     ]
     notes += [
         f"{row['label']}: uploads stood out, by their length or their distance to the others': "
@@ -164,17 +165,6 @@ def _notes(collection: CollectedRuns, table: list[dict[str, Any]]) -> list[str]:
             "that can take it away."
         )
     return notes
-
-
-def _times(count: int) -> str:
-    return "once" if count == 1 else f"{count:,} times"
-
-
-def _absent_in_words(dropped: int, late: int) -> str:
-    """How often clients that were drawn for a round were not in it; empty if never."""
-    told = [f"dropped out {_times(dropped)} (--dropout)"] if dropped else []
-    told += [f"missed the deadline {_times(late)} (--deadline)"] if late else []
-    return f"clients {' and '.join(told)}; those rounds went on without them" if told else ""
 
 
 def _tuned_in_words(tuned: Mapping[str, Any]) -> str:

@@ -261,6 +261,7 @@ def _row(contender: Contender, each: Array, alone: Array | None) -> dict[str, An
         "odd_uploads": _often_odd(results),
         "dropped": sum(n for r in results for n in r.get("dropped", {}).values()),
         "stragglers": sum(n for r in results for n in r.get("stragglers", {}).values()),
+        "never_in_time": sorted({n for r in results for n in r.get("never_in_time", ())}),
         "leaks_test": any(r.get("leaks_test") for r in results),
     }
 
@@ -270,9 +271,7 @@ def _often_odd(results: list[dict[str, Any]]) -> dict[str, int]:
 
     Of honest uploads one in 200 does, see `fedtailor.core.uploads.watch`.
     """
-    counts: Counter[str] = Counter()
-    for result in results:
-        counts.update(result.get("odd_uploads", {}))
+    counts = sum((Counter(r.get("odd_uploads", {})) for r in results), Counter[str]())
     rounds = sum(r["rounds"] * r.get("participation", 1.0) for r in results)
     return {name: n for name, n in counts.most_common() if n >= 3 and n > ODD_SHARE * rounds}
 

@@ -163,6 +163,9 @@ def absent_of(run: PreparedRun) -> dict[str, Any]:
     for kind in ("dropped", "stragglers"):
         if any(kind in line for line in history):
             found[kind] = Counter(names[i] for line in history for i in line.get(kind, []))
+    there = {i for line in history for i in line["cohort"]}
+    if never := sorted({i for line in history for i in line.get("stragglers", [])} - there):
+        found["never_in_time"] = [names[i] for i in never]
     if any("simulated_time" in line for line in history):
         found["simulated_time"] = round(sum(line["simulated_time"] for line in history), 6)
     return found
