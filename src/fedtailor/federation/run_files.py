@@ -14,6 +14,7 @@ from fedtailor.core.inputs.spreadsheet import csv_text
 from fedtailor.engine import ClientData
 from fedtailor.federation.protocol.lines import Line
 from fedtailor.federation.protocol.plan import Setup
+from fedtailor.partition.parts import PARTS
 from fedtailor.report import write_report
 from fedtailor.results.confusion import save_confusion
 from fedtailor.results.folder import (
@@ -104,12 +105,11 @@ def _write_run(
 ) -> None:
     folder.mkdir(parents=True)
     write_atomically(folder / HISTORY, "".join(json.dumps(line) + "\n" for line in run.history))
-    parts = ("train", "val", "test")
     table = [
-        [name, *(rows.get(name, {}).get(part, "") for part in parts), 0]
+        [name, *(rows.get(name, {}).get(part, "") for part in PARTS), 0]
         for name in run.result["per_client"]
     ]
-    write_atomically(folder / CLIENTS, csv_text(["client", *parts, "held_out"], table))
+    write_atomically(folder / CLIENTS, csv_text(["client", *PARTS, "held_out"], table))
     write_json(folder / PREPROCESSING, setup.plan.encoder)
     if run.outputs is not None and run.client_data is not None:
         save_outputs(folder, run.outputs)

@@ -155,7 +155,7 @@ class PreparedRun:
         )
         device = torch.device(config.device)
         return (
-            choose_loop_mode(work, device, config.compile, ProgramFiles(device).has_some())
+            choose_loop_mode(work, device, config.compile, ProgramFiles(device))
             if config.engine != "sequential"
             else "plain"
         )

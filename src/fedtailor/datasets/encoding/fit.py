@@ -35,6 +35,8 @@ from fedtailor.datasets.wording import one_line, quoted
 
 NORMALISATIONS = ("auto", *get_args(Normalisation))
 
+TEXT_LENGTH = 200  # words of a text that are taken
+
 
 class EncodedClients(NamedTuple):
     """All clients' rows as networks take them."""
@@ -49,7 +51,7 @@ def encode(
     train_rows: Array,
     *,
     normalise: str = "auto",
-    length: int = 200,
+    length: int = TEXT_LENGTH,
     vocabulary: int = 0,
 ) -> tuple[Encoder, Array]:
     """Fit an encoder on the training rows of one site and encode all rows with it.
@@ -81,7 +83,7 @@ def fit_encoder(
     train: Sequence[Array],
     *,
     normalise: str = "auto",
-    length: int = 200,
+    length: int = TEXT_LENGTH,
     vocabulary: int = 0,
 ) -> Encoder:
     """What all clients share: features, categories, words, and numbers to scale by.

@@ -12,6 +12,7 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -209,32 +210,35 @@ class CapturedLoop:
             traced = [(self._traced(size, masked), size) for size in (2, self.clients)]
             return Template.of(*traced[0], *traced[1])
 
-        if self._files is None:
-            return made()
-        known_by = step_known_by(self.loop, self._views(self.clients), ("any number", masked))
         began = time.perf_counter()
-        found, there = self._files.found_or_made(known_by, self.loop.store, self.loop.notes, made)
-        if there:
-            self.seconds += time.perf_counter() - began
+        if self._files is None:
+            found = made()
+        else:
+            known_by = step_known_by(self.loop, self._views(self.clients), ("any number", masked))
+            found, _ = self._files.found_or_made(known_by, self.loop.store, self.loop.notes, made)
+        self.seconds += time.perf_counter() - began
         return found
 
     def _trace(self, size: int, masked: bool) -> Program:
         """The step of the first clients, as operators, perhaps from disk."""
         compiled = self._compiled and self.loop.compiles and size * COMPILED >= self.clients
         if compiled or self._files is None:
-            return self._traced(size, masked)
-        way = ("fused" if self._fused else "traced", masked)
-        known_by = step_known_by(self.loop, self._views(size), way)
-        return kept_program(self._files, self.loop, known_by, lambda: self._traced(size, masked))
+            program = self._traced(size, masked, compiled)
+        else:
+            way = ("fused" if self._fused else "traced", masked)
+            known_by = step_known_by(self.loop, self._views(size), way)
+            trace_it = partial(self._traced, size, masked)
+            program = kept_program(self._files, self.loop, known_by, trace_it)
+        self.seconds += program.seconds
+        return program
 
-    def _traced(self, size: int, masked: bool) -> Program:
-        compiled = self._compiled and self.loop.compiles and size * COMPILED >= self.clients
+    def _traced(self, size: int, masked: bool, compiled: bool = False) -> Program:
         with ExitStack() as written:
             written.enter_context(MatmulConvolutions(sliced=compiled))
             if self._fused:  # what has no kernel is a matrix product
                 written.enter_context(FusedOperators())
                 written.enter_context(shapes_only())
-            program: Program = trace(
+            return trace(
                 self.loop.for_all(masked),
                 self._views(size),
                 self.loop.carried,
@@ -242,8 +246,6 @@ class CapturedLoop:
                 limit=self._limit,
                 ready=make_ready if self._fused and self._capture_pool else None,
             )
-        self.seconds += program.seconds
-        return program
 
 
 def _capture(

@@ -79,21 +79,31 @@ def fingerprint(*values: Any) -> str:
     return walk.hash.hexdigest()
 
 
-@functools.cache
 def environment_fingerprint(device: torch.device) -> str:
     """The same for this package's sources, all installed packages, Python and the device."""
-    here = hashlib.blake2b(digest_size=12)
-    package = Path(sys.modules[OURS].__file__ or "").parent
-    for file in sorted(package.rglob("*.py")):
-        here.update(file.relative_to(package).as_posix().encode() + b"\0" + file.read_bytes())
-    found = {entry.name for path in _libraries() for entry in _entries(path)}
     where = (
         (torch.cuda.get_device_name(device), torch.cuda.get_device_capability(device))
         if device.type == "cuda"
         else device.type
     )
-    here.update(repr((sorted(found), sys.version, torch.version.__version__, where)).encode())
+    told = repr((_installed(), sys.version, torch.version.__version__, where))
+    return hashlib.blake2b(told.encode(), digest_size=12).hexdigest()
+
+
+@functools.cache
+def _installed() -> str:
+    """This package's sources, and which others there are; read once, whatever the device."""
+    here = hashlib.blake2b(digest_size=20)
+    package = _package()
+    for file in sorted(package.rglob("*.py")):
+        here.update(file.relative_to(package).as_posix().encode() + b"\0" + file.read_bytes())
+    found = {entry.name for path in _libraries() for entry in _entries(path)}
+    here.update(repr(sorted(found)).encode())
     return here.hexdigest()
+
+
+def _package() -> Path:
+    return Path(sys.modules[OURS].__file__ or "").resolve().parent
 
 
 def _entries(path: Path) -> Iterator[Path]:
@@ -114,7 +124,7 @@ def _is_library(file: str) -> bool:
     if file.startswith("<frozen"):
         return True
     path = Path(file).resolve()
-    if path.is_relative_to(Path(sys.modules[OURS].__file__ or "").resolve().parent):
+    if path.is_relative_to(_package()):
         return False
     stdlib = Path(sysconfig.get_path("stdlib")).resolve()
     return any(path.is_relative_to(place) for place in (stdlib, *_libraries()))
@@ -170,7 +180,7 @@ class _Walk:
         elif isinstance(value, functools.partial):
             self.add((value.func, value.args, value.keywords))
         elif isinstance(value, ModuleType):
-            self._module(value)
+            self.say(value.__name__)
         elif isinstance(value, type):
             self._class(value)
         elif isinstance(value, (dict, MappingProxyType)):
@@ -237,9 +247,6 @@ class _Walk:
                     if part in vars(value):
                         self.say(part)
                         self.add(vars(value)[part])
-
-    def _module(self, module: ModuleType) -> None:
-        self.say(module.__name__)
 
     def _class(self, kind: type) -> None:
         self.say(kind.__module__, kind.__qualname__)

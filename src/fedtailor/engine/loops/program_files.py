@@ -14,6 +14,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,12 @@ class ProgramFiles:
     """
 
     def __init__(self, device: torch.device) -> None:
-        self.folder = cache_folder() / "programs" / environment_fingerprint(device)
+        self._device = device
+
+    @cached_property
+    def folder(self) -> Path:
+        """Found out when it is needed, which takes a while: runs of plain steps need none."""
+        return cache_folder() / "programs" / environment_fingerprint(self._device)
 
     def has_some(self) -> bool:
         """Whether a process with the same code has traced anything on this machine."""
@@ -230,7 +236,7 @@ def _read(path: Path, store: Sequence[Tensor], notes: Notes) -> Template | None:
         return None
     except (
         OSError, SafetensorError, ValueError, TypeError, KeyError, IndexError, AttributeError,
-        RuntimeError, NotAlike,
+        RuntimeError,
     ) as reason:  # fmt: skip
         log.debug("%s cannot be read and is made anew: %s", path.name, reason)
         return None

@@ -63,13 +63,13 @@ def use_precision(precision: str) -> None:
 
 
 def choose_loop_mode(
-    work: Workload, device: torch.device, compile: Compile, traced_before: bool = False
+    work: Workload, device: torch.device, compile: Compile, files: ProgramFiles | None = None
 ) -> LoopMode:
     """The way for a run, from how much there is to do, where, and what the user wants.
 
-    `traced_before`: see `possible`.
+    `files`: see `possible`.
     """
-    return possible(_wanted(work, device, compile), traced_before)
+    return possible(_wanted(work, device, compile), files)
 
 
 def _wanted(work: Workload, device: torch.device, compile: Compile) -> LoopMode:
@@ -94,13 +94,13 @@ def _wanted(work: Workload, device: torch.device, compile: Compile) -> LoopMode:
     return "traced" if pays else "plain"
 
 
-def possible(loop_mode: LoopMode, traced_before: bool = False) -> LoopMode:
+def possible(loop_mode: LoopMode, files: ProgramFiles | None = None) -> LoopMode:
     """A mode, or the next plainer one that this release of torch allows.
 
-    `traced_before`: tracing is known to work, so trying it out, which takes seconds, is spared; a
-    process that finds all its steps on disk never loads what traces.
+    Where steps were traced before (`files`), tracing is known to work, and trying it out, which
+    takes seconds, is spared: a process that finds all its steps on disk never loads what traces.
     """
-    if traced_before and loop_mode in ("traced", "fused"):
+    if loop_mode in ("traced", "fused") and files is not None and files.has_some():
         return loop_mode
     if loop_mode == "plain" or not can_trace():
         return "plain"
@@ -125,9 +125,8 @@ class LoopRunner:
         *,
         keep_programs: bool = False,
     ) -> None:
-        self._files = ProgramFiles(device) if keep_programs and loop_mode != "plain" else None
-        traced_before = self._files is not None and self._files.has_some()
-        self.loop_mode, self.device = possible(loop_mode, traced_before), device
+        self._files = ProgramFiles(device) if keep_programs else None
+        self.loop_mode, self.device = possible(loop_mode, self._files), device
         self._limit = CompileLimit(compile_limit)
         self._programs: dict[Hashable, Any] = {}
         self._held: dict[Hashable, list[Any]] = {}  # what programs are known by must stay alive
@@ -139,7 +138,7 @@ class LoopRunner:
         self.seconds = 0.0
         if self.loop_mode in ("compiled", "fused"):
             keep_compiled_code()
-        if self.loop_mode == "plain" or traced_before:
+        if self.loop_mode == "plain" or (self._files is not None and self._files.has_some()):
             put_off_compiler()
 
     @contextmanager

@@ -34,14 +34,13 @@ from fedtailor.federation.run_files import (
     write_comparison,
 )
 from fedtailor.federation.site.scoring import gain_over
+from fedtailor.partition.parts import PARTS
 from fedtailor.results.folder import ALONE
 from fedtailor.results.metrics.named import METRICS
 from fedtailor.results.statistics import Gains, decide, decide_clients, scoring_of, sentences
 from fedtailor.results.statistics.decision import usual_margin
 from fedtailor.results.statistics.scoring import IN_UNITS
 from fedtailor.results.verdict import Verdict, wording_of
-
-ROWS = ("train", "val", "test")
 
 
 class _Told(NamedTuple):
@@ -58,7 +57,7 @@ def _told(finished: Mapping[str, Mapping[str, Any]]) -> _Told:
         {name: told_score(said, "pre") for name, said in finished.items()},
         {name: told_score(said, "local") for name, said in finished.items()},
         {name: said["gain_error"] for name, said in finished.items() if "gain_error" in said},
-        {name: {k: said[k] for k in ROWS if k in said} for name, said in finished.items()},
+        {name: {k: said[k] for k in PARTS if k in said} for name, said in finished.items()},
     )
 
 

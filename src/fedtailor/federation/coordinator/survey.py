@@ -22,6 +22,7 @@ from fedtailor.datasets.encoding.columns import (
     pooled_numbers,
 )
 from fedtailor.datasets.encoding.encoder import FIRST_WORD, Normalisation
+from fedtailor.datasets.encoding.fit import TEXT_LENGTH
 from fedtailor.datasets.parts import sorted_names
 from fedtailor.datasets.wording import listed, quoted
 from fedtailor.federation.coordinator.owners import NumberOwners
@@ -29,7 +30,6 @@ from fedtailor.federation.protocol.packet import PROTOCOL, SURVEY, Header, Packe
 from fedtailor.federation.protocol.survey import SiteSurvey, ToldColumn, read_survey
 from fedtailor.federation.protocol.transport import Answer, Rules, Transport
 
-TEXT_LENGTH = 200  # words, as a run takes them
 Tell = Callable[[str, str, str], None]  # (who, what happened, more of it)
 
 
