@@ -13,11 +13,12 @@ from torch.func import grad, vmap
 from fedtailor.core import rng, tree
 from fedtailor.core.data import Counts, Data
 from fedtailor.core.errors import BadInput
+from fedtailor.core.network.augmentation import crop_and_flip
 from fedtailor.core.objectives import as_is, prox, sam
 from fedtailor.core.rng import Turn
 from fedtailor.core.scoring import mean_loss, score
 from fedtailor.core.steps.scan import repeat
-from fedtailor.core.task import Batch, Task, classification, crop_and_flip
+from fedtailor.core.task import Batch, Task, classification
 from fedtailor.core.training import Recipe, descend, fit
 from fedtailor.core.tree import Params, Tree
 

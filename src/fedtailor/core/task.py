@@ -8,7 +8,6 @@ from functools import cache, partial
 from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -24,7 +23,8 @@ from fedtailor.core.losses import (
     row_by_row,
     squared_error,
 )
-from fedtailor.core.network.features import input_of
+from fedtailor.core.network.augmentation import Augment
+from fedtailor.core.network.features import HeadSplit, head_width, input_of
 from fedtailor.core.network.randomness import KeyedDraws
 from fedtailor.core.network.repeatable import may_draw, refuse_hidden_draws
 from fedtailor.core.network.upper import UpperPart, upper_part
@@ -91,8 +91,6 @@ def weighted_mean(each: Tensor, batch: Batch) -> Tensor:
     return (each * batch.weight).sum() / batch.weight.sum().clamp(min=1)
 
 
-Augment = Callable[[Tensor, Key], Tensor]
-
 Blocks = tuple[tuple[str, ...], ...]  # names per block, from input to output
 
 
@@ -131,6 +129,7 @@ class Task(NamedTuple):
       device: where parameters live.
       constants: frozen parameters (`requires_grad` is False): no part of what methods see.
       upper: names -> the network from there on, apart from what is below, if that is possible.
+      split: body and head apart, in training mode too; None where the head is no module of its own.
     """
 
     init: Callable[[Key], Params]
@@ -149,6 +148,7 @@ class Task(NamedTuple):
     device: torch.device | str = "cpu"
     constants: Params = {}  # noqa: RUF012
     upper: Callable[[frozenset[str]], UpperPart | None] = lambda names: None
+    split: HeadSplit | None = None
 
     def top(self, n: int) -> tuple[str, ...]:
         """All names in the `n` blocks next to the output."""
@@ -168,25 +168,6 @@ def _batch_norms(module: nn.Module) -> dict[str, Any]:
 
 
 def _nothing() -> None: ...
-
-
-def crop_and_flip(x: Tensor, key: Key, pad: int = 4) -> Tensor:
-    """Shifts each image by up to `pad` pixels and mirrors half of them, keyed."""
-    n, _, height, width = x.shape
-    for_y, for_x, for_flip = rng.split(key, 3)
-    down = rng.bits(for_y, n) % (2 * pad + 1)
-    right = rng.bits(for_x, n) % (2 * pad + 1)
-    mirrored = (rng.bits(for_flip, n) % 2 == 0)[:, None]
-    rows = torch.arange(height, device=x.device) + down[:, None]
-    columns = torch.arange(width, device=x.device)
-    columns = torch.where(mirrored, columns.flip(0), columns) + right[:, None]
-    padded = F.pad(x, (pad, pad, pad, pad))
-    which = torch.arange(n, device=x.device)[:, None, None]
-    # indices around the slice put their axes first: (n, height, width, channels)
-    return padded[which, :, rows[:, :, None], columns[:, None, :]].movedim(-1, 1)
-
-
-AUGMENTATIONS: dict[str, Augment | None] = {"none": None, "crop-flip": crop_and_flip}
 
 
 def to_input(x: Tensor, dtype: torch.dtype) -> Tensor:
@@ -293,6 +274,27 @@ def _task(
     def features(params: Params, x: Tensor) -> Tensor:
         return input_of(evaluating, head, lambda: predict(params, x))
 
+    inside = f"{head}." if head else ""
+
+    def embed(params: Params, batch: Batch) -> tuple[Tensor, Tensor, Params]:
+        found: list[tuple[Tensor, Params]] = []
+        given = input_of(training, head, lambda: found.append(outputs(params, batch)))
+        return given.to(found[0][0].dtype), *found[0]
+
+    def classify(params: Params, features: Tensor, batch: Batch | None = None) -> Tensor:
+        module = evaluating if batch is None else training
+        known = (constants if batch is None else halved) | params
+        own = {k.removeprefix(inside): v for k, v in known.items() if k.startswith(inside)}
+        if batch is not None and compute is not None:
+            features = features.to(compute)
+            own = {k: v if inside + k in full else v.to(compute) for k, v in own.items()}
+        key = features.new_zeros((), dtype=torch.int64) if batch is None else batch.key
+        with KeyedDraws(key) if keyed[module] else nullcontext():
+            out: Tensor = functional_call(module.get_submodule(head), own, (features,))
+        return out.to(next(iter(params.values())).dtype)
+
+    split = HeadSplit(embed, classify, head_width(example, head, groups[-1]))
+
     def try_out(params: Params, x: Tensor) -> None:
         some = x[[0, -1]]
         one, key = torch.ones(2, device=x.device), rng.key(0, device=x.device)
@@ -310,7 +312,7 @@ def _task(
 
     return Task(
         init, mean_loss, predict, groups, buffers, norms, augment, outputs, losses, kind, try_out,
-        features, form, device, constants, upper,
+        features, form, device, constants, upper, split if split.width else None,
     )  # fmt: skip
 
 

@@ -19,6 +19,7 @@ from fedtailor.core import rng, tree
 from fedtailor.core.data import Data
 from fedtailor.core.errors import BadInput
 from fedtailor.core.ledger import Entry, Ledger
+from fedtailor.core.network.augmentation import Augment
 from fedtailor.core.objectives import Gradient, Loss, Objective, as_is, exact_gradient
 from fedtailor.core.rng import Key, Turn
 from fedtailor.core.scoring import upper_layers
@@ -26,7 +27,7 @@ from fedtailor.core.steps.optim import Optimizer, adam, adamw, clip_norm, sgd
 from fedtailor.core.steps.privacy import padded, private_gradient
 from fedtailor.core.steps.scan import Notes, Step, StepRows, Steps, join_steps, scan
 from fedtailor.core.steps.schedules import Schedule, factor, parse_schedule
-from fedtailor.core.task import Augment, Batch, Sample, Task
+from fedtailor.core.task import Batch, Sample, Task
 from fedtailor.core.tree import Params, Tree
 
 

@@ -14,8 +14,9 @@ from fedtailor.core.errors import BadInput
 from fedtailor.core.form import Form
 from fedtailor.core.losses import RowLosses, class_weighted, parse_loss
 from fedtailor.core.method import Method
+from fedtailor.core.network.augmentation import AUGMENTATIONS
 from fedtailor.core.steps.privacy import require_accountant
-from fedtailor.core.task import AUGMENTATIONS, TASKS, Task
+from fedtailor.core.task import TASKS, Task
 from fedtailor.core.tree import Params
 from fedtailor.core.uploads.moves import averaged
 from fedtailor.engine import ClientData
