@@ -308,6 +308,7 @@ OFF: dict[str, dict[str, Any]] = {
     "mocha": {"strength": 0.0},
     "scaffold": {"server_lr": 0.0},
     "apfl": {"adaptive": False},
+    "fedrod": {"gamma": 0.0},
 }
 
 
@@ -636,7 +637,7 @@ def _slow(*case: Any) -> Any:
 BASELINES = (
     "fedsam", "fedavg-c", "fedprox-c", "fedavg-data", "pfedme", "perfedavg-fo", "perfedavg-hf",
     "fedper", "fedbabu", "lg-fedavg", "fedbn", "fedamp", "heurfedamp", "fedphp", "apple",
-    "partialfed", "mocha", "cfl", "scaffold", "apfl",
+    "partialfed", "mocha", "cfl", "scaffold", "apfl", "fedrod",
 )  # fmt: skip
 VARIANTS = [
     *(_slow(name, {}) for name in BASELINES),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 from fedtailor.core import rng, tree
 from fedtailor.core.data import Data
+from fedtailor.core.form import Form
 from fedtailor.core.method import Download, Method, Outcome, Upload, beginning
 from fedtailor.core.rng import Turn
 from fedtailor.core.task import Batch, Task, classification
@@ -116,6 +118,41 @@ def rows_of(
 def two_clients() -> ClientData:
     """One row, 2, against three rows with the mean 8. Validation rows are 3 and 6."""
     return rows_of([[2.0], [7.0, 8.0, 9.0]], [[3.0], [6.0]])
+
+
+# ------------------------------------------------------------------ linear body and head, by hand
+
+
+class TwoLayers(nn.Module):
+    """Features z = A x, outputs W z + b, from the numbers given."""
+
+    def __init__(self, body: list[list[float]], head: list[list[float]]) -> None:
+        super().__init__()
+        self.body = nn.Linear(len(body[0]), len(body), bias=False)
+        self.head = nn.Linear(len(head[0]), len(head))
+        with torch.no_grad():
+            self.body.weight.copy_(torch.tensor(body))
+            self.head.weight.copy_(torch.tensor(head))
+            self.head.bias.zero_()
+
+    def forward(self, x: Tensor) -> Tensor:
+        out: Tensor = self.head(self.body(x))
+        return out
+
+
+def two_layers(body: list[list[float]], head: list[list[float]]) -> Task:
+    """Classification with features z = A x and outputs W z + b; b begins at 0."""
+    form = Form("table", (len(body[0]),), len(head))
+    return classification(lambda: TwoLayers(body, head), form=form)
+
+
+def labelled(train: Sequence[Sequence[tuple[Sequence[float], int]]]) -> ClientData:
+    """Clients with these rows (x, y), for training, validation and tests alike."""
+    ends = np.cumsum([0, *(len(rows) for rows in train)])
+    own = [np.arange(low, high) for low, high in pairwise(ends)]
+    x = torch.tensor([list(x) for rows in train for x, _ in rows])
+    y = torch.tensor([y for rows in train for _, y in rows])
+    return ClientData.of(x, y, own, own, own)
 
 
 # ---------------------------------------------------------------------- small nets, ragged clients

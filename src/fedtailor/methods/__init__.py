@@ -32,6 +32,7 @@ from fedtailor.methods.partial_sharing.fedbabu import fedbabu
 from fedtailor.methods.partial_sharing.fedbn import fedbn
 from fedtailor.methods.partial_sharing.fedper import fedper
 from fedtailor.methods.partial_sharing.fedrep import fedrep
+from fedtailor.methods.partial_sharing.fedrod import fedrod
 from fedtailor.methods.partial_sharing.fedsim import fedsim
 from fedtailor.methods.partial_sharing.lg_fedavg import lg_fedavg
 from fedtailor.methods.partial_sharing.partialfed import partialfed
@@ -71,6 +72,7 @@ KINDS: dict[str, dict[str, Factory]] = {
         "fedalt": fedalt,
         "fedsim": fedsim,
         "fedbn": fedbn,
+        "fedrod": fedrod,
         "plgu-grep": plgu_grep,
         "partialfed": partialfed,
     },

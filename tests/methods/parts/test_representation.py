@@ -113,7 +113,7 @@ def test_class_sums_by_hand_and_without_padding() -> None:
             assert sums.squares.tolist() == [10, 0, 4]
             assert sums.means.tolist() == [[2, 0], [0, 0], [0, 2]]
             assert sums.seen.tolist() == [1, 0, 1]
-        assert rows_per_class(task, data).tolist() == [2, 0, 1]
+        assert rows_per_class(data, 3).tolist() == [2, 0, 1]
     assert number_of_classes(task) == number_of_classes(classification(identity)) == 3
 
 

@@ -91,8 +91,12 @@ class ClassSums(NamedTuple):
         return (self.rows > 0).to(self.features.dtype)
 
 
-def number_of_classes(task: Task) -> int:
+def number_of_classes(task: Task, params: Params | None = None) -> int:
     """How many classes the outputs of a task are for.
+
+    Args:
+      task: the network.
+      params: all of its parameters, where they are at hand: without, a network is built to see.
 
     Example:
       >>> from fedtailor.methods.check import toy_task
@@ -101,8 +105,8 @@ def number_of_classes(task: Task) -> int:
     """
     if task.form is not None:
         return task.form.classes
-    shapes = {k: v.shape for k, v in task.init(rng.key(0)).items() if k in task.head}
-    return int(next(reversed(shapes.values()))[0])
+    known = task.init(rng.key(0)) if params is None else params
+    return len(known[task.head[-1]])
 
 
 def class_sums(task: Task, params: Params, data: Data, size: int = SCORED) -> ClassSums:
@@ -119,7 +123,7 @@ def class_sums(task: Task, params: Params, data: Data, size: int = SCORED) -> Cl
     look = task.features
     assert look is not None
     assert task.split is not None
-    classes, width = number_of_classes(task), task.split.width
+    classes, width = number_of_classes(task, params), task.split.width
 
     def step(
         carry: Tree, given: Tree, now: StepRows, store: Sequence[Tensor], notes: Notes
@@ -145,11 +149,27 @@ def class_sums(task: Task, params: Params, data: Data, size: int = SCORED) -> Cl
     return ClassSums(**found)
 
 
-def rows_per_class(task: Task, data: Data) -> Tensor:
-    """How many training rows of each class a client has, from its labels alone."""
+def rows_per_class(data: Data, classes: int) -> Tensor:
+    """How many training rows of each class a client has, from its labels alone.
+
+    Example:
+      >>> rows_per_class(Data.of(torch.zeros(4, 2), torch.tensor([0, 0, 2, 0])), 3)
+      tensor([3., 0., 1.])
+    """
     real = torch.arange(len(data.rows), device=data.n.device) < data.n
-    of = F.one_hot(data.y[data.rows], number_of_classes(task))
+    of = F.one_hot(data.y[data.rows], classes)
     return (of * real[:, None]).sum(0).to(torch.get_default_dtype())
+
+
+def log_prior(rows: Tensor) -> Tensor:
+    """Logarithms of class frequencies, of the most frequent 0, and `FAR` for classes without rows.
+
+    Example:
+      >>> log_prior(torch.tensor([3.0, 1.0, 0.0])).exp()
+      tensor([1.0000, 0.3333, 0.0000])
+    """
+    logs = rows.clamp(min=1).log()
+    return torch.where(rows > 0, logs - logs.max(), FAR)
 
 
 def pull(features: Tensor, batch: Batch, targets: Tensor, seen: Tensor) -> Tensor:

@@ -1,0 +1,193 @@
+"""Fed-RoD: a generic head for balanced classes, a personal one on top of it."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from fedtailor.core import rng
+from fedtailor.core.data import Data
+from fedtailor.core.errors import BadInput
+from fedtailor.core.task import classification
+from fedtailor.core.training import Recipe
+from fedtailor.methods import fedavg, fedrod
+from fedtailor.methods.check import toy_federation, toy_task
+from fedtailor.methods.leakage import leaks_of
+from fedtailor.methods.parts.representation import FAR, log_prior
+from tests.methods.worlds import (
+    ENGINES,
+    data_of,
+    gap,
+    labelled,
+    mlp,
+    models,
+    near,
+    play,
+    ragged,
+    same,
+    simulate,
+    task_of,
+    turn_of,
+    two_layers,
+)
+
+COHORTS = [[0, 1, 3], [1, 2, 4, 5], [0, 2, 5]]
+ONE = Recipe(batch=0, lr=1.0)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_two_clients_by_hand(engine):
+    # z = x and both heads are 0, so without balancing everything is (1/2, 1/2).
+    # client 0: x = 1, 2, 3 of class 0, x = 4 of class 1: softmax(log 3 - log 3, log 1 - log 3)
+    #   is (3/4, 1/4); slope of W_G[0]: ((3/4 - 1)(1 + 2 + 3) + 3/4 4)/4 = 3/8, of b[0]: 0
+    #   W_G = (-3/8, 3/8), b_G = 0
+    #   slope of W_P[0]: (-1/2 6 + 1/2 4)/4 = -1/4, of b_P[0]: (-3/2 + 1/2)/4 = -1/4
+    # client 1: x = 2 of class 1: softmax(-1e9, 0) = (0, 1): no slope; W_P[0]: 1/2 2, b_P[0]: 1/2
+    # the body has no slope, since W_G = 0
+    # W_G = (4 (-3/8) + 0)/5 = -0.3
+    task = two_layers([[1.0]], [[0.0], [0.0]])
+    world = labelled([[([1.0], 0), ([2.0], 0), ([3.0], 0), ([4.0], 1)], [([2.0], 1)]])
+    sim = simulate(fedrod(task, recipe=ONE), world, task, engine=engine)
+    play(sim)
+    server, own = sim.server["params"], sim.states.rows["own"]
+    assert server["head.weight"].flatten().tolist() == near(-0.3, 0.3)
+    assert server["head.bias"].tolist() == near(0.0, 0.0)
+    assert server["body.weight"].tolist() == [[1.0]]
+    assert own["head.weight"].flatten().tolist() == near(0.25, -0.25, -1.0, 1.0)
+    assert own["head.bias"].flatten().tolist() == near(0.25, -0.25, -0.5, 0.5)
+    # x = 2:  g = (-0.6, 0.6),  h_0 = (0.75, -0.75),  h_1 = (-2.5, 2.5)
+    predict, x = fedrod(task).predict, torch.tensor([[2.0]])
+    said = [predict(model, x)[0].tolist() for model in models(sim).values()]
+    assert said == [near(0.15, -0.15), near(-3.1, 3.1)]
+    # client 1 teaches its own head alone: p_0 = 1/(1 + e^6.2)
+    play(sim, [[1]])
+    p = 1 / (1 + math.exp(6.2))
+    assert same(sim.server["params"], server)
+    assert sim.states.rows["own"]["head.bias"][1].tolist() == near(-0.5 - p, 0.5 + p)
+
+
+@pytest.mark.usefixtures("double")
+@pytest.mark.parametrize("gamma", [0.5, 1.0])
+def test_it_is_two_optimisers_in_plain_pytorch(gamma):
+    """One steps body and generic head, the other the personal head, batch after batch."""
+    task, recipe = task_of(), Recipe(epochs=2, batch=8, lr=0.1, momentum=0.5)
+    data, turn = data_of(ragged(), 1), turn_of()
+    method, initial = fedrod(task, gamma=gamma, recipe=recipe), task.init(rng.key(3))
+    state = method.start({"params": initial}, initial, rng.key(0))
+    out = method.client({"params": initial}, state, data, turn)
+    net, own = mlp(), nn.Linear(6, 3)
+    net.load_state_dict(initial)
+    own.load_state_dict({"weight": initial["2.weight"], "bias": initial["2.bias"]})
+    counts = torch.bincount(data.y[data.rows[: int(data.n)]], minlength=3).double()
+    steps = [torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.5) for m in (net, own)]
+    for batch in data.filled(recipe.plan(data, turn.key)):
+        real = batch.weight > 0
+        x, y = batch.x[real], batch.y[real]
+        for step in steps:
+            step.zero_grad()
+        z = net[:2](x)
+        g = net[2](z)
+        F.cross_entropy(g + gamma * counts.log(), y).backward()
+        F.cross_entropy(g.detach() + own(z.detach()), y).backward()
+        for step in steps:
+            step.step()
+    assert gap(out.upload.mean["params"], dict(net.state_dict())) < 1e-12
+    ours = {k.removeprefix("2."): v for k, v in out.state["own"].items()}
+    assert gap(ours, dict(own.state_dict())) < 1e-12
+    x = data.x[:9]
+    torch.testing.assert_close(method.predict(out.model, x), net(x) + own(net[:2](x)))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_without_balancing_the_generic_path_is_fedavg(engine):
+    """Exact: the personal loss reaches neither body nor generic head."""
+    task, world = task_of("norm"), ragged()
+    ways = (fedrod(task, gamma=0), fedrod(task, gamma=0, own_start="zero"), fedavg(task))
+    sims = [simulate(method, world, task, engine=engine) for method in ways]
+    for sim in sims:
+        play(sim, COHORTS)
+    assert same(sims[0].server, sims[2].server)
+    assert same(sims[1].server, sims[2].server)
+    other = simulate(fedrod(task), world, task, engine=engine)
+    play(other, COHORTS)
+    assert gap(other.server, sims[2].server) > 1e-4
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_with_equal_classes_it_is_fedavg_for_every_gamma(engine):
+    """Exact, thanks to the subtracted maximum."""
+    task = task_of("norm")
+    x = ragged().x
+    rows = lambda low, n: [(x[low + i].tolist(), i % 3) for i in range(n)]
+    world = labelled([rows(0, 6), rows(6, 12), rows(18, 9)])
+    sims = [
+        simulate(method, world, task, engine=engine)
+        for method in (fedrod(task, gamma=2), fedavg(task))
+    ]
+    for sim in sims:
+        play(sim, 3)
+    assert same(sims[0].server, sims[1].server)
+
+
+def test_the_generic_path_does_not_depend_on_the_personal_head():
+    task, world = task_of("norm"), ragged()
+    sims = [simulate(fedrod(task, own_start=own), world, task) for own in ("copy", "zero")]
+    for sim in sims:
+        play(sim, COHORTS)
+    assert same(sims[0].server, sims[1].server)
+    assert gap(sims[0].states.rows, sims[1].states.rows) > 1e-3
+
+
+def test_prior_logits():
+    rows = torch.tensor([3.0, 0.0, 1.0])
+    assert log_prior(rows).tolist() == near(0.0, FAR, -math.log(3))
+    torch.testing.assert_close(log_prior(rows * 50), log_prior(rows))
+    assert log_prior(torch.tensor([7.0, 7.0])).tolist() == [0.0, 0.0]
+    assert log_prior(torch.zeros(3)).isfinite().all()  # a client without rows
+
+
+def test_classes_that_a_client_lacks_are_left_alone():
+    """Their rows of the generic head get no slope at all; those of FedAvg do."""
+    task, turn = task_of(), turn_of()
+    x = torch.arange(24.0).view(6, 4) / 10
+    data, initial = Data.of(x, torch.tensor([0, 1, 0, 1, 0, 0])), task.init(rng.key(1))
+    kept = []
+    for method in (fedrod(task), fedavg(task)):
+        state = method.start({"params": initial}, initial, rng.key(0))
+        sent = method.client({"params": initial}, state, data, turn).upload.mean["params"]
+        kept.append(all(torch.equal(sent[k][2], initial[k][2]) for k in task.head))
+    assert kept == [True, False]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_who_has_never_trained_uses_the_generic_head_alone(engine):
+    task, world = task_of(), ragged()
+    sim = simulate(fedrod(task), world, task, engine=engine)
+    play(sim, [[0, 1]])
+    x, server = world.x[:7], sim.server["params"]
+    said = {cid: sim.method.predict(model, x) for cid, model in models(sim).items()}
+    torch.testing.assert_close(said["4"], task.predict(server, x))
+    assert not torch.allclose(said["0"], task.predict(server, x), atol=1e-3)
+    general = sim.outputs(general=True).test
+    assert general.isfinite().all()
+
+
+def test_without_balancing_noise_covers_everything():
+    torch.set_default_dtype(torch.float64)
+    try:
+        task, noise = toy_task(), Recipe(batch=4, lr=0.1, dp_clip=1.0, dp_noise=1.0)
+        balanced, plain = (fedrod(task, gamma=g, recipe=noise) for g in (1.0, 0.0))
+        assert "without noise" in balanced.not_private
+        assert not plain.not_private
+        assert leaks_of(plain, task, toy_federation()).train == ()
+        assert leaks_of(balanced, task, toy_federation()).train
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_a_network_without_a_head_of_its_own_is_refused():
+    task = classification(lambda: nn.Sequential(nn.Conv2d(1, 3, 2), nn.Flatten()))
+    with pytest.raises(BadInput, match="Fed-RoD puts a second head on features, but the network"):
+        fedrod(task)
