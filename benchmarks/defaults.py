@@ -6,8 +6,8 @@
 Around a method's defaults one option at a time takes some values of the range that its file
 declares. A setting's value in a world is its mean over clients on validation rows; test rows stand
 aside, as in `fedtailor tune`. Its regret is what the method's best setting has there more. A
-default is good if its largest regret over all worlds is small; `--seeds 1 2 --only {}` says how
-much of that is one seed's luck.
+default is good if its largest regret over all worlds is small; `--seeds 1 2` with the `--cases`
+that are left says how much of that is one seed's luck.
 
 `--folder` has wisdm.csv, heart.csv (rows of four hospitals), cifar10.npz and mnist.npz.
 """
@@ -118,10 +118,14 @@ def play(told: tuple[Case, Path, str, float]) -> dict[str, Any] | None:
         result = Runner(config, data).play()
     except (BadInput, Diverged) as error:
         return row | {"failed": str(error)}
-    found = {k: result["val"].get(k) for k in ("mean", "worst")}
-    general = result.get("general") or {}
-    return row | found | {"general": general.get("mean"),
-                          "seconds": round(time.perf_counter() - begun, 2)}  # fmt: skip
+    except Exception as error:  # a fault of ours: the others are played all the same
+        return row | {"failed": f"{type(error).__name__}: {error}"}
+    return row | {
+        "mean": result["val"].get("mean"),
+        "worst": result["val"].get("worst"),
+        "general": (result.get("global") or {}).get("mean"),
+        "seconds": round(time.perf_counter() - begun, 2),
+    }
 
 
 def main() -> None:
@@ -129,7 +133,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=Path("data"))
     parser.add_argument("--worlds", nargs="+", choices=list(WORLDS), default=list(WORLDS))
     parser.add_argument("--methods", nargs="+", default=sorted(METHODS))
-    parser.add_argument("--only", type=json.loads, nargs="+", help="settings as JSON, not all")
+    parser.add_argument("--cases", type=Path, help="JSON: settings of each method, not all")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0])
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--jobs", type=int, default=1, help="runs at the same time")
@@ -141,11 +145,12 @@ def main() -> None:
     if said.show:
         show([row for path in said.show for row in json.loads(path.read_text())["rows"]])
         return
+    chosen = json.loads(said.cases.read_text()) if said.cases else None
     cases = [
         Case(world, method, setting, seed)
         for world in said.worlds
-        for method in said.methods
-        for setting in (said.only or settings_of(method))
+        for method in (chosen or said.methods)
+        for setting in (chosen[method] if chosen else settings_of(method))
         for seed in said.seeds
     ]
     report: dict[str, Any] = {

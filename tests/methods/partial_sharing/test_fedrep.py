@@ -113,7 +113,7 @@ def test_with_no_body_it_is_local(engine, net):
     task, world = task_of(net), ragged()
     alone = simulate(local(task, recipe=with_epochs(2)), world, task, engine=engine)
     play(alone, COHORTS)
-    for blocks in (2, 9, 1):
+    for blocks in (2, 1):
         method = fedrep(task, head_blocks=blocks, head_epochs=2, recipe=with_epochs(2))
         sim = simulate(method, world, task, engine=engine)
         reports = play(sim, COHORTS)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -12,7 +14,8 @@ from fedtailor.core.method import ClientCount
 from fedtailor.core.objectives import sam
 from fedtailor.core.task import classification
 from fedtailor.core.training import Recipe
-from fedtailor.methods import fedalt, fedbabu, fedper, fedrep
+from fedtailor.methods import fedalt, fedbabu, fedper, fedrep, plgu_grep
+from fedtailor.methods.check import toy_task
 from fedtailor.methods.parts.partial import Phase, all_names, lower_blocks, partial
 from tests.methods.worlds import ragged, rows_of, same, simulate, task_of, two_numbers
 
@@ -99,3 +102,14 @@ def test_a_network_of_one_block_has_nothing_to_share() -> None:
             factory(task)
     all_shared = fedalt(task).init(ClientCount(1), task.init(rng.key(0)), rng.key(0))
     assert set(all_shared["shared"]) == {"weight", "bias"}
+
+
+@pytest.mark.parametrize("make", [fedper, fedrep, fedbabu, plgu_grep])
+def test_a_head_of_more_blocks_than_there_are_is_refused(make: Any) -> None:
+    with pytest.raises(BadInput, match="head_blocks is 9, but the network has 3 blocks: give 2 or"):
+        make(toy_task(), head_blocks=9)
+
+
+def test_a_method_that_needs_a_body_refuses_to_be_all_head() -> None:
+    with pytest.raises(BadInput, match="head_blocks is 3, all of the network: PLGU-GRep perturbs"):
+        plgu_grep(toy_task(), head_blocks=3)

@@ -12,7 +12,7 @@ from fedtailor.core.rng import Turn
 from fedtailor.core.task import Task
 from fedtailor.core.training import Recipe, fit
 from fedtailor.core.tree import Params, Tree
-from fedtailor.methods.parts.partial import Phase, Weighting, all_names, partial
+from fedtailor.methods.parts.partial import Phase, Weighting, all_names, head_names, partial
 
 
 def fedbabu(
@@ -45,7 +45,7 @@ def fedbabu(
       >>> from fedtailor.methods.check import toy_task
       >>> method = fedbabu(toy_task(), F=1)
     """
-    head = task.top(head_blocks)
+    head = head_names(task, head_blocks)
     body = [name for name in all_names(task) if name not in head]
     method = partial(task, head, [Phase(body, recipe.epochs)], recipe=recipe, weighting=weighting)
 

@@ -8,7 +8,7 @@ from fedtailor.core.method import Method
 from fedtailor.core.options import Search, Whole
 from fedtailor.core.task import Task
 from fedtailor.core.training import Recipe
-from fedtailor.methods.parts.partial import Phase, Weighting, all_names, partial
+from fedtailor.methods.parts.partial import Phase, Weighting, all_names, head_names, partial
 
 
 def fedper(
@@ -37,5 +37,5 @@ def fedper(
       >>> method = fedper(toy_task(), head_blocks=2)
     """
     phases = [Phase(all_names(task), recipe.epochs)]
-    head = task.top(head_blocks)
+    head = head_names(task, head_blocks)
     return partial(task, head, phases, recipe=recipe, weighting=weighting)

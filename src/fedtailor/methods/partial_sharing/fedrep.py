@@ -8,7 +8,7 @@ from fedtailor.core.method import Method
 from fedtailor.core.options import Search, Weighting, Whole
 from fedtailor.core.task import Task
 from fedtailor.core.training import Recipe
-from fedtailor.methods.parts.partial import Phase, all_names, partial
+from fedtailor.methods.parts.partial import Phase, all_names, head_names, partial
 
 
 def fedrep(
@@ -43,7 +43,7 @@ def fedrep(
       >>> from fedtailor.methods.check import toy_task
       >>> method = fedrep(toy_task(), head_epochs=1)
     """
-    head = task.top(head_blocks)
+    head = head_names(task, head_blocks)
     body = [name for name in all_names(task) if name not in head]
     phases = [Phase(head, head_epochs), Phase(body, recipe.epochs)]
     return partial(task, head, phases, recipe=recipe, weighting=weighting)

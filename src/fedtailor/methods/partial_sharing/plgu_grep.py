@@ -7,6 +7,7 @@ from typing import Annotated
 from torch import Tensor
 
 from fedtailor.core import tree
+from fedtailor.core.errors import BadInput
 from fedtailor.core.method import Method
 from fedtailor.core.objectives import Slope
 from fedtailor.core.options import Count, Search, Whole
@@ -15,7 +16,7 @@ from fedtailor.core.training import Recipe
 from fedtailor.core.tree import Tree
 from fedtailor.methods.describe import flat_options
 from fedtailor.methods.parts.lwsam import Ascent, perturbation, with_scores
-from fedtailor.methods.parts.partial import Phase, all_names, partial
+from fedtailor.methods.parts.partial import Phase, all_names, head_names, partial
 
 
 @flat_options
@@ -71,8 +72,13 @@ def plgu_grep(
 
         return slope
 
-    head = task.top(head_blocks)
+    head = head_names(task, head_blocks)
     body = [name for name in all_names(task) if name not in head]
+    if not body:
+        raise BadInput(
+            f"head_blocks is {head_blocks}, all of the network: PLGU-GRep perturbs the body, so "
+            f"give {len(task.blocks) - 1} or fewer"
+        )
     phases = [Phase(head, head_epochs), Phase(body, rep_epochs, two_steps, rep_steps)]
     host = partial(task, head, phases, recipe=recipe, weighting="uniform")
     return with_scores(host, "shared", task, ascent.score_scale, recipe)

@@ -53,6 +53,20 @@ def lower_blocks(task: Task, count: int) -> tuple[str, ...]:
     return tuple(name for block in task.blocks[:count] for name in block)
 
 
+def head_names(task: Task, head_blocks: int) -> tuple[str, ...]:
+    """The names of a head that is so many blocks next to the output.
+
+    Raises:
+      BadInput: the network has fewer.
+    """
+    if head_blocks > len(task.blocks):
+        raise BadInput(
+            f"head_blocks is {head_blocks}, but the network has {len(task.blocks)} blocks: "
+            f"give {max(len(task.blocks) - 1, 1)} or fewer"
+        )
+    return task.top(head_blocks)
+
+
 def _weight(data: Data, weighting: Weighting, recipe: Recipe) -> Tensor:
     if weighting == "batches":
         size = recipe.batch or len(data.rows)
