@@ -47,6 +47,8 @@ MOVED = (
     "fedbn", "plgu-grep", "partialfed", "fedala", "pmixfed", "apfl", "perfedavg-fo", "perfedavg-hf",
     "fedrod",
 )  # fmt: skip
+# The same, but nothing else may take the place of the mean.
+MEAN_ONLY = ("fednova", "qfedavg", "term")
 OPTIMISERS = ("avgm", "adam", "yogi", "adagrad")
 RULES = ("median", "trimmed", "krum", "multikrum", "geometric", "clip")
 
@@ -55,6 +57,7 @@ def test_who_takes_what() -> None:
     """A method that is built on another's does not inherit what it does not do."""
     expected = {f"{name}+ala" for name in HOSTS} | {"fedalt+mix", "fedsim+mix"}
     expected |= {f"{name}+{rule}" for name in MOVED for rule in (*OPTIMISERS, *RULES)}
+    expected |= {f"{name}+{optimiser}" for name in MEAN_ONLY for optimiser in OPTIMISERS}
     assert set(COMBINATIONS) == expected
 
 

@@ -237,6 +237,10 @@ NUMBERS = {
     "fedfomo": (2 * SIGMA, SIGMA + 3),  # two others; the own model counts, its weight travels
     "apple": ((CLIENTS - 1) * SIGMA, SIGMA),
     "scaffold": (2 * SIGMA, 2 * SIGMA),
+    "fednova": (SIGMA, SIGMA + 1),  # how far an optimiser goes
+    "feddyn": (SIGMA + 1, SIGMA),  # the mean size of a client
+    "qfedavg": (SIGMA, SIGMA + 1),  # a mean and what it is divided by
+    "term": (SIGMA + 1, SIGMA + 2),  # the same, and exponents
 }
 # Those of the others are in their own tests: they depend on options.
 ELSEWHERE = {
@@ -309,6 +313,8 @@ OFF: dict[str, dict[str, Any]] = {
     "scaffold": {"server_lr": 0.0},
     "apfl": {"adaptive": False},
     "fedrod": {"gamma": 0.0},
+    "qfedavg": {"q": 0.0},
+    "term": {"t": 0.0},
 }
 
 
@@ -638,6 +644,7 @@ BASELINES = (
     "fedsam", "fedavg-c", "fedprox-c", "fedavg-data", "pfedme", "perfedavg-fo", "perfedavg-hf",
     "fedper", "fedbabu", "lg-fedavg", "fedbn", "fedamp", "heurfedamp", "fedphp", "apple",
     "partialfed", "mocha", "cfl", "scaffold", "apfl", "fedrod",
+    "fednova", "feddyn", "qfedavg", "term",
 )  # fmt: skip
 VARIANTS = [
     *(_slow(name, {}) for name in BASELINES),

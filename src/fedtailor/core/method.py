@@ -19,15 +19,30 @@ Model = Any  # a tree; usually a whole set of parameters
 
 
 class ClientCount(int):
-    """How many clients there are; `sizes` has the number of training rows of each."""
+    """How many clients there are.
+
+    Attributes:
+      sizes: the number of training rows of each.
+      training: the same for those alone that may take part (others are held out).
+    """
 
     sizes: Tensor
+    training: Tensor
 
     @classmethod
-    def of(cls, sizes: Tensor) -> ClientCount:
-        """From one size per client."""
+    def of(cls, sizes: Tensor, held_out: Tensor | None = None) -> ClientCount:
+        """From one size per client, and the ids of those that never take part.
+
+        Example:
+          >>> clients = ClientCount.of(torch.tensor([5, 3, 8]), held_out=torch.tensor([1]))
+          >>> clients, clients.training.tolist()
+          (3, [5, 8])
+        """
         made = cls(len(sizes))
-        made.sizes = sizes
+        made.sizes = made.training = sizes
+        if held_out is not None:
+            ids = torch.arange(len(sizes), device=sizes.device)
+            made.training = sizes[~torch.isin(ids, held_out.to(sizes.device))]
         return made
 
 
@@ -110,6 +125,8 @@ class Method(NamedTuple):
       download: the model that local training begins with, where wrappers may change it.
       common: the entry of the server's state that all clients move, where there is one: parameters
         that a server optimiser may move another way.
+      mean_only: why no other rule may take the place of the weighted mean of its uploads (robust
+        rules, `--max-norm`); empty if one may.
       validates: whether clients look at their validation rows.
       leaks: whether those are to be test rows, as in a paper that leaks: a result is marked so.
       not_private: why DP-SGD gives no guarantee with this method; empty if it does.
@@ -153,6 +170,7 @@ class Method(NamedTuple):
     gathered: bool = False
     download: Download | None = None
     common: str = ""
+    mean_only: str = ""
     validates: bool = False
     leaks: bool = False
     not_private: str = ""

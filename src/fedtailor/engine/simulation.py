@@ -153,7 +153,7 @@ class Simulation:
         self.initial: Params = groups[0].initial
         self.groups = [group for group in groups if len(group.members)]
         server_key = rng.key(seed, rng.SERVER, device=self.device)
-        sizes = ClientCount.of(client_data.train.n.to(self.device))
+        sizes = ClientCount.of(client_data.train.n.to(self.device), held_out)
         self.server: Tree = method.init(sizes, self.initial, server_key)
         turn = self._turn(rng.TURN)
         settings = ClientSettings(

@@ -23,10 +23,14 @@ from fedtailor.methods.one_model.centralised import centralised
 from fedtailor.methods.one_model.fedavg import fedavg
 from fedtailor.methods.one_model.fedavg_c import fedavg_c
 from fedtailor.methods.one_model.fedavg_data import fedavg_data
+from fedtailor.methods.one_model.feddyn import feddyn
+from fedtailor.methods.one_model.fednova import fednova
 from fedtailor.methods.one_model.fedprox import fedprox
 from fedtailor.methods.one_model.fedprox_c import fedprox_c
 from fedtailor.methods.one_model.fedsam import fedsam
+from fedtailor.methods.one_model.qfedavg import qfedavg
 from fedtailor.methods.one_model.scaffold import scaffold
+from fedtailor.methods.one_model.term import term
 from fedtailor.methods.partial_sharing.fedalt import fedalt
 from fedtailor.methods.partial_sharing.fedbabu import fedbabu
 from fedtailor.methods.partial_sharing.fedbn import fedbn
@@ -53,6 +57,10 @@ KINDS: dict[str, dict[str, Factory]] = {
         "fedprox": fedprox,
         "fedsam": fedsam,
         "scaffold": scaffold,
+        "fednova": fednova,
+        "feddyn": feddyn,
+        "qfedavg": qfedavg,
+        "term": term,
         "fedavg-data": fedavg_data,
         "centralised": centralised,
     },

@@ -98,6 +98,8 @@ def small_upload(factory: Factory) -> Upload:
 
 @functools.lru_cache(maxsize=64)
 def _takes_a_mean(factory: Factory) -> bool:
+    if small_method(factory).mean_only:
+        return False
     return bool(tree.leaves(small_upload(factory).mean))
 
 
@@ -124,7 +126,7 @@ def _in_place_of_the_mean(rule: RobustRule) -> Wrapper:
     return Wrapper(
         rule,
         _takes_a_mean,
-        "methods whose server takes a mean, and no other rule yet",
+        "methods whose server takes a mean that another rule may replace, and no other rule yet",
         lambda host, task, rule, recipe: with_robust_mean(host, task, rule),
         f"{what} ({name})",
         about.reference,

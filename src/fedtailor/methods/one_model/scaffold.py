@@ -17,6 +17,7 @@ from fedtailor.core.task import Batch, Task
 from fedtailor.core.training import Recipe, fit
 from fedtailor.core.tree import Params, Tree
 from fedtailor.methods.one_model.fedavg import fedavg
+from fedtailor.methods.parts.local_steps import local_steps
 
 
 def scaffold(
@@ -59,7 +60,7 @@ def scaffold(
 
     def init(clients: ClientCount, initial: Params, key: Key) -> Tree:
         zero = tree.map(torch.zeros_like, tree.drop(initial, task.buffers))
-        count = torch.tensor(float(clients), device=key.device)
+        count = torch.tensor(float(len(clients.training)), device=key.device)
         return {"params": initial, "control": zero, "clients": count}
 
     def send(server: Tree, cid: Tensor, turn: Turn) -> Tree:
@@ -68,22 +69,12 @@ def scaffold(
     def start(msg: Tree, initial: Params, key: Key) -> Tree:
         return {"control": tree.map(torch.zeros_like, msg["control"])}
 
-    def steps(data: Data) -> Tensor:
-        """How many steps a client takes in a round."""
-        if recipe.steps:
-            return torch.full_like(data.n, recipe.steps)
-        if recipe.batch == 0:
-            return torch.full_like(data.n, recipe.epochs)
-        size = recipe.batch
-        whole = data.n // size if recipe.last == "drop" else (data.n + size - 1) // size
-        return (recipe.epochs * whole).clamp(min=1)
-
     def client(msg: Tree, state: Tree, data: Data, turn: Turn) -> Outcome:
         shift = tree.sub(msg["control"], state["control"])
         given = {"shift": shift}
         params = fit(task, msg["params"], data, turn, recipe, gradient=corrected, given=given)
         moved = tree.sub(tree.pick(msg["params"], shift), tree.pick(params, shift))
-        rate = recipe.rate(turn) * steps(data)
+        rate = recipe.rate(turn) * local_steps(recipe, data).clamp(min=1)
         control = tree.sub(tree.map(lambda m: m / rate.to(m.dtype), moved), shift)
         change = tree.sub(control, state["control"])
         upload = Upload({"params": params, "change": change}, by_size(data, weighting))

@@ -304,6 +304,7 @@ def with_robust_mean(host: Method, task: Task, rule: RobustRule) -> Method:
       >>> task = toy_task()
       >>> method = with_robust_mean(fedavg(task), task, TrimmedMean(trim=0.1))
     """
+    _refuse_other_rules(host, "a robust mean")
     weighted = bool(getattr(rule, "weighted", False))
     told: set[str] = set()
 
@@ -359,6 +360,8 @@ def with_max_norm(host: Method, task: Task, bound: float) -> Method:
       >>> method = with_max_norm(fedavg(task), task, 1.0)
     """
 
+    _refuse_other_rules(host, "max-norm")
+
     def admit(sent: Tree, upload: Upload) -> Upload:
         found = host.admit(sent, upload)
         values = averaged(found)
@@ -367,3 +370,8 @@ def with_max_norm(host: Method, task: Task, bound: float) -> Method:
         return with_averaged(found, limited_move(sent, values, bound, task.buffers))
 
     return host._replace(admit=admit)
+
+
+def _refuse_other_rules(host: Method, what: str) -> None:
+    if host.mean_only:
+        raise BadInput(f"{what} does not go with this method: {host.mean_only}: leave it out")
