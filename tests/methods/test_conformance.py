@@ -241,6 +241,8 @@ NUMBERS = {
     "feddyn": (SIGMA + 1, SIGMA),  # the mean size of a client
     "qfedavg": (SIGMA, SIGMA + 1),  # a mean and what it is divided by
     "term": (SIGMA + 1, SIGMA + 2),  # the same, and exponents
+    "feddbe": (SIGMA + 6, SIGMA + 6),
+    "fedproto": (3 * 7, 3 * 7),
 }
 # Those of the others are in their own tests: they depend on options.
 ELSEWHERE = {
@@ -312,6 +314,8 @@ OFF: dict[str, dict[str, Any]] = {
     "mocha": {"strength": 0.0},
     "scaffold": {"server_lr": 0.0},
     "apfl": {"adaptive": False},
+    "feddbe": {"kappa": 0.0},
+    "fedproto": {"lam": 0.0},
     "fedrod": {"gamma": 0.0},
     "qfedavg": {"q": 0.0},
     "term": {"t": 0.0},
@@ -645,6 +649,7 @@ BASELINES = (
     "fedper", "fedbabu", "lg-fedavg", "fedbn", "fedamp", "heurfedamp", "fedphp", "apple",
     "partialfed", "mocha", "cfl", "scaffold", "apfl", "fedrod",
     "fednova", "feddyn", "qfedavg", "term",
+    "feddbe", "fedproto",
 )  # fmt: skip
 VARIANTS = [
     *(_slow(name, {}) for name in BASELINES),

@@ -28,6 +28,10 @@ NOISE = Recipe(batch=4, lr=0.1, dp_clip=1.0, dp_noise=1.0)
 PRIVATE: dict[str, Any] = {
     "model": "linear", "clients": 3, "rounds": 1, "batch": 200, "dp_clip": 1.0, "dp_noise": 1.0,
 }  # fmt: skip
+NOT_PRIVATE = (
+    "fedala", "fedavg-data", "centralised", "qfedavg", "term",
+    "fedrod", "feddbe", "fedproto",
+)  # fmt: skip
 PARTS = ("fedavg+adam", "fedavg+avgm", "ditto+yogi", "fedrep+adagrad", "fedsim+mix", "fedalt+mix")
 
 
@@ -49,7 +53,7 @@ def test_every_method_states_what_it_tells(name: str) -> None:
     options = QUICK.get(name.split("+")[0], {})
     said = find(name)(toy_task(), recipe=NOISE, **options)
     if said.not_private:
-        assert name in ("fedala", "fedavg-data", "centralised", "fedrod", "qfedavg", "term")
+        assert name in NOT_PRIVATE
         return
     leaks = found(find(name), **options)
     assert leaks.train == ()

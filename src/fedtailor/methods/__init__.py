@@ -34,6 +34,7 @@ from fedtailor.methods.one_model.term import term
 from fedtailor.methods.partial_sharing.fedalt import fedalt
 from fedtailor.methods.partial_sharing.fedbabu import fedbabu
 from fedtailor.methods.partial_sharing.fedbn import fedbn
+from fedtailor.methods.partial_sharing.feddbe import feddbe
 from fedtailor.methods.partial_sharing.fedper import fedper
 from fedtailor.methods.partial_sharing.fedrep import fedrep
 from fedtailor.methods.partial_sharing.fedrod import fedrod
@@ -41,6 +42,7 @@ from fedtailor.methods.partial_sharing.fedsim import fedsim
 from fedtailor.methods.partial_sharing.lg_fedavg import lg_fedavg
 from fedtailor.methods.partial_sharing.partialfed import partialfed
 from fedtailor.methods.partial_sharing.plgu_grep import plgu_grep
+from fedtailor.methods.prototypes.fedproto import fedproto
 from fedtailor.methods.regularised.ditto import ditto
 from fedtailor.methods.regularised.fedphp import fedphp
 from fedtailor.methods.regularised.mocha import mocha
@@ -81,8 +83,12 @@ KINDS: dict[str, dict[str, Factory]] = {
         "fedsim": fedsim,
         "fedbn": fedbn,
         "fedrod": fedrod,
+        "feddbe": feddbe,
         "plgu-grep": plgu_grep,
         "partialfed": partialfed,
+    },
+    "prototypes": {
+        "fedproto": fedproto,
     },
     "mixture": {"fedala": fedala, "pmixfed": pmixfed, "apfl": apfl},
     "client-to-client": {

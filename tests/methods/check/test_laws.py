@@ -38,7 +38,10 @@ DAILY = {
 # one of each mechanism: control variates, a pull, a head, mixing, others' models, meta steps
 OF_EACH_KIND = ("scaffold", "ditto", "fedrep", "fedala", "fedfomo", "perfedavg-hf")
 # what they are made of, regression and survival do not have
-ONLY_CLASSES = ("fedphp", "pmixfed", "fedrod")
+ONLY_CLASSES = (
+    "fedphp", "pmixfed",
+    "fedrod", "fedproto",
+)  # fmt: skip
 NORMED = (*OF_EACH_KIND, "fedavg", "fedbn", "pfedhn", "apfl", "pmixfed", "cfl")
 
 

@@ -174,17 +174,14 @@ def test_who_has_never_trained_uses_the_generic_head_alone(engine):
     assert general.isfinite().all()
 
 
+@pytest.mark.usefixtures("double")
 def test_without_balancing_noise_covers_everything():
-    torch.set_default_dtype(torch.float64)
-    try:
-        task, noise = toy_task(), Recipe(batch=4, lr=0.1, dp_clip=1.0, dp_noise=1.0)
-        balanced, plain = (fedrod(task, gamma=g, recipe=noise) for g in (1.0, 0.0))
-        assert "without noise" in balanced.not_private
-        assert not plain.not_private
-        assert leaks_of(plain, task, toy_federation()).train == ()
-        assert leaks_of(balanced, task, toy_federation()).train
-    finally:
-        torch.set_default_dtype(torch.float32)
+    task, noise = toy_task(), Recipe(batch=4, lr=0.1, dp_clip=1.0, dp_noise=1.0)
+    balanced, plain = (fedrod(task, gamma=g, recipe=noise) for g in (1.0, 0.0))
+    assert "without noise" in balanced.not_private
+    assert not plain.not_private
+    assert leaks_of(plain, task, toy_federation()).train == ()
+    assert leaks_of(balanced, task, toy_federation()).train
 
 
 def test_a_network_without_a_head_of_its_own_is_refused():

@@ -18,6 +18,7 @@ from fedtailor.methods.parts.representation import (
     FAR,
     class_sums,
     head_split,
+    mean_features,
     nearness,
     number_of_classes,
     pull,
@@ -114,6 +115,7 @@ def test_class_sums_by_hand_and_without_padding() -> None:
             assert sums.means.tolist() == [[2, 0], [0, 0], [0, 2]]
             assert sums.seen.tolist() == [1, 0, 1]
         assert rows_per_class(data, 3).tolist() == [2, 0, 1]
+        torch.testing.assert_close(mean_features(task, params, data), torch.tensor([4 / 3, 2 / 3]))
     assert number_of_classes(task) == number_of_classes(classification(identity)) == 3
 
 

@@ -19,7 +19,7 @@ from fedtailor.core import rng
 from fedtailor.core.data import Data
 from fedtailor.core.errors import BadInput
 from fedtailor.core.network.features import HeadSplit
-from fedtailor.core.scoring import SCORED
+from fedtailor.core.scoring import SCORED, outputs_on
 from fedtailor.core.steps.scan import Notes, StepRows, scan
 from fedtailor.core.task import Batch, Task, weighted_mean
 from fedtailor.core.tree import Params, Tree
@@ -147,6 +147,22 @@ def class_sums(task: Task, params: Params, data: Data, size: int = SCORED) -> Cl
     steps = data.steps(min(size, max(len(data.rows), 1)), data.n * 0)
     found, _ = scan(step, begun, {"model": params}, steps, (data.x, data.y), compiles=False)
     return ClassSums(**found)
+
+
+def mean_features(task: Task, params: Params, data: Data) -> Tensor:
+    """The mean features of all of a client's training rows, in evaluation mode.
+
+    Args:
+      task: a network whose body and head are apart, see `head_split`.
+      params: all of its parameters.
+      data: the rows.
+    """
+    assert task.features is not None
+    assert task.split is not None
+    kind = next(iter(params.values())).dtype
+    return outputs_on(task.features, params, data, task.split.width, kind=kind).sum(0) / (
+        data.n.clamp(min=1)
+    )
 
 
 def rows_per_class(data: Data, classes: int) -> Tensor:

@@ -1,0 +1,1 @@
+"""Methods whose clients exchange mean features of classes: prototypes."""
