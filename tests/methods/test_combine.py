@@ -37,6 +37,7 @@ HOSTS = (
     "fedavg", "fedavg-data", "fedprox", "fedsam", "fedalt", "fedbabu", "fedbn", "fedper", "fedrep",
     "fedsim", "lg-fedavg", "partialfed", "ditto", "fedphp", "pfedme", "perfedavg-fo",
     "perfedavg-hf", "fedamp", "heurfedamp", "fedrod", "feddbe",
+    "moon",
 )  # fmt: skip
 
 
@@ -46,6 +47,7 @@ MOVED = (
     "pfedme", "fedphp", "plgu-lf", "fedper", "fedrep", "fedbabu", "lg-fedavg", "fedalt", "fedsim",
     "fedbn", "plgu-grep", "partialfed", "fedala", "pmixfed", "apfl", "perfedavg-fo", "perfedavg-hf",
     "fedrod", "feddbe",
+    "moon", "fml",
 )  # fmt: skip
 # The same, but nothing else may take the place of the mean.
 MEAN_ONLY = ("fednova", "qfedavg", "term")

@@ -317,6 +317,8 @@ OFF: dict[str, dict[str, Any]] = {
     "feddbe": {"kappa": 0.0},
     "fedproto": {"lam": 0.0},
     "fedrod": {"gamma": 0.0},
+    "moon": {"mu": 0.0},
+    "fml": {"alpha": 1.0},
     "qfedavg": {"q": 0.0},
     "term": {"t": 0.0},
 }
@@ -648,7 +650,7 @@ BASELINES = (
     "fedsam", "fedavg-c", "fedprox-c", "fedavg-data", "pfedme", "perfedavg-fo", "perfedavg-hf",
     "fedper", "fedbabu", "lg-fedavg", "fedbn", "fedamp", "heurfedamp", "fedphp", "apple",
     "partialfed", "mocha", "cfl", "scaffold", "apfl", "fedrod",
-    "fednova", "feddyn", "qfedavg", "term",
+    "fednova", "feddyn", "qfedavg", "term", "moon", "fml",
     "feddbe", "fedproto",
 )  # fmt: skip
 VARIANTS = [

@@ -9,6 +9,7 @@ from fedtailor.methods.client_to_client.fedamp import fedamp
 from fedtailor.methods.client_to_client.fedfomo import fedfomo
 from fedtailor.methods.client_to_client.fedfomo_ma import fedfomo_ma
 from fedtailor.methods.client_to_client.heurfedamp import heurfedamp
+from fedtailor.methods.distillation.fml import fml
 from fedtailor.methods.hypernetworks.heurpfedla import heurpfedla
 from fedtailor.methods.hypernetworks.pfedhn import pfedhn
 from fedtailor.methods.hypernetworks.pfedla import pfedla
@@ -28,6 +29,7 @@ from fedtailor.methods.one_model.fednova import fednova
 from fedtailor.methods.one_model.fedprox import fedprox
 from fedtailor.methods.one_model.fedprox_c import fedprox_c
 from fedtailor.methods.one_model.fedsam import fedsam
+from fedtailor.methods.one_model.moon import moon
 from fedtailor.methods.one_model.qfedavg import qfedavg
 from fedtailor.methods.one_model.scaffold import scaffold
 from fedtailor.methods.one_model.term import term
@@ -61,6 +63,7 @@ KINDS: dict[str, dict[str, Factory]] = {
         "scaffold": scaffold,
         "fednova": fednova,
         "feddyn": feddyn,
+        "moon": moon,
         "qfedavg": qfedavg,
         "term": term,
         "fedavg-data": fedavg_data,
@@ -91,6 +94,7 @@ KINDS: dict[str, dict[str, Factory]] = {
         "fedproto": fedproto,
     },
     "mixture": {"fedala": fedala, "pmixfed": pmixfed, "apfl": apfl},
+    "distillation": {"fml": fml},
     "client-to-client": {
         "fedfomo": fedfomo,
         "fedfomo-ma": fedfomo_ma,

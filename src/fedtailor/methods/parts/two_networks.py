@@ -1,0 +1,136 @@
+"""Two networks on the same rows: a client's own, and one that travels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from fedtailor.core import rng, tree
+from fedtailor.core.data import Data
+from fedtailor.core.method import ClientCount, Method, Outcome
+from fedtailor.core.objectives import Slope
+from fedtailor.core.rng import Key, Turn
+from fedtailor.core.steps.optim import clip_norm
+from fedtailor.core.task import Batch, Task
+from fedtailor.core.training import Recipe, descend
+from fedtailor.core.tree import Params, Tree
+
+# (own, common, other trained values, batch) -> (loss, buffers of own, buffers of common)
+PairLoss = Callable[[Params, Params, Tree, Batch], tuple[Tensor, Params, Params]]
+
+
+def with_common_network(task: Task, client: Callable[[Tree, Tree, Data, Turn], Outcome]) -> Method:
+    """The frame of a method whose clients keep a network of their own and share another one.
+
+    The server's state and message have the common network as `params`; a client's state has its own
+    as `own`, and as `taught` whether it was ever trained. One that was not is tested with the
+    common network. Both have the same architecture. The common one begins with weights of its own,
+    which the server draws: two networks that are alike have nothing to teach each other.
+
+    Args:
+      task: the architecture of both.
+      client: a client's turn, as in `Method`; it uploads the common network as `params`.
+    """
+
+    def init(clients: ClientCount, initial: Params, key: Key) -> Tree:
+        return {"params": task.init(rng.fold(key, 1))}
+
+    def start(msg: Tree, initial: Params, key: Key) -> Tree:
+        return {"own": initial, "taught": torch.zeros((), device=key.device)}
+
+    def personal(msg: Tree, state: Tree, data: Data, turn: Turn) -> Params:
+        found: Params = tree.where(state["taught"] > 0, state["own"], msg["params"])
+        return found
+
+    return Method(
+        init=init,
+        send=lambda server, cid, turn: {"params": server["params"]},
+        start=start,
+        client=client,
+        receive=lambda server, ids, up, turn: {"params": up.mean["params"]},
+        personal=personal,
+        predict=task.predict,
+        general=lambda msg, state: msg["params"],
+        common="params",
+    )
+
+
+def fit_both(
+    task: Task,
+    own: Params,
+    common: Params,
+    loss: PairLoss,
+    data: Data,
+    turn: Turn,
+    recipe: Recipe,
+    more: Tree | None = None,
+) -> tuple[Params, Params, Tree]:
+    """Both networks after the client trained them for a round, each by its part of one loss.
+
+    They take their steps together, on the same batches. A limit on gradients (`clip`) is for each
+    network alone, as if it had an optimiser of its own.
+
+    Args:
+      task: the architecture of both.
+      own: the client's network, buffers included.
+      common: the other one.
+      loss: what is made small: the sum of what each network learns from, where targets that one
+        sets for the other are detached.
+      data: the client's rows.
+      turn: round and random key.
+      recipe: how long and how fast.
+      more: other values that are trained with them.
+
+    Returns:
+      The client's network, the common one, and the other values.
+    """
+    extra = list(more or {})
+
+    def objective(theta: Tree, batch: Batch, given: Tree, carried: Tree) -> tuple[Tensor, Tree]:
+        first, second = (theta[part] | carried[part] for part in ("own", "common"))
+        value, for_own, for_common = loss(first, second, tree.pick(theta, extra), batch)
+        return value, {"own": for_own, "common": for_common}
+
+    def limited(at: Slope) -> Slope:
+        def slope(
+            theta: Tree, batch: Batch, given: Tree, carried: Tree
+        ) -> tuple[Tree, Tensor, Tree]:
+            grads, value, changed = at(theta, batch, given, carried)
+            short = {k: clip_norm(grads[k], recipe.clip) for k in ("own", "common")}
+            return grads | short, value, changed
+
+        return slope
+
+    pair = {"own": own, "common": common}
+    done = descend(
+        objective,
+        {k: tree.drop(v, task.buffers) for k, v in pair.items()} | (more or {}),
+        data,
+        turn,
+        replace(recipe, clip=0.0),
+        carried={k: tree.pick(v, task.buffers) for k, v in pair.items()},
+        gradient=limited,
+        task=task,
+        augment=task.augment,
+    )
+    own, common = (
+        {k: (done.theta[part] | done.carried[part])[k] for k in pair[part]}
+        for part in ("own", "common")
+    )
+    return own, common, tree.pick(done.theta, extra)
+
+
+def divergence(target: Tensor, outputs: Tensor) -> Tensor:
+    """KL(p | q) of each row, p and q the probabilities of two networks' logits.
+
+    No gradient goes to the target. Summed over classes, as the mathematics has it.
+
+    Example:
+      >>> divergence(torch.zeros(1, 2), torch.tensor([[0.0, 1.0]]))
+      tensor([0.1201])
+    """
+    log_p, log_q = target.detach().log_softmax(-1), outputs.log_softmax(-1)
+    return (log_p.exp() * (log_p - log_q)).sum(-1)
