@@ -240,6 +240,7 @@ NUMBERS = {
     "fednova": (SIGMA, SIGMA + 1),  # how far an optimiser goes
     "feddyn": (SIGMA + 1, SIGMA),  # the mean size of a client
     "qfedavg": (SIGMA, SIGMA + 1),  # a mean and what it is divided by
+    "feddistill": (9 + 6, 9 + 3),  # sums, rows and rounds of three classes
     "term": (SIGMA + 1, SIGMA + 2),  # the same, and exponents
     "feddbe": (SIGMA + 6, SIGMA + 6),
     "fedproto": (3 * 7, 3 * 7),
@@ -319,6 +320,7 @@ OFF: dict[str, dict[str, Any]] = {
     "fedrod": {"gamma": 0.0},
     "moon": {"mu": 0.0},
     "fml": {"alpha": 1.0},
+    "feddistill": {"gamma": 0.0},
     "qfedavg": {"q": 0.0},
     "term": {"t": 0.0},
 }
@@ -650,7 +652,7 @@ BASELINES = (
     "fedsam", "fedavg-c", "fedprox-c", "fedavg-data", "pfedme", "perfedavg-fo", "perfedavg-hf",
     "fedper", "fedbabu", "lg-fedavg", "fedbn", "fedamp", "heurfedamp", "fedphp", "apple",
     "partialfed", "mocha", "cfl", "scaffold", "apfl", "fedrod",
-    "fednova", "feddyn", "qfedavg", "term", "moon", "fml",
+    "fednova", "feddyn", "qfedavg", "term", "moon", "fml", "feddistill",
     "feddbe", "fedproto",
 )  # fmt: skip
 VARIANTS = [

@@ -29,7 +29,7 @@ PRIVATE: dict[str, Any] = {
     "model": "linear", "clients": 3, "rounds": 1, "batch": 200, "dp_clip": 1.0, "dp_noise": 1.0,
 }  # fmt: skip
 NOT_PRIVATE = (
-    "fedala", "fedavg-data", "centralised", "qfedavg", "term",
+    "fedala", "fedavg-data", "centralised", "qfedavg", "term", "feddistill",
     "fedrod", "feddbe", "fedproto",
 )  # fmt: skip
 PARTS = ("fedavg+adam", "fedavg+avgm", "ditto+yogi", "fedrep+adagrad", "fedsim+mix", "fedalt+mix")

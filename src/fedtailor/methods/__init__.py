@@ -9,6 +9,7 @@ from fedtailor.methods.client_to_client.fedamp import fedamp
 from fedtailor.methods.client_to_client.fedfomo import fedfomo
 from fedtailor.methods.client_to_client.fedfomo_ma import fedfomo_ma
 from fedtailor.methods.client_to_client.heurfedamp import heurfedamp
+from fedtailor.methods.distillation.feddistill import feddistill
 from fedtailor.methods.distillation.fml import fml
 from fedtailor.methods.hypernetworks.heurpfedla import heurpfedla
 from fedtailor.methods.hypernetworks.pfedhn import pfedhn
@@ -94,7 +95,7 @@ KINDS: dict[str, dict[str, Factory]] = {
         "fedproto": fedproto,
     },
     "mixture": {"fedala": fedala, "pmixfed": pmixfed, "apfl": apfl},
-    "distillation": {"fml": fml},
+    "distillation": {"fml": fml, "feddistill": feddistill},
     "client-to-client": {
         "fedfomo": fedfomo,
         "fedfomo-ma": fedfomo_ma,

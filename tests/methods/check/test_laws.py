@@ -41,7 +41,7 @@ OF_EACH_KIND = ("scaffold", "ditto", "fedrep", "fedala", "fedfomo", "perfedavg-h
 ONLY_CLASSES = (
     "fedphp", "pmixfed",
     "fedrod", "fedproto",
-    "fml",
+    "fml", "feddistill",
 )  # fmt: skip
 NORMED = (*OF_EACH_KIND, "fedavg", "fedbn", "pfedhn", "apfl", "pmixfed", "cfl")
 

@@ -8,7 +8,7 @@ sums of several clients add up.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import torch
@@ -109,7 +109,13 @@ def number_of_classes(task: Task, params: Params | None = None) -> int:
     return len(known[task.head[-1]])
 
 
-def class_sums(task: Task, params: Params, data: Data, size: int = SCORED) -> ClassSums:
+def class_sums(
+    task: Task,
+    params: Params,
+    data: Data,
+    size: int = SCORED,
+    look: Callable[[Params, Tensor], Tensor] | None = None,
+) -> ClassSums:
     """What the features of all of a client's training rows add up to, class by class.
 
     In evaluation mode and without augmentation, so that they depend on rows and model alone.
@@ -119,17 +125,20 @@ def class_sums(task: Task, params: Params, data: Data, size: int = SCORED) -> Cl
       params: all of its parameters.
       data: the rows.
       size: rows at a time.
+      look: (params, x) -> one number per class, to be added up in the place of features.
     """
-    look = task.features
-    assert look is not None
-    assert task.split is not None
-    classes, width = number_of_classes(task, params), task.split.width
+    classes = number_of_classes(task, params)
+    see, width = look, classes
+    if look is None:
+        assert task.split is not None
+        see, width = task.features, task.split.width
+    assert see is not None
 
     def step(
         carry: Tree, given: Tree, now: StepRows, store: Sequence[Tensor], notes: Notes
     ) -> Tree:
         x, y = (rows[now.rows] for rows in store)
-        features = look(given["model"], x)
+        features = see(given["model"], x)
         of = F.one_hot(y, classes).to(features.dtype) * now.weight[:, None].to(features.dtype)
         return {
             "features": carry["features"] + of.mT @ features,
