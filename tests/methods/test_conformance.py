@@ -244,6 +244,8 @@ NUMBERS = {
     "term": (SIGMA + 1, SIGMA + 2),  # the same, and exponents
     "feddbe": (SIGMA + 6, SIGMA + 6),
     "fedproto": (3 * 7, 3 * 7),
+    "fedgh": (3 * 7, 3 * 7),
+    "fedpac": (SIGMA + 3 * 7, SIGMA + 2 * 18 + 4),
 }
 # Those of the others are in their own tests: they depend on options.
 ELSEWHERE = {
@@ -317,6 +319,8 @@ OFF: dict[str, dict[str, Any]] = {
     "apfl": {"adaptive": False},
     "feddbe": {"kappa": 0.0},
     "fedproto": {"lam": 0.0},
+    "fedgh": {"server_lr": 0.0},
+    "fedpac": {"lam": 0.0},
     "fedrod": {"gamma": 0.0},
     "moon": {"mu": 0.0},
     "fml": {"alpha": 1.0},
@@ -653,7 +657,7 @@ BASELINES = (
     "fedper", "fedbabu", "lg-fedavg", "fedbn", "fedamp", "heurfedamp", "fedphp", "apple",
     "partialfed", "mocha", "cfl", "scaffold", "apfl", "fedrod",
     "fednova", "feddyn", "qfedavg", "term", "moon", "fml", "feddistill",
-    "feddbe", "fedproto",
+    "feddbe", "fedproto", "fedgh", "fedpac",
 )  # fmt: skip
 VARIANTS = [
     *(_slow(name, {}) for name in BASELINES),

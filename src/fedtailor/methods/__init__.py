@@ -45,6 +45,8 @@ from fedtailor.methods.partial_sharing.fedsim import fedsim
 from fedtailor.methods.partial_sharing.lg_fedavg import lg_fedavg
 from fedtailor.methods.partial_sharing.partialfed import partialfed
 from fedtailor.methods.partial_sharing.plgu_grep import plgu_grep
+from fedtailor.methods.prototypes.fedgh import fedgh
+from fedtailor.methods.prototypes.fedpac import fedpac
 from fedtailor.methods.prototypes.fedproto import fedproto
 from fedtailor.methods.regularised.ditto import ditto
 from fedtailor.methods.regularised.fedphp import fedphp
@@ -93,6 +95,8 @@ KINDS: dict[str, dict[str, Factory]] = {
     },
     "prototypes": {
         "fedproto": fedproto,
+        "fedpac": fedpac,
+        "fedgh": fedgh,
     },
     "mixture": {"fedala": fedala, "pmixfed": pmixfed, "apfl": apfl},
     "distillation": {"fml": fml, "feddistill": feddistill},

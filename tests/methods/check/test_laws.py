@@ -40,7 +40,7 @@ OF_EACH_KIND = ("scaffold", "ditto", "fedrep", "fedala", "fedfomo", "perfedavg-h
 # what they are made of, regression and survival do not have
 ONLY_CLASSES = (
     "fedphp", "pmixfed",
-    "fedrod", "fedproto",
+    "fedrod", "fedproto", "fedgh", "fedpac",
     "fml", "feddistill",
 )  # fmt: skip
 NORMED = (*OF_EACH_KIND, "fedavg", "fedbn", "pfedhn", "apfl", "pmixfed", "cfl")
