@@ -240,6 +240,8 @@ NUMBERS = {
     "fednova": (SIGMA, SIGMA + 1),  # how far an optimiser goes
     "feddyn": (SIGMA + 1, SIGMA),  # the mean size of a client
     "qfedavg": (SIGMA, SIGMA + 1),  # a mean and what it is divided by
+    "pfedgraph": (2 * SIGMA, SIGMA),
+    "fedselect": (SIGMA, SIGMA + 42),  # a number for each weight
     "feddistill": (9 + 6, 9 + 3),  # sums, rows and rounds of three classes
     "term": (SIGMA + 1, SIGMA + 2),  # the same, and exponents
     "feddbe": (SIGMA + 6, SIGMA + 6),
@@ -325,6 +327,7 @@ OFF: dict[str, dict[str, Any]] = {
     "moon": {"mu": 0.0},
     "fml": {"alpha": 1.0},
     "feddistill": {"gamma": 0.0},
+    "pfedgraph": {"alpha": 1e9},
     "qfedavg": {"q": 0.0},
     "term": {"t": 0.0},
 }
@@ -658,6 +661,7 @@ BASELINES = (
     "partialfed", "mocha", "cfl", "scaffold", "apfl", "fedrod",
     "fednova", "feddyn", "qfedavg", "term", "moon", "fml", "feddistill",
     "feddbe", "fedproto", "fedgh", "fedpac",
+    "pfedgraph", "pfedsim", "fedselect",
 )  # fmt: skip
 VARIANTS = [
     *(_slow(name, {}) for name in BASELINES),

@@ -9,6 +9,8 @@ from fedtailor.methods.client_to_client.fedamp import fedamp
 from fedtailor.methods.client_to_client.fedfomo import fedfomo
 from fedtailor.methods.client_to_client.fedfomo_ma import fedfomo_ma
 from fedtailor.methods.client_to_client.heurfedamp import heurfedamp
+from fedtailor.methods.client_to_client.pfedgraph import pfedgraph
+from fedtailor.methods.client_to_client.pfedsim import pfedsim
 from fedtailor.methods.distillation.feddistill import feddistill
 from fedtailor.methods.distillation.fml import fml
 from fedtailor.methods.hypernetworks.heurpfedla import heurpfedla
@@ -41,6 +43,7 @@ from fedtailor.methods.partial_sharing.feddbe import feddbe
 from fedtailor.methods.partial_sharing.fedper import fedper
 from fedtailor.methods.partial_sharing.fedrep import fedrep
 from fedtailor.methods.partial_sharing.fedrod import fedrod
+from fedtailor.methods.partial_sharing.fedselect import fedselect
 from fedtailor.methods.partial_sharing.fedsim import fedsim
 from fedtailor.methods.partial_sharing.lg_fedavg import lg_fedavg
 from fedtailor.methods.partial_sharing.partialfed import partialfed
@@ -92,6 +95,7 @@ KINDS: dict[str, dict[str, Factory]] = {
         "feddbe": feddbe,
         "plgu-grep": plgu_grep,
         "partialfed": partialfed,
+        "fedselect": fedselect,
     },
     "prototypes": {
         "fedproto": fedproto,
@@ -106,6 +110,8 @@ KINDS: dict[str, dict[str, Factory]] = {
         "fedamp": fedamp,
         "heurfedamp": heurfedamp,
         "apple": apple,
+        "pfedgraph": pfedgraph,
+        "pfedsim": pfedsim,
     },
     "hypernetwork": {
         "pfedhn": pfedhn,
