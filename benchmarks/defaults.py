@@ -44,6 +44,8 @@ Setting = dict[str, Any]
 WORLDS: dict[str, dict[str, Any]] = {
     "digits": {"data": "digits", "clients": 10, "partition": "dirichlet:0.1", "rounds": 30},
     "digits-20": {"data": "digits", "clients": 20, "partition": "pathological:2", "rounds": 30},
+    # few rows, much alike: here federation helps
+    "digits-mild": {"data": "digits", "clients": 30, "partition": "dirichlet:1", "rounds": 30},
     "wisdm": {"data": "{}/wisdm.csv", "client_column": "user", "label": "class", "rounds": 30},
     "heart": {"data": "{}/heart.csv", "client_column": "hospital", "label": "num", "rounds": 30},
     "mnist": {"data": "{}/mnist.npz", "clients": 20, "partition": "dirichlet:0.1", "rounds": 30},

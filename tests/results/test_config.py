@@ -188,3 +188,9 @@ def test_options_of_the_method(method: str, options: dict[str, Any], said: str) 
 
 def test_official_test_rows_need_no_share() -> None:
     assert make_config("fedavg", {"test": 0, "official_test": True}, {}).test == 0
+
+
+def test_a_setting_under_its_earlier_name_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "config.toml"
+    path.write_text('method = "pmixfed"\ndepths = "mlp-2:2,mlp:4"\n')
+    assert read_config(path)[1] == {"models": "mlp-2:2,mlp:4"}

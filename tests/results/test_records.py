@@ -165,6 +165,6 @@ def test_a_client_that_diverged_has_no_row(tmp_path: Path) -> None:
 
 def test_networks_of_several_depths_note_what_they_have_in_common(tmp_path: Path) -> None:
     """Two and three blocks: degrees have no common shape, factors do."""
-    found = play(tmp_path / "run", "pmixfed", depths="mlp:3,mlp-2:2", participation=1.0)
+    found = play(tmp_path / "run", "pmixfed", models="mlp:3,mlp-2:2", participation=1.0)
     assert found["client/mix_factor"][1].shape == (CLIENTS,)
     assert "client/mix_degree" not in found

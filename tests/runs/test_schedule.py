@@ -115,7 +115,7 @@ def test_bad_networks_are_one_line(text: str) -> None:
         networks(text, "mlp", 4)
     message = str(error.value)
     assert "\n" not in message
-    assert message.startswith(f"depths '{text}'")
+    assert message.startswith(f"models '{text}'")
 
 
 def test_networks_are_for_all_clients() -> None:
@@ -150,7 +150,7 @@ def test_a_run_with_late_clients(tmp_path: Path) -> None:
 
 def test_a_run_with_several_depths(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    result = fedtailor.run("pmixfed", out=folder, depths="mlp-2:2,mlp:4", **SMALL)
+    result = fedtailor.run("pmixfed", out=folder, models="mlp-2:2,mlp:4", **SMALL)
     assert list(result["networks"].values()) == ["mlp-2"] * 2 + ["mlp"] * 4
     assert result["model"] == "mlp-2", "the server has the deepest one"
     # digits: 64 -> 200 (13 000 numbers) is common to both; mlp-2 has 200 -> 200 -> 10 above
@@ -159,7 +159,7 @@ def test_a_run_with_several_depths(tmp_path: Path) -> None:
     assert result["bytes"]["up"] == 4 * 4 * (2 * (deep + 2) + 4 * (shallow + 2))
     assert len(list((folder / "models").iterdir())) == 6
     with pytest.raises(BadInput, match="needs equal networks"):
-        fedtailor.run("fedavg", depths="mlp-2:2,mlp:4", **SMALL)
+        fedtailor.run("fedavg", models="mlp-2:2,mlp:4", **SMALL)
 
 
 class Stopped(Exception):
@@ -171,7 +171,7 @@ def stop(line: dict[str, Any], rounds: int) -> None:
         raise Stopped
 
 
-@pytest.mark.parametrize("how", [{"join": "2:3"}, {"depths": "mlp-2:2,mlp:4"}], ids=str)
+@pytest.mark.parametrize("how", [{"join": "2:3"}, {"models": "mlp-2:2,mlp:4"}], ids=str)
 def test_resumed_as_if_nothing_had_happened(how: dict[str, Any], tmp_path: Path) -> None:
     settings = SMALL | how | {"checkpoint_every": 1}
     fedtailor.run("pmixfed", out=tmp_path / "whole", **settings)

@@ -23,7 +23,7 @@ from fedtailor.core.inputs.plain_text import counted
 
 # Settings that a simulation has and a federation of sites has not.
 _SIMULATED = (
-    "hub", "clients", "partition_file", "held_out", "permute_targets", "join", "depths", "weights",
+    "hub", "clients", "partition_file", "held_out", "permute_targets", "join", "models", "weights",
     "weights_except", "eval_every", "engine", "device", "compile", "compile_limit", "precision",
     "chunk", "states", "on_nan", "checkpoint_every", "keep_path", "dropout", "slow", "deadline",
 )  # fmt: skip

@@ -83,9 +83,9 @@ def make_method(config: Config, task: Task, whole: Task | None = None) -> Method
             )
     several: dict[str, Any] = {}
     known = inspect.signature(factory).parameters
-    if config.depths:
+    if config.models:
         if "whole" not in known:
-            raise BadInput(f"depths is '{config.depths}', but {config.method} needs equal networks")
+            raise BadInput(f"models is '{config.models}', but {config.method} needs equal networks")
         several = {"whole": whole or task}
     if "participation" in known and "participation" not in config.options:
         several["participation"] = config.participation
@@ -134,7 +134,7 @@ def prove_private(config: Config, method: Method, task: Task, data: ClientData) 
 def make_players(config: Config, form: Form, clients: int) -> list[tuple[Method, Task, Tensor]]:
     """(method, network, ids of the clients that have it); the server's, the deepest, is first."""
     use_precision(config.precision)
-    having = networks(config.depths, config.model, clients)
+    having = networks(config.models, config.model, clients)
     tasks = [make_task(config, form, model) for model, _ in having]
     deepest = max(range(len(tasks)), key=lambda i: len(tasks[i].blocks))
     order = [deepest, *(i for i in range(len(tasks)) if i != deepest)]

@@ -92,7 +92,7 @@ class PreparedRun:
         config = as_laid_out(config, self.data.config)
         form = self.data.encoder.form
         fed = self.data.client_data
-        having = networks(config.depths, config.model, fed.clients)
+        having = networks(config.models, config.model, fed.clients)
         self.networks = {fed.names[int(i)]: model for model, ids in having for i in ids}
         engine = "vectorised" if config.engine == "auto" else config.engine
         config = replace(config, engine=engine)

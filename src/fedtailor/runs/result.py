@@ -80,7 +80,7 @@ def facts_of(run: PreparedRun) -> dict[str, Any]:
         "rows_digest": run.data.rows_digest(),
         "owners_digest": run.data.owners_digest(),
         "participation": config.participation,
-        "networks": run.networks if config.depths else {},
+        "networks": run.networks if config.models else {},
         "leaks_test": run.method.leaks,
         "rounds": config.rounds,
         "engine": config.engine,

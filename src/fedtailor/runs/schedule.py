@@ -1,4 +1,4 @@
-"""Who is there when, and with which network: late clients and networks of several depths."""
+"""Who is there when, and with which network: late clients and several networks."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ def clients_present(trained: Tensor, late: Sequence[tuple[int, Tensor]], round: 
 
 def networks(text: str, model: str, clients: int) -> list[tuple[str, Tensor]]:
     """(model, ids that have it), from e.g. `mlp-2:10,mlp:10`; if empty, all have `model`."""
-    pairs = _pairs(text, "depths", "MODEL:COUNT, e.g. mlp-2:10")
+    pairs = _pairs(text, "models", "MODEL:COUNT, e.g. mlp-2:10")
     if not pairs:
         return [(model, torch.arange(clients))]
     total = sum(count for _, count in pairs)
     if total != clients:
-        raise BadInput(f"depths '{text}' is for {total} clients, but there are {clients}")
+        raise BadInput(f"models '{text}' is for {total} clients, but there are {clients}")
     ends = torch.tensor([0, *(count for _, count in pairs)]).cumsum(0)
     everyone = torch.arange(clients)
     return [(name, everyone[ends[i] : ends[i + 1]]) for i, (name, _) in enumerate(pairs)]

@@ -101,7 +101,7 @@ def test_the_same_run_twice_is_the_same_to_the_last_bit(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_clients_with_networks_of_several_depths() -> None:
-    how = {"depths": "mlp-2:1,mlp:5", "rounds": 3}  # one worker has nobody with the small one
+    how = {"models": "mlp-2:1,mlp:5", "rounds": 3}  # one worker has nobody with the small one
     one = fedtailor.run("pmixfed", **ON_RAY | how)
     two = fedtailor.run("pmixfed", **SETTINGS | how)
     assert one["networks"] == two["networks"] and len(set(one["networks"].values())) == 2

@@ -164,7 +164,7 @@ def test_repeats_draw_splits_and_seeds_anew_for_the_same_clients(tmp_path: Path)
 @pytest.mark.parametrize(
     ("settings", "left_out"),
     [
-        ({"depths": "mlp-2:2,mlp:3"}, {"centralised", "linear"}),
+        ({"models": "mlp-2:2,mlp:3"}, {"centralised", "linear"}),
         ({"model": "linear"}, {"linear"}),
     ],
 )

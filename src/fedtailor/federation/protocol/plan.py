@@ -43,7 +43,7 @@ SHARED = (
 )  # fmt: skip
 # Settings that a simulation alone can follow.
 SIMULATED = (
-    "depths", "join", "held_out", "weights", "patience", "dropout", "slow", "deadline",
+    "models", "join", "held_out", "weights", "patience", "dropout", "slow", "deadline",
 )  # fmt: skip
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 

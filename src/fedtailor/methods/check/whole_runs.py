@@ -88,7 +88,7 @@ def _shallow() -> nn.Module:
 
 
 def check_networks(trial: Trial) -> None:
-    """clients may have different networks, if it has `whole` among its arguments (--depths)"""
+    """clients may have different networks, if it has `whole` among its arguments (--models)"""
     if "whole" not in inspect.signature(trial.factory).parameters:
         return
     small: Task = classification(_shallow, form=trial.task.form)

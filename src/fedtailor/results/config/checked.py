@@ -138,10 +138,10 @@ def _check_names(config: Config) -> None:
         raise unknown("metric", config.metric, METRIC_NAMES)
     if config.metrics and not config.metrics.startswith(MARK):
         raise BadInput(f"metrics is '{config.metrics}': give functions from Python, by name")
-    if config.depths and config.weights:
-        raise BadInput(f"depths is '{config.depths}', but weights are one network's: leave one out")
-    if config.depths and config.objects.model is not None:
-        raise BadInput(f"depths is '{config.depths}', but model is an object: name a model")
+    if config.models and config.weights:
+        raise BadInput(f"models is '{config.models}', but weights are one network's: leave one out")
+    if config.models and config.objects.model is not None:
+        raise BadInput(f"models is '{config.models}', but model is an object: name a model")
 
 
 def _check_loss(config: Config) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from fedtailor.core.errors import BadInput, unknown
 from fedtailor.core.inputs.settings_file import read_toml
 from fedtailor.results.config.checked import make_config
-from fedtailor.results.config.record import Config, settings
+from fedtailor.results.config.record import RENAMED, Config, settings
 from fedtailor.results.folder import CONFIG
 from fedtailor.results.objects import SETTINGS as OBJECT_SETTINGS
 from fedtailor.results.objects import Objects
@@ -19,7 +19,8 @@ from fedtailor.results.objects import Objects
 
 def read_config(path: Path) -> tuple[str | None, dict[str, Any], dict[str, Any]]:
     """(method, settings, options) from a TOML file, not yet checked."""
-    found = read_toml(path, "config")
+    read = read_toml(path, "config")
+    found = {RENAMED.get(name, name): value for name, value in read.items()}
     known = [*settings(), "method", "options"]
     for name, value in found.items():
         if name not in known:

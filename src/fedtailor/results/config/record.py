@@ -44,6 +44,7 @@ TUNABLE = (
     "schedule", "clip",
 )  # fmt: skip
 
+RENAMED = {"depths": "models"}  # what earlier versions called a setting
 # what 0.1 did not know yet, with the values that mean what it did
 SINCE_0_1 = {
     "schedule": ("constant",),
@@ -199,7 +200,7 @@ class Config:
     freeze: str = _says(
         "", "Model", "parameters that stay as they are, as patterns with commas: 'conv1.*,conv2.*'"
     )
-    depths: str = _says(
+    models: str = _says(
         "", "Model", "clients with other networks: MODEL:COUNT with commas, e.g. mlp-2:10,mlp:10"
     )
     blocks: Literal["leaf", "coarse"] = _says(
@@ -342,9 +343,11 @@ class Config:
     def fingerprint(self) -> str:
         """Tells whether two runs are the same run."""
         # who does the work makes no difference, and may be another one when a run is resumed;
-        # what 0.1 did not know yet counts where it is used, so that its runs are still known
+        # what 0.1 did not know yet counts where it is used, and what has another name now has its
+        # first one here, so that earlier runs are still known
+        first = {new: old for old, new in RENAMED.items()}
         kept = {
-            k: v
+            first.get(k, k): v
             for k, v in self.values().items()
             if k not in WHO_WORKS and v not in SINCE_0_1.get(k, ())
         }

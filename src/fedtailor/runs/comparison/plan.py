@@ -105,7 +105,7 @@ class ComparisonPlan:
     def _added(self, one: Config) -> list[str]:
         """The yardsticks that this comparison can have; why it cannot have others is kept."""
         reasons = {CENTRALISED: "", LINEAR: ""}
-        if one.depths:
+        if one.models:
             reasons = dict.fromkeys(reasons, "clients have different networks")
         if one.model == "linear":
             reasons[LINEAR] = "all models are linear"
