@@ -36,7 +36,7 @@ COMBINATIONS = [
 HOSTS = (
     "fedavg", "fedavg-data", "fedprox", "fedsam", "fedalt", "fedbabu", "fedbn", "fedper", "fedrep",
     "fedsim", "lg-fedavg", "partialfed", "ditto", "fedphp", "pfedme", "perfedavg-fo",
-    "perfedavg-hf", "fedamp", "heurfedamp", "fedrod", "feddbe",
+    "perfedavg-hf", "fedamp", "heurfedamp", "fedrod", "feddbe", "knn-per",
     "moon",
 )  # fmt: skip
 
@@ -46,7 +46,7 @@ MOVED = (
     "fedavg", "fedprox", "fedsam", "scaffold", "fedavg-data", "fedavg-c", "fedprox-c", "ditto",
     "pfedme", "fedphp", "plgu-lf", "fedper", "fedrep", "fedbabu", "lg-fedavg", "fedalt", "fedsim",
     "fedbn", "plgu-grep", "partialfed", "fedala", "pmixfed", "apfl", "perfedavg-fo", "perfedavg-hf",
-    "fedrod", "feddbe", "fedpac",
+    "fedrod", "feddbe", "fedpac", "knn-per",
     "moon", "fml",
 )  # fmt: skip
 # The same, but nothing else may take the place of the mean.

@@ -246,6 +246,7 @@ NUMBERS = {
     "term": (SIGMA + 1, SIGMA + 2),  # the same, and exponents
     "feddbe": (SIGMA + 6, SIGMA + 6),
     "fedproto": (3 * 7, 3 * 7),
+    "fedtgp": (3 * 7, 3 * 7),
     "fedgh": (3 * 7, 3 * 7),
     "fedpac": (SIGMA + 3 * 7, SIGMA + 2 * 18 + 4),
 }
@@ -321,6 +322,7 @@ OFF: dict[str, dict[str, Any]] = {
     "apfl": {"adaptive": False},
     "feddbe": {"kappa": 0.0},
     "fedproto": {"lam": 0.0},
+    "fedtgp": {"lam": 0.0},
     "fedgh": {"server_lr": 0.0},
     "fedpac": {"lam": 0.0},
     "fedrod": {"gamma": 0.0},
@@ -662,6 +664,7 @@ BASELINES = (
     "fednova", "feddyn", "qfedavg", "term", "moon", "fml", "feddistill",
     "feddbe", "fedproto", "fedgh", "fedpac",
     "pfedgraph", "pfedsim", "fedselect",
+    "feddbe", "fedproto", "knn-per", "fedtgp", "fedgh", "fedpac",
 )  # fmt: skip
 VARIANTS = [
     *(_slow(name, {}) for name in BASELINES),

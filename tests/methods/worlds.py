@@ -42,6 +42,7 @@ QUICK: dict[str, dict[str, Any]] = {
     "pfedme": {"R": 2, "K": 2},
     "plgu-grep": {"head_epochs": 1},
     "plgu-ghn": {"hidden": 8, "depth": 1},
+    "fedtgp": {"server_epochs": 3},
     "pfedla": {"hidden": 8, "embed": 4, "depth": 1},
     "heurpfedla": {"hidden": 8, "embed": 4, "depth": 1},
 }

@@ -22,6 +22,7 @@ from fedtailor.methods.meta_learning.perfedavg_fo import perfedavg_fo
 from fedtailor.methods.meta_learning.perfedavg_hf import perfedavg_hf
 from fedtailor.methods.mixture.apfl import apfl
 from fedtailor.methods.mixture.fedala import fedala
+from fedtailor.methods.mixture.knn_per import knn_per
 from fedtailor.methods.mixture.pmixfed import pmixfed
 from fedtailor.methods.one_model.centralised import centralised
 from fedtailor.methods.one_model.fedavg import fedavg
@@ -51,6 +52,7 @@ from fedtailor.methods.partial_sharing.plgu_grep import plgu_grep
 from fedtailor.methods.prototypes.fedgh import fedgh
 from fedtailor.methods.prototypes.fedpac import fedpac
 from fedtailor.methods.prototypes.fedproto import fedproto
+from fedtailor.methods.prototypes.fedtgp import fedtgp
 from fedtailor.methods.regularised.ditto import ditto
 from fedtailor.methods.regularised.fedphp import fedphp
 from fedtailor.methods.regularised.mocha import mocha
@@ -101,8 +103,9 @@ KINDS: dict[str, dict[str, Factory]] = {
         "fedproto": fedproto,
         "fedpac": fedpac,
         "fedgh": fedgh,
+        "fedtgp": fedtgp,
     },
-    "mixture": {"fedala": fedala, "pmixfed": pmixfed, "apfl": apfl},
+    "mixture": {"fedala": fedala, "pmixfed": pmixfed, "apfl": apfl, "knn-per": knn_per},
     "distillation": {"fml": fml, "feddistill": feddistill},
     "client-to-client": {
         "fedfomo": fedfomo,

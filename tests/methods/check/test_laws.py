@@ -27,6 +27,7 @@ FEWER: dict[str, dict[str, int]] = {
     "fedala": {"max_ala_epochs": 5},
     "fedrep": {"head_epochs": 2},
     "plgu-grep": {"head_epochs": 2},
+    "fedtgp": {"server_epochs": 5},
 }
 # every method in daily use; what tells of rows is looked at in test_leakage.py
 DAILY = {
@@ -40,7 +41,7 @@ OF_EACH_KIND = ("scaffold", "ditto", "fedrep", "fedala", "fedfomo", "perfedavg-h
 # what they are made of, regression and survival do not have
 ONLY_CLASSES = (
     "fedphp", "pmixfed",
-    "fedrod", "fedproto", "fedgh", "fedpac",
+    "fedrod", "fedproto", "knn-per", "fedtgp", "fedgh", "fedpac",
     "fml", "feddistill",
 )  # fmt: skip
 NORMED = (*OF_EACH_KIND, "fedavg", "fedbn", "pfedhn", "apfl", "pmixfed", "cfl")

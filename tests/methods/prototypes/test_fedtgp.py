@@ -1,0 +1,195 @@
+"""FedTGP: prototypes that a small network at the server learns to keep apart."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from fedtailor.core import rng, tree
+from fedtailor.core.method import Upload
+from fedtailor.core.training import Recipe
+from fedtailor.methods import fedproto, fedtgp, local
+from fedtailor.methods.prototypes.fedtgp import (
+    adaptive_margin,
+    margin_loss,
+    prototypes_of,
+    small_network,
+)
+from tests.methods.worlds import (
+    ENGINES,
+    gap,
+    labelled,
+    models,
+    near,
+    play,
+    ragged,
+    same,
+    simulate,
+    snapshot,
+    task_of,
+    turn_of,
+    two_layers,
+)
+
+COHORTS = [[0, 1, 3], [1, 2, 4, 5], [0, 2, 5]]
+EIGHTH = Recipe(batch=0, lr=0.125)
+ROWS = [[([1.0], 0), ([3.0], 0)], [([5.0], 0), ([8.0], 1)]]
+FEW = {"server_epochs": 5}
+
+
+# ---------------------------------------------------------------------------------------- by hand
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_two_clients_by_hand(engine):
+    # z = a x with a = 1, the head is 0.  Round 0 uploads 2 and (5, 8), as FedProto's does.
+    # The server's network stays (rate 0), and from round 1 on all classes pull to what it writes:
+    #   client 0: q of class 1 is 1/(1 + exp(2 (x/8 + 1/16))), slope of a is
+    #   -mean(q x)/4 + λ mean(2 (x - P[0]) x)
+    task = two_layers([[1.0]], [[0.0], [0.0]])
+    method = fedtgp(task, lam=0.5, server_lr=0.0, recipe=EIGHTH, **FEW)
+    sim = simulate(method, labelled(ROWS), task, engine=engine)
+    assert sim.server["seen"].tolist() == [0, 0]
+    first = sim.server["prototypes"].clone()
+    play(sim)
+    assert sim.states.rows["own"]["body.weight"].flatten().tolist() == [1.0, 1.0]
+    assert torch.equal(sim.server["prototypes"], first)
+    assert sim.server["seen"].tolist() == [1, 1]
+    play(sim, [[0]])
+    q = [1 / (1 + math.exp(2 * (x / 8 + 1 / 16))) for x in (1, 3)]
+    P = float(first[0, 0])
+    slope = -(q[0] + 3 * q[1]) / 8 + 0.5 * ((1 - P) * 1 + (3 - P) * 3)
+    assert sim.states.rows["own"]["body.weight"].flatten().tolist() == near(1 - slope / 8, 1.0)
+
+
+def test_margin_by_hand():
+    # centres: class 0 (0 + 4)/2 = 2, class 1: 5, class 2: 11 -> nearest 3, 3, 6
+    means = torch.tensor([[[0.0], [5.0], [0.0]], [[4.0], [0.0], [11.0]]])
+    seen = torch.tensor([[1.0, 1, 0], [1, 0, 1]])
+    assert float(adaptive_margin(means, seen, 100.0)) == 6
+    assert float(adaptive_margin(means, seen, 4.0)) == 4
+    order = torch.tensor([2, 0, 1])
+    assert float(adaptive_margin(means[:, order], seen[:, order], 100.0)) == 6
+    one = torch.tensor([[0.0, 1, 0]])
+    assert float(adaptive_margin(means[:1] * one[..., None], one, 100.0)) == 100  # a single class
+    assert float(adaptive_margin(means * 0, seen * 0, 100.0)) == 0
+
+
+def test_loss_by_hand():
+    # p = 1 of class 0, P = (0, 4): d = (1 + δ, 3)
+    P, p, y = torch.tensor([[0.0], [4.0]]), torch.tensor([[1.0]]), torch.tensor([0])
+    losses = [float(margin_loss(P, p, y, torch.tensor(d))) for d in (0.0, 1.0, 6.0)]
+    expected = [math.log(1 + math.exp(1 + d - 3)) for d in (0.0, 1.0, 6.0)]
+    assert losses == pytest.approx(expected, rel=1e-5)
+    assert losses == sorted(losses)
+    assert float(margin_loss(P[:1], p, y, torch.tensor(9.0))) == 0  # with one class
+
+
+def test_a_class_mean_at_its_prototype_has_a_finite_slope():
+    net = small_network(3, 4, rng.key(0))
+    p = prototypes_of(net)[1].detach()
+
+    def loss(net: dict) -> torch.Tensor:
+        return margin_loss(prototypes_of(net), p[None], torch.tensor([1]), torch.tensor(2.0))
+
+    found = torch.func.grad(loss)(net)
+    assert all(leaf.isfinite().all() for leaf in tree.leaves(found))
+
+
+# ------------------------------------------------------------------------- against plain PyTorch
+
+
+@pytest.mark.usefixtures("double")
+def test_the_server_in_plain_pytorch():
+    task, turn = task_of(), turn_of(round=2)
+    method = fedtgp(task, server_lr=0.2, server_epochs=3, server_batch=4)
+    server = method.init(4, task.init(rng.key(0)), rng.key(5))
+    means, seen = torch.randn(4, 3, 6), torch.tensor([[1.0, 1, 0], [0, 1, 1], [1, 1, 1], [0, 0, 0]])
+    means = means * seen[..., None]
+    up = Upload(each={"features": means, "rows": seen})
+    found = method.receive(server, torch.arange(4), up, turn)
+    net = nn.ModuleList([nn.Embedding(3, 6), nn.Linear(6, 6), nn.Linear(6, 6)])
+    with torch.no_grad():
+        for own, name in zip(
+            net.parameters(),
+            ("classes", "first", "first_bias", "second", "second_bias"),
+            strict=True,
+        ):
+            own.copy_(server["net"][name])
+    rows = [(means[k, c], c) for k in range(4) for c in range(3) if seen[k, c]]
+    p, y = torch.stack([r for r, _ in rows]), torch.tensor([c for _, c in rows])
+    centres = torch.stack([p[y == c].mean(0) for c in range(3)])
+    apart = torch.cdist(centres, centres).fill_diagonal_(torch.inf)
+    delta = min(100.0, float(apart.min(1).values.max()))
+    step = torch.optim.SGD(net.parameters(), lr=0.2)
+    write = lambda: net[2](F.relu(net[1](net[0](torch.arange(3)))))
+    for epoch in range(3):
+        for some in rng.permutation(rng.fold(turn.key, epoch), len(rows)).split(4):
+            step.zero_grad()
+            d = torch.cdist(p[some], write()) + delta * F.one_hot(y[some], 3)
+            F.cross_entropy(-d, y[some]).backward()
+            step.step()
+    torch.testing.assert_close(found["prototypes"], write().detach(), rtol=1e-6, atol=1e-8)
+    assert not torch.allclose(found["prototypes"], server["prototypes"], atol=1e-3)
+    assert found["seen"].tolist() == [1, 1, 1]
+
+
+# ------------------------------------------------------------------------------------- invariants
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_without_the_pull_models_are_those_of_training_alone(engine):
+    task, world = task_of("norm"), ragged()
+    ways = (fedtgp(task, lam=0, predict="head", **FEW), local(task))
+    sims = [simulate(method, world, task, engine=engine) for method in ways]
+    for sim in sims:
+        play(sim, COHORTS)
+    assert same(models(sims[0]), models(sims[1]))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_with_the_same_prototypes_clients_are_fedprotos(engine):
+    task, world = task_of("norm"), ragged()
+    ours, theirs = fedtgp(task, lam=2.0, **FEW), fedproto(task, lam=2.0)
+    sims = [simulate(method, world, task, engine=engine) for method in (ours, theirs)]
+    for sim in sims:
+        play(sim)
+    known = sims[1].server
+    sims[0].server = sims[0].server | known
+    for sim in sims:
+        play(sim, [[0, 1, 3]])
+    assert same(*(sim.states.rows for sim in sims))
+
+
+def test_the_server_learns_from_those_who_are_there():
+    task, world = task_of(), ragged()
+    sim = simulate(fedtgp(task, **FEW), world, task)
+    play(sim)
+    before = snapshot(sim)["server"]
+    play(sim, [[0, 1]])
+    assert gap(sim.server["net"], before["net"]) > 1e-5
+    nobody = Upload(each={"features": torch.zeros(2, 3, 6), "rows": torch.zeros(2, 3)})
+    still = sim.method.receive(before, torch.tensor([0, 1]), nobody, turn_of())
+    assert same(still, before)
+
+
+def test_training_draws_prototypes_to_their_classes():
+    """The server's loss falls, and the nearest prototype is the right one."""
+    task = task_of()
+    centres = torch.eye(3, 6) * 4
+    means = centres + 0.1 * torch.randn(5, 3, 6, generator=torch.Generator().manual_seed(0))
+    up = Upload(each={"features": means, "rows": torch.ones(5, 3)})
+    method = fedtgp(task, server_lr=0.05, server_epochs=200)
+    server = method.init(5, task.init(rng.key(0)), rng.key(5))
+    P = method.receive(server, torch.arange(5), up, turn_of())["prototypes"]
+    nearest = torch.cdist(means.flatten(0, 1), P).argmin(1)
+    assert nearest.tolist() == [0, 1, 2] * 5
+
+
+def test_bytes():
+    task = task_of()
+    sim = simulate(fedtgp(task, **FEW), ragged(), task)
+    for report in play(sim, COHORTS[:2]):
+        assert report.down.tolist() == report.up.tolist() == [4 * 21] * len(report.ids)
