@@ -253,7 +253,7 @@ NUMBERS = {
 # Those of the others are in their own tests: they depend on options.
 ELSEWHERE = {
     "fedalt", "fedsim", "pmixfed", "fedfomo-ma", "pfedla", "heurpfedla",
-    "plgu-lf", "plgu-grep", "plgu-ghn", "centralised",
+    "plgu-lf", "plgu-grep", "plgu-ghn", "centralised", "fedkd",
 }  # fmt: skip
 TABLE = [name for name in METHODS if name not in ELSEWHERE]
 
@@ -661,7 +661,7 @@ BASELINES = (
     "fedsam", "fedavg-c", "fedprox-c", "fedavg-data", "pfedme", "perfedavg-fo", "perfedavg-hf",
     "fedper", "fedbabu", "lg-fedavg", "fedbn", "fedamp", "heurfedamp", "fedphp", "apple",
     "partialfed", "mocha", "cfl", "scaffold", "apfl", "fedrod",
-    "fednova", "feddyn", "qfedavg", "term", "moon", "fml", "feddistill",
+    "fednova", "feddyn", "qfedavg", "term", "moon", "fml", "feddistill", "fedkd",
     "feddbe", "fedproto", "fedgh", "fedpac",
     "pfedgraph", "pfedsim", "fedselect",
     "feddbe", "fedproto", "knn-per", "fedtgp", "fedgh", "fedpac",

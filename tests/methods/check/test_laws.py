@@ -42,7 +42,7 @@ OF_EACH_KIND = ("scaffold", "ditto", "fedrep", "fedala", "fedfomo", "perfedavg-h
 ONLY_CLASSES = (
     "fedphp", "pmixfed",
     "fedrod", "fedproto", "knn-per", "fedtgp", "fedgh", "fedpac",
-    "fml", "feddistill",
+    "fml", "feddistill", "fedkd",
 )  # fmt: skip
 NORMED = (*OF_EACH_KIND, "fedavg", "fedbn", "pfedhn", "apfl", "pmixfed", "cfl")
 

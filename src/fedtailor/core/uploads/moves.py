@@ -66,7 +66,8 @@ def moved(sent: Tree, values: Tree) -> Tree:
       >>> moved({"params": {"w": torch.tensor(3.0)}}, now)
       {'params': {'w': tensor(2.)}, 'change': tensor(1.)}
     """
-    return _paired(lambda was, leaf: leaf - was, sent, values)
+    # flags have no differences
+    return _paired(lambda was, leaf: leaf - was if leaf.is_floating_point() else leaf, sent, values)
 
 
 def trained_leaves(values: Tree, buffers: Collection[str]) -> list[Tensor]:
