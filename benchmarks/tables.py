@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fedtailor.reproduce.shown.writing import SIGNS, beside_paper, by_place, has_number, order, ours
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -357,6 +359,42 @@ def jobs(name: str) -> str:
     return rows(header, body) + made_by(report)
 
 
+# methods whose defaults were changed by `defaults.py`: what they had, and what they have now
+CHANGED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "pfedla": ({"hn_lr": 0.005}, {"hn_lr": 0.5}),
+    "heurpfedla": ({"hn_lr": 0.005}, {"hn_lr": 0.5}),
+    "pfedme": ({"eta_p": 0.09, "eta": 0.005}, {"eta_p": 0.03, "eta": 0.05}),
+    "pfedhn": ({"lr": 0.01}, {"lr": 0.1}),
+    "plgu-ghn": ({"lr": 0.01}, {"lr": 0.1}),
+    "apple": ({"eta2": 0.001}, {"eta2": 0.01}),
+    "fedrep": ({"head_epochs": 10}, {"head_epochs": 3}),
+    "cfl": ({"e2": 1.6}, {"e2": 0.2}),
+}
+
+
+def defaults(name: str) -> str:
+    """Validation accuracy with the defaults of before and of now, in every world."""
+    report = read(name)
+    worlds = ["digits", "digits-20", "digits-mild", "wisdm", "heart", "mnist", "cifar10"]
+
+    def cells(method: str, setting: dict[str, Any]) -> list[str]:
+        mine = [r for r in report["rows"] if (r["method"], r["setting"]) == (method, setting)]
+        out = []
+        for world in worlds:
+            found = [r.get("mean") for r in mine if r["world"] == world]
+            known = [100 * v for v in found if v is not None]
+            told = f"{np.mean(known):.1f}" if known else "diverged" if found else "–"
+            out.append(f"{told} ({len(known)})" if len(known) > 1 else told)
+        return out
+
+    body = [[name, *cells(name, {})] for name in ("local", "fedavg")]
+    for method, (before, now) in CHANGED.items():
+        for setting, at in ((before, {}), (now, now)):
+            told = ", ".join(f"{k} {v}" for k, v in setting.items())
+            body.append([f"{method}, {told}", *cells(method, at)])
+    return rows(["", *worlds], body) + made_by(report)
+
+
 def side_by_side(name: str) -> str:
     """A round of one run, and of several side by side, against it."""
     report, body = read(name), []
@@ -627,6 +665,7 @@ TABLES: dict[str, Callable[[str], str]] = {
     "overshoot": overshoot,
     "attacks": attacks,
     "jobs": jobs,
+    "defaults": defaults,
     "side_by_side": side_by_side,
     "ten": same_ten,
 }

@@ -289,7 +289,7 @@ def test_a_rate_of_the_weights_without_one_of_the_core_is_refused():
 def test_apple_uploads_its_core(engine):
     """Guards against uploading the personalised model Σ p_ij c_j in the core's place."""
     task, world = task_of(), ragged()
-    sim = simulate(apple(task), world, task, engine=engine)
+    sim = simulate(apple(task, eta2=0.001), world, task, engine=engine)
     play(sim, 2)
     before = snapshot(sim)
     (report,) = play(sim, 1)

@@ -28,7 +28,7 @@ def cfl(
     task: Task,
     *,
     e1: Annotated[NonNegative, Search(0.05, 2, log=True)] = 0.4,
-    e2: Annotated[NonNegative, Search(0.2, 8, log=True)] = 1.6,
+    e2: Annotated[NonNegative, Search(0.05, 8, log=True)] = 0.2,
     first_split: Whole = 20,
     keep_momentum: bool = True,
     recipe: Recipe = Recipe(),
@@ -45,7 +45,8 @@ def cfl(
     Args:
       e1: a mean update shorter than this is a standstill. With 0 no cluster is split: FedAvg with
         equal weights.
-      e2: an update longer than this is disagreement.
+      e2: an update longer than this is disagreement. With the authors' 1.6 no cluster is split
+        within 30 rounds on digits, MNIST, WISDM or heart disease.
       first_split: no cluster is split up to this round.
       keep_momentum: a client's optimiser goes on with its momentum from round to round, as in the
         authors' code; else it begins anew.

@@ -31,7 +31,7 @@ class Hypernetwork(NamedTuple):
       hidden: width of the hypernetwork's hidden layers.
       depth: number of hidden layers.
       embed: size of a client's embedding; 0 takes 1 + a quarter of the number of clients.
-      lr: learning rate of the hypernetwork (SGD).
+      lr: learning rate of the hypernetwork (SGD); the authors' 0.01 is for thousands of rounds.
       momentum: of that SGD.
       weight_decay: of that SGD.
       clip: largest norm of the hypernetwork's gradient.
@@ -40,7 +40,7 @@ class Hypernetwork(NamedTuple):
     hidden: Count = 100
     depth: Whole = 3
     embed: Whole = 0
-    lr: Annotated[NonNegative, Search(0.001, 0.1, log=True)] = 0.01
+    lr: Annotated[NonNegative, Search(0.005, 0.5, log=True)] = 0.1
     momentum: Share = 0.9
     weight_decay: NonNegative = 0.001
     clip: NonNegative = 50.0

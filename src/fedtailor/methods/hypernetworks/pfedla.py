@@ -32,8 +32,8 @@ def pfedla(
 
     Deviations: Eq. 10 and 11 leave the sign open; both public codes subtract J ᵀΔ and climb the
     loss. All uploads of a round are taken in at once (the public code: one after another). One
-    common initial model (the public code gives each client its own). The paper gives no η: 0.005
-    is the public code's, and makes of this nearly FedAvg (docs/reproduction.md).
+    common initial model (the public code gives each client its own). The paper gives no η: the
+    public code's 0.005 makes of this nearly FedAvg (docs/reproduction.md).
 
     Reference: Ma et al., "Layer-wised Model Aggregation for Personalized Federated Learning",
     CVPR 2022, https://arxiv.org/abs/2205.03993
