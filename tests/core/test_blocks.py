@@ -22,7 +22,7 @@ AG_NEWS = Form("text", (200,), 4, vocabulary=98_635)
 
 def on_meta(name: str) -> nn.Module:
     with torch.device("meta"):
-        return build(name, AG_NEWS if name == "fasttext" else CIFAR10)
+        return build(name, AG_NEWS if name in ("fasttext", "lstm", "transformer") else CIFAR10)
 
 
 def sizes(model: nn.Module, grouping: str) -> list[int]:
@@ -56,6 +56,8 @@ NUMBERS = {  # of blocks: leaf, coarse
     "vgg11": (11, 8),
     "vgg11-bn": (11, 8),
     "fasttext": (3, 3),
+    "lstm": (4, 4),
+    "transformer": (11, 6),
 }
 
 

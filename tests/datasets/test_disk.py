@@ -57,7 +57,8 @@ def test_digits_are_bundled():
 def test_class_tables_have_the_right_sizes():
     assert KNOWN == (
         "digits", "mnist", "fashion-mnist", "emnist", "cifar10", "cifar100", "tiny-imagenet",
-        "ag-news", "heart-disease", "flamby-heart-disease", "tcga-brca",
+        "ag-news", "heart-disease", "flamby-heart-disease", "tcga-brca", "shakespeare",
+        "wisdm",
     )  # fmt: skip
     assert (len(CIFAR10), len(set(CIFAR100)), len(FASHION), len(NEWS)) == (10, 100, 10, 4)
     assert [len(EMNIST[v]) for v in ("balanced", "byclass", "letters")] == [47, 62, 26]

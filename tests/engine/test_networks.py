@@ -11,10 +11,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from fedtailor.core.form import Form
 from fedtailor.core.task import classification
 from fedtailor.core.training import Recipe
 from fedtailor.core.tree import flatten
 from fedtailor.methods import METHODS
+from fedtailor.models.text import LSTMText, TransformerText
 from tests.methods.worlds import gap, models, play, quick, ragged, simulate
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -125,6 +127,39 @@ def played(build: Callable[[], nn.Module], method: str = "fedavg", **options: An
 def test_every_method_trains_such_a_network(method: str, caplog: pytest.LogCaptureFixture) -> None:
     expected = played(Everything, method, engine="sequential")
     assert gap(expected, played(Everything, method)) < 1e-9
+    assert not [r for r in caplog.records if r.levelno >= WARNING]
+
+
+class OfTokens(nn.Module):
+    """A named text network of small width, on numbers that become tokens with padding behind."""
+
+    def __init__(self, network: Callable[[Form], nn.Module]) -> None:
+        super().__init__()
+        self.inner = network(Form("text", (4,), 3, vocabulary=7))
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = (x.abs() * 2.5).long().clamp(0, 5) + 1
+        shown = torch.arange(4) < tokens[:, :1]  # the first token says how long the text is
+        out: Tensor = self.inner(tokens * shown)
+        return out
+
+
+TEXT_NETWORKS: dict[str, Callable[[Form], nn.Module]] = {
+    "lstm": lambda form: LSTMText(form, width=3, units=5),
+    "transformer": lambda form: TransformerText(form, width=4, heads=2, hidden=6),
+}
+
+
+@pytest.mark.parametrize("method", ["fedavg", "ditto", "fedrep", "fedala"])
+@pytest.mark.parametrize("name", TEXT_NETWORKS)
+def test_text_networks_learn_the_same_one_after_another_and_all_at_once(
+    name: str, method: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    def build() -> nn.Module:
+        return OfTokens(TEXT_NETWORKS[name])
+
+    expected = played(build, method, engine="sequential")
+    assert gap(expected, played(build, method)) < 1e-9
     assert not [r for r in caplog.records if r.levelno >= WARNING]
 
 

@@ -16,6 +16,7 @@ from torch.nn import functional
 from fedtailor.core.errors import BadInput
 from fedtailor.core.form import Form
 from fedtailor.models import MODELS, build
+from fedtailor.models.text import LSTMLayer, TransformerBlock
 
 DIGITS = Form("image", (1, 8, 8), 10)
 MNIST = Form("image", (1, 28, 28), 10)
@@ -27,7 +28,8 @@ IMAGENET = Form("image", (3, 224, 224), 1000)
 AG_NEWS = Form("text", (200,), 4, vocabulary=98_635)
 TABLE = Form("table", (7,), 3)
 
-IMAGE_MODELS = [name for name in MODELS if name != "fasttext"]
+TEXT_MODELS = ["fasttext", "lstm", "transformer"]
+IMAGE_MODELS = [name for name in MODELS if name not in TEXT_MODELS]
 
 
 def count(model: nn.Module) -> int:
@@ -73,6 +75,8 @@ def count(model: nn.Module) -> int:
         ("vgg11", IMAGENET, 132_863_336),
         ("vgg11-bn", IMAGENET, 132_868_840),
         ("fasttext", AG_NEWS, 98_635 * 32 + 32 * 33 + 33 * 4),
+        ("lstm", Form("text", (80,), 80, vocabulary=80), 817_872),
+        ("transformer", Form("text", (80,), 65, vocabulary=67), 113_729),
     ],
 )
 def test_parameter_counts_are_the_published_ones(name: str, form: Form, parameters: int) -> None:
@@ -124,7 +128,7 @@ def test_real_scores_are_finite_and_differ_between_images(name: str) -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_modules_are_registered_in_the_order_of_their_use(name: str) -> None:
-    form = AG_NEWS if name == "fasttext" else CIFAR10
+    form = AG_NEWS if name in TEXT_MODELS else CIFAR10
     with torch.device("meta"):
         model = build(name, form)
         x = torch.zeros(2, *form.shape, dtype=torch.long if form.kind == "text" else None)
@@ -140,7 +144,7 @@ def test_modules_are_registered_in_the_order_of_their_use(name: str) -> None:
 @pytest.mark.parametrize("name", MODELS)
 def test_only_bn_variants_have_buffers(name: str) -> None:
     with torch.device("meta"):
-        model = build(name, AG_NEWS if name == "fasttext" else CIFAR10)
+        model = build(name, AG_NEWS if name in TEXT_MODELS else CIFAR10)
     assert bool(list(model.buffers())) == (name.endswith("-bn") or name == "fedbn-cnn")
     assert not any(getattr(m, "inplace", False) for m in model.modules())
 
@@ -224,6 +228,50 @@ def test_fasttext_ignores_padding() -> None:
     torch.testing.assert_close(empty[0], model.fc(model.fc1(torch.zeros(32))))
 
 
+@pytest.mark.parametrize("name", ["lstm", "transformer"])
+def test_padding_changes_nothing_and_order_does(name: str) -> None:
+    torch.manual_seed(0)
+    model = build(name, Form("text", (6,), 3, vocabulary=9)).double()
+    short, long = torch.tensor([[5, 7, 2]]), torch.tensor([[5, 7, 2, 0, 0, 0]])
+    torch.testing.assert_close(model(short), model(long))
+    assert not torch.allclose(model(short), model(torch.tensor([[7, 5, 2]])))
+    empty = model(torch.zeros(1, 6, dtype=torch.long))
+    torch.testing.assert_close(empty[0], model.fc.bias)
+
+
+def test_lstm_layers_are_pytorchs() -> None:
+    torch.manual_seed(0)
+    ours, theirs = LSTMLayer(3, 5).double(), nn.LSTM(3, 5, batch_first=True).double()
+    assert ours.bias[5:10].eq(1).all()
+    with torch.no_grad():
+        theirs.weight_ih_l0.copy_(ours.weight_ih)
+        theirs.weight_hh_l0.copy_(ours.weight_hh)
+        theirs.bias_ih_l0.copy_(ours.bias)
+        theirs.bias_hh_l0.zero_()
+    x = torch.randn(4, 7, 3, dtype=torch.float64)
+    torch.testing.assert_close(ours(x), theirs(x)[0])
+
+
+def test_transformer_blocks_are_pytorchs() -> None:
+    torch.manual_seed(0)
+    ours = TransformerBlock(8, 2, 12).double()
+    theirs = nn.TransformerEncoderLayer(
+        8, 2, 12, dropout=0.0, activation="gelu", batch_first=True, norm_first=True
+    ).double()
+    named = dict(theirs.named_parameters())
+    pairs = {"self_attn.in_proj_": "attend.", "self_attn.out_proj.": "join.", "linear1.": "fc1."}
+    pairs |= {"linear2.": "fc2.", "norm1.": "norm1.", "norm2.": "norm2."}
+    with torch.no_grad():
+        for there, here in pairs.items():
+            for part in ("weight", "bias"):
+                named[there + part].copy_(ours.get_parameter(here + part))
+    x = torch.randn(3, 5, 8, dtype=torch.float64)
+    padding = torch.tensor([[False] * 5, [False] * 3 + [True] * 2, [False] * 4 + [True]])
+    hide = padding.double()[:, None, None, :] * -1e9
+    found, expected = ours(x, hide), theirs(x, src_key_padding_mask=padding)
+    torch.testing.assert_close(found[~padding], expected[~padding])
+
+
 def randoms(form: Form, batch: int) -> Tensor:
     if form.kind == "text":
         return torch.randint(form.vocabulary, (2, batch, *form.shape))
@@ -240,6 +288,8 @@ def randoms(form: Form, batch: int) -> Tensor:
         ("cnn", CIFAR10),
         ("tf-cnn", CIFAR10),
         ("fasttext", Form("text", (6,), 3, vocabulary=11)),
+        ("lstm", Form("text", (6,), 3, vocabulary=11)),
+        ("transformer", Form("text", (6,), 3, vocabulary=11)),
         ("fedbabu-cnn", CIFAR10),
         ("fedbn-cnn", DIGITS),
         ("pfedla-cnn", DIGITS),
@@ -302,9 +352,10 @@ def test_image_models_refuse_other_data(name: str, form: Form) -> None:
     assert "choose" in message
 
 
-def test_fasttext_refuses_what_is_not_text() -> None:
-    assert "takes text, not image examples" in refusal("fasttext", CIFAR10)
-    assert "vocabulary" in refusal("fasttext", Form("text", (5,), 2))
+@pytest.mark.parametrize("name", TEXT_MODELS)
+def test_text_networks_refuse_what_is_not_text(name: str) -> None:
+    assert "takes text, not image examples" in refusal(name, CIFAR10)
+    assert "vocabulary" in refusal(name, Form("text", (5,), 2))
 
 
 @pytest.mark.parametrize(

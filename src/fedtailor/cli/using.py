@@ -52,8 +52,8 @@ def metrics(
             "--metric",
             metavar="NAME",
             help="Only this one; may be said several times. Classes: accuracy, balanced-accuracy, "
-            "macro-f1, roc-auc, average-precision, sensitivity, specificity, log-loss, brier, "
-            "calibration-error. Numbers: rmse, mae, r2. Times: concordance.",
+            "macro-f1, roc-auc, average-precision, sensitivity, specificity, log-loss, "
+            "perplexity, brier, calibration-error. Numbers: rmse, mae, r2. Times: concordance.",
         ),
     ] = None,
     best: Annotated[

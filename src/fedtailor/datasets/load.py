@@ -15,17 +15,17 @@ from fedtailor.datasets.disk import ENDINGS, find_on_disk
 from fedtailor.datasets.features.choices import ColumnChoices
 from fedtailor.datasets.formats.images import check_size, resized
 from fedtailor.datasets.formats.roles import NamedColumns
-from fedtailor.datasets.hospitals import HOSPITALS
 from fedtailor.datasets.join import join_parts
 from fedtailor.datasets.known import DIGITS, SETS, KnownDataset
 from fedtailor.datasets.labels import checked_task
+from fedtailor.datasets.natural import NATURAL
 from fedtailor.datasets.own_files import load_own
 from fedtailor.datasets.parts import SourcePart
 from fedtailor.datasets.source import Source
 from fedtailor.datasets.wording import listed, one_line, quoted
 
 FOLDER_VARIABLE = "FEDTAILOR_DATA"
-KNOWN: tuple[str, ...] = ("digits", *SETS, *HOSPITALS)
+KNOWN: tuple[str, ...] = ("digits", *SETS, *NATURAL)
 
 
 def load(
@@ -110,10 +110,10 @@ def data_folder(data_dir: Path | None) -> Path:
 
 def _load_known(name: str, data_dir: Path | None, image_size: int | None, hub: bool) -> Source:
     root = data_folder(data_dir)
-    if name in HOSPITALS:
-        found = HOSPITALS[name].load(root, hub)
+    if name in NATURAL:
+        found = NATURAL[name].load(root, hub)
         if found is None:
-            raise _no_hospitals(name, root)
+            raise _no_files(name, root)
         return found
     known = SETS[name]
     source = find_on_disk(known, root, image_size)
@@ -124,8 +124,8 @@ def _load_known(name: str, data_dir: Path | None, image_size: int | None, hub: b
     raise _not_found(known, root)
 
 
-def _no_hospitals(name: str, root: Path) -> BadInput:
-    wanted = HOSPITALS[name]
+def _no_files(name: str, root: Path) -> BadInput:
+    wanted = NATURAL[name]
     return BadInput(
         f"data set '{name}' was not found in {quoted(root)} (looked for "
         f"{listed(f.name for f in wanted.files)} there and in {wanted.folder}/): set --data-dir or "

@@ -133,6 +133,8 @@ class Source:
     notes: tuple[str, ...] = ()  # a line for each thing that was guessed or left out in reading
     # of a table of one's own, how each column was read, also those that are left out
     readings: tuple[ColumnReading, ...] = ()
+    # of texts that are read character by character, how many of the last are taken; 0: words
+    window: int = 0
 
     def __post_init__(self) -> None:
         self.check()
@@ -150,6 +152,8 @@ class Source:
                 f"data '{name}' has images of {self.raw.dtype} in {self.raw.ndim} dimensions: "
                 "give uint8 [n, c, h, w]"
             )
+        if self.window < 0 or (self.window and self.kind != "text"):
+            raise BadInput(f"data '{name}' of {self.kind} has a window of {self.window} characters")
         self._check_lengths(name)
         self._check_labels(name)
         self._check_owners(name)

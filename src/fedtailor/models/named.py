@@ -23,7 +23,7 @@ from fedtailor.models.small import (
     mlp,
     tf_cnn,
 )
-from fedtailor.models.text import fasttext
+from fedtailor.models.text import fasttext, lstm, transformer
 from fedtailor.models.vgg import vgg11
 
 Factory = Callable[[Form], nn.Module]
@@ -55,6 +55,8 @@ MODELS: dict[str, Factory] = {
     "vgg11": vgg11,
     "vgg11-bn": partial(vgg11, norm=batch_norm),
     "fasttext": fasttext,
+    "lstm": lstm,
+    "transformer": transformer,
 }
 
 _DIMENSIONS = {"image": 3, "table": 1, "text": 1}

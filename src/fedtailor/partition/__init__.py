@@ -25,7 +25,13 @@ from fedtailor.partition.recipes import (
     pathological,
     shards,
 )
-from fedtailor.partition.scheme import Scheme, divide, parse_partition
+from fedtailor.partition.scheme import (
+    Scheme,
+    divide,
+    left_out_note,
+    natural_names,
+    parse_partition,
+)
 from fedtailor.partition.similarity import relatives, ring
 from fedtailor.partition.statistics import count_classes, statistics
 from fedtailor.partition.units import RowUnits
@@ -42,8 +48,10 @@ __all__ = [
     "groups",
     "hold_out",
     "iid",
+    "left_out_note",
     "load_partition",
     "natural",
+    "natural_names",
     "noniid1",
     "noniid2",
     "numbered_clients",

@@ -187,7 +187,7 @@ def split_again(partition: Partition, *, split_seed: int) -> Partition:
 
 def _cure(scheme: str, spared: bool) -> str:
     """What helps a client with too few rows: nobody can draw natural clients anew."""
-    if scheme not in OWN:
+    if scheme.partition(":")[0] not in OWN:
         return "use fewer clients or a larger --min-samples"
     if spared:
         return "do without validation rows (--val 0), or merge it with another client"

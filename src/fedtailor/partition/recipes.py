@@ -213,17 +213,26 @@ def noniid2(
     )
 
 
-def natural(owner: Array) -> list[Rows]:
-    """One client per distinct owner, in the sorted order of owners.
+def natural(owner: Array, least: int = 1) -> list[Rows]:
+    """One client per distinct owner of `least` rows or more, in the sorted order of owners.
 
     Example:
       >>> [rows.tolist() for rows in natural(np.array([7, 3, 7]))]
       [[1], [0, 2]]
+      >>> [rows.tolist() for rows in natural(np.array([7, 3, 7]), least=2)]
+      [[0, 2]]
     """
     owner = np.asarray(owner)
     if owner.ndim != 1 or owner.size == 0:
         raise BadInput(f"owners have the shape {owner.shape}: give one owner per row of the data")
-    return rows_by_value(owner)
+    held = rows_by_value(owner)
+    kept = [rows for rows in held if len(rows) >= least]
+    if not kept:
+        raise BadInput(
+            f"partition 'natural:{least}': no client has so many rows, the largest has "
+            f"{max(map(len, held))}: ask for fewer"
+        )
+    return kept
 
 
 def groups(cluster: Array, clients: int, *, seed: int) -> list[Rows]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -23,6 +23,8 @@ from fedtailor.partition.recipes import (
     shards,
 )
 from fedtailor.partition.similarity import relatives, ring
+
+TOLD = 12  # names in a message, at most
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ def _divide_natural(request: _Request) -> list[Rows]:
             "partition 'natural': these data do not say who owns which row; "
             "use another partition, e.g. 'dirichlet:0.1'"
         )
-    return natural(request.owner)
+    return natural(request.owner, *request.parameters)
 
 
 def _divide_latent(request: _Request) -> list[Rows]:
@@ -106,6 +108,7 @@ def _divide_latent(request: _Request) -> list[Rows]:
 
 _CLASSES = _Parameter("classes per client", int, 1)
 _FOUR_CLASSES = _CLASSES._replace(default=4)
+_LEAST_ROWS = _Parameter("rows per client at least", int, 1, optional=True)
 _ROWS = _Parameter("rows per client at most", int, 1, optional=True)
 _RECIPES: dict[str, _Recipe] = {
     "iid": _Recipe("iid", (), _divided_by(iid)),
@@ -125,7 +128,7 @@ _RECIPES: dict[str, _Recipe] = {
     "ring": _Recipe("ring:4", (_FOUR_CLASSES, _ROWS), _divided_by(ring)),
     "relatives": _Recipe("relatives:4", (_FOUR_CLASSES, _ROWS), _divided_by(relatives)),
     "latent": _Recipe("latent:5", (_Parameter("distributions", int, 1),), _divide_latent),
-    "natural": _Recipe("natural", (), _divide_natural),
+    "natural": _Recipe("natural:100", (_LEAST_ROWS,), _divide_natural),
 }
 
 
@@ -205,3 +208,35 @@ def divide(
             f"leave out --clients or set it to {len(shares)}"
         )
     return shares
+
+
+def natural_names(scheme: Scheme, owner: Array, names: Sequence[str]) -> list[str]:
+    """The names of the clients that `natural` makes: those with enough rows.
+
+    Args:
+      scheme: `natural`, with or without the least number of rows.
+      owner: the number of each row's owner.
+      names: of the owners.
+
+    Example:
+      >>> natural_names(parse_partition("natural:2"), np.array([0, 1, 0]), ["ann", "bob"])
+      ['ann']
+    """
+    rows = natural(owner, *(int(least) for least in scheme.parameters))
+    return [names[int(owner[some[0]])] for some in rows]
+
+
+def left_out_note(scheme: Scheme, owner: Array, names: Sequence[str]) -> str:
+    """One line that says whom `natural:LEAST` leaves out; empty where it is nobody.
+
+    Example:
+      >>> left_out_note(parse_partition("natural:2"), np.array([0, 1, 0]), ["ann", "bob"])
+      'natural:2 leaves out 1 of 2 clients, with fewer rows: bob'
+    """
+    if scheme.name != "natural" or not scheme.parameters:
+        return ""
+    kept = set(natural_names(scheme, owner, names))
+    small = [name for name in names if name not in kept]
+    told = ", ".join(small[:TOLD]) + f" and {len(small) - TOLD} more" * (len(small) > TOLD)
+    counts = f"leaves out {len(small)} of {len(names)} clients"
+    return f"{scheme} {counts}, with fewer rows: {told}" if small else ""

@@ -33,7 +33,9 @@ from fedtailor.partition import (
     RowUnits,
     divide,
     hold_out,
+    left_out_note,
     load_partition,
+    natural_names,
     numbered_clients,
     parse_partition,
     partition_of,
@@ -43,7 +45,7 @@ from fedtailor.partition import (
 )
 from fedtailor.partition.latent import latent_clusters
 from fedtailor.results.config import Config
-from fedtailor.results.metrics.settled import settle_judging
+from fedtailor.results.metrics.settled import class_counts, settle_judging
 from fedtailor.runs.device import choose_device, workers_device
 
 DEFAULT_CLIENTS, DEFAULT_PARTITION = 20, "dirichlet:0.1"
@@ -223,6 +225,8 @@ def row_units(config: Config, source: Source) -> RowUnits | None:
     if source.groups is None and source.moments is None:
         return None
     flag = "--group-column" if source.moments is None else "--time-column-split"
+    if source.name in KNOWN:  # which has no such columns to name
+        flag = f"data '{source.name}'"
     fixed = config.partition_file or isinstance(config.objects.partition, Partition)
     for clash, given in (("--official-test", config.official_test), ("a saved partition", fixed)):
         if given:
@@ -256,17 +260,19 @@ def make_partition(config: Config, source: Source) -> Partition:
         )
     else:
         scheme = parse_partition(config.partition)
-        natural = scheme.name == "natural"
+        by_owner = scheme.name == "natural"
         rows = divide(
             scheme,
             source.strata,
-            None if natural else config.clients,
+            None if by_owner else config.clients,
             seed=config.partition_seed,
             owner=source.owner if source.owners else None,
             clusters=_clusters(source, scheme.name, scheme.parameters, config.partition_seed),
             min_samples=config.min_samples,
         )
-        names = source.owners if natural else numbered_clients(len(rows))
+        names = numbered_clients(len(rows))
+        if by_owner:
+            names = natural_names(scheme, source.owner, source.owners)
         if config.official_test and not source.official_test.any():
             raise BadInput(
                 f"data '{source.name}' has no test rows of its own: drop --official-test"
@@ -289,7 +295,9 @@ def make_partition(config: Config, source: Source) -> Partition:
 
 
 def _model(config: Config, source: Source) -> str:
-    return DEFAULT_MODELS[source.kind] if config.model == "auto" else config.model
+    # what characters come to depends on their order, which a mean of them does not know
+    auto = "lstm" if source.window else DEFAULT_MODELS[source.kind]
+    return auto if config.model == "auto" else config.model
 
 
 def _resolve(config: Config, source: Source) -> Config:
@@ -299,13 +307,12 @@ def _resolve(config: Config, source: Source) -> Config:
         return replace(config, model=_model(config, source))
     if partition == "auto":
         partition = "natural" if source.owners else DEFAULT_PARTITION
-    if partition == "natural":
-        if clients not in (0, len(source.owners)):
-            raise BadInput(
-                f"clients is {clients}, but '{source.name}' names {len(source.owners)}: "
-                "leave it out"
-            )
-        clients = len(source.owners)
+    scheme = parse_partition(partition)
+    if scheme.name == "natural" and source.owners:
+        named = len(natural_names(scheme, source.owner, source.owners))
+        if clients not in (0, named):
+            raise BadInput(f"clients is {clients}, but '{source.name}' names {named}: leave it out")
+        clients = named
     model = _model(config, source)
     clients = clients or DEFAULT_CLIENTS
     return replace(config, partition=partition, clients=clients, model=model)
@@ -338,6 +345,9 @@ def lay_out(config: Config) -> tuple[Config, Source, Partition]:
     if _nobody_named(given, source):
         dealt = f"its rows are dealt to {config.clients} by {config.partition}"
         source = replace(source, notes=(*source.notes, f"{_no_clients(source)}: {dealt}"))
+    if not config.partition_file and config.objects.partition is None:
+        note = left_out_note(parse_partition(config.partition), source.owner, source.owners)
+        source = replace(source, notes=tuple(filter(None, (*source.notes, note))))
     scheme = partition.scheme if config.partition_file else config.partition
     return replace(config, clients=len(partition), partition=scheme), source, partition
 
@@ -379,15 +389,6 @@ def load_run_data(config: Config) -> RunData:
         if why:
             log.info(why)
     return RunData(config, source, encoder, partition, client_data, held)
-
-
-def class_counts(source: Source, partition: Partition) -> list[int]:
-    """How many training rows there are of each class; empty where there are no classes."""
-    if source.task != "classification":
-        return []
-    trained = source.labels[np.concatenate(partition.train)]
-    counts: list[int] = np.bincount(trained, minlength=len(source.classes)).tolist()
-    return counts
 
 
 def _rows_of(partition: Partition) -> tuple[Sequence[str], Sequence[Any], Sequence[Any]]:

@@ -97,10 +97,11 @@ def test_a_method_that_draws_by_itself_is_refused() -> None:
 
 
 def test_built_in_networks_are_not_watched() -> None:
-    form = {"fasttext": Form("text", (20,), 3, vocabulary=9)}
+    texts = ("fasttext", "lstm", "transformer")
+    form = dict.fromkeys(texts, Form("text", (20,), 3, vocabulary=9))
     drawing = [
         name
-        for name in ("mlp", "cnn", "fasttext", "resnet18-cifar", "fedbn-cnn", "logistic")
+        for name in ("mlp", "cnn", *texts, "resnet18-cifar", "fedbn-cnn", "logistic")
         if may_draw(build(name, form.get(name, Form("image", (3, 32, 32), 3))))
     ]
     assert drawing == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Callable
 
@@ -68,6 +69,9 @@ REFERENCES: dict[str, Reference] = {
     "specificity": recall_of(0),
     "log-loss": lambda said, truth: sk.log_loss(
         truth, softmax(said, 1), labels=range(said.shape[1])
+    ),
+    "perplexity": lambda said, truth: math.exp(
+        sk.log_loss(truth, softmax(said, 1), labels=range(said.shape[1]))
     ),
     "brier": lambda said, truth: sk.brier_score_loss(
         truth, softmax(said, 1), labels=range(said.shape[1])
@@ -219,6 +223,15 @@ def test_a_confidence_on_the_edge_belongs_to_the_lower_bin() -> None:
     said = torch.tensor([[0.4, 0.6], [0.39, 0.61]], dtype=torch.float64).log()
     found = ours.calibration_error(said, torch.tensor([1, 0]), torch.ones(2))
     assert float(found) == pytest.approx((0.4 + 0.61) / 2)
+
+
+def test_perplexity_is_of_all_of_a_clients_rows_and_never_below_one() -> None:
+    # one client is given 1/2 and 1/8 for its classes, the other is certain and right
+    said = torch.tensor([[[4.0, 2, 1, 1], [4, 2, 1, 1]], [[1e9, 1, 1, 1], [1e9, 1, 1, 1]]]).log()
+    found = ours.perplexity(said, torch.tensor([[0, 3], [0, 0]]), torch.ones(2, 2))
+    assert found.tolist() == pytest.approx([4.0, 1.0])
+    assert METRICS["perplexity"].bounds == (1.0, math.inf)
+    assert not METRICS["perplexity"].higher_is_better
 
 
 @pytest.mark.parametrize("name", [n for n in REFERENCES if METRICS[n].per_row])

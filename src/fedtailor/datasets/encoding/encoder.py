@@ -37,7 +37,7 @@ _WORD = re.compile(r"[^\W_]+")
 # What version 0.1 did not write yet, and what it meant by that.
 LATER: Mapping[str, Any] = {
     "task": "classification", "normalise": "pooled", "target": None, "seen": None, "clients": {},
-    "levels": None,
+    "levels": None, "characters": False,
 }  # fmt: skip
 
 
@@ -67,6 +67,8 @@ class Encoder:
     # by name, what is each client's own
     clients: Mapping[str, OwnFit] = field(default_factory=dict)
     levels: tuple[float, float] | None = None  # what of deep images becomes 0 and 255
+    # whether `words` are single characters: then the last ones of a text are taken, as they are
+    characters: bool = False
 
     def __post_init__(self) -> None:
         _check(self)
@@ -141,27 +143,37 @@ class Encoder:
         number = {w: FIRST_WORD + i for i, w in enumerate(self.words) if w in known}
         out = np.full((len(texts), *self.form.shape), PADDING, dtype=np.int64)
         for row, text in zip(out, texts, strict=True):
-            found = [number.get(word, UNKNOWN) for word in tokens(text)[: len(row)]]
-            row[: len(found)] = found
+            pieces = self.pieces(text)
+            pieces = pieces[-len(row) :] if self.characters else pieces[: len(row)]
+            row[: len(pieces)] = [number.get(piece, UNKNOWN) for piece in pieces]
         return out
+
+    def pieces(self, text: str) -> list[str]:
+        """A text's words, or its characters."""
+        return pieces_of(text, self.characters)
 
     def to_json(self) -> dict[str, Any]:
         """A dictionary that the json module can write; `from_json` reads it back."""
         levels = {} if self.levels is None else {"levels": list(self.levels)}
-        return levels | {
-            "kind": self.form.kind,
-            "shape": list(self.form.shape),
-            "classes": list(self.classes),
-            "columns": [column_to_json(c) for c in self.columns],
-            "words": list(self.words),
-            "task": self.form.task,
-            "normalise": self.normalise,
-            "target": target_to_json(self.target),
-            "seen": None if self.seen is None else list(self.seen),
-            "clients": {
-                name: _own_to_json(own, self.columns) for name, own in self.clients.items()
-            },
-        }
+        characters = {"characters": True} if self.characters else {}
+        return (
+            levels
+            | characters
+            | {
+                "kind": self.form.kind,
+                "shape": list(self.form.shape),
+                "classes": list(self.classes),
+                "columns": [column_to_json(c) for c in self.columns],
+                "words": list(self.words),
+                "task": self.form.task,
+                "normalise": self.normalise,
+                "target": target_to_json(self.target),
+                "seen": None if self.seen is None else list(self.seen),
+                "clients": {
+                    name: _own_to_json(own, self.columns) for name, own in self.clients.items()
+                },
+            }
+        )
 
     @staticmethod
     def from_json(data: Any) -> Encoder:
@@ -191,7 +203,12 @@ class Encoder:
             if number(levels[0], "levels", "encoder") > number(levels[1], "levels", "encoder"):
                 raise BadInput(f"encoder: 'levels' is {one_line(levels)}: give the lower one first")
             levels = (levels[0], levels[1])
-        return Encoder(form, classes, columns, words, normalise, target, seen, clients, levels)
+        characters = data["characters"]
+        if not isinstance(characters, bool):
+            raise BadInput(f"encoder: 'characters' is {one_line(characters)}: give true or false")
+        return Encoder(
+            form, classes, columns, words, normalise, target, seen, clients, levels, characters
+        )
 
 
 def _check(encoder: Encoder) -> None:
@@ -206,6 +223,8 @@ def _check(encoder: Encoder) -> None:
         else "'columns'" if _width(encoder.columns) != width
         else "'words'" if encoder.words and form.kind != "text"
         else "'words'" if len(set(encoder.words)) != len(encoder.words)
+        else "'characters'" if encoder.characters and form.kind != "text"
+        else "'words'" if encoder.characters and any(len(w) != 1 for w in encoder.words)
         else "'target'" if (encoder.target is None) == (form.task == "regression")
         else "'seen'" if not set(encoder.seen or ()) <= set(encoder.words)
         else None
@@ -235,6 +254,16 @@ def tokens(text: str) -> list[str]:
       ['it', 's', '3', 'o', 'clock']
     """
     return _WORD.findall(text.lower())
+
+
+def pieces_of(text: str, characters: bool) -> list[str]:
+    """What of a text gets a number: its words, or its characters.
+
+    Example:
+      >>> pieces_of("To be", characters=True), pieces_of("To be", characters=False)
+      (['T', 'o', ' ', 'b', 'e'], ['to', 'be'])
+    """
+    return list(text) if characters else tokens(text)
 
 
 def _own_to_json(own: OwnFit, columns: Sequence[Column]) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from fedtailor.datasets.encoding.encoder import (
     Encoder,
     Normalisation,
     OwnFit,
-    tokens,
+    pieces_of,
 )
 from fedtailor.datasets.source import Array, Raw, Source, Table, take
 from fedtailor.datasets.wording import one_line, quoted
@@ -63,7 +63,7 @@ def encode(
         mean 0 and deviation 1. Here there is one site, so `own`, `pooled` and `federated` give the
         same numbers, but what is made of the encoder elsewhere differs; `none` leaves numbers as
         they are, `auto` is `own`. Images stay uint8: the network scales them.
-      length: words per text.
+      length: words per text; of texts that are read by character the source says how many.
       vocabulary: how many of the most frequent words to know; 0 for all.
 
     Example:
@@ -119,11 +119,15 @@ def fit_encoder(
             raise BadInput(f"data {quoted(source.name)} has no feature with a value in training")
         form = Form("table", (width,), len(classes), task=task)
     elif isinstance(raw, tuple):
-        words = _frequent_words(raw, vocabulary)
-        form = Form("text", (length,), len(classes), FIRST_WORD + len(words), task)
+        words = _frequent_words(raw, vocabulary, source.window > 0)
+        size = (source.window or length,)
+        form = Form("text", size, len(classes), FIRST_WORD + len(words), task)
     else:
         form = Form("image", raw.shape[1:], len(classes), task=task)
-    return Encoder(form, classes, columns, words, chosen, target, levels=source.levels)
+    return Encoder(
+        form, classes, columns, words, chosen, target, levels=source.levels,
+        characters=source.window > 0,
+    )  # fmt: skip
 
 
 def _common_column(
@@ -162,7 +166,7 @@ def fit_own(encoder: Encoder, raw: Raw, labels: Array, *, alone: bool = False) -
         return OwnFit(own, target)
     seen = None
     if isinstance(raw, tuple) and alone:
-        found = {word for text in raw for word in tokens(text)}
+        found = {word for text in raw for word in encoder.pieces(text)}
         seen = tuple(word for word in encoder.words if word in found)
     return OwnFit(encoder.columns, target, seen)
 
@@ -244,7 +248,7 @@ def _row_numbers(rows: Array, count: int) -> Array:
     return rows
 
 
-def _frequent_words(texts: Iterable[str], most: int) -> tuple[str, ...]:
-    counts = Counter(word for text in texts for word in tokens(text))
+def _frequent_words(texts: Iterable[str], most: int, characters: bool) -> tuple[str, ...]:
+    counts = Counter(word for text in texts for word in pieces_of(text, characters))
     ordered = sorted(counts, key=lambda word: (-counts[word], word))
     return tuple(ordered[:most] if most else ordered)

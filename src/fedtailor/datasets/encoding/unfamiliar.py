@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedtailor.datasets.encoding.columns import Column, Numeric
-from fedtailor.datasets.encoding.encoder import Encoder, tokens
+from fedtailor.datasets.encoding.encoder import Encoder
 from fedtailor.datasets.source import Array, Raw, Table
 from fedtailor.datasets.wording import one_line, quoted
 
@@ -31,7 +31,8 @@ def unfamiliar(raw: Raw, encoder: Encoder) -> list[str]:
         return [", ".join(filter(None, notes)) for notes in zip(*found, strict=True)]
     if isinstance(raw, tuple):
         known = set(encoder.words if encoder.seen is None else encoder.seen)
-        return ["" if known & set(tokens(text)) else "no word is known" for text in raw]
+        told = f"no {'character' if encoder.characters else 'word'} is known"
+        return ["" if known & set(encoder.pieces(text)) else told for text in raw]
     return [""] * len(raw)
 
 

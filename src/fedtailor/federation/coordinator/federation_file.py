@@ -28,8 +28,8 @@ from fedtailor.federation.site.inspection import read_proposed
 from fedtailor.federation.site.preprocessing import model_for, read_preprocessing
 from fedtailor.federation.site.state import PLAN
 from fedtailor.results.config import Config, make_config, settings
-from fedtailor.results.metrics.settled import settle_judging
-from fedtailor.runs.data import class_counts, lay_out
+from fedtailor.results.metrics.settled import class_counts, settle_judging
+from fedtailor.runs.data import lay_out
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -84,6 +84,11 @@ def survey_of(source: Source, train: Array, *, min_rows: int, min_category: int)
         columns = (_told(raw, name, min_rows, min_category) for name in raw.columns)
         return told._replace(columns=tuple(columns))
     if isinstance(raw, tuple):
+        if source.window:
+            raise BadInput(
+                f"data '{source.name}' are read by character, which sites cannot: simulate them "
+                "with `fedtailor run`"
+            )
         rows = Counter(word for text in raw for word in set(tokens(text)))
         counts = Counter(word for text in raw for word in tokens(text))
         often = {w: n for w, n in counts.items() if rows[w] >= min_category}

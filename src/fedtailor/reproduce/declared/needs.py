@@ -7,9 +7,9 @@ from pathlib import Path
 from fedtailor.datasets import KNOWN
 from fedtailor.datasets.formats import cifar, idx
 from fedtailor.datasets.formats.images import visible
-from fedtailor.datasets.hospitals import HOSPITALS
 from fedtailor.datasets.known import SETS, KnownDataset
 from fedtailor.datasets.load import FOLDER_VARIABLE, data_folder
+from fedtailor.datasets.natural import NATURAL
 from fedtailor.results.config import Config
 
 
@@ -36,6 +36,6 @@ def lacking(config: Config) -> str | None:
     if name not in KNOWN:
         return f"data set '{name}' has no loader: put it into a folder or table and run it as such"
     folder = data_folder(Path(config.data_dir) if config.data_dir else None)
-    if HOSPITALS[name].found_in(folder) if name in HOSPITALS else _holds(SETS[name], folder):
+    if NATURAL[name].found_in(folder) if name in NATURAL else _holds(SETS[name], folder):
         return None
     return f"data set '{name}' is not in '{folder}': set --data-dir or ${FOLDER_VARIABLE}"

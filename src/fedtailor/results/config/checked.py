@@ -14,7 +14,8 @@ from fedtailor.results.objects import SETTINGS as OBJECT_SETTINGS
 
 METRIC_NAMES = (
     "accuracy", "balanced-accuracy", "macro-f1", "roc-auc", "average-precision", "sensitivity",
-    "specificity", "log-loss", "brier", "calibration-error", "rmse", "mae", "r2", "concordance",
+    "specificity", "log-loss", "perplexity", "brier", "calibration-error", "rmse", "mae", "r2",
+    "concordance",
 )  # fmt: skip
 LEAST_NOISE = 0.01  # of DP-SGD, as a multiple of the clip
 

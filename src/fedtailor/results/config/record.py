@@ -144,7 +144,8 @@ class Config:
         "Clients",
         "who has which rows: iid, dirichlet:ALPHA, pathological:CLASSES, shards:CLASSES, "
         "noniid1:CLASSES, noniid2:DOMINANT,RATIO, ring:CLASSES, relatives:CLASSES, latent:GROUPS, "
-        "natural; auto: natural if your data name their clients, else dirichlet:0.1",
+        "natural, natural:LEAST-ROWS; auto: natural if your data name their clients, else "
+        "dirichlet:0.1",
     )
     partition_file: str = _says("", "Clients", "take a partition saved earlier instead")
     partition_seed: Seed = _says(0, "Clients", "random seed of the partition, apart from --seed")
@@ -258,8 +259,9 @@ class Config:
         "auto",
         "Evaluation",
         "what tables, the best round and the verdict go by: accuracy, balanced-accuracy, macro-f1, "
-        "roc-auc, average-precision, sensitivity, specificity, log-loss, brier, calibration-error; "
-        "rmse, mae, r2; concordance; auto: what fits the task and the balance of classes",
+        "roc-auc, average-precision, sensitivity, specificity, log-loss, perplexity, brier, "
+        "calibration-error; rmse, mae, r2; concordance; auto: what fits the task and the balance "
+        "of classes",
     )
     patience: Whole = _says(
         0,

@@ -134,6 +134,21 @@ def log_loss(outputs: Tensor, labels: Tensor, weight: Tensor) -> Tensor:
     return mean_of_rows(row_log_losses(outputs, labels, weight), weight)
 
 
+def perplexity(outputs: Tensor, labels: Tensor, weight: Tensor) -> Tensor:
+    """e to the log loss: among how many equally likely classes a model is as good as guessing.
+
+    1 where every answer is certain and right; the number of classes where all are equally likely.
+
+    Example (probability 1/4 for each class, then 1/2 and 1/8: e^mean(log 2, log 8) = 4 as well):
+      >>> round(float(perplexity(torch.zeros(3, 4), torch.tensor([0, 1, 3]), torch.ones(3))), 6)
+      4.0
+      >>> said = torch.tensor([[4.0, 2, 1, 1], [4, 2, 1, 1]]).log()
+      >>> round(float(perplexity(said, torch.tensor([0, 3]), torch.ones(2))), 6)
+      4.0
+    """
+    return log_loss(outputs, labels, weight).exp()
+
+
 def row_briers(outputs: Tensor, labels: Tensor, weight: Tensor) -> Tensor:
     """Each row's squared distance of probabilities from what is true; 0 in the padding."""
     rows = real_rows(outputs, labels, weight)

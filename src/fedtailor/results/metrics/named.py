@@ -52,7 +52,8 @@ class Metric:
           >>> METRICS["accuracy"].bounds, METRICS["rmse"].bounds
           ((0.0, 1.0), (0.0, inf))
         """
-        return -inf if self.name == "r2" else 0.0, 1.0 if self.higher_is_better else inf
+        least = {"r2": -inf, "perplexity": 1.0}.get(self.name, 0.0)
+        return least, 1.0 if self.higher_is_better else inf
 
     def fits(self, task: TaskKind, classes: int = 0) -> bool:
         """Whether it can be had of a task, with so many classes."""
@@ -133,6 +134,13 @@ METRICS: dict[str, Metric] = {
             higher_is_better=False,
             title="Log loss",
             per_row=classification.row_log_losses,
+        ),
+        Metric(
+            "perplexity",
+            classification.perplexity,
+            _CLASSES,
+            higher_is_better=False,
+            title="Perplexity",
         ),
         Metric(
             "brier",

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from fedtailor.core.errors import BadInput
 from fedtailor.core.form import TaskKind
 from fedtailor.core.losses import LOSSES, balanced_weights, parse_loss
+from fedtailor.datasets import Source
+from fedtailor.partition import Partition
 from fedtailor.results.config import Config, check_class_weights
 from fedtailor.results.metrics.named import default_metric, metric_named
 from fedtailor.results.objects import MARK
@@ -51,3 +55,12 @@ def settle_judging(
     metric_named(metric, task, classes)
     made = replace(config, task=task, loss=loss, class_weights=weights, metric=metric)
     return made, "" if metric == "accuracy" else why
+
+
+def class_counts(source: Source, partition: Partition) -> list[int]:
+    """How many training rows there are of each class; empty where there are no classes."""
+    if source.task != "classification":
+        return []
+    trained = source.labels[np.concatenate(partition.train)]
+    counts: list[int] = np.bincount(trained, minlength=len(source.classes)).tolist()
+    return counts

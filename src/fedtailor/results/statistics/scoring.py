@@ -12,7 +12,7 @@ from fedtailor.results.metrics.named import Metric
 from fedtailor.results.statistics.paired import Scoring, Values
 
 RANKINGS = ("roc-auc", "average-precision", "concordance")
-NO_SHARES = ("log-loss", "rmse", "mae", "r2")  # not between 0 and 1
+NO_SHARES = ("log-loss", "perplexity", "rmse", "mae", "r2")  # not between 0 and 1
 IN_UNITS = ("rmse", "mae")  # of the label, and so is a margin for them
 
 

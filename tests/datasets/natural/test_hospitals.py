@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 from sklearn.model_selection import train_test_split
 
-from fedtailor.datasets import hospitals, load
+from fedtailor.datasets import load
 from fedtailor.datasets.download import PublishedFile
+from fedtailor.datasets.natural import NATURAL
 from fedtailor.results.config import make_config
 from fedtailor.runs.data import load_run_data
 from tests.datasets.datafiles import refusal
@@ -152,8 +153,8 @@ def owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         )
         for path in sorted(published.iterdir())
     )
-    known = hospitals.HOSPITALS["heart-disease"]._replace(files=files)
-    monkeypatch.setitem(hospitals.HOSPITALS, "heart-disease", known)
+    known = NATURAL["heart-disease"]._replace(files=files)
+    monkeypatch.setitem(NATURAL, "heart-disease", known)
     yield published
     server.shutdown()
     server.server_close()

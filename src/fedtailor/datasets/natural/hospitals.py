@@ -7,20 +7,17 @@ et al., NeurIPS 2022), whose split into training and test rows both have as thei
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
 from fedtailor.core.errors import BadInput
-from fedtailor.datasets.cache import verify
-from fedtailor.datasets.download import PublishedFile, download
+from fedtailor.datasets.download import PublishedFile
 from fedtailor.datasets.formats.cells import numbers
 from fedtailor.datasets.formats.delimited import csv_rows
-from fedtailor.datasets.formats.images import visible
 from fedtailor.datasets.formats.tables import RawTable, read_raw_table, times_and_events
-from fedtailor.datasets.known import simple_name
+from fedtailor.datasets.natural.published import PublishedData
 from fedtailor.datasets.source import Array, Source, Table
 from fedtailor.datasets.wording import listed, quoted
 
@@ -42,11 +39,9 @@ REGIONS = ("northeast", "south", "west", "midwest", "europe", "canada")
 TRAIN_SHARE, SPLIT_SEED = 0.66, 43  # of FLamby's split
 
 
-def heart_disease(folder: Path) -> Source:
+def heart_disease(*paths: Path) -> Source:
     """Who has a heart disease: 740 patients with all values, of four hospitals."""
-    names, tables = tuple(HOSPITALS_MD5), []
-    for hospital in names:
-        tables.append(_complete_rows(folder / f"processed.{hospital}.data"))
+    names, tables = tuple(HOSPITALS_MD5), [_complete_rows(path) for path in paths]
     rows = np.concatenate(tables)
     columns: dict[str, Array] = dict(zip(HEART_COLUMNS, rows.T, strict=True))
     labels = (columns.pop("num") > 0).astype(np.int64)
@@ -62,9 +57,9 @@ def heart_disease(folder: Path) -> Source:
     )  # fmt: skip
 
 
-def flamby_heart_disease(folder: Path) -> Source:
+def flamby_heart_disease(*paths: Path) -> Source:
     """The same patients with FLamby's 13 inputs: codes one-hot without the first, as numbers."""
-    plain = heart_disease(folder)
+    plain = heart_disease(*paths)
     assert isinstance(plain.raw, Table)
     columns = {n: c for n, c in plain.raw.columns.items() if n not in KINDS}
     for name in KINDS:
@@ -122,10 +117,10 @@ def _flamby_test(labels: Array) -> Array:
     return mask
 
 
-def tcga_brca(folder: Path) -> Source:
+def tcga_brca(patients_file: Path, split_file: Path) -> Source:
     """How long patients with breast cancer live: 1,088 of six regions, 39 clinical inputs."""
-    table = read_raw_table(folder / "brca.csv")
-    split = read_raw_table(folder / "train_test_split.csv")
+    table = read_raw_table(patients_file)
+    split = read_raw_table(split_file)
     where_of = dict(zip(_texts(split, "pid"), _texts(split, "fold2"), strict=True))
     folds = [f"{part}_{i}" for i in range(len(REGIONS)) for part in ("train", "test")]
     for row, fold in enumerate(where_of.values()):
@@ -168,40 +163,6 @@ def _texts(table: RawTable, column: str) -> list[str]:
     return [str(cell) for cell in table.columns[column]]
 
 
-class HospitalData(NamedTuple):
-    """A data set of hospitals."""
-
-    folder: str  # the name of its folder in the data folder
-    aliases: tuple[str, ...]  # other names of that folder, in the form `simple_name` gives
-    files: tuple[PublishedFile, ...]  # what it consists of
-    read: Callable[[Path], Source]  # makes a source of the folder
-
-    def found_in(self, root: Path) -> Path | None:
-        """The folder that has all files: one of its names, or `root` itself."""
-        if not root.is_dir():
-            return None
-        called = (simple_name(self.folder), *self.aliases)
-        named = [p for p in visible(root) if p.is_dir() and simple_name(p.name) in called]
-        for folder in (*named, root):
-            if all((folder / file.name).is_file() for file in self.files):
-                return folder
-        return None
-
-    def load(self, root: Path, fetch: bool) -> Source | None:
-        """The data in `root`; None where they are not there and are not to be fetched."""
-        folder = self.found_in(root)
-        if folder is None:
-            if not fetch:
-                return None
-            folder = root / self.folder
-            for file in self.files:
-                if not (folder / file.name).is_file():
-                    download(file, folder)
-        for file in self.files:
-            verify(folder / file.name)
-        return self.read(folder)
-
-
 _HEART = tuple(
     PublishedFile(f"processed.{name}.data", f"{UCI}/processed.{name}.data", md5)
     for name, md5 in HOSPITALS_MD5.items()
@@ -216,10 +177,10 @@ _TCGA = (
         "e648057e47463ee7763924d779cd7f2d",
     ),
 )
-HOSPITALS: Mapping[str, HospitalData] = {
-    "heart-disease": HospitalData("heart-disease", ("fedheartdisease",), _HEART, heart_disease),
-    "flamby-heart-disease": HospitalData(
+HOSPITALS: Mapping[str, PublishedData] = {
+    "heart-disease": PublishedData("heart-disease", ("fedheartdisease",), _HEART, heart_disease),
+    "flamby-heart-disease": PublishedData(
         "heart-disease", ("fedheartdisease",), _HEART, flamby_heart_disease
     ),
-    "tcga-brca": HospitalData("tcga-brca", ("fedtcgabrca",), _TCGA, tcga_brca),
+    "tcga-brca": PublishedData("tcga-brca", ("fedtcgabrca",), _TCGA, tcga_brca),
 }
