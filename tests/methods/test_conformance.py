@@ -246,6 +246,7 @@ NUMBERS = {
     "term": (SIGMA + 1, SIGMA + 2),  # the same, and exponents
     "feddbe": (SIGMA + 6, SIGMA + 6),
     "fedproto": (3 * 7, 3 * 7),
+    "gpfl": (BODY + 18 + 72 + 36, BODY + 18 + 72 + 36),
     "fedtgp": (3 * 7, 3 * 7),
     "fedgh": (3 * 7, 3 * 7),
     "fedpac": (SIGMA + 3 * 7, SIGMA + 2 * 18 + 4),
@@ -322,6 +323,7 @@ OFF: dict[str, dict[str, Any]] = {
     "apfl": {"adaptive": False},
     "feddbe": {"kappa": 0.0},
     "fedproto": {"lam": 0.0},
+    "gpfl": {"lam": 0.0},
     "fedtgp": {"lam": 0.0},
     "fedgh": {"server_lr": 0.0},
     "fedpac": {"lam": 0.0},
@@ -662,9 +664,8 @@ BASELINES = (
     "fedper", "fedbabu", "lg-fedavg", "fedbn", "fedamp", "heurfedamp", "fedphp", "apple",
     "partialfed", "mocha", "cfl", "scaffold", "apfl", "fedrod",
     "fednova", "feddyn", "qfedavg", "term", "moon", "fml", "feddistill", "fedkd",
-    "feddbe", "fedproto", "fedgh", "fedpac",
     "pfedgraph", "pfedsim", "fedselect",
-    "feddbe", "fedproto", "knn-per", "fedtgp", "fedgh", "fedpac",
+    "feddbe", "fedproto", "gpfl", "knn-per", "fedtgp", "fedgh", "fedpac",
 )  # fmt: skip
 VARIANTS = [
     *(_slow(name, {}) for name in BASELINES),

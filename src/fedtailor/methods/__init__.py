@@ -47,6 +47,7 @@ from fedtailor.methods.partial_sharing.fedrep import fedrep
 from fedtailor.methods.partial_sharing.fedrod import fedrod
 from fedtailor.methods.partial_sharing.fedselect import fedselect
 from fedtailor.methods.partial_sharing.fedsim import fedsim
+from fedtailor.methods.partial_sharing.gpfl import gpfl
 from fedtailor.methods.partial_sharing.lg_fedavg import lg_fedavg
 from fedtailor.methods.partial_sharing.partialfed import partialfed
 from fedtailor.methods.partial_sharing.plgu_grep import plgu_grep
@@ -96,6 +97,7 @@ KINDS: dict[str, dict[str, Factory]] = {
         "fedbn": fedbn,
         "fedrod": fedrod,
         "feddbe": feddbe,
+        "gpfl": gpfl,
         "plgu-grep": plgu_grep,
         "partialfed": partialfed,
         "fedselect": fedselect,

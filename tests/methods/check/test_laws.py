@@ -41,8 +41,8 @@ OF_EACH_KIND = ("scaffold", "ditto", "fedrep", "fedala", "fedfomo", "perfedavg-h
 # what they are made of, regression and survival do not have
 ONLY_CLASSES = (
     "fedphp", "pmixfed",
-    "fedrod", "fedproto", "knn-per", "fedtgp", "fedgh", "fedpac",
     "fml", "feddistill", "fedkd",
+    "fedrod", "fedproto", "gpfl", "knn-per", "fedtgp", "fedgh", "fedpac",
 )  # fmt: skip
 NORMED = (*OF_EACH_KIND, "fedavg", "fedbn", "pfedhn", "apfl", "pmixfed", "cfl")
 
