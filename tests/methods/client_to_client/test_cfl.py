@@ -314,7 +314,7 @@ def test_clusters_are_ids_not_positions():
     assert moved[server["cluster"][1]].tolist() == [0.0, 0.0]
 
 
-def test_its_defaults_are_the_papers() -> None:
-    """It is FedAvg until it may split."""
+def test_its_defaults_are_the_papers_but_for_what_disagreement_is() -> None:
+    """With the paper's 1.6 no cluster is split (docs/defaults.md)."""
     defaults = {k: p.default for k, p in inspect.signature(cfl).parameters.items()}
-    assert (defaults["e1"], defaults["e2"], defaults["first_split"]) == (0.4, 1.6, 20)
+    assert (defaults["e1"], defaults["e2"], defaults["first_split"]) == (0.4, 0.2, 20)
