@@ -46,7 +46,7 @@ MOVED = (
     "fedavg", "fedprox", "fedsam", "scaffold", "fedavg-data", "fedavg-c", "fedprox-c", "ditto",
     "pfedme", "fedphp", "plgu-lf", "fedper", "fedrep", "fedbabu", "lg-fedavg", "fedalt", "fedsim",
     "fedbn", "plgu-grep", "partialfed", "fedala", "pmixfed", "apfl", "perfedavg-fo", "perfedavg-hf",
-    "fedrod", "feddbe", "fedpac", "knn-per", "gpfl",
+    "fedrod", "feddbe", "fedpac", "knn-per", "gpfl", "fedcp",
     "moon", "fml",
 )  # fmt: skip
 # The same, but nothing else may take the place of the mean.

@@ -246,6 +246,7 @@ NUMBERS = {
     "term": (SIGMA + 1, SIGMA + 2),  # the same, and exponents
     "feddbe": (SIGMA + 6, SIGMA + 6),
     "fedproto": (3 * 7, 3 * 7),
+    "fedcp": (SIGMA + 72 + 36, SIGMA + 72 + 36),
     "gpfl": (BODY + 18 + 72 + 36, BODY + 18 + 72 + 36),
     "fedtgp": (3 * 7, 3 * 7),
     "fedgh": (3 * 7, 3 * 7),
@@ -323,6 +324,7 @@ OFF: dict[str, dict[str, Any]] = {
     "apfl": {"adaptive": False},
     "feddbe": {"kappa": 0.0},
     "fedproto": {"lam": 0.0},
+    "fedcp": {"lam": 0.0},
     "gpfl": {"lam": 0.0},
     "fedtgp": {"lam": 0.0},
     "fedgh": {"server_lr": 0.0},
@@ -665,7 +667,7 @@ BASELINES = (
     "partialfed", "mocha", "cfl", "scaffold", "apfl", "fedrod",
     "fednova", "feddyn", "qfedavg", "term", "moon", "fml", "feddistill", "fedkd",
     "pfedgraph", "pfedsim", "fedselect",
-    "feddbe", "fedproto", "gpfl", "knn-per", "fedtgp", "fedgh", "fedpac",
+    "feddbe", "fedproto", "fedcp", "gpfl", "knn-per", "fedtgp", "fedgh", "fedpac",
 )  # fmt: skip
 VARIANTS = [
     *(_slow(name, {}) for name in BASELINES),

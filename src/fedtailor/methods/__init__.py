@@ -41,6 +41,7 @@ from fedtailor.methods.one_model.term import term
 from fedtailor.methods.partial_sharing.fedalt import fedalt
 from fedtailor.methods.partial_sharing.fedbabu import fedbabu
 from fedtailor.methods.partial_sharing.fedbn import fedbn
+from fedtailor.methods.partial_sharing.fedcp import fedcp
 from fedtailor.methods.partial_sharing.feddbe import feddbe
 from fedtailor.methods.partial_sharing.fedper import fedper
 from fedtailor.methods.partial_sharing.fedrep import fedrep
@@ -98,6 +99,7 @@ KINDS: dict[str, dict[str, Factory]] = {
         "fedrod": fedrod,
         "feddbe": feddbe,
         "gpfl": gpfl,
+        "fedcp": fedcp,
         "plgu-grep": plgu_grep,
         "partialfed": partialfed,
         "fedselect": fedselect,
