@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
+from fedtailor.cli import showing
 from fedtailor.cli.showing import SafeConsole, comparison_table, result_table
 
 
@@ -91,3 +92,10 @@ def test_data_cannot_steer_the_terminal() -> None:
         console.print("a\x1b[31mb", markup=False)
     assert "class\\x1b[2J" in said.get() and "a\\x1b[31mb" in said.get()
     assert "\x1b" not in said.get() and "\x07" not in said.get()
+
+
+@pytest.mark.parametrize("console", [showing.out, showing.err])
+def test_a_partition_with_a_number_is_no_picture(console: SafeConsole) -> None:
+    with console.capture() as captured:
+        console.print("visits, natural:100: 3 clients", markup=False)
+    assert captured.get().strip() == "visits, natural:100: 3 clients"

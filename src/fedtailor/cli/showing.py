@@ -37,8 +37,9 @@ class SafeConsole(Console):
 
 
 # a pipe has no width of its own: lines there are not broken at 80 columns
-out = SafeConsole(highlight=False, width=None if sys.stdout.isatty() else 160)
-err = SafeConsole(stderr=True, highlight=False)
+# no emoji: `natural:100:` is a partition, not a picture
+out = SafeConsole(highlight=False, emoji=False, width=None if sys.stdout.isatty() else 160)
+err = SafeConsole(stderr=True, highlight=False, emoji=False)
 
 SHOWN = ("mean", "std", "bottom5", "top5")  # of a metric, in a comparison
 SHOWN_NAMES, SHOWN_REASONS = 6, 12  # clients in a line, lines

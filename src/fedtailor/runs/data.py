@@ -225,12 +225,13 @@ def row_units(config: Config, source: Source) -> RowUnits | None:
     if source.groups is None and source.moments is None:
         return None
     flag = "--group-column" if source.moments is None else "--time-column-split"
+    cure = "choose one"
     if source.name in KNOWN:  # which has no such columns to name
-        flag = f"data '{source.name}'"
+        flag, cure = f"data '{source.name}'", "leave that out"
     fixed = config.partition_file or isinstance(config.objects.partition, Partition)
     for clash, given in (("--official-test", config.official_test), ("a saved partition", fixed)):
         if given:
-            raise BadInput(f"{flag} says how rows are cut, and so does {clash}: choose one")
+            raise BadInput(f"{flag} says how rows are cut, and so does {clash}: {cure}")
     if source.moments is not None and config.split_seed:
         raise BadInput(
             f"{flag} leaves nothing to draw, so another split is the same one: leave out --repeats "

@@ -102,7 +102,7 @@ def test_parts_share_no_character_and_later_text_is_for_testing(tmp_path, val):
 def test_how_it_is_cut_is_not_drawn(tmp_path):
     write_play(tmp_path / "shakespeare")
     for given in ({"official_test": True}, {"split_seed": 1}):
-        refusal(lambda given=given: run_data(tmp_path, **given), "data 'shakespeare'")
+        refusal(lambda given=given: run_data(tmp_path, **given), "data 'shakespeare'", "leave")
 
 
 def test_least_rows_of_a_client_are_said(tmp_path, caplog):
