@@ -18,6 +18,8 @@ from fedtailor.core.task import to_input
 from fedtailor.core.training import Recipe
 
 SMALL = {"clients": 4, "rounds": 2, "model": "mlp", "device": "cpu"}
+# ALA's first adaptation may take a hundred passes, which nothing here is about
+ALA = SMALL | {"options": {"max_ala_epochs": 2}}
 
 
 def pairs() -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -179,7 +181,7 @@ def test_functions_must_be_functions(name: str) -> None:
 
 def test_a_result_is_a_dictionary_and_more(tmp_path: Path) -> None:
     pandas = pytest.importorskip("pandas")
-    found = fedtailor.run("fedala", out=tmp_path / "run", **SMALL)
+    found = fedtailor.run("fedala", out=tmp_path / "run", **ALA)
     assert isinstance(found, dict)
     table = found.table()
     assert isinstance(table, pandas.DataFrame)
@@ -284,9 +286,9 @@ def test_the_command_line_says_that_objects_are_needed(tmp_path: Path) -> None:
 
 
 def test_rounds_one_at_a_time_are_the_run() -> None:
-    whole = fedtailor.run("fedala", **SMALL)
+    whole = fedtailor.run("fedala", **ALA)
     seen = []
-    for report in fedtailor.simulate("fedala", **SMALL):
+    for report in fedtailor.simulate("fedala", **ALA):
         seen.append(report.round)
         assert set(report.cohort) == set(whole["per_client"])
     assert seen == [1, 2]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -87,13 +88,35 @@ def play(simulation: Simulation) -> Tensor:
     )
 
 
-@pytest.mark.parametrize("place", ["device", "host", "disk"])
-@pytest.mark.parametrize("kind", ERRORS)
+PLACES = ("device", "host", "disk")
+
+
+@cache
+def halved(place: Any) -> Tensor:
+    """What a run in chunks of two comes to."""
+    simulation = start(chunk=2, place=place)
+    found = play(simulation)
+    simulation.close()
+    return found
+
+
+@pytest.mark.parametrize(
+    (
+        "kind",
+        "place",
+    ),  # every error, and every place: what is done about one does not see the other
+    [
+        pytest.param(
+            kind, place, marks=[] if "gpu" in kind or place == "device" else pytest.mark.slow
+        )
+        for kind in ERRORS
+        for place in PLACES
+    ],
+)
 def test_a_chunk_that_does_not_fit_is_halved_for_good(
     kind: str, place: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    expected = start(chunk=2, place=place)
-    wanted = play(expected)
+    wanted = halved(place)
     cramped = Cramped(3, ERRORS[kind])
     monkeypatch.setitem(mapper.MAPPERS, "vectorised", cramped)
     simulation = start(place=place)
@@ -106,7 +129,6 @@ def test_a_chunk_that_does_not_fit_is_halved_for_good(
         "out of memory on cpu with 4 clients at a time: going on with 2",
     ]
     simulation.close()
-    expected.close()
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedfomo", "pfedhn", "scaffold"])

@@ -24,9 +24,10 @@ from fedtailor.runs.predict import predict
 from tests.federation.local_grid import LocalGrid
 from tests.federation.site.test_local_data import write_sites
 from tests.federation.trial import SETTINGS, Trial, distance
+from tests.methods.worlds import QUICK
 
-# what a method needs beside its defaults to be played by sites
-OPTIONS = {"fedavg-data": {"beta": 0.0}}
+# what a method needs beside its defaults to be played by sites, and less of what takes time alone
+OPTIONS = QUICK | {"fedavg-data": {"beta": 0.0}}
 
 
 def play(trial: Trial) -> CoordinatorStore:

@@ -13,6 +13,7 @@ import fedtailor
 from fedtailor import BadInput
 from fedtailor.methods import METHODS
 from fedtailor.results.outputs import read_outputs
+from tests.methods.worlds import QUICK
 
 
 def table(path: Path, flipped: tuple[str, ...] = ("south",), clients: str = "north south") -> Path:
@@ -81,7 +82,8 @@ def test_several_files_in_their_order(run: Path, tmp_path: Path) -> None:
 def test_predictions_agree_with_the_reported_accuracy(method: str, tmp_path: Path) -> None:
     """Every method's saved models predict what the run scored, on all test rows."""
     data = table(tmp_path / "own.csv", clients="north south east")
-    found = fedtailor.run(method, data=str(data), rounds=2, out=tmp_path / "run", test=0.5)
+    settings = {"data": str(data), "rounds": 2, "test": 0.5, "options": QUICK.get(method, {})}
+    found = fedtailor.run(method, out=tmp_path / "run", **settings)
     from fedtailor.results.config import make_config, read_config
     from fedtailor.runs.data import lay_out
 

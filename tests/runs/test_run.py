@@ -31,13 +31,14 @@ from fedtailor.results.metrics import summarise
 from fedtailor.runs.build import make_method, make_task
 from fedtailor.runs.data import load_run_data
 from fedtailor.runs.stopwatch import Phase
-from tests.runs.runlab import SMALL, history, models, result, table, timeless
+from tests.methods.worlds import QUICK
+from tests.runs.runlab import ALA, SMALL, history, models, result, table, timeless
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "fedala"
-    fedtailor.run("fedala", out=folder, **SMALL)
+    fedtailor.run("fedala", out=folder, **ALA)
     return folder
 
 
@@ -108,8 +109,8 @@ def test_clients_table(finished: Path) -> None:
 def test_saved_models_score_as_reported(method: str, tmp_path: Path) -> None:
     """The models on disk are those that were scored, for every method and after fine-tuning."""
     folder = tmp_path / "run"
-    once = {"options": {"F": 1}} if method in ("fedavg-c", "fedprox-c") else {}  # not 15 epochs
-    fedtailor.run(method, out=folder, finetune=1, **SMALL | once)
+    options = QUICK.get(method, {})  # not 15 epochs of fine-tuning, or a hundred of ALA
+    fedtailor.run(method, out=folder, finetune=1, options=options, **SMALL | {"rounds": 2})
     found = result(folder)
     name, given, options = read_config(folder / "config.toml")
     assert name == method
@@ -153,7 +154,7 @@ def test_rerun_from_its_config_is_bitwise_the_same(finished: Path, tmp_path: Pat
 
 
 def test_another_seed_is_another_run_on_the_same_clients(finished: Path, tmp_path: Path) -> None:
-    fedtailor.run("fedala", out=tmp_path / "other", **SMALL, seed=1)
+    fedtailor.run("fedala", out=tmp_path / "other", **ALA, seed=1)
     other = models(tmp_path / "other")
     assert all(other[name] != own for name, own in models(finished).items())
     sizes = [
@@ -184,7 +185,9 @@ def test_nothing_is_kept_without_a_folder(tmp_path: Path, monkeypatch: Any) -> N
 @pytest.mark.parametrize("method", ["fedavg", "fedala", "fedfomo"])
 def test_engines_agree(method: str) -> None:
     one, two = (
-        fedtailor.run(method, engine=engine, participation=0.5, **SMALL)
+        fedtailor.run(
+            method, engine=engine, participation=0.5, **ALA if method == "fedala" else SMALL
+        )
         for engine in ("sequential", "vectorised")
     )
     assert (one["engine"], two["engine"]) == ("sequential", "vectorised")
@@ -200,7 +203,7 @@ def test_chunks_and_places_change_nothing(
     how: dict[str, Any], finished: Path, tmp_path: Path
 ) -> None:
     plain = result(finished)
-    other = fedtailor.run("fedala", engine="vectorised", out=tmp_path / "run", **SMALL, **how)
+    other = fedtailor.run("fedala", engine="vectorised", out=tmp_path / "run", **ALA, **how)
     assert other["accuracy"]["loss"] == pytest.approx(plain["accuracy"]["loss"], rel=1e-4)
     assert other["per_client"] == pytest.approx(plain["per_client"], abs=0.02)
     key, value = next(iter(how.items()))
@@ -230,7 +233,7 @@ def test_states_on_disk_live_in_the_runs_folder_and_go_with_the_run(
             raise RuntimeError("the disk is full")
 
     with pytest.raises(RuntimeError, match="full") if ends != "well" else nullcontext():
-        fedtailor.run("fedala", out=out if kept else None, states="disk", watch=watch, **SMALL)
+        fedtailor.run("fedala", out=out if kept else None, states="disk", watch=watch, **ALA)
     assert min(seen) > 0
     assert not _state_files(tmp_path)
 
@@ -244,7 +247,7 @@ def test_a_refused_folder_leaves_no_states_behind(
     (tmp_path / "full" / "thesis.txt").write_text("mine")
     before = sorted(tmp_path.rglob("*"))
     with pytest.raises(BadInput, match="not empty"):
-        fedtailor.run("fedala", out=tmp_path / "full", states="disk", **SMALL)
+        fedtailor.run("fedala", out=tmp_path / "full", states="disk", **ALA)
     assert sorted(tmp_path.rglob("*")) == before
 
 
@@ -257,7 +260,7 @@ def test_eval_every(tmp_path: Path) -> None:
 
 def test_evaluating_seldom_does_not_change_what_is_learnt(tmp_path: Path) -> None:
     for every in (1, 3):
-        fedtailor.run("fedala", out=tmp_path / str(every), **SMALL, eval_every=every)
+        fedtailor.run("fedala", out=tmp_path / str(every), **ALA, eval_every=every)
     assert models(tmp_path / "1") == models(tmp_path / "3")
 
 
@@ -338,7 +341,7 @@ def test_ctrl_c_in_the_last_round_is_told_after_the_results_are_written(
             signal.raise_signal(signal.SIGINT)
 
     with pytest.raises(Interrupted, match="after round 3"):
-        fedtailor.run("fedala", out=tmp_path / "run", watch=press, **SMALL)
+        fedtailor.run("fedala", out=tmp_path / "run", watch=press, **ALA)
     assert timeless(result(tmp_path / "run")) == timeless(result(finished))
     assert models(tmp_path / "run") == models(finished)
 

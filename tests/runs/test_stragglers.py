@@ -62,6 +62,7 @@ def test_more_steps_take_longer_and_a_short_deadline_waits_for_one(tmp_path: Pat
 @pytest.mark.parametrize("engine", ["sequential", "ray"])
 def test_every_engine_leaves_out_the_same_clients(engine: str) -> None:
     settings = SMALL | {"rounds": 2, "deadline": 2.0, "dropout": 0.2, "device": "cpu"}
+    settings["options"] = {"max_ala_epochs": 2}
     more: dict[str, Any] = {"workers": 1} if engine == "ray" else {}
     usual = fedtailor.run("fedala", **settings)
     other = fedtailor.run("fedala", **settings, engine=engine, **more)

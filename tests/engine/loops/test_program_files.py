@@ -23,6 +23,7 @@ from fedtailor.engine.loops.template import Template
 from fedtailor.engine.loops.tracing import trace
 from fedtailor.methods import METHODS
 from tests.engine.loops.test_runner import apart, convolved, dense, world
+from tests.methods.worlds import QUICK
 
 pytestmark = pytest.mark.usefixtures("float64")
 CPU = torch.device("cpu")
@@ -52,7 +53,7 @@ def play(
     method: str, net: Any, loop_mode: Any, lr: float = 0.1, keep: bool = True
 ) -> dict[str, Tensor]:
     task, recipe = classification(net), Recipe(batch=8, lr=lr)
-    made = METHODS[method](task, recipe=recipe)
+    made = METHODS[method](task, recipe=recipe, **QUICK.get(method, {}))
     data = world()
     sim = Simulation(
         made, data, task, recipe=recipe, rounds=2, loop_mode=loop_mode, keep_programs=keep

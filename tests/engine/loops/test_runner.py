@@ -26,9 +26,11 @@ from fedtailor.engine.loops import runner as runner_module
 from fedtailor.engine.loops.cuda_graph import CapturedLoop, sizes
 from fedtailor.engine.loops.runner import LoopRunner, Workload, choose_loop_mode
 from fedtailor.methods import METHODS
+from tests.methods.worlds import QUICK
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 ROWS = (31, 7, 24, 12, 30, 9, 18, 0, 25, 14, 8)
+FEW = (14, 7, 17, 0, 9)  # tracing takes its time for each number of clients
 
 
 @pytest.fixture(autouse=True)
@@ -113,9 +115,9 @@ PLAIN = Recipe(epochs=2, batch=8, lr=0.1)
     ids=["fedavg", "fedprox", "fedala"],
 )
 def test_ways_agree_on_unequal_clients(method: str, net: Any, way: str) -> None:
-    options = {"max_ala_epochs": 2} if method == "fedala" else {}
-    expected = play(method, net, "sequential", PLAIN, **options)
-    assert apart(expected, play(method, net, way, PLAIN, **options)) < 1e-9
+    options = QUICK.get(method, {})
+    expected = play(method, net, "sequential", PLAIN, FEW, **options)
+    assert apart(expected, play(method, net, way, PLAIN, FEW, **options)) < 1e-9
 
 
 # the buffers' way traces a step for several numbers of clients, which takes its time
@@ -133,8 +135,8 @@ def test_ways_agree_on_unequal_clients(method: str, net: Any, way: str) -> None:
     ids=["momentum", "adamw", "drop", "all rows", "steps", "private"],
 )
 def test_ways_agree_on_recipes(recipe: Recipe, way: str) -> None:
-    expected = play("ditto", dense, "sequential", recipe)
-    assert apart(expected, play("ditto", dense, way, recipe)) < 1e-9
+    expected = play("ditto", dense, "sequential", recipe, FEW)
+    assert apart(expected, play("ditto", dense, way, recipe, FEW)) < 1e-9
 
 
 @pytest.mark.slow
@@ -154,7 +156,6 @@ def test_compiled_steps_agree(net: Any) -> None:
 
 
 SOME = ("fedala", "fedavg", "fedfomo", "pfedme")  # candidates, and gradients of gradients
-FEW = (14, 7, 17, 0, 9)  # tracing takes its time for each number of clients
 
 
 @pytest.mark.parametrize(
@@ -164,7 +165,8 @@ FEW = (14, 7, 17, 0, 9)  # tracing takes its time for each number of clients
 def test_fused_steps_agree_for_every_method(
     method: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    expected = play(method, convolved, "plain", PLAIN, FEW)
+    options = QUICK.get(method, {})
+    expected = play(method, convolved, "plain", PLAIN, FEW, **options)
     caplog.clear()
     calls: list[tuple[bool, int]] = []
 
@@ -173,7 +175,7 @@ def test_fused_steps_agree_for_every_method(
         return plain_convolution(x, w, bias, slide, relu, pool)
 
     monkeypatch.setattr("fedtailor.engine.kernels.convolutions.plain_convolution", counted)
-    assert apart(expected, play(method, convolved, "fused", PLAIN, FEW)) < 1e-9
+    assert apart(expected, play(method, convolved, "fused", PLAIN, FEW, **options)) < 1e-9
     assert not caplog.text  # nothing went a plainer way
     assert (True, 2) in calls
 

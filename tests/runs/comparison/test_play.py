@@ -274,7 +274,7 @@ def timeless(found: dict[str, Any]) -> dict[str, Any]:
 
 
 def test_an_interrupted_comparison_goes_on(tmp_path: Path) -> None:
-    settings = SMALL | {"checkpoint_every": 1}
+    settings = SMALL | {"checkpoint_every": 1, "options": {"fedala.max_ala_epochs": 2}}
     with pytest.raises(PowerCut):
         compare("fedavg", "fedala", out=tmp_path / "c", announce=cut_in("fedavg", 2), **settings)
     assert not (tmp_path / "c" / "summary.json").exists()
