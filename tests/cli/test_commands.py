@@ -120,7 +120,8 @@ def test_a_config_of_another_method_lends_its_settings_only(cli: Any) -> None:
 
 def test_compare_takes_the_options_of_its_config(cli: Any) -> None:
     cli("run", "fedprox", *SMALL, "--set", "mu=0.3", "--out", "one")
-    out, _ = cli("compare", "fedprox", "--config", "one/config.toml", "--out", "two", "--json")
+    given = ("--config", "one/config.toml", "--no-yardsticks")
+    out, _ = cli("compare", "fedprox", *given, "--out", "two", "--json")
     found = json.loads(out)
     assert found["settings"]["clients"] == 4
     assert found["table"]["fedprox"]["options"]["mu"] == 0.3
@@ -199,7 +200,8 @@ def test_compare(cli: Any) -> None:
 
 
 def test_compare_and_resume_json(cli: Any) -> None:
-    out, _ = cli("compare", "fedavg", *SMALL, "--set", "fedavg.weighting=uniform", "--json")
+    given = (*SMALL, "--set", "fedavg.weighting=uniform", "--no-yardsticks")
+    out, _ = cli("compare", "fedavg", *given, "--json")
     found = json.loads(out)
     folder = Path("runs/compare-digits")
     assert found == json.loads((folder / "summary.json").read_text())
