@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import fedtailor
+from fedtailor.cli import main
 from fedtailor.core.errors import BadInput
 from fedtailor.core.task import to_input
 from fedtailor.core.training import Recipe
@@ -269,17 +268,17 @@ def test_resume_takes_no_other_settings(tmp_path: Path) -> None:
         fedtailor.resume(tmp_path, lr=0.1)
 
 
-def test_the_command_line_says_that_objects_are_needed(tmp_path: Path) -> None:
+def test_the_command_line_says_that_objects_are_needed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     fedtailor.run("local", out=tmp_path / "run", data=pairs(), rounds=1, device="cpu")
-    done = subprocess.run(
-        [sys.executable, "-m", "fedtailor", "resume", str(tmp_path / "run")],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert len(done.stderr.strip().splitlines()) == 1
-    assert "Python object" in done.stderr
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as end:
+        main(["resume", str(tmp_path / "run")])
+    assert end.value.code == 2
+    said = capsys.readouterr().err
+    assert len(said.strip().splitlines()) == 1
+    assert "Python object" in said
 
 
 # --- round by round ---

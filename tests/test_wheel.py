@@ -93,7 +93,7 @@ def test_the_installed_package_does_its_work(installed: Path, tmp_path: Path) ->
         "show fedala\n"
         "reproduce --list\n"
         "run fedala --data digits --clients 3 --partition iid --model mlp --rounds 2 --epochs 1 "
-        "--device cpu --out small\n"
+        "--device cpu --set max_ala_epochs=2 --out small\n"
         "report small\n"
         "predict small new.npz --client client-0\n"
     )
