@@ -268,7 +268,7 @@ NUMBERS = {
 # Those of the others are in their own tests: they depend on options.
 ELSEWHERE = {
     "fedalt", "fedsim", "pmixfed", "fedfomo-ma", "pfedla", "heurpfedla",
-    "plgu-lf", "plgu-grep", "plgu-ghn", "centralised", "fedkd",
+    "plgu-lf", "plgu-grep", "plgu-ghn", "centralised", "fedkd", "fedgen",
 }  # fmt: skip
 TABLE = [name for name in METHODS if name not in ELSEWHERE]
 
@@ -688,6 +688,7 @@ BASELINES = (
     "fedper", "fedbabu", "lg-fedavg", "fedbn", "fedamp", "heurfedamp", "fedphp", "apple",
     "partialfed", "mocha", "cfl", "scaffold", "apfl", "fedrod",
     "fednova", "feddyn", "qfedavg", "term", "moon", "fml", "feddistill", "fedkd",
+    "fedgen",
     "pfedgraph", "pfedsim", "fedselect",
     "feddbe", "fedproto", "fedcp", "gpfl", "knn-per", "fedtgp", "fedgh", "fedpac",
 )  # fmt: skip

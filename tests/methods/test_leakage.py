@@ -31,6 +31,7 @@ PRIVATE: dict[str, Any] = {
 NOT_PRIVATE = (
     "fedala", "fedavg-data", "centralised", "qfedavg", "term", "feddistill",
     "fedrod", "feddbe", "fedproto", "gpfl", "knn-per", "fedtgp", "fedgh", "fedpac",
+    "fedgen",
 )  # fmt: skip
 PARTS = ("fedavg+adam", "fedavg+avgm", "ditto+yogi", "fedrep+adagrad", "fedsim+mix", "fedalt+mix")
 

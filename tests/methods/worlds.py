@@ -34,6 +34,7 @@ NAMES = ("local", "fedavg", "fedprox", "ditto", "fedrep", "fedala", "fedfomo", "
 # Shorter than by default, where only equality is asked for.
 QUICK: dict[str, dict[str, Any]] = {
     "fedrep": {"head_epochs": 2},
+    "fedgen": {"hidden": 8, "noise": 4, "generator_steps": 3},
     "fedala": {"max_ala_epochs": 3},
     "pfedhn": {"hidden": 8, "depth": 1},
     "fedavg-c": {"F": 1},

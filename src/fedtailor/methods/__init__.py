@@ -12,6 +12,7 @@ from fedtailor.methods.client_to_client.heurfedamp import heurfedamp
 from fedtailor.methods.client_to_client.pfedgraph import pfedgraph
 from fedtailor.methods.client_to_client.pfedsim import pfedsim
 from fedtailor.methods.distillation.feddistill import feddistill
+from fedtailor.methods.distillation.fedgen import fedgen
 from fedtailor.methods.distillation.fedkd import fedkd
 from fedtailor.methods.distillation.fml import fml
 from fedtailor.methods.hypernetworks.heurpfedla import heurpfedla
@@ -111,7 +112,12 @@ KINDS: dict[str, dict[str, Factory]] = {
         "fedtgp": fedtgp,
     },
     "mixture": {"fedala": fedala, "pmixfed": pmixfed, "apfl": apfl, "knn-per": knn_per},
-    "distillation": {"fml": fml, "fedkd": fedkd, "feddistill": feddistill},
+    "distillation": {
+        "fml": fml,
+        "fedkd": fedkd,
+        "feddistill": feddistill,
+        "fedgen": fedgen,
+    },
     "client-to-client": {
         "fedfomo": fedfomo,
         "fedfomo-ma": fedfomo_ma,

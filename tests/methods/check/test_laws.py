@@ -43,6 +43,7 @@ ONLY_CLASSES = (
     "fedphp", "pmixfed",
     "fml", "feddistill", "fedkd",
     "fedrod", "fedproto", "gpfl", "knn-per", "fedtgp", "fedgh", "fedpac",
+    "fedgen",
 )  # fmt: skip
 NORMED = (*OF_EACH_KIND, "fedavg", "fedbn", "pfedhn", "apfl", "pmixfed", "cfl")
 
