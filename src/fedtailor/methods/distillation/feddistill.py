@@ -26,6 +26,7 @@ def feddistill(
     gamma: Annotated[NonNegative, Search(0.01, 10, log=True)] = 1.0,
     targets: Literal["probabilities", "logits"] = "probabilities",
     leave_one_out: bool = True,
+    whole: Task | None = None,
     recipe: Recipe = Recipe(),
 ) -> Method:
     """Federated distillation: a client learns from what the others say of a class.
@@ -35,7 +36,7 @@ def feddistill(
         t_c = Σ_j s_c^j / Σ_j n_c^j       over the others of the last cohort that had class c
 
     What a class's sums are of stays until a cohort has that class again. Networks may differ from
-    client to client as far as the mathematics goes: only tables of classes x classes travel.
+    client to client: only tables of classes x classes travel.
 
     Learnt on the client: its own model, with which it is tested. Learnt on the server: the sums.
 
@@ -44,6 +45,7 @@ def feddistill(
       targets: what is averaged: `probabilities`, or `logits`, whose mean's softmax is then t_c.
       leave_one_out: whether a client learns from the others only: it takes out of the sums what it
         put in itself, and has no target for a class that nobody else had.
+      whole: the server's network, where clients have several; nothing of it is needed.
       recipe: how a client trains in a round.
 
     Deviations: sums are of the trained model on all training rows, in evaluation mode (the paper

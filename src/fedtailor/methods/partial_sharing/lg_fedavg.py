@@ -6,7 +6,7 @@ from fedtailor.core.method import Method
 from fedtailor.core.options import BlocksOrAuto
 from fedtailor.core.task import Task
 from fedtailor.core.training import Recipe
-from fedtailor.methods.parts.partial import Phase, Weighting, all_names, partial
+from fedtailor.methods.parts.partial import Phase, Weighting, all_names, partial, upper_on_server
 
 
 def lg_fedavg(
@@ -14,6 +14,7 @@ def lg_fedavg(
     *,
     global_blocks: BlocksOrAuto = -1,
     weighting: Weighting = "uniform",
+    whole: Task | None = None,
     recipe: Recipe = Recipe(),
 ) -> Method:
     """Clients learn representations of their own below a classifier that is learnt together.
@@ -22,8 +23,9 @@ def lg_fedavg(
 
     Args:
       global_blocks: how many blocks next to the output are shared; −1 takes 2, or 1 of a network of
-        two. All of them is FedAvg.
+        two, or of clients with several networks. All of them is FedAvg.
       weighting: a client's weight in the mean: `uniform` (official), `data` or `batches`.
+      whole: the server's network, where clients have several; their upper blocks must be alike.
       recipe: how a client trains in a round.
 
     Deviations: the official code begins with a model pre-trained by FedAvg, and its key order
@@ -35,8 +37,10 @@ def lg_fedavg(
       >>> from fedtailor.methods.check import toy_task
       >>> method = lg_fedavg(toy_task(), global_blocks=1)
     """
-    count = global_blocks if global_blocks >= 0 else max(1, min(2, len(task.blocks) - 1))
+    usual = 1 if whole is not None else max(1, min(2, len(task.blocks) - 1))
+    count = global_blocks if global_blocks >= 0 else usual
     upper = task.top(count)
     lower = [name for name in all_names(task) if name not in upper]
     phases = [Phase(all_names(task), recipe.epochs)]
-    return partial(task, lower, phases, recipe=recipe, weighting=weighting)
+    there = upper_on_server(task, whole, count) if whole is not None else None
+    return partial(task, lower, phases, recipe=recipe, weighting=weighting, on_server=there)

@@ -13,7 +13,7 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from fedtailor.core import tree
+from fedtailor.core import rng, tree
 from fedtailor.core.data import Data
 from fedtailor.core.errors import BadInput
 from fedtailor.core.method import ClientCount, Download, Method, Outcome, Upload, beginning, by_size
@@ -65,6 +65,30 @@ def head_names(task: Task, head_blocks: int) -> tuple[str, ...]:
             f"give {max(len(task.blocks) - 1, 1)} or fewer"
         )
     return task.top(head_blocks)
+
+
+def upper_on_server(task: Task, whole: Task, count: int) -> dict[str, str]:
+    """What the server calls the upper blocks of a client whose network is another one.
+
+    Args:
+      task: the client's network.
+      whole: the server's.
+      count: how many blocks next to the output are one for all.
+
+    Raises:
+      BadInput: they do not look alike.
+    """
+    names = [t.top(count) for t in (task, whole)]
+    mine, theirs = (
+        [tuple(v.shape) for v in tree.pick(t.init(rng.key(0)), of).values()]
+        for t, of in zip((task, whole), names, strict=True)
+    )
+    if mine != theirs:
+        raise BadInput(
+            f"one head for all, but heads of clients have shapes {mine} and {theirs}: "
+            "choose networks with equal last layers"
+        )
+    return dict(zip(*names, strict=True))
 
 
 def _weight(data: Data, weighting: Weighting, recipe: Recipe) -> Tensor:

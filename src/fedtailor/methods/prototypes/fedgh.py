@@ -6,15 +6,15 @@ from typing import Annotated
 
 from torch import Tensor
 
-from fedtailor.core import rng, tree
+from fedtailor.core import tree
 from fedtailor.core.data import Data
-from fedtailor.core.errors import BadInput
 from fedtailor.core.method import ClientCount, Method, Outcome, Upload, only_classes
 from fedtailor.core.options import NonNegative, Search, Whole
 from fedtailor.core.rng import Key, Turn
 from fedtailor.core.task import Task
 from fedtailor.core.training import Recipe, fit
 from fedtailor.core.tree import Params, Tree
+from fedtailor.methods.parts.partial import upper_on_server
 from fedtailor.methods.parts.representation import class_sums, head_split
 from fedtailor.methods.parts.server_training import train_on_rows, uploaded_rows
 
@@ -60,16 +60,14 @@ def fedgh(
     """
     split = head_split(task, "FedGH trains a head on features")
     head = task.head
-    there = head if whole is None else whole.head  # what the server calls them
-    if whole is not None:
-        _see_equal_heads(task, whole)
+    there = upper_on_server(task, whole or task, 1)
 
     def loss(theta: Tree, features: Tensor, labels: Tensor) -> Tensor:
         everyone = features.new_ones(len(labels))
         return task.losses(split.classify(theta, features), labels, everyone).mean()
 
     def send(server: Tree, cid: Tensor, turn: Turn) -> Tree:
-        return {"head": {k: server["head"][t] for k, t in zip(head, there, strict=True)}}
+        return {"head": {k: server["head"][there[k]] for k in head}}
 
     def client(msg: Tree, state: Tree, data: Data, turn: Turn) -> Outcome:
         params = fit(task, joined(msg, state), data, turn, recipe)
@@ -111,15 +109,3 @@ def fedgh(
             "choose another method"
         ),
     )
-
-
-def _see_equal_heads(task: Task, whole: Task) -> None:
-    mine, theirs = (
-        [tuple(v.shape) for v in tree.pick(t.init(rng.key(0)), t.head).values()]
-        for t in (task, whole)
-    )
-    if mine != theirs:
-        raise BadInput(
-            f"FedGH has one head for all, but heads of clients have shapes {mine} and {theirs}: "
-            "choose networks with equal last layers"
-        )
