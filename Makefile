@@ -22,7 +22,7 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 	touch $@
 
 demo: $(VENV)/.installed
-	$(BIN)/fedtailor compare fedavg fedrep fedala \
+	$(BIN)/fedtailor compare fedavg fedrep fedala --set fedrep.head_epochs=10 \
 	  --data digits --clients 20 --partition dirichlet:0.1 --model cnn --rounds 15 --eval-every 3 \
 	  --repeats 2 --out runs/demo --overwrite
 

@@ -7,6 +7,7 @@ federation sends: the same functions make the messages there.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -147,8 +148,10 @@ class Disclosure(NamedTuple):
 def reach_of(setup: Setup) -> Reach:
     """What becomes of a site's upload in the next messages to others: found by playing a round.
 
-    With up to three sites: the more there are, the less is one of them in what all receive.
+    With up to three sites: the more there are, the less is one of them in what all receive. In
+    double precision: rounding would hide a sum that can be undone.
     """
+    setup = set_up(replace(setup.plan, dtype="float64"))
     method, clients = setup.method, range(min(setup.plan.clients, CLIENTS))
     if len(clients) == 1:
         return "nobody"
