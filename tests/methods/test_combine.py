@@ -48,7 +48,7 @@ MOVED = (
     "moon", "fml",
 )  # fmt: skip
 # The same, but nothing else may take the place of the mean.
-MEAN_ONLY = ("fednova", "qfedavg", "term")
+MEAN_ONLY = ("fednova", "qfedavg", "term", "fedas")
 OPTIMISERS = ("avgm", "adam", "yogi", "adagrad")
 RULES = ("median", "trimmed", "krum", "multikrum", "geometric", "clip")
 

@@ -264,6 +264,7 @@ NUMBERS = {
     "fedtgp": (3 * 7, 3 * 7),
     "fedgh": (3 * 7, 3 * 7),
     "fedpac": (SIGMA + 3 * 7, SIGMA + 2 * 18 + 4),
+    "fedas": (BODY, BODY + 1),
 }
 # Those of the others are in their own tests: they depend on options.
 ELSEWHERE = {
@@ -342,6 +343,7 @@ OFF: dict[str, dict[str, Any]] = {
     "fedtgp": {"lam": 0.0},
     "fedgh": {"server_lr": 0.0},
     "fedpac": {"lam": 0.0},
+    "fedas": {"align_lr": 0.0},
     "fedrod": {"gamma": 0.0},
     "moon": {"mu": 0.0},
     "fml": {"alpha": 1.0},
@@ -690,7 +692,7 @@ BASELINES = (
     "fednova", "feddyn", "qfedavg", "term", "moon", "fml", "feddistill", "fedkd",
     "fedgen",
     "pfedgraph", "pfedsim", "fedselect",
-    "feddbe", "fedproto", "fedcp", "gpfl", "knn-per", "fedtgp", "fedgh", "fedpac",
+    "feddbe", "fedproto", "fedcp", "gpfl", "knn-per", "fedtgp", "fedgh", "fedpac", "fedas",
 )  # fmt: skip
 VARIANTS = [
     *(_slow(name, {}) for name in BASELINES),

@@ -30,7 +30,7 @@ PRIVATE: dict[str, Any] = {
 }  # fmt: skip
 NOT_PRIVATE = (
     "fedala", "fedavg-data", "centralised", "qfedavg", "term", "feddistill",
-    "fedrod", "feddbe", "fedproto", "gpfl", "knn-per", "fedtgp", "fedgh", "fedpac",
+    "fedrod", "feddbe", "fedproto", "gpfl", "knn-per", "fedtgp", "fedgh", "fedpac", "fedas",
     "fedgen",
 )  # fmt: skip
 PARTS = ("fedavg+adam", "fedavg+avgm", "ditto+yogi", "fedrep+adagrad", "fedsim+mix", "fedalt+mix")

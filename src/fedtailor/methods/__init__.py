@@ -40,6 +40,7 @@ from fedtailor.methods.one_model.qfedavg import qfedavg
 from fedtailor.methods.one_model.scaffold import scaffold
 from fedtailor.methods.one_model.term import term
 from fedtailor.methods.partial_sharing.fedalt import fedalt
+from fedtailor.methods.partial_sharing.fedas import fedas
 from fedtailor.methods.partial_sharing.fedbabu import fedbabu
 from fedtailor.methods.partial_sharing.fedbn import fedbn
 from fedtailor.methods.partial_sharing.fedcp import fedcp
@@ -101,6 +102,7 @@ KINDS: dict[str, dict[str, Factory]] = {
         "feddbe": feddbe,
         "gpfl": gpfl,
         "fedcp": fedcp,
+        "fedas": fedas,
         "plgu-grep": plgu_grep,
         "partialfed": partialfed,
         "fedselect": fedselect,

@@ -42,7 +42,7 @@ OF_EACH_KIND = ("scaffold", "ditto", "fedrep", "fedala", "fedfomo", "perfedavg-h
 ONLY_CLASSES = (
     "fedphp", "pmixfed",
     "fml", "feddistill", "fedkd",
-    "fedrod", "fedproto", "gpfl", "knn-per", "fedtgp", "fedgh", "fedpac",
+    "fedrod", "fedproto", "gpfl", "knn-per", "fedtgp", "fedgh", "fedpac", "fedas",
     "fedgen",
 )  # fmt: skip
 NORMED = (*OF_EACH_KIND, "fedavg", "fedbn", "pfedhn", "apfl", "pmixfed", "cfl")

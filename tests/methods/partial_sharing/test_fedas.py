@@ -1,0 +1,139 @@
+"""FedAS: a body that is aligned before it is trained, and traces that weigh the mean."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from fedtailor.core import rng, tree
+from fedtailor.core.training import Recipe
+from fedtailor.methods import fedas, fedper
+from fedtailor.methods.partial_sharing import fedas as module
+from fedtailor.methods.partial_sharing.fedas import fisher_trace
+from tests.methods.worlds import (
+    ENGINES,
+    data_of,
+    gap,
+    labelled,
+    mlp,
+    models,
+    near,
+    play,
+    ragged,
+    same,
+    simulate,
+    task_of,
+    turn_of,
+    two_layers,
+)
+
+COHORTS = [[0, 1, 3], [1, 2, 4, 5], [0, 2, 5]]
+ROWS = [[([1.0], 0), ([3.0], 0)], [([5.0], 0), ([8.0], 1), ([8.0], 1)]]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_two_clients_by_hand(engine):
+    # z = a x with a = 1, the head is 0. Alignment to own means: client 0 has mean 2, and
+    #   ((a - 2)² + (3a - 2)²)/2 has the slope 2: a = 1 - 2/8; client 1 is where its means are
+    a = (0.75, 1.0)
+    # training, one step of 1/8: with a head of 0 the body stays; client 0 W[0] = 3/32, b[0] = 1/16;
+    #   client 1: slopes (-5 + 8 + 8)/2/3 and 1/6: W[0] = -11/48, b[0] = -1/48
+    W, b = (3 / 32, -11 / 48), (1 / 16, -1 / 48)
+    traces = []
+    for k, rows in enumerate(ROWS):
+        slopes = []  # of the first logit: its probability, less 1 where the class is the first
+        for (x,), y in rows:
+            p = 1 / (1 + math.exp(-2 * (W[k] * a[k] * x + b[k])))
+            slopes.append((p - (y == 0), x))
+        n = len(rows)
+        of_w = sum(g * a[k] * x for g, x in slopes) / n
+        of_b = sum(g for g, _ in slopes) / n
+        of_a = sum(2 * W[k] * g * x for g, x in slopes) / n
+        traces.append(2 * of_w**2 + 2 * of_b**2 + of_a**2)
+    task = two_layers([[1.0]], [[0.0], [0.0]])
+    method = fedas(task, align_lr=0.125, recipe=Recipe(batch=0, lr=0.125))
+    sim = simulate(method, labelled(ROWS), task, engine=engine)
+    play(sim)
+    mean = (traces[0] * a[0] + traces[1] * a[1]) / sum(traces)
+    assert float(sim.server["shared"]["body.weight"]) == near(mean)
+    for k, own in models(sim).items():  # as training left them, not with the new body
+        assert float(own["body.weight"]) == near(a[int(k)])
+        assert float(own["head.weight"][0, 0]) == near(W[int(k)])
+
+
+@pytest.mark.usefixtures("double")
+def test_a_turn_in_plain_pytorch():
+    """From another body than the client's own: means are the own body's."""
+    task, recipe = task_of(), Recipe(epochs=2, batch=8, lr=0.1)
+    data, turn = data_of(ragged(), 1), turn_of(round=4)
+    method = fedas(task, align_lr=0.05, align_batch=4, recipe=recipe)
+    own, received = (task.init(rng.key(i)) for i in (3, 4))
+    msg = {"shared": tree.drop(received, task.head)}
+    state = {"own": own, "trained": torch.tensor(1.0)}
+    out = method.client(msg, state, data, turn)
+    net = mlp()
+    net.load_state_dict(own)
+    rows = data.rows[: int(data.n)]
+    x, y = data.x[rows], data.y[rows]
+    means = [net[:2](x)[y == c].mean(0).detach() for c in range(3)]
+    net.load_state_dict(own | msg["shared"])
+    step = torch.optim.SGD(net[0].parameters(), lr=0.05)
+    for batch in data.filled(Recipe(batch=4).plan(data, turn.key)):
+        real = batch.weight > 0
+        z, of = net[:2](batch.x[real]), batch.y[real]
+        step.zero_grad()
+        parts = [F.mse_loss(z[of == c], means[c].expand_as(z[of == c])) for c in of.unique()]
+        torch.stack(parts).sum().backward()
+        step.step()
+    step = torch.optim.SGD(net.parameters(), lr=0.1)
+    for batch in data.filled(recipe.plan(data, turn.key)):
+        real = batch.weight > 0
+        step.zero_grad()
+        F.cross_entropy(net(batch.x[real]), batch.y[real]).backward()
+        step.step()
+    found = dict(net.state_dict())
+    assert gap(out.state["own"], found) < 1e-12
+    trace = 0.0
+    for low in range(0, len(rows), 8):
+        net.zero_grad()
+        F.cross_entropy(net(x[low : low + 8]), y[low : low + 8]).backward()
+        trace += sum(float(p.grad.square().sum()) for p in net.parameters())
+    assert float(out.upload.mean["trace"]) == pytest.approx(trace)
+    moved = tree.scale(tree.sub(tree.pick(found, msg["shared"]), msg["shared"]), trace)
+    assert gap(out.upload.mean["shared"], moved) < 1e-9
+    batches = -(-len(rows) // 8)
+    mean = fisher_trace(task, found, data, 8, "mean")
+    assert float(mean) == pytest.approx(trace / batches)
+
+
+@pytest.mark.usefixtures("double")
+@pytest.mark.parametrize("engine", ENGINES)
+def test_without_alignment_and_with_rows_for_traces_it_is_fedper(engine, monkeypatch):
+    """And a factor on all traces changes nothing."""
+    task, world, found = task_of("norm"), ragged(), []
+    for factor in (1.0, 7.0):
+        rows = lambda task, params, data, *how, by=factor: by * data.n
+        monkeypatch.setattr(module, "fisher_trace", rows)
+        sim = simulate(fedas(task, align_lr=0.0), world, task, engine=engine)
+        play(sim, [range(6)] * 2)
+        found.append(sim)
+    other = simulate(fedper(task), world, task, engine=engine)
+    play(other, [range(6)] * 2)
+    weights = [k for k in other.server["shared"] if k not in task.buffers]
+    for sim in found:
+        assert gap(*(tree.pick(s.server["shared"], weights) for s in (sim, other))) < 1e-9
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_who_has_not_trained_has_the_received_body_and_the_first_head(engine):
+    task, world = task_of(), ragged()
+    sim = simulate(fedas(task), world, task, engine=engine)
+    first = {k: v.clone() for k, v in models(sim)["2"].items()}
+    play(sim, COHORTS[:1])
+    before = {k: v.clone() for k, v in sim.server["shared"].items()}
+    found = models(sim)
+    assert same(tree.pick(found["2"], before), before)
+    assert same(tree.pick(found["2"], task.head), tree.pick(first, task.head))
+    assert not same(tree.pick(found["0"], before), before)
+    assert same(sim.server["shared"], before)  # looking at models writes nothing
