@@ -187,6 +187,11 @@ def mlp() -> nn.Module:
     return nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 3))
 
 
+def deeper_mlp() -> nn.Module:
+    """4-9-6-3: its head is as wide as that of `mlp`."""
+    return nn.Sequential(nn.Linear(4, 9), nn.Tanh(), nn.Linear(9, 6), nn.Tanh(), nn.Linear(6, 3))
+
+
 def norm_net() -> nn.Module:
     """With BatchNorm and Dropout."""
     return nn.Sequential(

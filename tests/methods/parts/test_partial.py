@@ -18,7 +18,17 @@ from fedtailor.engine import Simulation
 from fedtailor.methods import fedalt, fedbabu, feddistill, fedper, fedrep, lg_fedavg, plgu_grep
 from fedtailor.methods.check import toy_task
 from fedtailor.methods.parts.partial import Phase, all_names, lower_blocks, partial
-from tests.methods.worlds import gap, models, ragged, rows_of, same, simulate, task_of, two_numbers
+from tests.methods.worlds import (
+    deeper_mlp,
+    gap,
+    models,
+    ragged,
+    rows_of,
+    same,
+    simulate,
+    task_of,
+    two_numbers,
+)
 
 HALF = Recipe(batch=0, lr=0.5)
 
@@ -116,15 +126,11 @@ def test_a_method_that_needs_a_body_refuses_to_be_all_head() -> None:
         plgu_grep(toy_task(), head_blocks=3)
 
 
-def deeper() -> nn.Module:
-    return nn.Sequential(nn.Linear(4, 9), nn.Tanh(), nn.Linear(9, 6), nn.Tanh(), nn.Linear(6, 3))
-
-
 @pytest.mark.usefixtures("double")
 @pytest.mark.parametrize("make", [lg_fedavg, feddistill])
 def test_clients_of_unlike_bodies_play_together(make: Any) -> None:
     """One after another and all at once are the same; of LG-FedAvg the head alone is common."""
-    deep, small, world, found = classification(deeper), task_of(), ragged(), []
+    deep, small, world, found = classification(deeper_mlp), task_of(), ragged(), []
     for engine in ("sequential", "vectorised"):
         one, two = (make(task, whole=deep) for task in (deep, small))
         others = [(two, small, torch.tensor([1, 3]))]
@@ -141,4 +147,4 @@ def test_clients_of_unlike_bodies_play_together(make: Any) -> None:
 def test_clients_of_unlike_heads_have_none_in_common() -> None:
     wide = classification(lambda: nn.Sequential(nn.Linear(4, 12), nn.Linear(12, 3)))
     with pytest.raises(BadInput, match=r"one head for all, but heads of clients have shapes .*12"):
-        lg_fedavg(wide, whole=classification(deeper))
+        lg_fedavg(wide, whole=classification(deeper_mlp))

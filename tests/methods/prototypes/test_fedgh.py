@@ -17,6 +17,7 @@ from fedtailor.methods import fedgh
 from tests.methods.worlds import (
     ENGINES,
     data_of,
+    deeper_mlp,
     gap,
     labelled,
     models,
@@ -127,12 +128,7 @@ def test_bytes_do_not_depend_on_the_body(engine):
 
 
 def test_networks_of_unlike_bodies_share_a_head():
-    def deeper() -> nn.Module:
-        return nn.Sequential(
-            nn.Linear(4, 9), nn.Tanh(), nn.Linear(9, 6), nn.Tanh(), nn.Linear(6, 3)
-        )
-
-    deep, small, world = classification(deeper), task_of(), ragged()
+    deep, small, world = classification(deeper_mlp), task_of(), ragged()
     one, two = (fedgh(task, whole=deep, server_lr=0.5) for task in (deep, small))
     sim = Simulation(one, world, deep, others=[(two, small, torch.tensor([1, 3]))], rounds=5)
     for _ in range(2):

@@ -79,6 +79,8 @@ def upper_on_server(task: Task, whole: Task, count: int) -> dict[str, str]:
       BadInput: they do not look alike.
     """
     names = [t.top(count) for t in (task, whole)]
+    if task is whole:
+        return dict(zip(*names, strict=True))
     mine, theirs = (
         [tuple(v.shape) for v in tree.pick(t.init(rng.key(0)), of).values()]
         for t, of in zip((task, whole), names, strict=True)

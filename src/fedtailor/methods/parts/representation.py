@@ -19,6 +19,7 @@ from fedtailor.core import rng
 from fedtailor.core.data import Data
 from fedtailor.core.errors import BadInput
 from fedtailor.core.network.features import HeadSplit
+from fedtailor.core.objectives import Loss
 from fedtailor.core.scoring import SCORED, outputs_on
 from fedtailor.core.steps.scan import Notes, StepRows, scan
 from fedtailor.core.task import Batch, Task, weighted_mean
@@ -208,6 +209,24 @@ def pull(features: Tensor, batch: Batch, targets: Tensor, seen: Tensor) -> Tenso
     """
     apart = (features - targets[batch.y]).square().mean(-1)
     return weighted_mean(seen[batch.y] * apart, batch)
+
+
+def pulled_loss(task: Task, lam: float) -> Loss:
+    """The task's loss plus `lam` times the pull to given["targets"], where given["seen"] has one.
+
+    Args:
+      task: a network whose body and head are apart, see `head_split`.
+      lam: strength of the pull.
+    """
+    split = task.split
+    assert split is not None
+
+    def loss(params: Params, batch: Batch, given: Tree) -> tuple[Tensor, Params]:
+        features, logits, buffers = split.embed(params, batch)
+        hard = weighted_mean(task.losses(logits, batch.y, batch.weight), batch)
+        return hard + lam * pull(features, batch, given["targets"], given["seen"]), buffers
+
+    return loss
 
 
 def nearness(features: Tensor, prototypes: Tensor, seen: Tensor) -> Tensor:

@@ -13,7 +13,7 @@ from fedtailor.core.data import Data
 from fedtailor.core.method import ClientCount, Method, Outcome, Upload, by_size, only_classes
 from fedtailor.core.options import NonNegative, Search, Weighting, Whole
 from fedtailor.core.rng import Key, Turn
-from fedtailor.core.task import Batch, Task, weighted_mean
+from fedtailor.core.task import Task
 from fedtailor.core.training import Recipe, fit
 from fedtailor.core.tree import Params, Tree
 from fedtailor.methods.parts.partial import all_names
@@ -22,7 +22,7 @@ from fedtailor.methods.parts.representation import (
     class_sums,
     head_split,
     number_of_classes,
-    pull,
+    pulled_loss,
 )
 from fedtailor.methods.parts.simplex import mixing_weights
 
@@ -75,11 +75,7 @@ def fedpac(
     classes, head = number_of_classes(task), task.head
     body = [name for name in all_names(task) if name not in head]
     for_head = replace(recipe, epochs=head_epochs, steps=0, lr=head_lr)
-
-    def aligned(params: Params, batch: Batch, given: Tree) -> tuple[Tensor, Params]:
-        features, logits, buffers = split.embed(params, batch)
-        hard = weighted_mean(task.losses(logits, batch.y, batch.weight), batch)
-        return hard + lam * pull(features, batch, given["targets"], given["pulled"]), buffers
+    loss = pulled_loss(task, lam) if lam else None
 
     def init(clients: ClientCount, initial: Params, key: Key) -> Tree:
         some, own = tree.leaves(initial)[0], tree.pick(initial, head)
@@ -110,9 +106,8 @@ def fedpac(
         known, seen = msg["prototypes"], msg["seen"]
         given = {
             "targets": torch.where(seen[:, None] > 0, known, before.means),
-            "pulled": (seen > 0).any().to(seen.dtype).expand(classes),
+            "seen": (seen > 0).any().to(seen.dtype).expand(classes),
         }
-        loss = aligned if lam else None
         params = fit(task, params, data, turn, recipe, loss=loss, given=given, train=body)
         after = class_sums(task, params, data)
         shares, variance = head_statistics(before)

@@ -13,7 +13,7 @@ from fedtailor.core.errors import BadInput
 from fedtailor.core.method import ClientCount, Method, Outcome, Upload, only_classes
 from fedtailor.core.options import NonNegative, Search, Weighting
 from fedtailor.core.rng import Key, Turn
-from fedtailor.core.task import Batch, Task, weighted_mean
+from fedtailor.core.task import Task
 from fedtailor.core.training import Recipe, fit
 from fedtailor.core.tree import Params, Tree
 from fedtailor.methods.parts.representation import (
@@ -21,7 +21,7 @@ from fedtailor.methods.parts.representation import (
     head_split,
     nearness,
     number_of_classes,
-    pull,
+    pulled_loss,
     rows_per_class,
 )
 
@@ -80,10 +80,7 @@ def fedproto(
             "choose networks whose last layer takes as many numbers"
         )
 
-    def pulled(params: Params, batch: Batch, given: Tree) -> tuple[Tensor, Params]:
-        features, logits, buffers = split.embed(params, batch)
-        hard = weighted_mean(task.losses(logits, batch.y, batch.weight), batch)
-        return hard + lam * pull(features, batch, given["prototypes"], given["seen"]), buffers
+    loss = pulled_loss(task, lam) if lam else None
 
     def init(clients: ClientCount, initial: Params, key: Key) -> Tree:
         some = tree.leaves(initial)[0]
@@ -93,8 +90,8 @@ def fedproto(
         }
 
     def client(msg: Tree, state: Tree, data: Data, turn: Turn) -> Outcome:
-        loss = pulled if lam else None
-        params = fit(task, state["own"], data, turn, recipe, loss=loss, given=msg)
+        given = {"targets": msg["prototypes"], "seen": msg["seen"]}
+        params = fit(task, state["own"], data, turn, recipe, loss=loss, given=given)
         sums = class_sums(task, params, data)
         if weighting == "uniform":
             told = {"features": sums.seen[:, None] * sums.means, "rows": sums.seen}
