@@ -15,7 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from fedtailor.reproduce.shown.writing import SIGNS, beside_paper, by_place, has_number, order, ours
+from fedtailor.reproduce.shown.writing import (
+    SIGNS,
+    beside_paper,
+    by_place,
+    ends_of_training,
+    has_number,
+    order,
+    ours,
+)
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
@@ -321,7 +329,8 @@ def reproduction(name: str) -> str:
     tau = "; ".join(f"{name} {order(report, name)}" for name in report["tau"])
     scale = f" {report['scale']}." if report["scale"] else ""
     table = rows([f"{report['experiment']}, ours / paper", *columns], body)
-    return f"{table}\n\nKendall's τ: {tau}.{scale}" + made_by(report)
+    ends = f" By validation rows, {ends}." if (ends := ends_of_training(report)) else ""
+    return f"{table}\n\nKendall's τ: {tau}.{scale}{ends}" + made_by(report)
 
 
 def overshoot(name: str) -> str:

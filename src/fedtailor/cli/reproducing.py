@@ -104,6 +104,14 @@ def reproduce(
     seeds: Annotated[
         str | None, typer.Option("--seeds", metavar="N", help="Runs per cell; marked.")
     ] = None,
+    patience: Annotated[
+        str | None,
+        typer.Option(
+            "--patience",
+            metavar="N",
+            help="End a run when N tests in a row brought nothing on validation rows; marked.",
+        ),
+    ] = None,
     jobs: Annotated[
         str, typer.Option("--jobs", metavar="N", help="Runs at a time, sharing the device.")
     ] = "1",
@@ -145,7 +153,7 @@ def reproduce(
         raise BadInput("no experiment: name one (fedtailor reproduce --list shows them)")
     count = {
         name: None if text is None else whole(name, text)
-        for name, text in (("rounds", rounds), ("seeds", seeds))
+        for name, text in (("rounds", rounds), ("seeds", seeds), ("patience", patience))
     }
     workers = whole("jobs", jobs)
 
@@ -163,7 +171,7 @@ def reproduce(
         | given
     )
     request = ReproductionRequest(
-        Scale(scale == "small", count["rounds"], count["seeds"]), only or [], given, papers, command
+        Scale(scale == "small", **count), only or [], given, papers, command
     )
 
     @contextmanager

@@ -22,6 +22,7 @@ from fedtailor.reproduce.shown.writing import (
     SIGNS,
     beside_paper,
     by_place,
+    ends_of_training,
     order,
     ours,
     paper_text,
@@ -195,6 +196,8 @@ def show_outcome(outcome: Outcome, console: Console) -> None:
     console.print(outcome_table(outcome, console))
     if any(cell["outside"] is not None for cell in outcome["cells"]):
         console.print("▲ ▼ more than two of the paper's standard deviations apart; ≈ within")
+    if ends := ends_of_training(outcome):
+        console.print(ends, markup=False)
     for name, found in outcome["tau"].items():
         if found["tau"] is not None:
             text = f"order of {ranks_of(outcome)}, {name}: Kendall's τ {order(outcome, name)}"

@@ -67,6 +67,7 @@ def reproduce(
     small: bool = False,
     rounds: int | None = None,
     seeds: int | None = None,
+    patience: int | None = None,
     jobs: int = 1,
     out: str | Path = "reproduction",
     skip_missing: bool = False,
@@ -86,6 +87,7 @@ def reproduce(
       small: the declared smaller version.
       rounds: instead of the paper's.
       seeds: runs per cell, instead of the paper's.
+      patience: a run ends when so many tests in a row brought nothing on validation rows.
       jobs: processes that share the device.
       out: folder of runs and results.
       skip_missing: leave out cells whose data are not there.
@@ -103,12 +105,17 @@ def reproduce(
     from fedtailor.reproduce.playing.cells import Scale
     from fedtailor.reproduce.playing.request import ReproductionRequest
 
-    for name, value in (("rounds", rounds), ("seeds", seeds), ("jobs", jobs)):
+    for name, value in (
+        ("rounds", rounds),
+        ("seeds", seeds),
+        ("patience", patience),
+        ("jobs", jobs),
+    ):
         if value is not None and value < 1:
             raise BadInput(f"{name} is {value}: give at least 1")
     names = ", ".join(repr(e) for e in experiments)
     request = ReproductionRequest(
-        Scale(small, rounds, seeds),
+        Scale(small, rounds, seeds, patience),
         only,
         settings,
         Path(papers) if papers else None,

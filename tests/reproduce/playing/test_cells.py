@@ -52,6 +52,9 @@ def test_what_is_not_as_in_the_paper_is_marked(experiments) -> None:
     assert Scale(rounds=1).mark(table) == "1 rounds instead of 2"
     longer = replace(table, columns=(Column("a"), Column("b", rounds=9)), small=None)
     assert Scale(rounds=2).mark(longer) == "2 rounds instead of 2 or 9"
+    patient = Scale(rounds=2, patience=4)
+    assert patient.mark(table) == "until 4 tests brought nothing on validation rows"
+    assert {c.configs[0].patience for c in make_cells(table, patient)} == {4}
     assert Scale(small=True).mark(table) == ("small scale, 1 rounds instead of 2, 1 of 2 seeds")
 
 

@@ -12,8 +12,10 @@ from typing import Any
 import pytest
 
 from fedtailor.reproduce.declared.measures import MEASURES, Value
+from fedtailor.reproduce.playing.cells import Scale
+from fedtailor.reproduce.playing.plan import plan_runs
 from fedtailor.reproduce.shown.latex import as_latex, latex
-from fedtailor.reproduce.shown.outcome import is_outside, mean_over_seeds, tau
+from fedtailor.reproduce.shown.outcome import is_outside, mean_over_seeds, outcome, tau
 from fedtailor.reproduce.shown.writing import cell_text
 
 PlayedRuns = tuple[Path, dict[str, dict[str, Any]]]
@@ -151,3 +153,23 @@ def test_pages_and_pictures_lie_there(played: PlayedRuns) -> None:
     assert (out / "tiny/table1/report-iid.html").exists()
     assert found["tiny/fig1"]["pictures"] == ["curves.png"]
     assert all((out / f"tiny/fig1/curves.{kind}").exists() for kind in ("png", "svg", "pdf"))
+
+
+@pytest.mark.parametrize("part", ["pre_val", "pre"])
+def test_a_cell_says_whether_more_rounds_would_have_helped(
+    experiments: Any, tmp_path: Path, part: str
+) -> None:
+    (table,) = plan_runs([experiments["table1"]], Scale(seeds=1), tmp_path).parts
+    curves = {"rises": lambda r: r / 40, "ended": lambda r: 0.5, "short": lambda r: r / 40}
+    for (_, (task,)), (name, curve) in zip(table.cells, curves.items(), strict=True):
+        rounds = range(1, 5 if name == "short" else 31)
+        other = {"pre": {"mean": 0.5}}  # validation rows go first
+        lines = [other | {"round": r, "cohort": [], part: {"mean": curve(r)}} for r in rounds]
+        task.folder.mkdir(parents=True)
+        found = {"accuracy": {"mean": 0.5}, "device": "cpu", "version": "0", "seconds": 1}
+        found |= {"rounds": 40, "stopped_early": len(rounds), "metric": "accuracy"}
+        (task.folder / "result.json").write_text(json.dumps(found))
+        (task.folder / "history.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    cells = outcome(table, {}, "")["cells"]
+    assert [c["still_rising"] for c in cells] == [True, False, None]
+    assert [c["seeds"][0]["rounds"] for c in cells] == [30, 30, 4]

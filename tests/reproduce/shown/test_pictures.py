@@ -112,7 +112,8 @@ def test_error_bars_are_as_wide_as_the_table_says(
     for _, tasks in part.cells:
         for task, accuracy in zip(tasks, (0.4, 0.5, 0.9), strict=True):
             task.folder.mkdir(parents=True)
-            found = {"accuracy": {"mean": accuracy}, "device": "cpu", "version": "0", "seconds": 1}
+            found = {"accuracy": {"mean": accuracy}, "device": "cpu", "version": "0"}
+            found |= {"seconds": 1, "rounds": 2}
             (task.folder / "result.json").write_text(json.dumps(found))
             (task.folder / "history.jsonl").touch()
     pictures.sweep_picture(part, tmp_path)

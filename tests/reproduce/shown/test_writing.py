@@ -12,6 +12,7 @@ from fedtailor.reproduce.shown.writing import (
     as_csv,
     beside_paper,
     comparable_cells,
+    ends_of_training,
     is_partial,
     order,
     ours,
@@ -26,6 +27,8 @@ ENDLESS = {"mean": None, "std": None, "text": "∞", "difference": None, "outsid
     ("cell", "text"),
     [
         (a_cell(), "93.20±0.05"),
+        (a_cell(still_rising=True), "93.20±0.05 ↗"),
+        (a_cell(still_rising=False), "93.20±0.05"),
         (a_cell(low=60.0, high=99.0), "93.20±0.05 (60.00/99.00)"),
         (half(), "93.20 (1 of 3 seeds)"),
         (half(status="failed"), "93.20 (1 of 3 seeds, failed)"),
@@ -102,3 +105,13 @@ def test_the_order_is_of_rows_with_one_unit() -> None:
     assert [c["row"] for c in comparable_cells(rows, "MNIST")] == ["A", "B"]
     mixed = an_outcome([rows[0], rows[2]])
     assert mixed["tau"]["MNIST"] == {"tau": None, "rows": 1}
+
+
+def test_a_table_says_in_which_cells_training_had_ended() -> None:
+    ends = [True, False, False, None]
+    cells = [a_cell(f"row {number}", still_rising=end) for number, end in enumerate(ends)]
+    assert ends_of_training(an_outcome([*cells, half()])) == (
+        "training had ended in 2 of 4 cells; ↗ more rounds would have helped in 1; "
+        "too few tests to say in 1"
+    )
+    assert ends_of_training(an_outcome([a_cell()])) == ""  # of an earlier version

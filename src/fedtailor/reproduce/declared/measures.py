@@ -58,6 +58,11 @@ def _sent(result: Result) -> int:
     return int(result["bytes"]["up"] + result["bytes"]["down"])
 
 
+def rounds_played(result: Result) -> int:
+    """That were played: patience may have ended it."""
+    return int(result.get("stopped_early") or result["rounds"])
+
+
 def _models(result: Result, history: History) -> Value | None:
     turns = sum(len(line["cohort"]) for line in history)
     model = 4 * result["parameters"]  # bytes
@@ -111,12 +116,12 @@ MEASURES: dict[str, Measure] = {
     ),
     "seconds": Measure(lambda r, h: Value(r["seconds"]), "time of the run", "s"),
     "megabytes-per-round": Measure(
-        lambda r, h: Value(_sent(r) / 1e6 / r["rounds"]),
+        lambda r, h: Value(_sent(r) / 1e6 / rounds_played(r)),
         "bytes up and down, all clients, per round",
         "MB",
     ),
     "minutes-per-round": Measure(
-        lambda r, h: Value(r["train_seconds"] / 60 / r["rounds"]),
+        lambda r, h: Value(r["train_seconds"] / 60 / rounds_played(r)),
         "time of training per round, tests left out",
         "min",
     ),

@@ -47,6 +47,7 @@ class Scale:
     small: bool = False
     rounds: int | None = None
     seeds: int | None = None
+    patience: int | None = None  # as the setting: a run may end before its rounds do
 
     def mark(self, experiment: Experiment) -> str:
         """What differs from the paper, in words; empty where nothing does."""
@@ -61,6 +62,8 @@ class Scale:
             words.append(f"{seeds} of {experiment.seeds} seeds")
         elif seeds > experiment.seeds:
             words.append(f"{seeds} seeds instead of {experiment.seeds}")
+        if self.patience:
+            words.append(f"until {self.patience} tests brought nothing on validation rows")
         return ", ".join(words)
 
     def rounds_of(self, experiment: Experiment) -> int | None:
@@ -177,7 +180,8 @@ def _settings(experiment: Experiment, column: Column, row: Row, scale: Scale) ->
     if scale.small and experiment.small:
         out |= experiment.small.settings
     rounds = scale.rounds_of(experiment) or _declared(experiment, row, column)
-    return out | {"rounds": rounds}
+    patience = {"patience": scale.patience} if scale.patience else {}
+    return out | {"rounds": rounds} | patience
 
 
 def method_of(row: Row, column: Column) -> str:

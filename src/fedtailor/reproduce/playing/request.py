@@ -45,7 +45,8 @@ def read_request(folder: Path) -> ReproductionRequest:
     """What was asked for last in an experiment's folder; a broken file is bad input."""
     try:
         kept = parse_json((folder / REQUEST).read_text(encoding="utf-8"))
-        scale = {f.name: kept["scale"][f.name] for f in fields(Scale)}
+        # one of before there was a patience has none
+        scale = {f.name: dict(kept["scale"]).get(f.name, f.default) for f in fields(Scale)}
         only, papers = [str(name) for name in kept["only"]], kept["papers"]
         folder_of = None if papers is None else Path(str(papers))
         given, command = dict(kept["given"]), str(kept["command"])

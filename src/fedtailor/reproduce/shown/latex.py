@@ -9,6 +9,7 @@ from fedtailor.reproduce.shown.writing import (
     Cell,
     Outcome,
     by_place,
+    ends_of_training,
     is_partial,
     ours,
     paper_text,
@@ -28,6 +29,7 @@ _SIGNS = {
     "[": "{[}", "*": "{*}",  # after the end of a row they would belong to it
     "±": r"$\pm$", "×": r"$\times$", "·": r"$\cdot$", "–": "--", "—": "---", "−": "$-$",
     "≤": r"$\le$", "≥": r"$\ge$", "≈": r"$\approx$", "≠": r"$\ne$", "→": r"$\to$",
+    "↗": r"$\nearrow$",
     "∞": r"$\infty$", "∈": r"$\in$", "√": r"$\surd$", "…": r"\ldots{}", "°": r"$^\circ$",
     "‘": "`", "’": "'", "“": "``", "”": "''", "\u00a0": "~",
     "²": "$^2$", "³": "$^3$", "₀": "$_0$", "₁": "$_1$", "₂": "$_2$", "₃": "$_3$",
@@ -154,6 +156,8 @@ def caption(outcome: Outcome, more: str = "") -> str:
         )
     if any(cell["outside"] for cell in cells):
         words.append(r"$\dagger$: more than two of the paper's standard deviations apart")
+    if ends := ends_of_training(outcome):
+        words.append(latex(ends[0].upper() + ends[1:]))
     if ranks_of(outcome) == "columns":
         ranked = [n for n, found in outcome["tau"].items() if found["tau"] is not None]
         each = "; ".join(f"{latex(n)} {_numbers(_order(outcome, n))}" for n in ranked)

@@ -10,14 +10,23 @@ import numpy as np
 import scipy  # its parts are loaded when they are used
 
 from fedtailor.core import __version__
-from fedtailor.reproduce.declared.measures import Value, measure_of, result_and_history
+from fedtailor.reproduce.declared.measures import (
+    History,
+    Result,
+    Value,
+    measure_of,
+    result_and_history,
+    rounds_played,
+)
 from fedtailor.reproduce.declared.published import Published
 from fedtailor.reproduce.playing.cells import ELSEWHERE, Cell, declared_rounds
 from fedtailor.reproduce.playing.plan import ExperimentRuns
 from fedtailor.reproduce.playing.play import PlannedRun
 from fedtailor.reproduce.shown.writing import cell_text, comparable_cells, two_digits
 from fedtailor.results.config import settings as known_settings
+from fedtailor.results.metrics.named import METRICS
 from fedtailor.results.numbers import played_on
+from fedtailor.results.statistics import training_end
 from fedtailor.results.status import failure, run_status
 
 APART = 2.0  # standard deviations of the paper
@@ -122,6 +131,21 @@ def _seed(value: Value) -> dict[str, Any]:
     return for_json(value._asdict()) | {"text": two_digits(value.main)}
 
 
+def _still_rising(result: Result, history: History) -> bool | None:
+    """Whether more rounds would have helped; None where too few were tested to say.
+
+    By validation rows; by test rows where a paper has no others: nothing is chosen by it.
+    """
+    for part in ("pre_val", "pre"):
+        seen = {line["round"]: line[part]["mean"] for line in history if line.get(part)}
+        if seen:
+            # of before there were others
+            metric = METRICS[result.get("metric", "accuracy")]
+            less = not metric.higher_is_better
+            return training_end([*seen], [*seen.values()], higher_is_better=not less).still_rising
+    return None
+
+
 def _apart(mean: float | None, paper: Published | None) -> float | None:
     """Ours less the paper's, where both are numbers that can be subtracted."""
     if mean is None or paper is None or not (isfinite(mean) and isfinite(paper.mean)):
@@ -146,13 +170,20 @@ def _cell(
         value = measure.read(result, history)
         devices.add(played_on(result))
         versions.add(result["version"])
-        entry = {"seed": task.config.seed, "run": task.folder.name, "seconds": result["seconds"]}
+        entry = {
+            "seed": task.config.seed,
+            "run": task.folder.name,
+            "seconds": result["seconds"],
+            "rounds": rounds_played(result),
+            "still_rising": _still_rising(result, history),
+        }
         each.append(entry | (_seed(value) if value else {"main": None}))
         if value:
             values.append(value)
     if status == "done" and len(values) < len(tasks):
         status, reason = "failed", f"the run has no '{cell.metric}': {measure.meaning}"
     ours = mean_over_seeds(values)
+    ends = [entry["still_rising"] for entry in each if entry["still_rising"] is not None]
     paper = cell.published
     apart = _apart(ours["mean"], paper)
     # a beside_paper waits for all seeds
@@ -172,6 +203,7 @@ def _cell(
         "paper": for_json(paper._asdict()) if paper else None,
         "difference": apart,
         "outside": outside,
+        "still_rising": any(ends) if ends else None,
         "devices": sorted(devices),
         "versions": sorted(versions),
         "settings": _in_words(_settings(tasks[0])),

@@ -11,6 +11,7 @@ from fedtailor.reproduce.shown.writing import (
     SIGNS,
     beside_paper,
     by_place,
+    ends_of_training,
     is_partial,
     order,
     ours,
@@ -47,6 +48,7 @@ def experiment_page(
         ours=lambda cell: ours(cell, outcome["seeds"]),
         paper_text=paper_text,
         signed=signed,
+        ends=ends_of_training(outcome),
         troubles=troubles(outcome),
         beside_paper=lambda cell: (SIGNS[beside_paper(cell)], beside_paper(cell)),
     )

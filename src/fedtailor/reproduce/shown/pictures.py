@@ -93,6 +93,8 @@ def _by_round(part: ExperimentRuns, folder: Path, key: str, across: str, name: s
         arrivals: set[int] = set()
         for cell, tasks in cells:
             runs = [_evaluated(t.folder, key) for t in tasks]
+            all_have = min(map(len, runs))  # patience may have ended some sooner than others
+            runs = [run[:all_have] for run in runs]
             if not runs[0]:
                 continue
             scale = 1e-6 if across == "sent" else 1

@@ -16,9 +16,10 @@ FIELDS = (
     "experiment", "row", "column", "x", "method", "metric", "unit", "status",
     "mean", "std", "low", "high", "seeds", "seeds_wanted",
     "paper", "paper_mean", "paper_std", "paper_low", "paper_high",
-    "difference", "outside", "scale", "reason",
+    "difference", "outside", "still_rising", "scale", "reason",
 )  # fmt: skip
 NAMED = 3  # cells with the same trouble; of others the number is enough
+RISING = "↗"  # beside a number: more rounds would have helped
 SIGNS = {"above": "▲", "below": "▼", "within": "≈", "": ""}  # where colour cannot say it
 
 
@@ -59,7 +60,7 @@ def is_partial(cell: Cell) -> bool:
 def ours(cell: Cell, wanted: int) -> str:
     """What a cell shows of ours: the mean, over how many seeds if not all `wanted`, or why not."""
     if cell["status"] == "done":
-        return cell_text(cell)
+        return cell_text(cell) + (f" {RISING}" if cell.get("still_rising") else "")
     if not has_number(cell):
         return str(cell["reason"] if cell["status"] == "running" else cell["status"])
     failed = ", failed" if cell["status"] == "failed" else ""
@@ -97,6 +98,23 @@ def order(outcome: Outcome, name: str) -> str:
     some = sum(map(is_partial, comparable_cells(outcome["cells"], name, ranks)))
     waiting = f", {some} of them with some seeds only" if some else ""
     return f"{two_digits(found['tau'])} ({found[ranks]} {ranks}{waiting})"
+
+
+def ends_of_training(outcome: Outcome) -> str:
+    """In how many cells training had ended; nothing where no cell was tested often enough.
+
+    Results of earlier versions do not say.
+    """
+    done = [c.get("still_rising") for c in outcome["cells"] if c["status"] == "done"]
+    ended, rising, unknown = (done.count(which) for which in (False, True, None))
+    if not ended + rising:
+        return ""
+    words = [f"training had ended in {ended} of {len(done)} cells"]
+    if rising:
+        words.append(f"{RISING} more rounds would have helped in {rising}")
+    if unknown:
+        words.append(f"too few tests to say in {unknown}")
+    return "; ".join(words)
 
 
 def signed(value: float | None) -> str:
