@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -148,7 +149,7 @@ def test_a_run_with_late_clients(tmp_path: Path) -> None:
     assert lines[3]["pre_present"] == lines[3]["pre"]
 
 
-def test_a_run_with_several_depths(tmp_path: Path) -> None:
+def test_a_run_with_several_depths(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     folder = tmp_path / "run"
     result = fedtailor.run("pmixfed", out=folder, models="mlp-2:2,mlp:4", **SMALL)
     assert list(result["networks"].values()) == ["mlp-2"] * 2 + ["mlp"] * 4
@@ -158,8 +159,16 @@ def test_a_run_with_several_depths(tmp_path: Path) -> None:
     assert result["bytes"]["down"] == 4 * 4 * (2 * (deep + 1) + 4 * (shallow + 1))
     assert result["bytes"]["up"] == 4 * 4 * (2 * (deep + 2) + 4 * (shallow + 2))
     assert len(list((folder / "models").iterdir())) == 6
-    with pytest.raises(BadInput, match="needs equal networks"):
-        fedtailor.run("fedavg", models="mlp-2:2,mlp:4", **SMALL)
+    said = "model is 'mlp', but pmixfed does not use it: its server has the deepest of --models"
+    assert said in caplog.text
+
+
+@pytest.mark.parametrize("name", ["fedavg", "lg-fedavg+ala"])
+def test_methods_that_need_equal_networks_name_those_that_do_not(name: str) -> None:
+    with pytest.raises(BadInput, match=f"but {re.escape(name)} needs equal networks: leave it"):
+        fedtailor.run(name, models="mlp-2:2,mlp:4", **SMALL)
+    with pytest.raises(BadInput, match=r"or choose .*fedproto"):
+        fedtailor.compare(name, "fedproto", models="mlp-2:2,mlp:4", **SMALL)
 
 
 class Stopped(Exception):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -137,6 +137,9 @@ class Method(NamedTuple):
         since the method takes the rate from `Recipe.rate` alone.
       own_rates: whether clients train with rates among the method's options alone: then the run's
         learning rate changes nothing, and is not tuned.
+      own_networks: which network the server has where clients' networks differ (`--models`): the
+        `deepest` of theirs, or the one that is `named` for all; empty if they may not differ. A
+        factory with an argument `networks` is given all of them then, the server's first.
 
     Example:
       Federated averaging: all train the server's model, and the server takes the mean.
@@ -179,6 +182,7 @@ class Method(NamedTuple):
     admit: Callable[[Tree, Upload], Upload] = lambda message, upload: upload
     one_rate: str = ""
     own_rates: bool = False
+    own_networks: Literal["", "deepest", "named"] = ""
 
 
 def download_of(method: Method) -> Download | None:

@@ -96,6 +96,16 @@ def small_upload(factory: Factory) -> Upload:
     return outcome.upload if not method.gathered else Upload()
 
 
+def with_own_networks() -> list[str]:
+    """The methods whose clients may have different networks.
+
+    Example:
+      >>> "fedproto" in with_own_networks(), "fedavg" in with_own_networks()
+      (True, False)
+    """
+    return [name for name, factory in METHODS.items() if small_method(factory).own_networks]
+
+
 @functools.lru_cache(maxsize=64)
 def _takes_a_mean(factory: Factory) -> bool:
     if small_method(factory).mean_only:
@@ -209,7 +219,8 @@ def with_part(host: Factory, host_name: str, part_name: str) -> Factory:
                     f"method '{whole}': {name} is {getattr(own, name)} among the options, but "
                     f"{said} in the name: leave one out"
                 )
-        return part.wrap(host(task, recipe=recipe, **options), task, own, recipe)
+        made = part.wrap(host(task, recipe=recipe, **options), task, own, recipe)
+        return made._replace(own_networks="")  # parts are made for one network
 
     # only options and records of options: not what is for methods built on the host
     parameters, theirs = inspect.signature(host).parameters, options_of(host)

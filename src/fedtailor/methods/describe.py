@@ -10,12 +10,13 @@ import functools
 import inspect
 import re
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, ParamSpec
 
 from fedtailor.core.errors import BadInput, unknown
 from fedtailor.core.method import Method
 from fedtailor.core.options import Option, option_of
+from fedtailor.core.task import Task
 
 Factory = Callable[..., Method]
 Arguments = ParamSpec("Arguments")
@@ -168,6 +169,11 @@ def parse_options(factory: Factory, given: dict[str, Any]) -> dict[str, Any]:
         if name not in known:
             raise unknown("option", name, list(known) or ["(this method has none)"])
     return {name: known[name].parse(value) for name, value in given.items()}
+
+
+def among(factory: Factory, networks: Sequence[Task]) -> dict[str, Sequence[Task]]:
+    """What else a factory is given where clients have different networks, the server's first."""
+    return {"networks": networks} if "networks" in inspect.signature(factory).parameters else {}
 
 
 def raised(error: Exception) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +22,8 @@ from fedtailor.core.tree import Params
 from fedtailor.core.uploads.moves import averaged
 from fedtailor.engine import ClientData
 from fedtailor.engine.loops.runner import use_precision
-from fedtailor.methods.combine import built_in, small_upload
+from fedtailor.methods.combine import built_in, small_upload, with_own_networks
+from fedtailor.methods.describe import among
 from fedtailor.methods.leakage import Leaks, leaks_of, refuse_leaks
 from fedtailor.methods.parts.robust import with_max_norm
 from fedtailor.models import freeze, globs_of, load_weights, network_of
@@ -65,13 +67,14 @@ def _loss(config: Config, form: Form) -> RowLosses | None:
     return class_weighted(loss, weights)
 
 
-def make_method(config: Config, task: Task, whole: Task | None = None) -> Method:
+def make_method(config: Config, task: Task, networks: Sequence[Task] = ()) -> Method:
     """The method of a run.
 
     Args:
       config: of the run.
-      task: the clients' network.
-      whole: the server's, where clients have several.
+      task: a client's network.
+      networks: those of all clients, the server's first, where they differ; without, what the
+        client shares may have other names than at the server, but it predicts as it will.
     """
     factory = config.factory()
     if config.dp_clip:
@@ -81,15 +84,16 @@ def make_method(config: Config, task: Task, whole: Task | None = None) -> Method
                 f"DP-SGD with '{config.model}': BatchNorm mixes examples, so none is private: "
                 "choose a model with GroupNorm or without normalisation"
             )
-    several: dict[str, Any] = {}
-    known = inspect.signature(factory).parameters
-    if config.models:
-        if "whole" not in known:
-            raise BadInput(f"models is '{config.models}', but {config.method} needs equal networks")
-        several = {"whole": whole or task}
-    if "participation" in known and "participation" not in config.options:
-        several["participation"] = config.participation
-    method = factory(task, recipe=config.recipe(), **config.options, **several)
+    known: dict[str, Any] = dict(among(factory, networks)) if networks else {}
+    asked = inspect.signature(factory).parameters
+    if "participation" in asked and "participation" not in config.options:
+        known["participation"] = config.participation
+    method = factory(task, recipe=config.recipe(), **config.options, **known)
+    if config.models and not method.own_networks:
+        raise BadInput(
+            f"models is '{config.models}', but {config.method} needs equal networks: leave it out, "
+            f"or choose {', '.join(with_own_networks())}"
+        )
     if method.validates and config.val == 0 and not config.partition_file:
         raise BadInput(f"val is 0, but {config.method} looks at validation rows: raise --val")
     if config.dp_clip and method.not_private:
@@ -132,14 +136,24 @@ def prove_private(config: Config, method: Method, task: Task, data: ClientData) 
 
 
 def make_players(config: Config, form: Form, clients: int) -> list[tuple[Method, Task, Tensor]]:
-    """(method, network, ids of the clients that have it); the server's, the deepest, is first."""
+    """(method, network, ids of the clients that have it); the server's is first."""
     use_precision(config.precision)
     having = networks(config.models, config.model, clients)
-    tasks = [make_task(config, form, model) for model, _ in having]
-    deepest = max(range(len(tasks)), key=lambda i: len(tasks[i].blocks))
-    order = [deepest, *(i for i in range(len(tasks)) if i != deepest)]
-    whole = tasks[deepest]
-    return [(make_method(config, tasks[i], whole), tasks[i], having[i][1]) for i in order]
+    names = [name for name, _ in having]
+    tasks = {name: make_task(config, form, name) for name in dict.fromkeys(names)}
+    if not config.models:
+        (task,) = tasks.values()
+        return [(make_method(config, task), task, having[0][1])]
+    server = max(tasks, key=lambda name: len(tasks[name].blocks))
+    if make_method(config, tasks[server]).own_networks == "named":
+        server = config.model
+    if server in names:
+        having.insert(0, having.pop(names.index(server)))
+    else:  # no client has it
+        tasks[server] = make_task(config, form, server)
+        having.insert(0, (server, torch.arange(0)))
+    everyone = (tasks[server], *(task for name, task in tasks.items() if name != server))
+    return [(make_method(config, tasks[name], everyone), tasks[name], ids) for name, ids in having]
 
 
 def players_on(

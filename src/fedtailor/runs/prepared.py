@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -29,6 +30,7 @@ from fedtailor.runs.schedule import arrivals, networks
 from fedtailor.runs.stopwatch import Stopwatch
 
 Line = dict[str, Any]  # of a run's history
+log = logging.getLogger("fedtailor")
 
 LAID = (
     "data", "data_dir", "partition_file", "clients", "partition", "device",
@@ -89,7 +91,7 @@ class PreparedRun:
             wait()
 
     def _prepare(self, config: Config, folder: Path | None) -> None:
-        config = as_laid_out(config, self.data.config)
+        asked, config = config.model, as_laid_out(config, self.data.config)
         form = self.data.encoder.form
         fed = self.data.client_data
         having = networks(config.models, config.model, fed.clients)
@@ -110,7 +112,12 @@ class PreparedRun:
             fed = fed._replace(val=fed.test)
         for method, task in ((self.method, self.task), *(other[:2] for other in others)):
             prove_private(config, method, task, fed)
-        model = next(name for name, ids in having if torch.equal(ids, first))
+        model = next((name for name, ids in having if torch.equal(ids, first)), config.model)
+        if config.models and asked not in ("auto", model):
+            log.warning(
+                "model is '%s', but %s does not use it: its server has the deepest of --models, %s",
+                *(asked, config.method, model),
+            )
         self.config = config = replace(config, model=model)
         self.fingerprint = config.fingerprint()  # of a resumed run: as its file has it
         self.folder = folder

@@ -74,9 +74,9 @@ def test_finds_what_dp_sgd_does_not_cover() -> None:
 def test_networks_of_several_depths_are_played() -> None:
     """pMixFed has them; with an error in the shallow one it is found."""
 
-    def factory(task: Any, *, recipe: Any, whole: Any = None) -> Method:
-        method = METHODS["pmixfed"](task, recipe=recipe, whole=whole)
-        if whole is not None and len(task.blocks) < len(whole.blocks):
+    def factory(task: Any, *, recipe: Any, networks: Any = ()) -> Method:
+        method = METHODS["pmixfed"](task, recipe=recipe, networks=networks)
+        if networks and len(task.blocks) < len(networks[0].blocks):
             return method._replace(predict=lambda model, x: method.predict(model, x) / 0.0)
         return method
 

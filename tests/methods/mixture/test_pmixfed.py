@@ -318,11 +318,11 @@ def _mixed(sizes=(40, 31, 24, 13, 9, 7), *, lone=(3, 4, 5), engine="sequential",
     big, small, world = _task(), classification(shallow), ragged(sizes)
     options = {"recipe": RECIPE, **options}
     sim = simulate(
-        pmixfed(big, whole=big, **options),
+        pmixfed(big, networks=(big, small), **options),
         world,
         big,
         engine=engine,
-        others=[(pmixfed(small, whole=big, **options), small, torch.tensor(lone))],
+        others=[(pmixfed(small, networks=(big, small), **options), small, torch.tensor(lone))],
     )
     return sim, big, small
 
@@ -330,11 +330,11 @@ def _mixed(sizes=(40, 31, 24, 13, 9, 7), *, lone=(3, 4, 5), engine="sequential",
 @pytest.mark.parametrize("policy", ["sigmoid", "random"])
 @pytest.mark.parametrize("engine", ENGINES)
 def test_equal_depths_are_the_plain_path(engine, policy):
-    """`whole=` the own network changes nothing."""
+    """`networks=` the own one alone changes nothing."""
     task, world = _task(), ragged()
     options = {"mix_policy": policy, "recipe": RECIPE}
     plain = simulate(pmixfed(task, **options), world, task, engine=engine)
-    whole = simulate(pmixfed(task, whole=task, **options), world, task, engine=engine)
+    whole = simulate(pmixfed(task, networks=(task,), **options), world, task, engine=engine)
     for cohort in COHORTS:
         play(plain, [cohort])
         play(whole, [cohort])
@@ -349,8 +349,8 @@ def test_groups_of_equal_depth_are_the_plain_path():
     plain = simulate(make(), world, task, engine="sequential")
     found = {}
     for ids in ((3, 4, 5), (0, 4)):
-        others = [(make(whole=task), task, torch.tensor(ids))]
-        sim = simulate(make(whole=task), world, task, engine="sequential", others=others)
+        others = [(make(networks=(task,)), task, torch.tensor(ids))]
+        sim = simulate(make(networks=(task,)), world, task, engine="sequential", others=others)
         play(sim, COHORTS)
         found[ids] = {"server": sim.server, "models": models(sim)}
     play(plain, COHORTS)
@@ -415,9 +415,9 @@ def test_absent_clients_vote_for_the_old_value_by_hand(engine):
         (False, 3.625, 4.25),
         (True, 4.5, 5.0),
     ):
-        others = [(pmixfed(small, whole=whole, renormalise=renormalise, **off), small)]
+        others = [(pmixfed(small, networks=(whole, small), renormalise=renormalise, **off), small)]
         sim = simulate(
-            pmixfed(whole, whole=whole, renormalise=renormalise, **off),
+            pmixfed(whole, networks=(whole, small), renormalise=renormalise, **off),
             world,
             whole,
             engine=engine,
@@ -469,11 +469,11 @@ def test_a_cohort_that_shares_no_block_at_all(engine):
     task = _task()
     other = classification(lambda: nn.Sequential(nn.Linear(4, 7), nn.Tanh(), nn.Linear(7, 3)))
     sim = simulate(
-        pmixfed(task, whole=task),
+        pmixfed(task, networks=(task, other)),
         ragged(),
         task,
         engine=engine,
-        others=[(pmixfed(other, whole=task), other, torch.tensor([0, 1]))],
+        others=[(pmixfed(other, networks=(task, other)), other, torch.tensor([0, 1]))],
     )
     play(sim)
     before = tree.map(torch.clone, sim.server["shared"])

@@ -1,4 +1,4 @@
-"""How strongly models are mixed: ramps over depth, mix factors, Beta numbers, matching blocks."""
+"""How strongly models are mixed: ramps over depth, mix factors, Beta numbers."""
 
 from __future__ import annotations
 
@@ -7,13 +7,11 @@ from itertools import pairwise
 
 import pytest
 import torch
-from torch import nn
 from torch.func import vmap
 
 from fedtailor.core import rng
 from fedtailor.core.errors import BadInput
 from fedtailor.core.rng import Turn
-from fedtailor.core.task import classification
 from fedtailor.methods import pmixfed
 from fedtailor.methods.describe import parse_options
 from fedtailor.methods.mixture.pmixfed import (
@@ -22,7 +20,6 @@ from fedtailor.methods.mixture.pmixfed import (
     aggregation_degrees,
     beta,
     broadcast_degrees,
-    matched,
     mix_factor,
 )
 
@@ -156,32 +153,3 @@ def test_random_adaptive_changes_alpha_in_thirds() -> None:
         assert torch.equal(mixer.drawn(turn(t), key, 7), beta(key, 7, alpha)), t
     plain = Mixer("random", alpha=2.0)
     assert torch.equal(plain.drawn(turn(0), rng.key(1), 7), beta(rng.key(1), 7, 2.0))
-
-
-# ------------------------------------------------------------------------------- matching of blocks
-
-
-def net(*widths: int) -> nn.Module:
-    layers: list[nn.Module] = []
-    for low, high in pairwise(widths):
-        layers += [nn.Linear(low, high), nn.ReLU()]
-    return nn.Sequential(*layers[:-1])
-
-
-def test_blocks_match_by_place_and_shape() -> None:
-    """Block i with block i; a head of another width stays out, though its name is taken."""
-    shapes = lambda task: task.init(rng.key(0))
-    deep = classification(lambda: net(4, 6, 6, 3))
-    shallow = classification(lambda: net(4, 6, 3))
-    assert matched(deep, deep, shapes) == {k: k for k in shapes(deep)}
-    # block 2 is 6 -> 3 here, 6 -> 6 there
-    assert matched(shallow, deep, shapes) == {"0.weight": "0.weight", "0.bias": "0.bias"}
-    # names differ, places and shapes agree
-    spaced = classification(
-        lambda: nn.Sequential(nn.Identity(), nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
-    )
-    assert matched(spaced, deep, shapes) == {"1.weight": "0.weight", "1.bias": "0.bias"}
-    assert matched(classification(lambda: net(5, 7, 3)), deep, shapes) == {}
-    # a block without bias is another block
-    bare = classification(lambda: nn.Sequential(nn.Linear(4, 6, bias=False), nn.Linear(6, 6)))
-    assert matched(bare, deep, shapes) == {"1.weight": "2.weight", "1.bias": "2.bias"}

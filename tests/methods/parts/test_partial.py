@@ -17,6 +17,7 @@ from fedtailor.core.training import Recipe
 from fedtailor.engine import Simulation
 from fedtailor.methods import fedalt, fedbabu, feddistill, fedper, fedrep, lg_fedavg, plgu_grep
 from fedtailor.methods.check import toy_task
+from fedtailor.methods.describe import among
 from fedtailor.methods.parts.partial import Phase, all_names, lower_blocks, partial
 from tests.methods.worlds import (
     deeper_mlp,
@@ -88,8 +89,8 @@ def test_the_server_may_have_other_names() -> None:
         rows=data.rows[0], n=data.n[0], val_rows=data.val_rows[0], val_n=data.val_n[0]
     )
     out = method.client(message, state, one, sim._turn(3))
-    assert out.upload.mean["shared"].keys() == {"z"}
-    assert float(out.upload.mean["shared"]["z"]) == 5.5
+    assert out.upload.mean["shared"].keys() == {"a"}
+    assert float(method.admit(message, out.upload).mean["shared"]["z"]) == 5.5
     assert out.model.keys() == {"a", "b"}
 
 
@@ -132,7 +133,8 @@ def test_clients_of_unlike_bodies_play_together(make: Any) -> None:
     """One after another and all at once are the same; of LG-FedAvg the head alone is common."""
     deep, small, world, found = classification(deeper_mlp), task_of(), ragged(), []
     for engine in ("sequential", "vectorised"):
-        one, two = (make(task, whole=deep) for task in (deep, small))
+        known = among(make, (deep, small))
+        one, two = (make(task, **known) for task in (deep, small))
         others = [(two, small, torch.tensor([1, 3]))]
         sim = Simulation(one, world, deep, others=others, rounds=5, engine=engine)
         for _ in range(2):
@@ -147,4 +149,4 @@ def test_clients_of_unlike_bodies_play_together(make: Any) -> None:
 def test_clients_of_unlike_heads_have_none_in_common() -> None:
     wide = classification(lambda: nn.Sequential(nn.Linear(4, 12), nn.Linear(12, 3)))
     with pytest.raises(BadInput, match=r"one head for all, but heads of clients have shapes .*12"):
-        lg_fedavg(wide, whole=classification(deeper_mlp))
+        lg_fedavg(wide, networks=(classification(deeper_mlp), wide))

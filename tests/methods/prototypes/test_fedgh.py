@@ -129,7 +129,7 @@ def test_bytes_do_not_depend_on_the_body(engine):
 
 def test_networks_of_unlike_bodies_share_a_head():
     deep, small, world = classification(deeper_mlp), task_of(), ragged()
-    one, two = (fedgh(task, whole=deep, server_lr=0.5) for task in (deep, small))
+    one, two = (fedgh(task, networks=(deep, small), server_lr=0.5) for task in (deep, small))
     sim = Simulation(one, world, deep, others=[(two, small, torch.tensor([1, 3]))], rounds=5)
     for _ in range(2):
         sim.step(torch.arange(6))
@@ -138,4 +138,4 @@ def test_networks_of_unlike_bodies_share_a_head():
     assert sim.outputs().test.isfinite().all()
     wide = classification(lambda: nn.Sequential(nn.Linear(4, 12), nn.Linear(12, 3)))
     with pytest.raises(BadInput, match=r"one head for all, but heads of clients have shapes .*12"):
-        fedgh(wide, whole=deep)
+        fedgh(wide, networks=(deep, wide))

@@ -236,7 +236,7 @@ def test_networks_of_unlike_bodies_share_prototypes():
         )
     )
     small, world = task_of(), ragged()
-    one, two = (fedproto(task, whole=deep) for task in (deep, small))
+    one, two = (fedproto(task, networks=(deep, small)) for task in (deep, small))
     others = [(two, small, torch.tensor([1, 3]))]
     sim = Simulation(one, world, deep, others=others, rounds=5)
     for _ in range(2):
@@ -244,6 +244,5 @@ def test_networks_of_unlike_bodies_share_prototypes():
     assert sim.server["seen"].tolist() == [1, 1, 1]
     assert sim.outputs().test.isfinite().all()
     with pytest.raises(BadInput, match="features of one width, but networks have 12 and 6"):
-        fedproto(
-            classification(lambda: nn.Sequential(nn.Linear(4, 12), nn.Linear(12, 3))), whole=deep
-        )
+        wide = classification(lambda: nn.Sequential(nn.Linear(4, 12), nn.Linear(12, 3)))
+        fedproto(wide, networks=(deep, wide))

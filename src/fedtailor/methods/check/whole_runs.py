@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from dataclasses import replace
 
 import torch
@@ -24,6 +23,7 @@ from fedtailor.methods.check.world import (
     demand,
     same,
 )
+from fedtailor.methods.describe import among
 from fedtailor.methods.leakage import leaks_of
 
 
@@ -88,13 +88,13 @@ def _shallow() -> nn.Module:
 
 
 def check_networks(trial: Trial) -> None:
-    """clients may have different networks, if it has `whole` among its arguments (--models)"""
-    if "whole" not in inspect.signature(trial.factory).parameters:
+    """clients may have different networks (--models), if it says so (`Method.own_networks`)"""
+    if not trial.method.own_networks:
         return
     small: Task = classification(_shallow, form=trial.task.form)
-    ids = torch.arange(CLIENTS)
+    ids, known = torch.arange(CLIENTS), among(trial.factory, (trial.task, small))
     deep, shallow = (
-        trial.factory(task, recipe=trial.recipe, whole=trial.task, **trial.options)
+        trial.factory(task, recipe=trial.recipe, **known, **trial.options)
         for task in (trial.task, small)
     )
     others = [(shallow, small, ids[::2])]

@@ -26,7 +26,6 @@ def feddistill(
     gamma: Annotated[NonNegative, Search(0.01, 10, log=True)] = 1.0,
     targets: Literal["probabilities", "logits"] = "probabilities",
     leave_one_out: bool = True,
-    whole: Task | None = None,
     recipe: Recipe = Recipe(),
 ) -> Method:
     """Federated distillation: a client learns from what the others say of a class.
@@ -45,7 +44,6 @@ def feddistill(
       targets: what is averaged: `probabilities`, or `logits`, whose mean's softmax is then t_c.
       leave_one_out: whether a client learns from the others only: it takes out of the sums what it
         put in itself, and has no target for a class that nobody else had.
-      whole: the server's network, where clients have several; nothing of it is needed.
       recipe: how a client trains in a round.
 
     Deviations: sums are of the trained model on all training rows, in evaluation mode (the paper
@@ -135,4 +133,5 @@ def feddistill(
         not_private="sums over the rows of a class are sent without noise, so there is no "
         "guarantee: choose another method",
         refuses=only_classes("it averages class probabilities"),
+        own_networks="deepest",
     )

@@ -6,7 +6,7 @@ Mixing is a wrapper for methods made by `parts.partial`: pMixFed is `with_mixup`
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Annotated, Literal, NamedTuple
 
 import torch
@@ -22,7 +22,7 @@ from fedtailor.core.task import Task, per_name
 from fedtailor.core.training import Recipe
 from fedtailor.core.tree import Params, Tree
 from fedtailor.methods.describe import flat_options
-from fedtailor.methods.parts.partial import Phase, all_names, partial
+from fedtailor.methods.parts.partial import Phase, all_names, matched, partial
 
 Policy = Literal["sigmoid", "dynamic", "gradual", "random", "random_adaptive"]
 QUANTILES = 4096  # steps of the table that Beta numbers are drawn with
@@ -87,7 +87,7 @@ def pmixfed(
     acc_source: Literal["val", "test"] = "val",
     weighting: Weighting = "data",
     recipe: Recipe = Recipe(),
-    whole: Task | None = None,
+    networks: Sequence[Task] = (),
 ) -> Method:
     """Deep blocks stay the client's own, shallow ones follow the server, with a ramp between.
 
@@ -106,7 +106,7 @@ def pmixfed(
         leaks test data into training; the result is then marked as leaking.
       weighting: a client's weight in the mean: `data` (Eq. 8) or `uniform` (Algorithm 1).
       recipe: how a client trains in a round (paper: Adam, 0.001, 5 epochs, batches of 32).
-      whole: the server's network, where clients have networks of different depths.
+      networks: those of all clients, the server's first, where they differ.
 
     Deviations: Acc² − 1 with offset 1 and exponent 2 (text and appendix contradict each other in
     words). λ falls from input to head as in Eq. 6 to 8 (three sentences say the opposite). Blocks
@@ -124,19 +124,15 @@ def pmixfed(
       >>> from fedtailor.methods.check import toy_task
       >>> method = pmixfed(toy_task(), mix=Mixer(mix_policy="gradual"))
     """
-    names = {name: name for name in all_names(task)}
-    if whole is not None:
-        names = matched(task, whole, lambda t: t.init(rng.key(0)))
-    own = [name for name in all_names(task) if name not in names]
+    names = matched(task, networks[0]) if networks else None
+    own = [name for name in all_names(task) if names is not None and name not in names]
     phases = [Phase(all_names(task), recipe.epochs)]
     host = partial(task, own, phases, recipe=recipe, weighting=weighting, on_server=names)
-    method = with_mixup(host, task, mix, names)
-    return method._replace(leaks=acc_source == "test")
+    method = with_mixup(host, task, mix)
+    return method._replace(leaks=acc_source == "test", own_networks="deepest")
 
 
-def with_mixup(
-    host: Method, task: Task, mixer: Mixer, on_server: dict[str, str] | None = None
-) -> Method:
+def with_mixup(host: Method, task: Task, mixer: Mixer) -> Method:
     """A partial-sharing method whose shared blocks are mixed at download and at aggregation.
 
         L'_k,i = λ_b[i] G_i + (1 − λ_b[i]) L_k,i       G'_k,i = λ_a[i] G_i + (1 − λ_a[i]) L_k,i
@@ -148,7 +144,6 @@ def with_mixup(
       host: made by `parts.partial`.
       task: the network; degrees ramp over all its blocks, shared or not.
       mixer: how strongly.
-      on_server: the server's names, as for `parts.partial`.
 
     Example:
       >>> from fedtailor.methods import fedsim
@@ -157,7 +152,6 @@ def with_mixup(
       >>> method = with_mixup(fedsim(task), task, Mixer(mix_policy="gradual"))
     """
     count = len(task.blocks)
-    there = on_server or {name: name for block in task.blocks for name in block}
 
     def init(clients: ClientCount, initial: Params, key: Key) -> Tree:
         none = torch.zeros((), device=key.device)
@@ -197,11 +191,8 @@ def with_mixup(
             key = rng.fold(turn.aside().key, 1)
             degrees = per_name(mixer.drawn(turn, key, count), task.blocks, own)
             sent = tree.lerp(own, msg["shared"], degrees)
-        upload = Upload(
-            {"shared": {there[k]: v for k, v in sent.items()}},
-            out.upload.weight,
-            {"accuracy": torch.stack([mine, theirs])},
-        )
+        told = {"accuracy": torch.stack([mine, theirs])}
+        upload = Upload({"shared": sent}, out.upload.weight, told)
         kept = {"host": out.state, "own": own, "trained": torch.ones_like(state["trained"])}
         return Outcome(kept, upload, out.model, notes | out.notes)
 
@@ -252,24 +243,6 @@ def _personal(state: Tree) -> Params:
     """The parameters that the host does not share; it may have been wrapped before."""
     found: Params = state["personal"] if "personal" in state else _personal(state["host"])
     return found
-
-
-def matched(task: Task, whole: Task, shapes: Callable[[Task], Params]) -> dict[str, str]:
-    """Names of `task` and those in `whole`: block i with block i, where all shapes agree.
-
-    Args:
-      task: a client's network.
-      whole: the server's, at least as deep.
-      shapes: parameters of a task, for their shapes.
-    """
-    mine, theirs = shapes(task), shapes(whole)
-    names: dict[str, str] = {}
-    for own, other in zip(task.blocks, whole.blocks, strict=False):
-        pairs = list(zip(own, other, strict=False))
-        alike = len(own) == len(other) and all(mine[a].shape == theirs[b].shape for a, b in pairs)
-        if alike:
-            names |= dict(pairs)
-    return names
 
 
 def mix_factor(progress: Tensor, accuracy: Tensor) -> Tensor:

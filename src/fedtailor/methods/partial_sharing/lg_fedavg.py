@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fedtailor.core.method import Method
 from fedtailor.core.options import BlocksOrAuto
 from fedtailor.core.task import Task
@@ -14,7 +16,7 @@ def lg_fedavg(
     *,
     global_blocks: BlocksOrAuto = -1,
     weighting: Weighting = "uniform",
-    whole: Task | None = None,
+    networks: Sequence[Task] = (),
     recipe: Recipe = Recipe(),
 ) -> Method:
     """Clients learn representations of their own below a classifier that is learnt together.
@@ -25,7 +27,8 @@ def lg_fedavg(
       global_blocks: how many blocks next to the output are shared; −1 takes 2, or 1 of a network of
         two, or of clients with several networks. All of them is FedAvg.
       weighting: a client's weight in the mean: `uniform` (official), `data` or `batches`.
-      whole: the server's network, where clients have several; their upper blocks must be alike.
+      networks: those of all clients, the server's first, where they differ; their upper blocks must
+        be alike.
       recipe: how a client trains in a round.
 
     Deviations: the official code begins with a model pre-trained by FedAvg, and its key order
@@ -37,10 +40,11 @@ def lg_fedavg(
       >>> from fedtailor.methods.check import toy_task
       >>> method = lg_fedavg(toy_task(), global_blocks=1)
     """
-    usual = 1 if whole is not None else max(1, min(2, len(task.blocks) - 1))
+    usual = 1 if networks else max(1, min(2, len(task.blocks) - 1))
     count = global_blocks if global_blocks >= 0 else usual
     upper = task.top(count)
     lower = [name for name in all_names(task) if name not in upper]
     phases = [Phase(all_names(task), recipe.epochs)]
-    there = upper_on_server(task, whole, count) if whole is not None else None
-    return partial(task, lower, phases, recipe=recipe, weighting=weighting, on_server=there)
+    there = upper_on_server(task, networks[0], count) if networks else None
+    method = partial(task, lower, phases, recipe=recipe, weighting=weighting, on_server=there)
+    return method._replace(own_networks="deepest")

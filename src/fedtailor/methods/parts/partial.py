@@ -93,6 +93,30 @@ def upper_on_server(task: Task, whole: Task, count: int) -> dict[str, str]:
     return dict(zip(*names, strict=True))
 
 
+def matched(task: Task, whole: Task) -> dict[str, str]:
+    """Names of a client's network and those in the server's: block i with block i, if alike.
+
+    Args:
+      task: the client's network.
+      whole: the server's.
+
+    Example:
+      >>> from torch import nn
+      >>> from fedtailor.core.task import classification
+      >>> small = classification(lambda: nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 3)))
+      >>> large = classification(lambda: nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 2)))
+      >>> matched(small, large)
+      {'0.weight': '0.weight', '0.bias': '0.bias'}
+    """
+    mine, theirs = (t.init(rng.key(0)) for t in (task, whole))
+    names: dict[str, str] = {}
+    for own, other in zip(task.blocks, whole.blocks, strict=False):
+        shapes = [[p[k].shape for k in block] for p, block in ((mine, own), (theirs, other))]
+        if shapes[0] == shapes[1]:
+            names |= dict(zip(own, other, strict=True))
+    return names
+
+
 def _weight(data: Data, weighting: Weighting, recipe: Recipe) -> Tensor:
     if weighting == "batches":
         size = recipe.batch or len(data.rows)
@@ -168,11 +192,12 @@ def partial(
                 )
         trained = tree.pick(params, shared)
         kept = state | {"personal": tree.pick(params, personal)}
-        upload = Upload(
-            {"shared": {there[k]: v for k, v in trained.items()}},
-            _weight(data, weighting, recipe),
-        )
+        upload = Upload({"shared": trained}, _weight(data, weighting, recipe))
         return Outcome(kept, upload, params)
+
+    def renamed(msg: Tree, upload: Upload) -> Upload:
+        named = {there[k]: v for k, v in upload.mean["shared"].items()}
+        return upload._replace(mean={"shared": named})
 
     def receive(server: Tree, ids: Tensor, up: Upload, turn: Turn) -> Tree:
         new = up.mean["shared"]
@@ -182,7 +207,7 @@ def partial(
     def personal_model(msg: Tree, state: Tree, data: Data, turn: Turn) -> Params:
         return beginning(msg, msg["shared"]) | trained_with(state, False)
 
-    return Method(
+    method = Method(
         init,
         send,
         start,
@@ -193,3 +218,4 @@ def partial(
         download=Download("shared", client, trained_with),
         common="shared",
     )
+    return method._replace(admit=renamed) if on_server else method

@@ -345,6 +345,7 @@ def with_robust_mean(host: Method, task: Task, rule: RobustRule) -> Method:
         client=client,
         receive=receive,
         record=lambda server: host.record(of_host(server)),
+        own_networks="",  # rules stack uploads
     )
 
 
@@ -363,11 +364,11 @@ def with_max_norm(host: Method, task: Task, bound: float) -> Method:
     _refuse_other_rules(host, "max-norm")
 
     def admit(sent: Tree, upload: Upload) -> Upload:
-        found = host.admit(sent, upload)
-        values = averaged(found)
+        values = averaged(upload)
         if not tree.leaves(values):
             raise BadInput("max-norm: this method takes no mean of uploads: leave it out")
-        return with_averaged(found, limited_move(sent, values, bound, task.buffers))
+        short = limited_move(sent, values, bound, task.buffers)
+        return host.admit(sent, with_averaged(upload, short))  # names may be others after it
 
     return host._replace(admit=admit)
 

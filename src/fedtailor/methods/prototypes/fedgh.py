@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 from torch import Tensor
@@ -25,7 +26,7 @@ def fedgh(
     server_lr: Annotated[NonNegative, Search(0.001, 1, log=True)] = 0.01,
     server_epochs: Annotated[Whole, Search(1, 10, log=True)] = 1,
     server_batch: Whole = 0,
-    whole: Task | None = None,
+    networks: Sequence[Task] = (),
     recipe: Recipe = Recipe(),
 ) -> Method:
     """Every client has a body of its own below one head; the server trains that on class means.
@@ -43,7 +44,7 @@ def fedgh(
       server_lr: η_s. With 0 the head stays as it begins, and clients never hear of each other.
       server_epochs: the server's passes over what a round's clients uploaded.
       server_batch: class means per step of the server, in an order drawn anew; 0 takes all at once.
-      whole: the server's network, where clients have several.
+      networks: those of all clients, the server's first, where they differ.
       recipe: how a client trains in a round.
 
     Deviations: class means are of all rows with the trained body in evaluation mode (the authors'
@@ -60,7 +61,7 @@ def fedgh(
     """
     split = head_split(task, "FedGH trains a head on features")
     head = task.head
-    there = upper_on_server(task, whole or task, 1)
+    there = upper_on_server(task, networks[0] if networks else task, 1)
 
     def loss(theta: Tree, features: Tensor, labels: Tensor) -> Tensor:
         everyone = features.new_ones(len(labels))
@@ -104,6 +105,7 @@ def fedgh(
         personal=lambda msg, state, data, turn: joined(msg, state),
         predict=task.predict,
         refuses=only_classes("its server learns from means of classes"),
+        own_networks="deepest",
         not_private=(
             "means of each class's features are sent without noise, so there is no guarantee: "
             "choose another method"

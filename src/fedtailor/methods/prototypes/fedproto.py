@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import torch
@@ -35,7 +36,7 @@ def fedproto(
     weighting: Weighting = "uniform",
     keep: bool = True,
     predict: Annotated[Predict, Search()] = "nearest",
-    whole: Task | None = None,
+    networks: Sequence[Task] = (),
     recipe: Recipe = Recipe(),
 ) -> Method:
     """Every client has a model of its own, whose features of a class are pulled to all clients'.
@@ -57,7 +58,7 @@ def fedproto(
         it has none until somebody has it again.
       predict: by the `nearest` P, by the nearest of a class that the client has (`own_nearest`, the
         authors' code), or by the client's `head`.
-      whole: the server's network, where clients have several.
+      networks: those of all clients, the server's first, where they differ.
       recipe: how a client trains in a round.
 
     Deviations: prototypes are means over all rows with the trained model in evaluation mode; the
@@ -73,7 +74,7 @@ def fedproto(
     """
     split = head_split(task, "prototypes are class means of features")
     classes = number_of_classes(task)
-    theirs = whole.split.width if whole is not None and whole.split is not None else split.width
+    theirs = networks[0].split.width if networks and networks[0].split else split.width
     if theirs != split.width:
         raise BadInput(
             f"prototypes need features of one width, but networks have {split.width} and {theirs}: "
@@ -132,6 +133,7 @@ def fedproto(
         personal=lambda msg, state, data, turn: model(msg, state["own"], data),
         predict=task.predict if predict == "head" else nearest,
         refuses=only_classes("prototypes are means of classes"),
+        own_networks="deepest",
         mean_only="prototypes are sums of features over numbers of rows",
         not_private=(
             "means of each class's features are sent without noise, so there is no guarantee: "

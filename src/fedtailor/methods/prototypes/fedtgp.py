@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Annotated
 
 import torch
@@ -31,7 +32,7 @@ def fedtgp(
     server_epochs: Annotated[Whole, Search(10, 1000, log=True)] = 100,
     server_batch: Whole = 10,
     predict: Predict = "nearest",
-    whole: Task | None = None,
+    networks: Sequence[Task] = (),
     recipe: Recipe = Recipe(),
 ) -> Method:
     """FedProto with prototypes that the server learns from the uploaded class means p_k[c].
@@ -56,7 +57,7 @@ def fedtgp(
       server_batch: class means per step of the server, in an order drawn anew; 0 takes all at once.
       predict: as FedProto's: by the `nearest` prototype, by the nearest of a class that the client
         has (`own_nearest`), or by the client's `head`.
-      whole: the server's network, where clients have several.
+      networks: those of all clients, the server's first, where they differ.
       recipe: how a client trains in a round.
 
     Deviations: class means are of the model after this round's training; the authors' code reads
@@ -71,7 +72,7 @@ def fedtgp(
       >>> from fedtailor.methods.check import toy_task
       >>> method = fedtgp(toy_task(), lam=1.0, server_epochs=10)
     """
-    base = fedproto(task, lam=lam, predict=predict, whole=whole, recipe=recipe)
+    base = fedproto(task, lam=lam, predict=predict, networks=networks, recipe=recipe)
     assert task.split is not None
     classes, width = number_of_classes(task), task.split.width
 

@@ -21,7 +21,7 @@ from fedtailor.results import folder as files
 from fedtailor.results.config import Config, write_config
 from fedtailor.results.metrics.named import METRICS
 from fedtailor.results.status import reason_of
-from fedtailor.runs.build import make_method, make_task
+from fedtailor.runs.build import make_players
 from fedtailor.runs.data import RunData
 from fedtailor.runs.prepared import Line, as_laid_out
 from fedtailor.runs.run import Watcher
@@ -199,7 +199,7 @@ class MethodSearch:
         if config.batch > largest:
             return f"batch is {config.batch}, but the largest client has {largest} training rows"
         try:
-            make_method(config, make_task(config, self.data.encoder.form))
+            make_players(config, self.data.encoder.form, self.data.client_data.clients)
         except BadInput as error:
             return str(error)
         return ""

@@ -1,0 +1,117 @@
+"""Clients with different networks: what must hold for every method that takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from fedtailor.core import rng, tree
+from fedtailor.core.task import Task, classification
+from fedtailor.core.tree import Tree
+from fedtailor.engine import Simulation
+from fedtailor.methods import METHODS, fedavg, lg_fedavg
+from fedtailor.methods.combine import with_own_networks
+from fedtailor.methods.describe import among
+from fedtailor.methods.find import find
+from fedtailor.methods.parts.partial import matched
+from fedtailor.methods.parts.robust import TrimmedMean, with_max_norm, with_robust_mean
+from tests.methods.worlds import QUICK, gap, models, play, ragged
+
+COHORTS = [[0, 1, 3], [1, 2, 3], [0, 2, 5], [1, 3]]  # nobody of the deep ones in the last
+
+
+def net(*widths: int) -> Callable[[], nn.Module]:
+    def build() -> nn.Module:
+        layers: list[nn.Module] = []
+        for low, high in pairwise(widths):
+            layers += [nn.Linear(low, high), nn.ReLU()]
+        return nn.Sequential(*layers[:-1])
+
+    return build
+
+
+def two() -> tuple[Task, Task]:
+    """Their lower blocks are alike, and so are their heads, under other names."""
+    return classification(net(4, 6, 6, 3)), classification(net(4, 6, 3))
+
+
+def simulation(name: str, networks: tuple[Task, ...], **options: Any) -> Simulation:
+    """Clients 1 and 3 have the last network, the others the first."""
+    factory = find(name)
+    known = among(factory, networks) | QUICK.get(name, {})
+    first, last = (factory(task, **known) for task in (networks[0], networks[-1]))
+    others = [(last, networks[-1], torch.tensor([1, 3]))]
+    return Simulation(first, ragged(), networks[0], others=others, rounds=5, **options)
+
+
+def kept(sim: Simulation) -> Tree:
+    states = {str(i): store.rows for i, store in enumerate(sim.clients.stores)}  # type: ignore[attr-defined]
+    return {"server": sim.server, "states": states, "models": models(sim)}
+
+
+@pytest.mark.usefixtures("double")
+@pytest.mark.parametrize("name", with_own_networks())
+def test_one_after_another_and_all_at_once_are_the_same(name: str) -> None:
+    found = []
+    for options in ({"engine": "sequential"}, {"engine": "vectorised"}, {"chunk": 1}):
+        sim = simulation(name, two(), **options)
+        play(sim, COHORTS)
+        found.append(kept(sim))
+        assert sim.outputs().test.isfinite().all()
+    assert gap(found[0], found[1]) < 1e-9
+    assert gap(found[0], found[2]) < 1e-9
+
+
+def test_who_takes_them_says_so() -> None:
+    assert set(with_own_networks()) == {
+        "lg-fedavg", "fedproto", "fedgh", "fedtgp", "pmixfed", "feddistill",
+    }  # fmt: skip
+    assert not find("lg-fedavg+ala")(two()[0]).own_networks, "parts are made for one network"
+    task = two()[0]
+    assert not with_robust_mean(lg_fedavg(task), task, TrimmedMean()).own_networks
+    assert not fedavg(task).own_networks
+    assert METHODS.keys() >= set(with_own_networks())
+
+
+@pytest.mark.usefixtures("double")
+def test_a_limit_on_uploads_is_by_the_client_s_own_names() -> None:
+    """The head is 4.weight at the server and 2.weight here: what it moves is its own move."""
+    deep, small = two()
+    host = lg_fedavg(small, networks=(deep, small))
+    method = with_max_norm(host, small, 0.001)
+    others = [(method, small, torch.tensor([1, 3]))]
+    sim = Simulation(lg_fedavg(deep, networks=(deep, small)), ragged(), deep, others=others)
+    before = tree.map(torch.clone, sim.server["shared"])
+    report = sim.step(torch.tensor([1]))
+    move = float(tree.sq_norm(tree.sub(sim.server["shared"], before)).sqrt())
+    assert move == pytest.approx(0.001)
+    assert report.uploads is not None
+    far = float(report.uploads.norm[0])
+    free = Simulation(
+        lg_fedavg(deep, networks=(deep, small)), ragged(), deep, others=[(host, *others[0][1:])]
+    )
+    free.step(torch.tensor([1]))
+    change = tree.sub(free.server["shared"], before)
+    assert far == pytest.approx(float(tree.sq_norm(change).sqrt()), rel=1e-5)
+
+
+def test_blocks_match_by_place_and_shape() -> None:
+    """Block i with block i; a head of another width stays out, though its name is taken."""
+    deep, shallow = two()
+    assert matched(deep, deep) == {k: k for k in deep.init(rng.key(0))}
+    # block 2 is 6 -> 3 here, 6 -> 6 there
+    assert matched(shallow, deep) == {"0.weight": "0.weight", "0.bias": "0.bias"}
+    # names differ, places and shapes agree
+    spaced = classification(
+        lambda: nn.Sequential(nn.Identity(), nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
+    )
+    assert matched(spaced, deep) == {"1.weight": "0.weight", "1.bias": "0.bias"}
+    assert matched(classification(net(5, 7, 3)), deep) == {}
+    # a block without bias is another block
+    bare = classification(lambda: nn.Sequential(nn.Linear(4, 6, bias=False), nn.Linear(6, 6)))
+    assert matched(bare, deep) == {"1.weight": "2.weight", "1.bias": "2.bias"}
