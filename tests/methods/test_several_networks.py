@@ -11,17 +11,19 @@ import torch
 from torch import nn
 
 from fedtailor.core import rng, tree
+from fedtailor.core.method import ClientCount
 from fedtailor.core.task import Task, classification
 from fedtailor.core.tree import Tree
 from fedtailor.engine import Simulation
-from fedtailor.methods import METHODS, fedavg, lg_fedavg
+from fedtailor.methods import METHODS, fedavg, fedkd, fml, lg_fedavg
 from fedtailor.methods.combine import with_own_networks
 from fedtailor.methods.describe import among
 from fedtailor.methods.find import find
 from fedtailor.methods.parts.partial import matched
 from fedtailor.methods.parts.robust import TrimmedMean, with_max_norm, with_robust_mean
-from tests.methods.worlds import QUICK, gap, models, play, ragged
+from tests.methods.worlds import QUICK, gap, models, play, ragged, same, simulate, turn_of
 
+HALF = torch.tensor([0, 2, 4])
 COHORTS = [[0, 1, 3], [1, 2, 3], [0, 2, 5], [1, 3]]  # nobody of the deep ones in the last
 
 
@@ -67,9 +69,63 @@ def test_one_after_another_and_all_at_once_are_the_same(name: str) -> None:
     assert gap(found[0], found[2]) < 1e-9
 
 
+@pytest.mark.usefixtures("double")
+@pytest.mark.parametrize("name", ["fml", "fedkd"])
+def test_a_common_network_that_no_client_has(name: str) -> None:
+    """It has BatchNorm and features of another width; clients' own are two others."""
+    meme = classification(
+        lambda: nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.ReLU(), nn.Linear(5, 3))
+    )
+    deep, small = two()
+    networks, ids, found = (meme, deep, small), torch.arange(6), []
+    first, *rest = (find(name)(task, networks=networks) for task in networks)
+    for engine in ("sequential", "vectorised"):
+        having = zip(rest, networks[1:], (ids[::2], ids[1::2]), strict=True)
+        sim = Simulation(first, ragged(), meme, others=[*having], rounds=5, engine=engine)
+        initial = {"0": deep, "1": small}
+        began = {k: task.init(rng.key(0, rng.INITIAL)) for k, task in initial.items()}
+        assert all(same(models(sim)[k], began[k]) for k in began), "tested with its own, untrained"
+        reports = play(sim, COHORTS)
+        for report in reports:
+            assert len(set(report.up.tolist())) == 1 or name == "fedkd", "all send the same network"
+        assert sim.server["params"].keys() == meme.init(rng.key(0)).keys()
+        assert {k: len(v) for k, v in models(sim).items()} == {
+            str(i): 4 if i % 2 else 6 for i in range(6)
+        }
+        general = sim.outputs(general=True).test
+        assert general.isfinite().all()
+        rows = sim.client_data.part(torch.tensor([1]), "test")
+        x = rows.x[rows.rows[0, : int(rows.n[0])]]
+        torch.testing.assert_close(general[1, : len(x)], meme.predict(sim.server["params"], x))
+        found.append(kept(sim))
+    assert gap(*found) < 1e-9
+
+
+@pytest.mark.usefixtures("double")
+def test_a_meme_that_is_a_clients_network_is_what_it_would_be_alone() -> None:
+    """All clients have the named network: groups change nothing, untrained ones have the meme."""
+    task = two()[0]
+    plain = simulate(fml(task), ragged(), task)
+    apart = simulate(fml(task), ragged(), task, others=[(fml(task, networks=(task,)), task, HALF)])
+    for sim in (plain, apart):
+        play(sim, COHORTS[:2])
+    assert gap(models(plain), models(apart)) < 1e-12
+    assert same(models(apart)["4"], apart.server["params"]), "client 4 was never trained"
+
+
+def test_fedkds_map_is_as_wide_as_the_student_and_as_high_as_the_teacher() -> None:
+    deep, meme = two()[0], classification(net(4, 5, 3))
+    method = fedkd(deep, networks=(meme, deep))
+    server = fedkd(meme, networks=(meme, deep)).init(ClientCount.of(torch.ones(2)), {}, rng.key(0))
+    message = method.send(server, torch.tensor(0), turn_of())
+    state = method.start(message, deep.init(rng.key(0)), rng.key(0))
+    assert torch.equal(state["map"], torch.eye(6, 5))
+    assert state["student"].keys() == meme.init(rng.key(0)).keys()
+
+
 def test_who_takes_them_says_so() -> None:
     assert set(with_own_networks()) == {
-        "lg-fedavg", "fedproto", "fedgh", "fedtgp", "pmixfed", "feddistill",
+        "lg-fedavg", "fedproto", "fedgh", "fedtgp", "pmixfed", "feddistill", "fml", "fedkd",
     }  # fmt: skip
     assert not find("lg-fedavg+ala")(two()[0]).own_networks, "parts are made for one network"
     task = two()[0]

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 import fedtailor
 from fedtailor import BadInput
+from fedtailor.analysis.landscape import write_landscapes
 from fedtailor.api import resume
 from fedtailor.runs.schedule import arrivals, clients_present, networks
 
@@ -163,6 +165,26 @@ def test_a_run_with_several_depths(tmp_path: Path, caplog: pytest.LogCaptureFixt
     assert said in caplog.text
 
 
+def test_a_common_network_is_the_one_that_model_names(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    how = SMALL | {"model": "linear", "rounds": 2}
+    result = fedtailor.run("fml", out=folder, models="mlp-2:2,mlp:4", **how)
+    assert result["model"] == "linear"
+    assert set(result["networks"].values()) == {"mlp-2", "mlp"}
+    assert result["bytes"]["up"] == 2 * 6 * 4 * (64 * 10 + 10)
+    both = {f"fc{i}.{part}" for i in (1, 2) for part in ("weight", "bias")}
+    names = {"fc.weight", "fc.bias"}
+    assert load_file(folder / "models" / "client-0.safetensors").keys() == both | names
+    assert load_file(folder / "general.safetensors").keys() == names
+    network = result.model("client-5")
+    assert network(torch.zeros(1, 1, 8, 8)).shape == (1, 10)
+    measured = write_landscapes([folder], clients=["client-0"], points=3)[folder]
+    assert {"personal", "global"} <= measured["clients"]["client-0"].keys()
+    assert "line" not in measured["clients"]["client-0"], "no way between unlike networks"
+    with pytest.raises(BadInput, match="an audit takes a run with one network"):
+        fedtailor.audit(folder)
+
+
 @pytest.mark.parametrize("name", ["fedavg", "lg-fedavg+ala"])
 def test_methods_that_need_equal_networks_name_those_that_do_not(name: str) -> None:
     with pytest.raises(BadInput, match=f"but {re.escape(name)} needs equal networks: leave it"):
@@ -180,12 +202,26 @@ def stop(line: dict[str, Any], rounds: int) -> None:
         raise Stopped
 
 
-@pytest.mark.parametrize("how", [{"join": "2:3"}, {"models": "mlp-2:2,mlp:4"}], ids=str)
-def test_resumed_as_if_nothing_had_happened(how: dict[str, Any], tmp_path: Path) -> None:
+LATER, DEPTHS = {"join": "2:3"}, {"models": "mlp-2:2,mlp:4"}
+
+
+@pytest.mark.parametrize(
+    ("method", "how"),
+    [
+        ("pmixfed", LATER),
+        ("pmixfed", DEPTHS),
+        ("fml", DEPTHS | {"model": "linear"}),
+        ("fedkd", DEPTHS | {"model": "linear"}),
+    ],
+    ids=str,
+)
+def test_resumed_as_if_nothing_had_happened(
+    method: str, how: dict[str, Any], tmp_path: Path
+) -> None:
     settings = SMALL | how | {"checkpoint_every": 1}
-    fedtailor.run("pmixfed", out=tmp_path / "whole", **settings)
+    fedtailor.run(method, out=tmp_path / "whole", **settings)
     with pytest.raises(Stopped):
-        fedtailor.run("pmixfed", out=tmp_path / "cut", watch=stop, **settings)
+        fedtailor.run(method, out=tmp_path / "cut", watch=stop, **settings)
     resume(tmp_path / "cut")
     for one, two in zip(history(tmp_path / "whole"), history(tmp_path / "cut"), strict=True):
         assert one["cohort"] == two["cohort"]

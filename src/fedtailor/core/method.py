@@ -119,6 +119,7 @@ class Method(NamedTuple):
       predict: (model, x) -> logits.
       record: server -> small arrays for the run's records, by name.
       general: (message, state) -> the global model, where there is one beside personal models.
+      general_predict: (global model, x) -> logits, where its network is another than the client's.
       donate: share of each client's training rows that goes into a pool which all train on.
       gathered: whether all training rows go to one place, where one client trains for all: a bound,
         not a federation.
@@ -169,6 +170,7 @@ class Method(NamedTuple):
     predict: Callable[[Model, Tensor], Tensor]
     record: Callable[[Tree], Tree] = lambda server: {}
     general: Callable[[Tree, Tree], Model] | None = None
+    general_predict: Callable[[Model, Tensor], Tensor] | None = None
     donate: float = 0.0
     gathered: bool = False
     download: Download | None = None

@@ -89,6 +89,8 @@ def predict_general(method: Method, task: Task) -> Callable[[Model, Tensor], Ten
     A global model may be the network's parameters where personal ones are more: then the network
     itself predicts.
     """
+    if method.general_predict is not None:
+        return method.general_predict
     if method.predict is task.predict:
         return task.predict
     return lambda model, x: (task if is_network(task, model) else method).predict(model, x)

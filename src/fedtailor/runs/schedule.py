@@ -59,7 +59,10 @@ def networks(text: str, model: str, clients: int) -> list[tuple[str, Tensor]]:
         return [(model, torch.arange(clients))]
     total = sum(count for _, count in pairs)
     if total != clients:
-        raise BadInput(f"models '{text}' is for {total} clients, but there are {clients}")
+        raise BadInput(
+            f"models '{text}' is for {total} clients, but there are {clients}: "
+            "give counts that add up to them"
+        )
     ends = torch.tensor([0, *(count for _, count in pairs)]).cumsum(0)
     everyone = torch.arange(clients)
     return [(name, everyone[ends[i] : ends[i + 1]]) for i, (name, _) in enumerate(pairs)]

@@ -160,6 +160,6 @@ def test_a_limit_on_gradients_is_for_each_network() -> None:
         two, _ = task.loss(g, batch)
         return one + 100 * two, {}, {}
 
-    ends = fit_both(task, own, common, loss, data, turn_of(), recipe)
+    ends = fit_both((task, task), own, common, loss, data, turn_of(), recipe)
     for begin, end in zip((own, common), ends, strict=False):
         assert float(tree.sq_norm(tree.sub(end, begin)).sqrt()) == pytest.approx(0.01, rel=1e-3)

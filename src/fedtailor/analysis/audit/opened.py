@@ -75,6 +75,11 @@ class AuditedRun:
         self.folder, self.at = folder, at
         self.result = read_finished_run(folder).result
         config = config_of(folder, objects, device=device)
+        if config.models:
+            raise BadInput(
+                f"'{folder}' has clients with different networks (models is '{config.models}'): an "
+                "audit takes a run with one network"
+            )
         data = load_run_data(config)
         if files.has_checkpoint(folder):
             kept = read_checkpoint(folder / files.CHECKPOINT).get("data")

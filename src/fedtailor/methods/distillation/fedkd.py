@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import torch
@@ -16,7 +17,12 @@ from fedtailor.core.task import Batch, Task, weighted_mean
 from fedtailor.core.training import Recipe
 from fedtailor.core.tree import Params, Tree
 from fedtailor.methods.parts.representation import head_split
-from fedtailor.methods.parts.two_networks import divergence, fit_both, with_common_network
+from fedtailor.methods.parts.two_networks import (
+    divergence,
+    fit_both,
+    tested_with,
+    with_common_network,
+)
 
 LEAST = 1e-6  # of the losses that distillation is divided by
 
@@ -27,6 +33,7 @@ def fedkd(
     first_energy: Annotated[Share, Search(0.5, 0.99)] = 0.95,
     last_energy: Annotated[Share, Search(0.9, 1)] = 0.98,
     weighting: Weighting = "uniform",
+    networks: Sequence[Task] = (),
     recipe: Recipe = Recipe(),
 ) -> Method:
     """Adaptive mutual distillation; of the student's updates only the strong directions travel.
@@ -46,18 +53,23 @@ def fedkd(
     Learnt on the server: the student. Learnt on the client: its teacher, with which it is tested,
     and W, which begins as 1. A client that was never trained is tested with the student.
 
+    Clients may have teachers of different depths and kinds: then the student is the network that
+    `--model` names, and W has a row for each of the teacher's features, a column for each of the
+    student's. A client whose network is another one is tested with it, trained or not.
+
     Args:
       first_energy: T_0, the share of an update's energy that travels in the beginning.
       last_energy: T_1, the share in the end. With 1 and 1 nothing is lost.
       weighting: a client's weight in the mean: `uniform` (the authors) or `data`.
+      networks: the student's first, where clients' networks differ.
       recipe: how a client trains in a round.
 
-    Deviations: the student has the teacher's architecture; it begins with other weights, which the
-    server draws. Targets and S are constants for gradients, and W is trained (in the authors' code
-    neither is so). k is at least 1 and may be the full rank (in two public codes a matrix of which
-    only the full rank has enough energy becomes 0). Updates are truncated, not parameters.
-    Kernels of convolutions are matrices of output channels by all else; embeddings are matrices.
-    S counts as at least 1e-6.
+    Deviations: where clients have one network, the student has its architecture; it begins with
+    other weights, which the server draws. Targets and S are constants for gradients, and W is
+    trained (in the authors' code neither is so). k is at least 1 and may be the full rank (in two
+    public codes a matrix of which only the full rank has enough energy becomes 0). Updates are
+    truncated, not parameters. Kernels of convolutions are matrices of output channels by all else;
+    embeddings are matrices. S counts as at least 1e-6.
 
     Reference: Wu et al., "Communication-Efficient Federated Learning via Knowledge Distillation",
     Nature Communications 2022, https://arxiv.org/abs/2108.13323
@@ -66,7 +78,8 @@ def fedkd(
       >>> from fedtailor.methods.check import toy_task
       >>> method = fedkd(toy_task(), first_energy=0.9)
     """
-    split = head_split(task, "FedKD compares features")
+    common = networks[0] if networks else task
+    split, small = (head_split(each, "FedKD compares features") for each in (task, common))
 
     def energy(turn: Turn) -> Tensor:
         part = (turn.round + 1) / turn.rounds
@@ -74,7 +87,7 @@ def fedkd(
 
     def mutual(f: Params, g: Params, more: Tree, batch: Batch) -> tuple[Tensor, Params, Params]:
         of_teacher, teacher, f_buffers = split.embed(f, batch)
-        of_student, student, g_buffers = split.embed(g, batch.again())
+        of_student, student, g_buffers = small.embed(g, batch.again())
         hard = [
             weighted_mean(task.losses(outputs, batch.y, batch.weight), batch)
             for outputs in (teacher, student)
@@ -112,13 +125,15 @@ def fedkd(
 
     def start(msg: Tree, initial: Params, key: Key) -> Tree:
         student = wire.value(msg["whole"])["params"]
-        width = torch.eye(split.width, dtype=next(iter(initial.values())).dtype, device=key.device)
-        return frame.start(msg, initial, key) | {"student": student, "map": width}
+        kind = next(iter(initial.values())).dtype
+        ones = torch.eye(split.width, small.width, dtype=kind, device=key.device)
+        return frame.start(msg, initial, key) | {"student": student, "map": ones}
 
     def client(msg: Tree, state: Tree, data: Data, turn: Turn) -> Outcome:
         student = received(msg, state)
         own, taught, more = fit_both(
-            task, state["own"], student, mutual, data, turn, recipe, {"map": state["map"]}
+            *((task, common), state["own"], student, mutual, data, turn, recipe),
+            {"map": state["map"]},
         )
         parts = truncated(tree.sub(taught, student), energy(turn))
         yes = torch.ones_like(state["taught"])
@@ -142,10 +157,9 @@ def fedkd(
         }
 
     def personal(msg: Tree, state: Tree, data: Data, turn: Turn) -> Params:
-        found: Params = tree.where(state["taught"] > 0, state["own"], received(msg, state))
-        return found
+        return tested_with(task, common, state, received(msg, state))
 
-    frame = with_common_network(task, client)
+    frame = with_common_network(task, common, client)
     return frame._replace(
         init=init,
         send=send,

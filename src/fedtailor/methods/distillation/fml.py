@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import torch
@@ -23,6 +24,7 @@ def fml(
     alpha: Annotated[Share, Search(0.1, 0.9)] = 0.5,
     beta: Annotated[Share, Search(0.1, 0.9)] = 0.5,
     weighting: Weighting = "uniform",
+    networks: Sequence[Task] = (),
     recipe: Recipe = Recipe(),
 ) -> Method:
     """Mutual learning: each client's private model and the common meme learn from each other.
@@ -36,17 +38,22 @@ def fml(
     Learnt on the server: the meme g. Learnt on the client: its private model f, with which it is
     tested; a client that was never trained is tested with g.
 
+    Clients may have private networks of different depths and kinds: then g is the network that
+    `--model` names. A client whose network is another one is tested with it, trained or not.
+
     Args:
       alpha: weight α of labels for the private model; with 1 it is training alone.
       beta: weight β of labels for the meme; with α = β = 1 it is FedAvg's model.
       weighting: a client's weight in the mean: `uniform` (the authors) or `data`.
+      networks: the meme's first, where clients' networks differ.
       recipe: how a client trains in a round.
 
-    Deviations: the meme has the private model's architecture; it begins with other weights, which
-    the server draws. Both optimisers begin anew each round (the authors keep the private one's
-    momentum). KL is summed over classes and its targets are detached (two public codes divide it by
-    the number of classes and let each model make the other's target easier). Memes are averaged (in
-    the authors' main script that is commented out), their running statistics too.
+    Deviations: where clients have one network, the meme has its architecture; it begins with other
+    weights, which the server draws. Both optimisers begin anew each round (the authors keep the
+    private one's momentum). KL is summed over classes and its targets are detached (two public
+    codes divide it by the number of classes and let each model make the other's target easier).
+    Memes are averaged (in the authors' main script that is commented out), their running statistics
+    too.
 
     Reference: Shen et al., "Federated Mutual Learning", 2020, https://arxiv.org/abs/2006.16765
 
@@ -54,20 +61,23 @@ def fml(
       >>> from fedtailor.methods.check import toy_task
       >>> method = fml(toy_task(), alpha=0.7)
     """
-    say = task.outputs
+    common = networks[0] if networks else task
+    say, too = task.outputs, common.outputs
 
     def mutual(f: Params, g: Params, more: Tree, batch: Batch) -> tuple[Tensor, Params, Params]:
-        assert say is not None
-        (private, of_f), (meme, of_g) = say(f, batch), say(g, batch.again())
+        assert say is not None and too is not None
+        (private, of_f), (meme, of_g) = say(f, batch), too(g, batch.again())
         hard = [task.losses(outputs, batch.y, batch.weight) for outputs in (private, meme)]
         each = alpha * hard[0] + (1 - alpha) * divergence(meme, private)
         each = each + beta * hard[1] + (1 - beta) * divergence(private, meme)
         return weighted_mean(each, batch), of_f, of_g
 
     def client(msg: Tree, state: Tree, data: Data, turn: Turn) -> Outcome:
-        own, meme, _ = fit_both(task, state["own"], msg["params"], mutual, data, turn, recipe)
+        own, meme, _ = fit_both(
+            (task, common), state["own"], msg["params"], mutual, data, turn, recipe
+        )
         kept = {"own": own, "taught": torch.ones_like(state["taught"])}
         return Outcome(kept, Upload({"params": meme}, by_size(data, weighting)), own)
 
     why = only_classes("its networks compare class probabilities")
-    return with_common_network(task, client)._replace(refuses=why)
+    return with_common_network(task, common, client)._replace(refuses=why)

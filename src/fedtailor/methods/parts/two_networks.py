@@ -22,28 +22,36 @@ from fedtailor.core.tree import Params, Tree
 PairLoss = Callable[[Params, Params, Tree, Batch], tuple[Tensor, Params, Params]]
 
 
-def with_common_network(task: Task, client: Callable[[Tree, Tree, Data, Turn], Outcome]) -> Method:
+def tested_with(task: Task, common: Task, state: Tree, received: Params) -> Params:
+    """A client's own network; the common one, if that is the same one and its own is untrained."""
+    own: Params = state["own"]
+    if task is not common:
+        return own
+    found: Params = tree.where(state["taught"] > 0, own, received)
+    return found
+
+
+def with_common_network(
+    task: Task, common: Task, client: Callable[[Tree, Tree, Data, Turn], Outcome]
+) -> Method:
     """The frame of a method whose clients keep a network of their own and share another one.
 
     The server's state and message have the common network as `params`; a client's state has its own
-    as `own`, and as `taught` whether it was ever trained. One that was not is tested with the
-    common network. Both have the same architecture. The common one begins with weights of its own,
-    which the server draws: two networks that are alike have nothing to teach each other.
+    as `own`, and as `taught` whether it was ever trained: see `tested_with`. The common one begins
+    with weights of its own, which the server draws: two networks that are alike have nothing to
+    teach each other.
 
     Args:
-      task: the architecture of both.
+      task: the client's network.
+      common: the one that travels; it may be the same.
       client: a client's turn, as in `Method`; it uploads the common network as `params`.
     """
 
     def init(clients: ClientCount, initial: Params, key: Key) -> Tree:
-        return {"params": task.init(rng.fold(key, 1))}
+        return {"params": common.init(rng.fold(key, 1))}
 
     def start(msg: Tree, initial: Params, key: Key) -> Tree:
         return {"own": initial, "taught": torch.zeros((), device=key.device)}
-
-    def personal(msg: Tree, state: Tree, data: Data, turn: Turn) -> Params:
-        found: Params = tree.where(state["taught"] > 0, state["own"], msg["params"])
-        return found
 
     return Method(
         init=init,
@@ -51,15 +59,17 @@ def with_common_network(task: Task, client: Callable[[Tree, Tree, Data, Turn], O
         start=start,
         client=client,
         receive=lambda server, ids, up, turn: {"params": up.mean["params"]},
-        personal=personal,
+        personal=lambda msg, state, data, turn: tested_with(task, common, state, msg["params"]),
         predict=task.predict,
         general=lambda msg, state: msg["params"],
+        general_predict=common.predict,
         common="params",
+        own_networks="named",
     )
 
 
 def fit_both(
-    task: Task,
+    tasks: tuple[Task, Task],
     own: Params,
     common: Params,
     loss: PairLoss,
@@ -74,9 +84,9 @@ def fit_both(
     network alone, as if it had an optimiser of its own.
 
     Args:
-      task: the architecture of both.
-      own: the client's network, buffers included.
-      common: the other one.
+      tasks: the client's network and the common one.
+      own: parameters of the client's, buffers included.
+      common: those of the other one.
       loss: what is made small: the sum of what each network learns from, where targets that one
         sets for the other are detached.
       data: the client's rows.
@@ -104,17 +114,18 @@ def fit_both(
 
         return slope
 
-    pair = {"own": own, "common": common}
+    pair, running = {"own": own, "common": common}, [task.buffers for task in tasks]
+    parts = list(zip(pair.items(), running, strict=True))
     done = descend(
         objective,
-        {k: tree.drop(v, task.buffers) for k, v in pair.items()} | (more or {}),
+        {k: tree.drop(v, buffers) for (k, v), buffers in parts} | (more or {}),
         data,
         turn,
         replace(recipe, clip=0.0),
-        carried={k: tree.pick(v, task.buffers) for k, v in pair.items()},
+        carried={k: tree.pick(v, buffers) for (k, v), buffers in parts},
         gradient=limited,
-        task=task,
-        augment=task.augment,
+        task=max(tasks, key=lambda task: len(task.batch_norm)),
+        augment=tasks[0].augment,
     )
     own, common = (
         {k: (done.theta[part] | done.carried[part])[k] for k in pair[part]}
