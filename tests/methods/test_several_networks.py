@@ -11,11 +11,12 @@ import torch
 from torch import nn
 
 from fedtailor.core import rng, tree
+from fedtailor.core.errors import BadInput
 from fedtailor.core.method import ClientCount
 from fedtailor.core.task import Task, classification
 from fedtailor.core.tree import Tree
 from fedtailor.engine import Simulation
-from fedtailor.methods import METHODS, fedavg, fedkd, fml, lg_fedavg
+from fedtailor.methods import METHODS, fedalt, fedavg, fedkd, fedsim, fml, lg_fedavg
 from fedtailor.methods.combine import with_own_networks
 from fedtailor.methods.describe import among
 from fedtailor.methods.find import find
@@ -123,9 +124,43 @@ def test_fedkds_map_is_as_wide_as_the_student_and_as_high_as_the_teacher() -> No
     assert state["student"].keys() == meme.init(rng.key(0)).keys()
 
 
+@pytest.mark.usefixtures("double")
+@pytest.mark.parametrize("make", [fedalt, fedsim])
+def test_blocks_that_all_have_are_shared_and_the_rest_is_personal(make: Any) -> None:
+    """4-6-6-3, 4-6-3 and 4-6-6-2-3: the first block is common; the first and third have two."""
+    deep, small, third = *two(), classification(net(4, 6, 6, 2, 3))
+    networks, ids = (third, deep, small), torch.arange(6)
+    methods = [make(task, networks=networks) for task in networks]
+    first, *others = zip(methods, networks, (ids[::3], ids[1::3], ids[2::3]), strict=True)
+    sim = Simulation(first[0], ragged(), third, others=others, rounds=5)
+    assert sim.server["shared"].keys() == {"0.weight", "0.bias"}
+    play(sim, COHORTS)
+    found = models(sim)
+    for client in found.values():
+        assert torch.equal(client["0.weight"], sim.server["shared"]["0.weight"])
+    assert not torch.equal(found["0"]["2.weight"], found["1"]["2.weight"])
+    assert not torch.equal(found["0"]["2.weight"], found["3"]["2.weight"])
+    pair = (deep, classification(net(4, 6, 6, 5)))  # without the small one two blocks are common
+    assert len(make(deep, networks=pair).init(0, deep.init(rng.key(0)), rng.key(0))["shared"]) == 4
+
+
+def test_what_is_said_where_nothing_or_all_is_common() -> None:
+    deep, small = two()
+    other = classification(net(4, 7, 3))
+    with pytest.raises(BadInput, match="networks have no block in common, so nothing is left to"):
+        fedsim(deep, networks=(deep, small, other))
+    with pytest.raises(BadInput, match="networks are all alike: leave --models out"):
+        fedalt(deep, networks=(deep, classification(net(4, 6, 6, 3))))
+    said = "shared_blocks is 2, but of the first 2 blocks 1 are alike in all networks: give fewer"
+    with pytest.raises(BadInput, match=said):
+        fedalt(small, shared_blocks=2, networks=(deep, small))
+    fedalt(small, shared_blocks=1, networks=(deep, small))
+
+
 def test_who_takes_them_says_so() -> None:
     assert set(with_own_networks()) == {
-        "lg-fedavg", "fedproto", "fedgh", "fedtgp", "pmixfed", "feddistill", "fml", "fedkd",
+        "local", "lg-fedavg", "fedproto", "fedgh", "fedtgp", "pmixfed", "feddistill", "fml", "fedkd",
+        "fedalt", "fedsim",
     }  # fmt: skip
     assert not find("lg-fedavg+ala")(two()[0]).own_networks, "parts are made for one network"
     task = two()[0]

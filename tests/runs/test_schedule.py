@@ -212,6 +212,7 @@ LATER, DEPTHS = {"join": "2:3"}, {"models": "mlp-2:2,mlp:4"}
         ("pmixfed", DEPTHS),
         ("fml", DEPTHS | {"model": "linear"}),
         ("fedkd", DEPTHS | {"model": "linear"}),
+        ("fedalt", DEPTHS),
     ],
     ids=str,
 )

@@ -44,4 +44,5 @@ def local(task: Task, *, recipe: Recipe = Recipe()) -> Method:
         personal=lambda msg, state, data, turn: state["own"],
         predict=task.predict,
         alone=True,
+        own_networks="deepest",
     )

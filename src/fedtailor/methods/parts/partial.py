@@ -117,6 +117,42 @@ def matched(task: Task, whole: Task) -> dict[str, str]:
     return names
 
 
+def shared_by_all(task: Task, count: int, networks: Sequence[Task]) -> dict[str, str]:
+    """What is learnt together, and what the server calls it: lower blocks, or common ones.
+
+    Args:
+      task: the client's network.
+      count: how many blocks from the input on are shared; 0 takes the lower half or, where
+        networks differ, every block that all of them have.
+      networks: those of all clients, the server's first, where they differ.
+
+    Raises:
+      BadInput: networks differ and have not so much in common, or nothing else.
+    """
+    if not networks:
+        return {name: name for name in lower_blocks(task, count)}
+    there = [set(matched(network, networks[0]).values()) for network in networks]
+    common = set.intersection(*there)
+    names = {k: v for k, v in matched(task, networks[0]).items() if v in common}
+    if not names:
+        raise BadInput(
+            "the clients' networks have no block in common, so nothing is left to share: choose "
+            "networks that begin alike, such as mlp and mlp-2"
+        )
+    if all(len(all_names(network)) == len(common) for network in networks):
+        raise BadInput("the clients' networks are all alike: leave --models out")
+    if count:
+        lower = lower_blocks(task, count)
+        names = {k: v for k, v in names.items() if k in lower}
+        alike = sum(set(block) <= names.keys() for block in task.blocks[:count])
+        if alike < count:
+            raise BadInput(
+                f"shared_blocks is {count}, but of the first {count} blocks {alike} are alike in "
+                "all networks: give fewer, or 0 for all that are"
+            )
+    return names
+
+
 def _weight(data: Data, weighting: Weighting, recipe: Recipe) -> Tensor:
     if weighting == "batches":
         size = recipe.batch or len(data.rows)
