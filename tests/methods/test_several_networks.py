@@ -159,8 +159,8 @@ def test_what_is_said_where_nothing_or_all_is_common() -> None:
 
 def test_who_takes_them_says_so() -> None:
     assert set(with_own_networks()) == {
-        "local", "lg-fedavg", "fedproto", "fedgh", "fedtgp", "pmixfed", "feddistill", "fml", "fedkd",
-        "fedalt", "fedsim",
+        "local", "lg-fedavg", "fedproto", "fedgh", "fedtgp", "pmixfed", "feddistill", "fml",
+        "fedkd", "fedalt", "fedsim",
     }  # fmt: skip
     assert not find("lg-fedavg+ala")(two()[0]).own_networks, "parts are made for one network"
     task = two()[0]
