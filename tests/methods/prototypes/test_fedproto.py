@@ -10,6 +10,7 @@ from torch import nn
 from fedtailor.core import rng
 from fedtailor.core.data import Data
 from fedtailor.core.errors import BadInput
+from fedtailor.core.form import Form
 from fedtailor.core.method import Upload
 from fedtailor.core.task import classification
 from fedtailor.core.training import Recipe
@@ -18,6 +19,7 @@ from fedtailor.engine import Simulation
 from fedtailor.methods import fedproto, local
 from fedtailor.methods.parts.representation import class_sums
 from fedtailor.methods.parts.robust import CoordinateMedian, with_max_norm, with_robust_mean
+from fedtailor.models import build
 from tests.methods.worlds import (
     ENGINES,
     data_of,
@@ -186,6 +188,17 @@ def test_by_rows_prototypes_are_the_pooled_class_means():
     alike = simulate(fedproto(task, weighting="uniform", recipe=still), world, task)
     play(alike)
     assert not torch.allclose(alike.server["prototypes"], pooled.means, atol=1e-3)
+
+
+def test_class_means_are_traced_like_training(caplog):
+    """Clients with convolutions are trained one at a time on a CPU, which maps nothing."""
+    form = Form("image", (1, 4, 4), 3)
+    task = classification(lambda: build("cnn", form))
+    world = ragged()
+    images = (world.x[:, :1, None, None].expand(-1, 1, 4, 4) > 0).to(torch.uint8)
+    sim = simulate(fedproto(task), world._replace(x=images), task, loop_mode="traced")
+    play(sim)
+    assert "is run as it is" not in caplog.text
 
 
 def test_equal_clients_have_equal_prototypes():

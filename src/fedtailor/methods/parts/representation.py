@@ -140,7 +140,9 @@ def class_sums(
     ) -> Tree:
         x, y = (rows[now.rows] for rows in store)
         features = see(given["model"], x)
-        of = F.one_hot(y, classes).to(features.dtype) * now.weight[:, None].to(features.dtype)
+        # F.one_hot looks at its labels: a step that is not mapped could then not be traced
+        of = (y[:, None] == torch.arange(classes, device=y.device)).to(features.dtype)
+        of = of * now.weight[:, None].to(features.dtype)
         return {
             "features": carry["features"] + of.mT @ features,
             "rows": carry["rows"] + of.sum(0),
