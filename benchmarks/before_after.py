@@ -48,6 +48,9 @@ def work(root: Path, device: str) -> None:
                 torch.cuda.empty_cache()
         if request == "end":
             return
+        if request not in cases:
+            say(missing=request)
+            continue
         case = cases[request]
         speed.use_precision(case.precision)
         fed = speed.world(speed.sizes_of(case), case.form, device)
@@ -84,8 +87,11 @@ def row_of(name: str, rounds: int, versions: dict[str, Version]) -> dict[str, An
     for version in versions.values():
         version.ask(name)
     row: dict[str, Any] = {"name": name}
-    for key, version in versions.items():
-        row[f"{key}_preparing_seconds"] = version.answer()["preparing"]
+    ready = {key: version.answer() for key, version in versions.items()}
+    if missing := [key for key, said in ready.items() if "missing" in said]:
+        return row | {"missing": missing}
+    for key, said in ready.items():
+        row[f"{key}_preparing_seconds"] = said["preparing"]
     times: dict[str, list[float]] = {key: [] for key in versions}
     for _ in range(rounds):
         for key, version in versions.items():
@@ -135,6 +141,8 @@ def main() -> None:
         if case.where == device and (not arguments.only or case.name in arguments.only):
             row = row_of(case.name, arguments.rounds, versions)
             print(json.dumps(row), flush=True)
+            if "missing" in row:
+                continue
             report["rows"].append(row)
             if arguments.out:
                 arguments.out.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")

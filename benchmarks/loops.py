@@ -1,5 +1,7 @@
 """What FedTailor is timed against: eight methods as plain PyTorch loops, without its engine.
 
+`more_loops.py` has five more.
+
 One client after another trains an ordinary `nn.Module` with `loss.backward()` and
 `torch.optim.SGD`; each mini-batch is taken from host memory and moved to the device at its step.
 
@@ -31,6 +33,7 @@ from fedtailor.core import rng
 from fedtailor.core.data import Data
 from fedtailor.core.form import Form
 from fedtailor.core.rng import Turn
+from fedtailor.core.scoring import SCORED
 from fedtailor.core.task import classification, to_input
 from fedtailor.engine import ClientData
 from fedtailor.methods import METHODS
@@ -82,7 +85,8 @@ class Loop:
         epochs: int = 1,
         rounds: int = 1,
     ) -> None:
-        self.seed, self.batch, self.epochs, self.rounds = seed, batch, epochs, rounds
+        self.model, self.seed, self.lr, self.batch = model, seed, lr, batch
+        self.epochs, self.rounds = epochs, rounds
         self.device = torch.device(device)
         self.option = self._options(options or {})
         self.client_data = _on_host(client_data)
@@ -100,7 +104,7 @@ class Loop:
         self.names = [name for name, _ in self.net.named_parameters()]
         self.weights = list(self.net.parameters())
         self.judged = list(self.judge.parameters())
-        self.blocks = task.blocks
+        self.task, self.blocks = task, task.blocks
         # without momentum an optimiser has no state, so that one serves all clients
         self.optimiser = torch.optim.SGD(self.weights, lr=lr)
 
@@ -180,15 +184,22 @@ class Loop:
         loss.backward()
         return loss
 
-    def descend(self, params: Params, batches: Batches, adjust: Adjust | None = None) -> Params:
+    def descend(
+        self,
+        params: Params,
+        batches: Batches,
+        adjust: Adjust | None = None,
+        optimiser: torch.optim.Optimizer | None = None,
+    ) -> Params:
         """Trains `params` in place and returns them."""
+        step = (optimiser or self.optimiser).step
         values = list(params.values())
         self.place(values)
         for rows in batches:
             self.gradient(*self.fetch(rows))
             if adjust:
                 adjust(values, [weight.grad for weight in self.weights])
-            self.optimiser.step()
+            step()
         return params
 
     def copy(self, params: Params) -> Params:
@@ -209,18 +220,22 @@ class Loop:
 
     # --- judging models on validation rows ---
 
+    def show(self, params: Params) -> None:
+        """Lets the network that judges have these parameters."""
+        for weight, name in zip(self.judged, self.names, strict=True):
+            weight.data = params[name]
+
     def held_out(self, cid: int) -> Held:
         """A client's validation rows on the device, in batches as large as FedTailor's."""
         begin, count = int(self.client_data.val.offset[cid]), int(self.client_data.val.n[cid])
         rows = self.client_data.val.flat[begin : begin + count]
-        return [self.fetch(part) for part in rows.split(128)] if count else []
+        return [self.fetch(part) for part in rows.split(SCORED)] if count else []
 
     def judge_by(
         self, params: Params, held: Held, measure: Callable[[Tensor, Tensor], Tensor]
     ) -> Tensor:
         """The mean over all held-out rows of a measure that adds up over rows."""
-        for weight, name in zip(self.judged, self.names, strict=True):
-            weight.data = params[name]
+        self.show(params)
         total, count = torch.zeros((), device=self.device), 0
         for x, y in held:
             total = total + measure(self.judge(x), y)

@@ -3,11 +3,13 @@
     python benchmarks/speed.py --device cuda --out benchmarks/results/speed-h200.json
     python benchmarks/speed.py --device cpu --out benchmarks/results/speed-cpu.json
     python benchmarks/speed.py --device cuda --only profile-unequal --ways traced compiled fused
+    python benchmarks/speed.py --device cpu --only fedavg-100 moon --clients 4    # to try it out
 
-The loop (`loops.py`): one client after another, batches moved to the device each step,
-`torch.optim.SGD`. Both sides play the same rounds of the same method on the same batches: 300 rows
-per client, batches of 10, one epoch. Evaluation for its own sake is excluded, what a method itself
-looks at is not. FedTailor's first rounds, in which it traces and compiles, are reported apart.
+The loop (`loops.py`, `more_loops.py`): one client after another, batches moved to the device each
+step, `torch.optim.SGD`. Both sides play the same rounds of the same method on the same batches: 300
+rows per client, batches of 10, one epoch. Evaluation for its own sake is excluded, what a method
+itself looks at is not. FedTailor's first rounds, in which it traces and compiles, are reported
+apart.
 """
 
 from __future__ import annotations
@@ -21,13 +23,14 @@ import sys
 import time
 import traceback
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from loops import LOOPS
+from more_loops import MORE_LOOPS
 from torch.utils.flop_counter import FlopCounterMode
 
 import fedtailor
@@ -85,6 +88,12 @@ CASES = (
     Case("pmixfed", "cuda", 50, "pmixfed", timed=(1,)),
     Case("plgu-lf", "cuda", 50, "plgu-lf"),
     Case("pfedla", "cuda", 50, "pfedla", timed=(1,)),
+    # timed from the second round on: in the first there is nothing to pull to or to contrast with
+    Case("fedproto", "cuda", 0, "fedproto", timed=(1,)),
+    Case("fedpac", "cuda", 0, "fedpac", timed=(1,)),
+    Case("fedcp", "cuda", 0, "fedcp", timed=(1,)),
+    Case("moon", "cuda", 0, "moon", timed=(1,)),
+    Case("fml", "cuda", 0, "fml", timed=(1,)),
     Case("resnet18", "cuda", 12, clients=20, model="resnet18", form=COLOUR, rounds=3),
     Case(
         "resnet18-bf16",
@@ -103,6 +112,50 @@ CASES = (
 # the largest client has 288 batches of colour images, all together 4,541
 UNEQUAL, UNEQUAL_ROWS = Case("profile-unequal", "cuda", 0, form=COLOUR, unequal=True), 450
 GROWTH = 1.2  # at most: a round out of 10,000 clients against one out of 1,000
+
+
+@dataclass(frozen=True)
+class Passes:
+    """What a round asks of the network, in passes over a client's training rows.
+
+    A backward pass is two forward ones: products for the gradients of weights and of inputs. So
+    FedAvg's epoch is 1 + 2 = 3, and a round costs (forward + 2 backward) / 3 times FedAvg's. What
+    is not in passes (the server, losses, copies) is left out.
+    """
+
+    forward: int
+    backward: int
+    why: str
+
+
+ROUND = {
+    "fedavg": Passes(1, 1, "one epoch"),
+    "fedproto": Passes(2, 1, "one epoch; class means with the trained model"),
+    "fedpac": Passes(
+        4, 1, "class means; the head's epoch, backward no further than the head; the body's; means"
+    ),
+    "fedcp": Passes(2, 1, "one epoch; the received body's features; and the gate, as a layer more"),
+    "moon": Passes(3, 1, "one epoch; features of the received model and of the last one"),
+    "fml": Passes(2, 2, "one epoch of two networks"),
+}
+
+
+def expected(case: Case, task: Task) -> dict[str, Any]:
+    """How many times FedAvg's round this one should take by its operations, and why."""
+    passes = ROUND.get(case.method)
+    if passes is None:
+        return {}
+    times = (passes.forward + 2 * passes.backward) / 3
+    if case.method == "fedcp":  # width to 2 width, forward and backward like all of the network
+        assert task.split is not None
+        with FlopCounterMode(display=False) as counter:
+            x = torch.zeros(1, *case.form.shape, dtype=torch.uint8, device=task.device)
+            task.predict(task.init(rng.key(0)), x)
+        times += 2 * 2 * task.split.width**2 / counter.get_total_flops()
+    return {
+        "expected": times,
+        "expected_from": f"{passes.forward} forward, {passes.backward} backward: {passes.why}",
+    }
 
 
 def sizes_of(case: Case, rows: int = ROWS) -> list[int]:
@@ -153,7 +206,7 @@ def measure(case: Case, device: str, floors: dict[str, float]) -> dict[str, Any]
     sizes = sizes_of(case)
     fed = world(sizes, case.form, device)
     everyone = list(range(case.clients))
-    loop = LOOPS[case.method](
+    loop = (LOOPS | MORE_LOOPS)[case.method](
         case.model, case.form, fed, 0, LR, BATCH, device, case.options, rounds=100
     )
     for number in range(max(case.timed) + 1):
@@ -197,6 +250,7 @@ def measure(case: Case, device: str, floors: dict[str, float]) -> dict[str, Any]
         "preparing_seconds": sim.clients.runner.seconds,
         "peak_memory_gb": torch.cuda.max_memory_allocated() / 2**30 if device == "cuda" else None,
         "largest_difference": apart,
+        **expected(case, sim.task),
         **floor,
     }
     for name in ("memory", "compute"):
@@ -228,9 +282,9 @@ def _mixing(case: Case, fed: ClientData, device: str, number: int) -> dict[str, 
 
 def _apart(one: dict[str, Any], other: dict[str, Any]) -> float | None:
     """The largest difference of the server's parameters, where both have some."""
-    found = next((v for k, v in other.items() if k in ("params", "shared")), None)
-    if not one or not isinstance(found, dict):
+    if not one:
         return None
+    found = next((other[k] for k in ("params", "shared") if k in other), other)
     return max(float((one[k] - found[k]).abs().max()) for k in found if k in one)
 
 
@@ -381,6 +435,16 @@ def _kind(kernel: str) -> str:
     return "other element-wise kernels"
 
 
+def beside(row: dict[str, Any], rows: list[dict[str, Any]]) -> dict[str, float]:
+    """How many times the round of FedAvg on the same work, of the same run, a row takes."""
+    same = "fedavg," + row.get("work", "").partition(",")[2]
+    base = next((other["seconds"] for other in rows if other.get("work") == same), None)
+    if base is None or "expected" not in row:
+        return {}
+    times = row["seconds"] / base
+    return {"beside_fedavg": times, "of_expected": times / row["expected"]}
+
+
 def commit() -> str:
     found = subprocess.run(
         ["git", "describe", "--always", "--dirty"], capture_output=True, text=True, check=False
@@ -397,10 +461,14 @@ def main() -> None:
     parser.add_argument(
         "--ways", nargs="+", default=["traced", "compiled", "fused"], help="of profile-unequal"
     )
+    parser.add_argument("--clients", type=int, help="instead of a row's own number, to try it out")
     parser.add_argument("--commit", help="where there is no git to ask")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     device = arguments.device
+    known = {case.name for case in CASES} | {"growth", "profile", "profile-unequal"}
+    if unknown := sorted(set(arguments.only or ()) - known):
+        parser.error(f"--only: no row {', '.join(unknown)}; there are {', '.join(sorted(known))}")
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     name = hardware(torch.device(device))
     report: dict[str, Any] = {
@@ -423,14 +491,18 @@ def main() -> None:
             arguments.out.write_text(json.dumps(report, indent=1) + "\n")
 
     for case in CASES:
-        if case.where == device and wanted(case.name):
+        # a row that is named is played anywhere
+        if case.name in arguments.only if arguments.only else case.where == device:
+            if arguments.clients:
+                case = replace(case, clients=arguments.clients)
             try:
                 row = measure(case, device, report["limits"])
             except Exception:  # a row that fails must not take the others with it
                 traceback.print_exc()
                 row = {"name": case.name, "failed": traceback.format_exc().splitlines()[-1]}
-            print(json.dumps(row), flush=True)
             report["rows"].append(row)
+            row |= beside(row, report["rows"])
+            print(json.dumps(row), flush=True)
             save()
     if device == "cuda":
         if wanted("growth"):

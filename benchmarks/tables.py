@@ -142,6 +142,42 @@ def speed(name: str) -> str:
     return rows(header, body) + made_by(report) + note
 
 
+def beside_fedavg(name: str) -> str:
+    """Rounds of methods as multiples of FedAvg's, beside what their operations suggest."""
+    report = read(name)
+    body = []
+    for r in report["rows"]:
+        if "failed" in r:
+            body.append([r["name"], "failed", r["failed"], *["–"] * 6])
+            continue
+        known = {k: f"{r[k]:.2f}" if k in r else "–" for k in ("beside_fedavg", "expected")}
+        body.append(
+            [
+                r["work"],
+                f"{r['loop_seconds']:.2f}",
+                f"{r['seconds']:.3f}",
+                f"**{r['ratio']:.1f}×**",
+                known["beside_fedavg"],
+                known["expected"],
+                f"{100 * (r['of_expected'] - 1):+.0f} %" if "of_expected" in r else "–",
+                f"{r['preparing_seconds']:.0f}",
+                r.get("expected_from", "–"),
+            ]
+        )
+    header = [
+        "work",
+        "loop, s",
+        "FedTailor, s",
+        "ratio",
+        "times FedAvg",
+        "expected",
+        "apart",
+        "preparing, s",
+        "expected from passes over the rows",
+    ]
+    return rows(header, body) + made_by(report)
+
+
 def before_after(name: str) -> str:
     report = read(name)
     body = [
@@ -661,6 +697,7 @@ TABLES: dict[str, Callable[[str], str]] = {
     "power": power,
     "comparison": comparison,
     "speed": speed,
+    "beside_fedavg": beside_fedavg,
     "before_after": before_after,
     "evaluation": evaluation,
     "growth": growth,
