@@ -15,6 +15,8 @@ import fedtailor
 from fedtailor import BadInput
 from fedtailor.analysis.landscape import write_landscapes
 from fedtailor.api import resume
+from fedtailor.report.page import page_data
+from fedtailor.results.collect import collect
 from fedtailor.runs.schedule import arrivals, clients_present, networks
 
 EVERYONE = torch.arange(10)
@@ -176,6 +178,11 @@ def test_a_common_network_is_the_one_that_model_names(tmp_path: Path) -> None:
     names = {"fc.weight", "fc.bias"}
     assert load_file(folder / "models" / "client-0.safetensors").keys() == both | names
     assert load_file(folder / "general.safetensors").keys() == names
+    page = page_data(collect([folder]))
+    assert dict(page["facts"])["Network"] == "mlp-2 (2 clients), mlp (4 clients), in common linear"
+    assert page["networks"] == ["mlp-2"] * 2 + ["mlp"] * 4
+    last = (folder / "clients.csv").read_text().splitlines()[-1]
+    assert last.startswith("client-5,") and last.endswith(",mlp")
     network = result.model("client-5")
     assert network(torch.zeros(1, 1, 8, 8)).shape == (1, 10)
     measured = write_landscapes([folder], clients=["client-0"], points=3)[folder]

@@ -21,6 +21,7 @@ from rich.text import Text
 
 from fedtailor.cli.time_left import TimeLeft
 from fedtailor.core.inputs.plain_text import counted, printable
+from fedtailor.results.collect import network_in_words
 from fedtailor.results.folder import YARDSTICKS, read_metric
 from fedtailor.runs.stopwatch import phases_line
 
@@ -329,7 +330,7 @@ def show_result(result: dict[str, Any], folder: Path, as_json: bool) -> None:
     work = f"{clients}, {rounds}"
     if stopped := result.get("stopped_early"):
         work = f"{clients}, stopped after {stopped} of {rounds}"
-    size = counted(result["parameters"], "parameter")
+    size = network_in_words(result)
     traffic = f"{in_bytes(sent['up'])} up, {in_bytes(sent['down'])} down"
     where = (
         f"{result['device']} ({result['engine']}, {counted(result['chunk'], 'client')} at a time)"

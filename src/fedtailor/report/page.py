@@ -18,7 +18,7 @@ from fedtailor.core.steps.privacy import epsilon_in_words
 from fedtailor.report.absent import absent_in_words, times_in_words
 from fedtailor.report.surfaces import landscapes, trajectories
 from fedtailor.results import mixes, numbers
-from fedtailor.results.collect import CollectedRuns, collect
+from fedtailor.results.collect import CollectedRuns, collect, network_in_words
 from fedtailor.results.diagnostics import diagnostics_of
 from fedtailor.results.folder import ALONE, CENTRALISED, LINEAR, REPORT
 from fedtailor.results.objects import MARK
@@ -96,12 +96,13 @@ def _facts(collection: CollectedRuns) -> list[tuple[str, str]]:
     """What was run, in a few words each."""
     results = [contender.first.result for contender in collection.contenders]
     first = results[0]
+    mixed = [result for result in results if result.get("networks")]
     shares = _each((100 * r.get("participation", 1) for r in results), "g")
     return [
         ("Data", _data_named(str(first.get("data", "?")))),
         ("Clients", f"{len(collection.clients):,}"),
         ("Partition", str(first.get("partition", "?"))),
-        ("Network", f"{first.get('model', '?')} ({first.get('parameters', 0):,} parameters)"),
+        ("Network", "; ".join(dict.fromkeys(network_in_words(r) for r in [first, *mixed]))),
         ("Rounds", _each((r["rounds"] for r in results), ",")),
         ("Per round", f"{shares} % of clients"),
         ("Seeds", _from_to([len(c.runs) for c in collection.contenders])),
@@ -222,6 +223,7 @@ def page_data(collection: CollectedRuns) -> dict[str, Any]:
             part: [int(n) if (n := first.clients[name][part]) else None for name in clients]
             for part in ("train", "val", "test")
         },
+        "networks": [first.result.get("networks", {}).get(name) for name in clients],
         "held_out": [i for i, n in enumerate(clients) if first.clients[n]["held_out"] == "1"],
         "classes": mixes.class_names(first.folder),
         "class_counts": None if counts is None else pack_counts(counts),

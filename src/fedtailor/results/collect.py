@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from fedtailor.core.errors import BadInput
+from fedtailor.core.inputs.plain_text import counted
 from fedtailor.results import folder as files
 from fedtailor.results.config import MERE_PLACE, TUNABLE, read_config, settings
 from fedtailor.results.confusion import read_confusion
@@ -17,6 +19,23 @@ from fedtailor.results.status import failure
 
 # runs that differ in these settings alone are the same: data are compared by what is in them
 NOT_TOLD = MERE_PLACE | {"seed", "split_seed", "data", "keep_path"}
+
+
+def network_in_words(result: Mapping[str, Any]) -> str:
+    """A run's network and its size; where clients have several, who has which.
+
+    Example:
+      >>> network_in_words({"model": "mlp", "parameters": 15010})
+      'mlp (15,010 parameters)'
+      >>> network_in_words({"model": "cnn", "networks": {"a": "mlp", "b": "mlp", "c": "linear"}})
+      'mlp (2 clients), linear (1 client), in common cnn'
+    """
+    counts = Counter((result.get("networks") or {}).values())
+    model = result.get("model", "?")
+    if not counts:
+        return f"{model} ({result.get('parameters', 0):,} parameters)"
+    common = "" if model in counts else f", in common {model}"
+    return ", ".join(f"{name} ({counted(n, 'client')})" for name, n in counts.items()) + common
 
 
 @dataclass

@@ -217,6 +217,7 @@ def client_table(run: PreparedRun, result: dict[str, Any] | None = None) -> str:
         posts.update(zip(line["cohort"], line.get("post_per_client", []), strict=False))
     held = set(run.data.held_out.tolist())
     head = ["client", "train", "val", "test", "rounds", "held_out", "post", "final", "best"]
+    head += ["network"] if run.config.models else []
     rows = []
     for cid, name in enumerate(fed.names):
         counts = [int(part.n[cid]) for part in (fed.train, fed.val, fed.test)]
@@ -225,5 +226,6 @@ def client_table(run: PreparedRun, result: dict[str, Any] | None = None) -> str:
             found["per_client"].get(name),
             found["best_per_client"].get(name),
         ]
-        rows.append([name, *counts, rounds[cid], int(cid in held), *scores])
+        network = [run.networks[name]] if run.config.models else []
+        rows.append([name, *counts, rounds[cid], int(cid in held), *scores, *network])
     return csv_text(head, rows)

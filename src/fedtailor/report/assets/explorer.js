@@ -202,11 +202,12 @@ function showClient() {
   const client = state.client;
   const rows = DATA.rows;
   const held = DATA.held_out.includes(client) ? " It never took part in training." : "";
+  const network = DATA.networks[client] ? ` Its network: ${DATA.networks[client]}.` : "";
   byId("client-view").replaceChildren(
     el("div", { class: "client-head" }, el("h3", {}, DATA.clients[client]),
       el("p", { class: "lead" }, bestInWords(client)),
       clientAnswer(client) ? el("p", {}, clientAnswer(client)) : null,
-      rows.train[client] === null ? null : el("p", { class: "hint" }, `${plural(rows.train[client], "row")} to train on, ${rows.val[client]} to validate, ${rows.test[client]} to test${share ? `; ${mostly(client) || "no main class"}` : ""}.${held}`)),
+      rows.train[client] === null ? null : el("p", { class: "hint" }, `${plural(rows.train[client], "row")} to train on, ${rows.val[client]} to validate, ${rows.test[client]} to test${share ? `; ${mostly(client) || "no main class"}` : ""}.${network}${held}`)),
     el("div", { class: "cards" }, scoreCard(client), CLASSES.length ? mixCard(client) : null, curvesCard(client), CLASSES.length ? confusionCard(client) : null, metricsCard(client), ...donorCards(client)));
 }
 

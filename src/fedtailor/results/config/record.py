@@ -202,7 +202,9 @@ class Config:
         "", "Model", "parameters that stay as they are, as patterns with commas: 'conv1.*,conv2.*'"
     )
     models: str = _says(
-        "", "Model", "clients with other networks: MODEL:COUNT with commas, e.g. mlp-2:10,mlp:10"
+        "",
+        "Model",
+        "clients' networks, where they differ: MODEL:COUNT with commas, e.g. mlp-2:10,mlp:10",
     )
     blocks: Literal["leaf", "coarse"] = _says(
         "leaf", "Model", "what layer-wise methods call a block: single layers, or stages"
