@@ -39,6 +39,9 @@ PUBLISHED = {
     "fedfomo-table1": Table("fedfomo/table1"),
     "fedfomo-table3": Table("fedfomo/table3", ["CIFAR-10"]),
     "fedala-table2": Table("fedala/table2", FEDALA, Scale(rounds=50, seeds=1)),
+    "fedala-table2-long": Table(
+        "fedala/table2", ["Cifar10"], Scale(rounds=500, seeds=1, patience=10)
+    ),
     # sixteen epochs a round instead of one
     "fedala-table2-c": Table("fedala/table2", ["Fed*-C", *FEDALA], Scale(rounds=10, seeds=1)),
     "plgu-table1": Table("plgu/table1", ["CIFAR10 C=10"], Scale(rounds=30)),
@@ -59,7 +62,7 @@ def command_of(table: Table) -> str:
     """What runs it all; it may have been done in parts."""
     words = ["fedtailor", "reproduce", table.experiment]
     words += [word for name in table.only for word in ("--only", name)]
-    for name in ("rounds", "seeds"):
+    for name in ("rounds", "seeds", "patience"):
         if (value := getattr(table.scale, name)) is not None:
             words += [f"--{name}", str(value)]
     return shlex.join(words)

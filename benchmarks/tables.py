@@ -365,8 +365,10 @@ def reproduction(name: str) -> str:
     tau = "; ".join(f"{name} {order(report, name)}" for name in report["tau"])
     scale = f" {report['scale']}." if report["scale"] else ""
     table = rows([f"{report['experiment']}, ours / paper", *columns], body)
+    runs = [seed for cell in report["cells"] for seed in cell["seeds"]]
+    spent = f" {len(runs)} runs, {sum(seed['seconds'] for seed in runs) / 3600:.1f} h in all."
     ends = f" By validation rows, {ends}." if (ends := ends_of_training(report)) else ""
-    return f"{table}\n\nKendall's τ: {tau}.{scale}{ends}" + made_by(report)
+    return f"{table}\n\nKendall's τ: {tau}.{scale}{ends}{spent}" + made_by(report)
 
 
 def overshoot(name: str) -> str:
