@@ -159,7 +159,7 @@ def beside_fedavg(name: str) -> str:
                 f"**{r['ratio']:.1f}×**",
                 known["beside_fedavg"],
                 known["expected"],
-                f"{100 * (r['of_expected'] - 1):+.0f} %" if "of_expected" in r else "–",
+                f"{round(100 * (r['of_expected'] - 1)):+d} %" if "of_expected" in r else "–",
                 f"{r['preparing_seconds']:.0f}",
                 r.get("expected_from", "–"),
             ]
