@@ -57,7 +57,7 @@ def compare(a: Any, b: Any) -> None:
 
 def toy(client: ClientContext) -> Result:
     """Something of everything."""
-    server, cid, state, data, test, turn, fresh, _ = client
+    server, cid, state, data, test, turn, fresh, *_ = client
     total = sum(
         (b.x * b.weight[:, None]).sum() for b in data.shuffle(turn.key).batches(2, turn.key)
     )

@@ -12,13 +12,16 @@ from torch import Tensor, nn
 
 from fedtailor.core import tree
 from fedtailor.core.errors import BadInput
+from fedtailor.core.options import Option
+from fedtailor.core.steps.run_numbers import RunNumber
 from fedtailor.core.task import Task, classification
 from fedtailor.core.training import Recipe, RunRate
 from fedtailor.core.tree import Tree
 from fedtailor.engine import ClientData, Diverged, Simulation, draw_cohort, mapper
-from fedtailor.engine.side_by_side import SideBySide
+from fedtailor.engine.side_by_side import OptionValues, SideBySide
 from fedtailor.methods import METHODS
-from tests.methods.worlds import QUICK, ragged
+from fedtailor.methods.describe import page
+from tests.methods.worlds import QUICK, conv_net, mlp, ragged
 
 pytestmark = pytest.mark.usefixtures("float64")
 
@@ -99,6 +102,84 @@ def test_it_does_not_matter_how_clients_are_played(more: dict[str, Any]) -> None
     data = ragged()
     for alone, together in both_ways("ditto", [(0, 0.1, data), (1, 0.1, data)], **more):
         torch.testing.assert_close(together, alone, rtol=1e-9, atol=1e-9)
+
+
+OPTIONS = {f"{n}.{o.name}": o for n in METHODS for o in page(METHODS[n]).options if o.kind is float}
+QUICK_OPTIONS = (
+    "ditto.lam", "fedprox.mu", "plgu-lf.rho", "moon.mu", "fedala.eta", "pfedme.lam", "pfedme.eta",
+    "apfl.alpha", "feddyn.alpha", "fedproto.lam",
+)  # fmt: skip
+
+
+def two_values(option: Option) -> list[float]:
+    if option.search is None:
+        usual = option.default or 0.5
+        return [usual, usual / 2]
+    low, high = option.search.low, option.search.high
+    return [low + share * (high - low) for share in (0.3, 0.6)]
+
+
+def options_both_ways(
+    name: str, option: str, values: list[float], network: Callable[[], nn.Module], **more: Any
+) -> tuple[list[Tensor], list[Any]]:
+    """Runs that differ in an option alone, one after another and side by side."""
+    task = classification(network)
+    data = ragged(image=network is conv_net)
+
+    def method(value: Any, task: Task) -> Any:
+        return METHODS[name](task, recipe=recipe(0.1), **(QUICK.get(name, {}) | {option: value}))
+
+    def sims() -> list[Simulation]:
+        return [Simulation(method(v, task), data, task, rounds=ROUNDS, **more) for v in values]
+
+    alone = [played(sim, 0.1) for sim in sims()]
+    late = lambda task: method(RunNumber.of(option, values), task)
+    shared = OptionValues([{option: value} for value in values], late)
+    beside = sims()
+    works = [lambda sim=sim: played(sim, 0.1) for sim in beside]
+    return alone, SideBySide(beside, options=shared).play(works)
+
+
+@pytest.mark.parametrize(
+    "named",
+    [pytest.param(n, marks=[] if n in QUICK_OPTIONS else [pytest.mark.slow]) for n in OPTIONS],
+)
+def test_a_value_of_an_option_ends_as_if_it_were_alone(named: str) -> None:
+    name, _, option = named.rpartition(".")
+    alone, together = options_both_ways(name, option, two_values(OPTIONS[named]), mlp)
+    for one, other in zip(together, alone, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+    if named in QUICK_OPTIONS:  # or equality would say nothing
+        assert not torch.allclose(alone[0], alone[1], rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("named", ["ditto.lam", "fedala.eta", "plgu-lf.rho"])
+@pytest.mark.parametrize(
+    ("network", "more"),
+    [
+        (mlp, {"loop_mode": "traced"}),
+        (conv_net, {"loop_mode": "traced"}),
+        (conv_net, {"loop_mode": "fused"}),  # without a GPU: the kernels' formulas in plain torch
+        (mlp, {"chunk": 2}),
+    ],
+)
+def test_options_are_inputs_of_prepared_steps(
+    named: str,
+    network: Callable[[], nn.Module],
+    more: dict[str, Any],
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    name, _, option = named.rpartition(".")
+    alone, together = options_both_ways(name, option, [0.3, 0.6, 0.9], network, **more)
+    for one, other in zip(together, alone, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+    assert not torch.allclose(alone[0], alone[2], rtol=1e-3, atol=1e-3)
+    assert not caplog.records  # no step had to go a plainer way
+
+
+def test_values_that_part_a_branch_do_not_share_a_call() -> None:
+    with pytest.raises(TypeError, match="depends on 'eq"):
+        options_both_ways("moon", "mu", [0.0, 1.0], mlp)
 
 
 def test_runs_share_calls(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from torch.func import vmap
 from fedtailor.core import tree
 from fedtailor.core.data import Counts, Data
 from fedtailor.core.rng import Turn
+from fedtailor.core.steps.run_numbers import with_run_numbers
 from fedtailor.core.tree import Tree
 from fedtailor.engine.culprit import culprit, may_go_plainer
 
@@ -38,6 +39,7 @@ class ClientContext(NamedTuple):
     # what the server sends it, where that was made beforehand, for clients of several servers; then
     # `state` is the one that its turn begins with, also if it is met for the first time
     message: Tree | None = None
+    numbers: Tree | None = None  # its run's values of options, where runs with several share a call
 
 
 Mapper = Callable[[Callable[[ClientContext], Any]], Callable[[ClientContext], Any]]
@@ -47,15 +49,25 @@ _DATA: Any = Data(None, None, 0, 0, 0, 0, None)  # type: ignore[arg-type]
 
 def _axes(client: ClientContext) -> Any:
     """Which axis is the clients' (None: what they share)."""
-    lr, message = (None if given is None else 0 for given in (client.turn.lr, client.message))
+    differing = (client.turn.lr, client.message, client.numbers)
+    lr, message, numbers = (None if given is None else 0 for given in differing)
     turn: Any = Turn(0, None, None, None, lr)  # type: ignore[arg-type]
-    axes: Any = ClientContext(None, 0, 0, _DATA, _DATA, turn, 0, message)  # type: ignore[arg-type]
+    axes: Any = ClientContext(None, 0, 0, _DATA, _DATA, turn, 0, message, numbers)  # type: ignore[arg-type]
     return axes
+
+
+def _with_own_numbers(fn: Callable[[ClientContext], Any]) -> Callable[[ClientContext], Any]:
+    def own(client: ClientContext) -> Any:
+        with with_run_numbers(client.numbers or {}):
+            return fn(client)
+
+    return own
 
 
 def vectorised(fn: Callable[[ClientContext], Any]) -> Callable[[ClientContext], Any]:
     """All clients at once."""
-    return lambda client: vmap(fn, in_dims=(_axes(client),), randomness="different")(client)
+    own = _with_own_numbers(fn)
+    return lambda client: vmap(own, in_dims=(_axes(client),), randomness="different")(client)
 
 
 def _stack(results: list[Any]) -> Any:
@@ -109,7 +121,7 @@ def _one(data: Data, i: int) -> Data:
 
 def _alone(client: ClientContext, i: int) -> ClientContext:
     """One client's context out of a stack."""
-    turn, message = client.turn, client.message
+    turn, message, numbers = client.turn, client.message, client.numbers
     return ClientContext(
         client.server,
         client.cid[i],
@@ -119,12 +131,14 @@ def _alone(client: ClientContext, i: int) -> ClientContext:
         turn._replace(key=turn.key[i], lr=None if turn.lr is None else turn.lr[i]),
         client.fresh[i],
         None if message is None else tree.index(message, i),
+        None if numbers is None else tree.index(numbers, i),
     )
 
 
 def sequential(fn: Callable[[ClientContext], Any]) -> Callable[[ClientContext], Any]:
     """One client after another: the plain reference that the fast engines must equal."""
-    return lambda client: _stack([fn(_alone(client, i)) for i in range(len(client.cid))])
+    own = _with_own_numbers(fn)
+    return lambda client: _stack([own(_alone(client, i)) for i in range(len(client.cid))])
 
 
 MAPPERS: dict[str, Mapper] = {"sequential": sequential, "vectorised": vectorised}

@@ -5,14 +5,15 @@ thread of its own. Only where it would map a function over some of its clients d
 others: those that ask for the same are mapped together and split again. One thread works at a time,
 so nothing depends on which is quicker.
 
-Runs may differ in seed, in their data's split and in the learning rate, and in nothing else: the
-function is that of the first.
+Runs may differ in seed, in their data's split, in the learning rate and in numbers among their
+method's options, and in nothing else: what clients do is the same function for all of them. What a
+server does (`init`, `send`, `start`, `receive`) is each run's own.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -22,7 +23,9 @@ from torch import Tensor
 
 from fedtailor.core import tree
 from fedtailor.core.data import Counts, Data
+from fedtailor.core.method import Method
 from fedtailor.core.rng import Turn
+from fedtailor.core.task import Task
 from fedtailor.core.tree import Tree
 from fedtailor.engine.client_data import ClientData
 from fedtailor.engine.clients import ModelChoice, Outputs
@@ -100,28 +103,55 @@ class _Strand:
             self.go_on(Abandoned())
 
 
+class OptionValues(NamedTuple):
+    """Options of a method that several runs have different values of.
+
+    Attributes:
+      of_runs: each run's values, by name.
+      method: makes, for a network, the method with a `RunNumber` of that name in their place.
+    """
+
+    of_runs: Sequence[Mapping[str, float]]
+    method: Callable[[Task], Method]
+
+
 class SideBySide:
     """Simulations whose clients share calls while their runs are played by `play`.
 
     Args:
-      simulations: of the runs, on one device; equal but for seed, split and learning rate.
+      simulations: of the runs, on one device; equal but for seed, split, learning rate, options.
       rates: the runs' learning rates; None where all have the same.
+      options: what differs among the options of their method; None where nothing does.
     """
 
     def __init__(
-        self, simulations: Sequence[Simulation], rates: Sequence[float] | None = None
+        self,
+        simulations: Sequence[Simulation],
+        rates: Sequence[float] | None = None,
+        options: OptionValues | None = None,
     ) -> None:
         same = rates is None or len(set(rates)) == 1
         self._rates = None if same or rates is None else list(rates)
         self._store = _JoinedStore([sim.client_data for sim in simulations])
         self._strands: list[_Strand] = []
         self._players = [_players(sim) for sim in simulations]
+        self._options = options
+        # each run's groups, with its own method
+        self._groups = [[clients.groups for clients in players] for players in self._players]
+        shared = [[self._shared(group) for group in groups] for groups in self._groups[0]]
         runner = self._players[0][0].runner
         for run, players in enumerate(self._players):
             for which, clients in enumerate(players):
+                clients.groups = [
+                    replace(own, method=all_runs.method, task=all_runs.task)
+                    for own, all_runs in zip(clients.groups, shared[which], strict=True)
+                ]
                 clients.share_room(len(simulations))
                 clients.runner = runner  # programs are made once, and threads are few
                 clients.joint = partial(self._ask, run, which)
+
+    def _shared(self, group: ClientGroup) -> ClientGroup:
+        return replace(group, method=self._options.method(group.task)) if self._options else group
 
     def play(self, works: Sequence[Callable[[], Any]]) -> list[Any]:
         """What each run's work returns, or the error that ended it.
@@ -150,9 +180,9 @@ class SideBySide:
                 strand.abandon()
             raise
         finally:
-            for players in self._players:
-                for clients in players:
-                    clients.joint = None
+            for players, own in zip(self._players, self._groups, strict=True):
+                for clients, groups in zip(players, own, strict=True):
+                    clients.joint, clients.groups = None, groups
         return [strand.result if strand.error is None else strand.error for strand in self._strands]
 
     # --- within a run's thread ---
@@ -169,12 +199,13 @@ class SideBySide:
         """What `fn` finds of a run's clients, once the other runs ask for the same."""
         clients = self._players[run][which]
         (what, how), *rest = asked
+        mine = self._groups[run][which][clients.groups.index(group)]
         if isinstance(how, ModelChoice):  # a recipe's own learning rate is in the turn
             recipe = how.finetune and replace(how.finetune, lr=0.0)
             how = how._replace(finetune=recipe)
 
         def begin(client: ClientContext) -> tuple[Tree, Tree]:
-            own = group.turn(client)
+            own = mine.turn(client)
             return own.message, own.state()
 
         message, state = clients.mapped(begin, context)
@@ -194,7 +225,9 @@ class SideBySide:
                 self._store.laid(run, request.context)
                 for run, request in zip(runs, requests, strict=True)
             ]
-            joined, places = _join(contexts, self._turn(runs, contexts))
+            joined, places = _join(
+                contexts, self._turn(runs, contexts), self._numbers(runs, contexts)
+            )
             found = requests[0].clients.mapped(requests[0].fn, joined)
             return [
                 _part(found, place, request.context)
@@ -210,14 +243,22 @@ class SideBySide:
         key = torch.cat([context.turn.key for context in contexts])
         lr = None
         if self._rates is not None:
-            kind = torch.get_default_dtype()
-            lr = torch.cat(
-                [
-                    torch.full((len(c.cid),), self._rates[run], dtype=kind, device=key.device)
-                    for run, c in zip(runs, contexts, strict=True)
-                ]
-            )
+            lr = _of_clients([self._rates[run] for run in runs], contexts)
+            lr = lr.to(torch.get_default_dtype())
         return first._replace(key=key, lr=lr)
+
+    def _numbers(self, runs: list[int], contexts: list[ClientContext]) -> Tree | None:
+        if self._options is None:
+            return None
+        own = [self._options.of_runs[run] for run in runs]
+        return {name: _of_clients([one[name] for one in own], contexts) for name in own[0]}
+
+
+def _of_clients(values: list[float], contexts: list[ClientContext]) -> Tensor:
+    """Each run's number, once for each of its clients."""
+    given = [(len(c.cid), value) for c, value in zip(contexts, values, strict=True)]
+    device = contexts[0].cid.device
+    return torch.cat([torch.full((n,), v, dtype=torch.float64, device=device) for n, v in given])
 
 
 def _players(sim: Simulation) -> list[LocalClients]:
@@ -256,7 +297,9 @@ class _JoinedStore:
         return data._replace(x=self.x, y=self.y, rows=rows, val_rows=val_rows)
 
 
-def _join(contexts: list[ClientContext], turn: Turn) -> tuple[ClientContext, list[Tensor]]:
+def _join(
+    contexts: list[ClientContext], turn: Turn, numbers: Tree | None
+) -> tuple[ClientContext, list[Tensor]]:
     """All runs' clients as one stack, those with most rows first; and where each run's are."""
     counts = torch.cat([_counts(context.data).n for context in contexts])
     order = counts.argsort(stable=True, descending=True)
@@ -280,6 +323,7 @@ def _join(contexts: list[ClientContext], turn: Turn) -> tuple[ClientContext, lis
         turn._replace(key=turn.key[here], lr=None if turn.lr is None else turn.lr[here]),
         rows([c.fresh for c in contexts]),
         trees([c.message or {} for c in contexts]),
+        None if numbers is None else tree.index(numbers, here),
     )
     return joined, list(places)
 

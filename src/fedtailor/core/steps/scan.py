@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from fedtailor.core import tree
+from fedtailor.core.steps.run_numbers import RUN_NUMBERS, with_run_numbers
 from fedtailor.core.tree import Tree
 
 
@@ -228,6 +229,8 @@ def scan(
       store: tensors shared by all clients (the examples).
       compiles: whether compiling the step may ever pay; evaluation has few steps.
     """
+    if numbers := RUN_NUMBERS.get():
+        step, given = _with_given_numbers(step), {"given": given, "numbers": dict(numbers)}
     carried, kept = tree.leaves(carry), tree.leaves(given)
     if not carried or not steps.number:
         return carry, {}
@@ -239,6 +242,16 @@ def scan(
         return rebuild(loop.carry, plainly(loop, tensors)), loop.notes
     flat = _Scan.apply(loop, *tensors)  # type: ignore[no-untyped-call]
     return rebuild(loop.carry, flat), loop.notes
+
+
+def _with_given_numbers(step: Step) -> Step:
+    """A step that finds the values of `RunNumber`s among what it is given."""
+
+    def own(carry: Tree, given: Tree, now: StepRows, store: Sequence[Tensor], notes: Notes) -> Tree:
+        with with_run_numbers(given["numbers"]):
+            return step(carry, given["given"], now, store, notes)
+
+    return own
 
 
 def _bare(values: Tree) -> Tree:

@@ -35,6 +35,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedtailor.core.steps.run_numbers import RUN_NUMBERS
 from fedtailor.engine.loops.torch_internals import is_mapped, operator_name
 
 LARGE = 16 << 20  # bytes of a tensor from which on looking at them takes longer than tracing
@@ -285,6 +286,8 @@ class _Walk:
             self.say(operator)
             return
         if type(value).__qualname__ == _FIELD:  # its class has the names
+            return
+        if value is RUN_NUMBERS:  # what it holds is among a step's arguments
             return
         if hasattr(value, "cache_info"):  # what `functools.cache` makes of a function
             self.add(value.__wrapped__)

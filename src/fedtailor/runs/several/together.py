@@ -1,4 +1,4 @@
-"""Runs that differ in seed, split or learning rate alone, side by side in one program.
+"""Runs that differ in seed, split, learning rate or numbers among options, in one program.
 
 Each ends as if it had been played alone, with its own folder, history and checkpoints; one that was
 stopped goes on from its own checkpoint. Runs that cannot share a program, or do not fit on the
@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 import torch
 
 from fedtailor.core.errors import Interrupted
+from fedtailor.core.steps.run_numbers import NeedsNumber
 from fedtailor.engine.local_clients import LocalClients
 from fedtailor.engine.memory import free_memory
 from fedtailor.engine.side_by_side import SideBySide
@@ -31,6 +32,7 @@ from fedtailor.runs.interruption import ctrl_c
 from fedtailor.runs.prepared import Line
 from fedtailor.runs.resume import restored
 from fedtailor.runs.run import Runner, Watcher
+from fedtailor.runs.several.shared_options import differ_in_numbers, option_values, why_not_shared
 
 MAY_DIFFER = ("seed", "split_seed", "lr")
 SHARE = 0.4  # of the free memory, for the rows of runs whose data differ
@@ -79,7 +81,8 @@ def play_together(
     """Plays runs, as many side by side as can be; each ends as if it had been alone.
 
     Args:
-      runs: what to play. Those that differ in seed, split and learning rate alone go together.
+      runs: what to play. Those that differ in nothing but seed, split, learning rate and numbers
+        among their method's options go together.
       side_by_side: whether any are to; else one is played after another.
       keep_going: whether the others are still played when one of them cannot go on, since its rate
         diverges, say; else what ended it is raised when those beside it have ended.
@@ -102,7 +105,14 @@ def play_together(
     left, ends = dict(enumerate(asked)), dict[int, RunEnd]()
     loaded: list[tuple[Config, RunData]] = []
     apart: list[RunToPlay] = []  # runs whose like cannot share a program
+    one_value: list[RunToPlay] = []  # runs whose like cannot, with several values of options
     told: set[str] = set()
+
+    def tell(why: str) -> None:
+        if why and why not in told:
+            told.add(why)
+            log.info("runs are played one after another: %s", why)
+
     while left:
         first = next(iter(left))
         run = left[first]
@@ -112,6 +122,13 @@ def play_together(
             most, why = (1, "")
             if side_by_side and others and not any(_like(run, one) for one in apart):
                 most, why = _room(together[first])
+            configs = [run.config, *(left[n].config for n in others[: most - 1])]
+            known = any(_like(run, one) for one in one_value)
+            if not known and (problem := why_not_shared(configs, together[first].task)):
+                one_value.append(run)
+                tell(problem)
+            if any(_like(run, one) for one in one_value):
+                others = [n for n in others if left[n].config.options == run.config.options]
             for number in others[: most - 1]:
                 runner = _prepared(left[number], loaded, held)
                 why = _why_apart(together[first], runner)
@@ -121,12 +138,15 @@ def play_together(
                 together[number] = runner
             if why:
                 apart.append(run)
-            if why and why not in told:
-                told.add(why)
-                log.info("runs are played one after another: %s", why)
+            tell(why)
             some = {number: left.pop(number) for number in together}
             ends |= dict(zip(together, _played(together, some), strict=True))
-        failed = [end.error for end in ends.values() if end.error is not None]
+        for number in together:  # the small world that options are tried in has not shown all
+            if isinstance(error := ends[number].error, NeedsNumber):
+                one_value.append(run)
+                tell(f"{run.config.method}: {error}")
+                left[number] = some[number]
+        failed = [error for n, end in ends.items() if n not in left and (error := end.error)]
         if failed and not keep_going:
             raise failed[0]
     return [ends[number] for number in range(len(asked))]
@@ -134,9 +154,13 @@ def play_together(
 
 def _like(one: RunToPlay, other: RunToPlay) -> bool:
     """Whether two runs differ in nothing but what may differ, as far as they were asked for."""
-    same = {name: getattr(other.config, name) for name in MAY_DIFFER}
+    same = {name: getattr(other.config, name) for name in (*MAY_DIFFER, "options")}
     objects = zip(one.config.objects, other.config.objects, strict=True)
-    return replace(one.config, **same) == other.config and all(a is b for a, b in objects)
+    return (
+        replace(one.config, **same) == other.config
+        and differ_in_numbers(one.config, other.config)
+        and all(a is b for a, b in objects)
+    )
 
 
 def _prepared(run: RunToPlay, loaded: list[tuple[Config, RunData]], held: ExitStack) -> Runner:
@@ -180,8 +204,12 @@ def _why_apart(first: Runner, other: Runner) -> str:
     one, two = first.config, other.config
     for field in fields(Config):
         name = field.name
-        if name not in (*MAY_DIFFER, "objects") and getattr(one, name) != getattr(two, name):
+        if name not in (*MAY_DIFFER, "options", "objects") and getattr(one, name) != getattr(
+            two, name
+        ):
             return f"they differ in {name.replace('_', '-')}"
+    if not differ_in_numbers(one, two):
+        return "they differ in options"
     for name in ("dropout", "deadline"):
         if getattr(one, name):
             return f"with --{name} their rounds have unequal numbers of clients"
@@ -221,7 +249,8 @@ def _played(runners: dict[int, Runner], runs: dict[int, RunToPlay]) -> list[RunE
         # a first Ctrl-C is read by every run between its rounds
         with ctrl_c():
             rates = [runner.config.lr for runner in several]
-            program = SideBySide([runner.simulation for runner in several], rates)
+            options = option_values([runner.config for runner in several], several[0].task)
+            program = SideBySide([runner.simulation for runner in several], rates, options)
             outcomes = program.play(works)
     ends = []
     for runner, found in zip(several, outcomes, strict=True):

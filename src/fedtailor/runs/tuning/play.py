@@ -182,8 +182,7 @@ class MethodSearch:
                 found[number] = Tried(self.label, number, rounds, setting, None, {}, reason, 0.0)
                 self.book.add(found[number])
             else:
-                others = {k: v for k, v in setting.items() if k.removeprefix("--") != RATE}
-                groups.setdefault(json.dumps(others), []).append((number, setting))
+                groups.setdefault(self._apart(setting), []).append((number, setting))
         left = sum(len(group) for group in groups.values()) * self.rules.seeds
         for group in groups.values():
             left -= len(group) * self.rules.seeds
@@ -191,6 +190,17 @@ class MethodSearch:
                 found[trial.number] = trial
                 self.book.add(trial)
         return {number: found[number] for number, _ in settings}
+
+    def _apart(self, setting: Setting) -> str:
+        """What settings that share a program have in common: all but rates and such options."""
+        numbers = {a.name for a in self.candidate.space if not a.setting}
+        others = {
+            name: value
+            for name, value in setting.items()
+            if name.removeprefix("--") != RATE
+            and not (name in numbers and isinstance(value, float))
+        }
+        return json.dumps(others)
 
     def _cannot(self, setting: Setting) -> str:
         """Why a setting cannot be played at all; empty if it can."""
@@ -205,7 +215,7 @@ class MethodSearch:
         return ""
 
     def _tried(self, group: list[tuple[int, Setting]], rounds: int, left: int) -> list[Tried]:
-        """Plays settings that differ in the learning rate alone, with every seed."""
+        """Plays settings that may share a program, with every seed."""
         first, begun = self.candidate.config.seed, time.monotonic()
         runs: list[RunToPlay] = []
         total = len(group) * self.rules.seeds
