@@ -1,7 +1,9 @@
-"""One run against several side by side: seeds, and learning rates, in turns in one process.
+"""One run against several side by side: seeds, learning rates or options, in turns in one process.
 
     python benchmarks/side_by_side.py --out FILE.json                 # two CPU cores: minutes
     python benchmarks/side_by_side.py --device cuda --out FILE.json   # under a minute
+    python benchmarks/side_by_side.py --axis ditto.lam fedala.eta     # eight values of an option
+    python benchmarks/side_by_side.py --device cuda --compile fused --axis ditto.lam --out FILE.json
 
 A round is what a user waits for: training, evaluation, history. The way a run takes (plain or
 traced) is that of a run of 200 rounds, which is stopped after a few: the first two, where steps are
@@ -26,11 +28,13 @@ import torch
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 from speed import commit
 
+from fedtailor.methods.find import find
 from fedtailor.results.config import Config, make_config
 from fedtailor.results.objects import separate
 from fedtailor.runs.data import RunData, load_run_data
 from fedtailor.runs.device import hardware
 from fedtailor.runs.several.together import RunToPlay, play_together
+from fedtailor.runs.tuning.space import space_of
 
 ROUNDS = 200  # that decide about the way
 RATES = (0.003, 0.005, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2)
@@ -63,10 +67,22 @@ def settings(case: str, compile: str) -> dict[str, Any]:
     return shared | {"data": "digits", "clients": 20}
 
 
-def configs(method: str, case: str, device: str, compile: str) -> dict[str, list[Config]]:
-    """One run, five seeds, eight learning rates."""
+def values_of(method: str, option: str) -> list[float]:
+    """As many values of an option as rates, spread over what is tried of it."""
+    (axis,) = space_of(find(method), method, {option: ""})
+    return axis.points(len(RATES))
+
+
+def configs(
+    method: str, case: str, device: str, compile: str, option: str = ""
+) -> dict[str, list[Config]]:
+    """One run, and five seeds and eight learning rates, or eight values of an option."""
     name, named, objects = separate(method, settings(case, compile) | {"device": device})
     made = lambda **more: make_config(name, named | more, {}, objects)
+    if option:
+        values = values_of(method, option)
+        several = [make_config(name, named, {option: value}, objects) for value in values]
+        return {"one": several[:1], "8 values": several}
     return {
         "one": [made()],
         "5 seeds": [made(seed=seed) for seed in range(5)],
@@ -98,13 +114,14 @@ def timed(runs: list[Config], data: RunData, rounds: int) -> tuple[list[float], 
 
 
 def row_of(
-    method: str, case: str, device: str, compile: str, rounds: int, repeats: int
+    method: str, case: str, device: str, compile: str, rounds: int, repeats: int, option: str = ""
 ) -> dict[str, Any]:
     """Medians of all kinds, and their ratios to one run."""
-    kinds = configs(method, case, device, compile)
+    kinds = configs(method, case, device, compile, option)
     data = load_run_data(kinds["one"][0])
     found: dict[str, list[float]] = {kind: [] for kind in kinds}
     row: dict[str, Any] = {"method": method, "case": case, "clients": data.client_data.clients}
+    row |= {"option": option} if option else {}
     for _ in range(repeats):
         for kind, runs in kinds.items():
             each, preparing, together = timed(runs, data, rounds)
@@ -123,6 +140,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cpu")
     parser.add_argument("--methods", nargs="+", default=["fedavg"])
+    parser.add_argument("--axis", nargs="+", metavar="METHOD.OPTION", help="values of these")
     parser.add_argument("--cases", nargs="+", choices=["digits-mlp", "digits-cnn", "images-cnn"])
     parser.add_argument("--compile", choices=["never", "auto", "fused"], default="never")
     parser.add_argument("--rounds", type=int, default=8)
@@ -135,7 +153,8 @@ def main() -> None:
         or {"cpu": ["digits-mlp", "digits-cnn"], "cuda": ["images-cnn"]}[arguments.device]
     )
     rows = []
-    for method in arguments.methods:
+    for named in arguments.axis or [f"{method}." for method in arguments.methods]:
+        method, _, option = named.rpartition(".")
         for case in cases:
             row = row_of(
                 method,
@@ -144,10 +163,15 @@ def main() -> None:
                 arguments.compile,
                 arguments.rounds,
                 arguments.repeats,
+                option,
             )
             rows.append(row)
-            told = ", ".join(f"{k} {row[k]['ratio']:.2f}x" for k in ("5 seeds", "8 rates"))
-            print(f"{method} {case}: one {row['one']['seconds']:.4f} s a round, {told}", flush=True)
+            kinds = [k for k in row if k[0].isdigit()]
+            told = ", ".join(f"{k} {row[k]['ratio']:.2f}x" for k in kinds)
+            print(
+                f"{method} {option} {case}: one {row['one']['seconds']:.4f} s a round, {told}",
+                flush=True,
+            )
     kept = {
         "command": " ".join(["python", *sys.argv]),
         "commit": arguments.commit or commit(),

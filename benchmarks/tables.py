@@ -446,15 +446,19 @@ def side_by_side(name: str) -> str:
     """A round of one run, and of several side by side, against it."""
     report, body = read(name), []
     for row in report["rows"]:
-        parts = []
-        for kind in ("5 seeds", "8 rates"):
+        parts, kinds = [], [kind for kind in row if kind[0].isdigit()]
+        for kind in kinds:
             found = row[kind]
             parts += [f"**{found['ratio']:.1f}×**", f"{found['preparing_seconds']:.0f}"]
         one = row["one"]
-        what = f"{row['method']}, {row['case'].replace('-', ', ')}, {row['clients']} clients"
+        option = f" {row['option']}" if "option" in row else ""
+        what = (
+            f"{row['method']}{option}, {row['case'].replace('-', ', ')}, {row['clients']} clients"
+        )
         body.append([what, f"{one['seconds']:.2f}", f"{one['preparing_seconds']:.0f}", *parts])
     header = ["runs", "one run's round, s", "preparing, s"]
-    header += ["5 seeds", "preparing, s", "8 rates", "preparing, s"]
+    for kind in kinds:
+        header += [kind, "preparing, s"]
     where = f"{report['device']} ({report['hardware']}, {report['threads']} threads)"
     load = f" Load of the machine in the last minute: {report['load'][0]:.1f}."
     return rows(header, body) + made_by(report | {"device": where}) + load

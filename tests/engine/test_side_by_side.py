@@ -114,7 +114,7 @@ QUICK_OPTIONS = (
 def two_values(option: Option) -> list[float]:
     if option.search is None:
         usual = option.default or 0.5
-        return [usual, usual / 2]
+        return [usual, 0.75 * usual]
     low, high = option.search.low, option.search.high
     return [low + share * (high - low) for share in (0.3, 0.6)]
 

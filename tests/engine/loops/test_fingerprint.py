@@ -14,6 +14,7 @@ import pytest
 import torch
 from torch import nn
 
+from fedtailor.core.steps.run_numbers import RunNumber
 from fedtailor.engine.loops.fingerprint import CannotTell, environment_fingerprint, fingerprint
 
 FACTOR = 2.0
@@ -123,6 +124,17 @@ def test_so_do_those_of_a_number_or_a_table(value: Any, monkeypatch: pytest.Monk
         if hasattr(type(value), name):
             monkeypatch.setattr(type(value), name, lambda self: 0)
     assert fingerprint(closing(value)) != before
+
+
+def test_options_of_several_runs_count_with_all_values() -> None:
+    """A step may have branched on them when it was traced."""
+
+    def times(values: list[float]) -> Any:
+        number = RunNumber.of("mu", values) / 2
+        return lambda x: number * x
+
+    assert fingerprint(times([1.0, 2.0])) == fingerprint(times([1.0, 2.0]))
+    assert fingerprint(times([1.0, 2.0])) != fingerprint(times([1.0, 3.0]))
 
 
 def test_functions_may_refer_to_each_other() -> None:

@@ -14,13 +14,15 @@ from fedtailor.core.method import Method
 from fedtailor.core.options import NonNegative
 from fedtailor.core.task import Task
 from fedtailor.core.training import Recipe, fit
+from fedtailor.methods.check import toy_task
 from fedtailor.results.config import Config, make_config
 from fedtailor.results.folder import CHECKPOINT, CONFIG, open_folder
 from fedtailor.results.storage import read_checkpoint
 from fedtailor.runs.resume import resume_run
 from fedtailor.runs.run import Watcher, play_config
-from fedtailor.runs.several.shared_options import differ_in_numbers
+from fedtailor.runs.several.shared_options import differ_in_numbers, why_not_shared
 from fedtailor.runs.several.together import RunToPlay, play_together
+from tests.engine.test_side_by_side import OPTIONS, two_values
 from tests.runs.runlab import history, result
 from tests.runs.several.test_together import SMALL, PowerCut, same_folders
 
@@ -155,3 +157,15 @@ def test_counts_words_and_what_only_one_has_given_are_not_shared() -> None:
     assert not both({"own_epochs": 1}, {"own_epochs": 2})
     assert not both({"weighting": "data"}, {"weighting": "uniform"})
     assert not both({"lam": 0.1}, {})
+
+
+@pytest.mark.slow
+def test_nearly_all_options_share_a_program_as_docs_say() -> None:
+    apart = []
+    for named, option in OPTIONS.items():
+        method = named.rpartition(".")[0]
+        runs = configs(method, option.name, *two_values(option))
+        if why_not_shared(runs, toy_task()):
+            apart.append(named)
+    assert apart == ["fednova.mu", "fedala.s", "knn-per.lam"]
+    assert len(OPTIONS) == 101

@@ -31,7 +31,7 @@ from fedtailor.methods.check.world import (
 from fedtailor.results.config import Config
 from fedtailor.runs.build import make_method
 
-ROUNDS = 3
+ROUNDS = 2
 
 
 def differ_in_numbers(one: Config, other: Config) -> bool:
