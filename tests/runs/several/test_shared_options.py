@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -39,21 +40,22 @@ def alone(config: Config, folder: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("method", "option", "values"),
+    ("method", "option", "values", "more"),
     [
-        ("ditto", "lam", (0.1, 5.0)),
-        ("fedprox", "mu", (0.1, 5.0)),
-        ("plgu-lf", "rho", (0.01, 0.5)),
-        ("moon", "mu", (0.1, 5.0)),  # which is asked whether it is 0
-        ("fedala", "eta", (0.1, 1.0)),
-        ("ditto+ala", "eta", (0.1, 1.0)),
+        ("ditto", "lam", (0.1, 5.0), {}),
+        ("fedprox", "mu", (0.1, 5.0), {}),
+        ("plgu-lf", "rho", (0.01, 0.5), {}),
+        ("moon", "mu", (0.1, 5.0), {}),  # which is asked whether it is 0
+        ("fedala", "eta", (0.1, 1.0), {}),
+        ("ditto+ala", "eta", (0.1, 1.0), {}),
+        ("fedproto", "lam", (0.1, 5.0), {"models": "mlp-2:2,mlp:2"}),
     ],
 )
 def test_each_folder_is_as_if_the_run_had_been_alone(
-    method: str, option: str, values: tuple[float, ...], tmp_path: Path
+    method: str, option: str, values: tuple[float, ...], more: dict[str, Any], tmp_path: Path
 ) -> None:
-    runs = configs(method, option, *values, rounds=2)
-    runs.append(make_config(method, SMALL | {"rounds": 2, "seed": 1, "lr": 0.03}, runs[1].options))
+    runs = configs(method, option, *values, rounds=2, **more)
+    runs.append(replace(runs[1], seed=1, lr=0.03))
     ends = play_together([RunToPlay(c, tmp_path / str(i)) for i, c in enumerate(runs)])
     assert [end.result["side_by_side"] for end in ends] == [3, 3, 3]
     for i, config in enumerate(runs):

@@ -42,12 +42,12 @@ def differ_in_numbers(one: Config, other: Config) -> bool:
     )
 
 
-def option_values(configs: Sequence[Config], whole: Task) -> OptionValues | None:
+def option_values(configs: Sequence[Config], networks: Sequence[Task]) -> OptionValues | None:
     """What differs among the options of runs that share a program; None if nothing does.
 
     Args:
       configs: of the runs; equal but for such numbers, as far as methods see.
-      whole: the server's network.
+      networks: of all clients where they differ, the server's first.
     """
     first = configs[0]
     names = [k for k in first.options if len({config.options[k] for config in configs}) > 1]
@@ -56,7 +56,7 @@ def option_values(configs: Sequence[Config], whole: Task) -> OptionValues | None
     late = {name: RunNumber.of(name, [c.options[name] for c in configs]) for name in names}
 
     def method(task: Task) -> Method:
-        return make_method(replace(first, options=first.options | late), task, whole)
+        return make_method(replace(first, options=first.options | late), task, networks)
 
     return OptionValues([{name: c.options[name] for name in names} for c in configs], method)
 
@@ -80,12 +80,13 @@ def why_not_shared(configs: Sequence[Config], task: Task) -> str:
 
 def _differing(configs: Sequence[Config], task: Task) -> str:
     """What is slower or comes out differently side by side: of two runs, in a small world."""
-    data, every = toy_federation(task.kind), option_values(configs, task)
+    networks = [task] if configs[0].models else []
+    data, every = toy_federation(task.kind), option_values(configs, networks)
     assert every is not None
     other = next(i for i, config in enumerate(configs) if config.options != configs[0].options)
 
     def simulations() -> list[Simulation]:
-        made = [make_method(configs[i], task, task) for i in (0, other)]
+        made = [make_method(configs[i], task, networks) for i in (0, other)]
         return [Simulation(method, data, task, rounds=ROUNDS) for method in made]
 
     usual, slower = list[str](), list[str]()

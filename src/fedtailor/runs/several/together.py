@@ -249,7 +249,10 @@ def _played(runners: dict[int, Runner], runs: dict[int, RunToPlay]) -> list[RunE
         # a first Ctrl-C is read by every run between its rounds
         with ctrl_c():
             rates = [runner.config.lr for runner in several]
-            options = option_values([runner.config for runner in several], several[0].task)
+            first = several[0]
+            tasks = [g.task for g in first.simulation.groups if g.task is not first.task]
+            networks = [first.task, *tasks] if first.config.models else []
+            options = option_values([runner.config for runner in several], networks)
             program = SideBySide([runner.simulation for runner in several], rates, options)
             outcomes = program.play(works)
     ends = []
