@@ -23,7 +23,7 @@ $(VENV)/.installed-dev: $(VENV)/.installed
 
 demo: $(VENV)/.installed
 	$(BIN)/fedtailor compare fedavg fedrep fedala --set fedrep.head_epochs=10 \
-	  --data digits --clients 20 --partition dirichlet:0.1 --model cnn --rounds 15 --eval-every 3 \
+	  --data digits --clients 20 --partition dirichlet:0.1 --model mlp --rounds 15 --eval-every 3 \
 	  --repeats 2 --out runs/demo --overwrite
 
 test: $(VENV)/.installed-dev
