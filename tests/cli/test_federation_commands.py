@@ -67,6 +67,16 @@ def test_a_trial_project_has_everything(here: Path) -> None:
     assert not [path for path in here.iterdir() if path.name != "trial"]
 
 
+def test_each_site_s_file_names_its_network(here: Path) -> None:
+    several = ["--method", "fedproto", "--models", "mlp-2:1,mlp:2", "--insecure"]
+    for folder, how in (("trial", []), ("like", ["--like", "digits"])):
+        assert call("init", folder, *several, *how) == 0
+        found = read_federation(here / folder / "federation.toml")
+        assert found.plan.settings["model"] == "mlp-2", "the deepest"
+        sites = [here / folder / "sites" / f"site-{i}" / "site.toml" for i in range(3)]
+        assert [read_settings(site).model for site in sites] == ["mlp-2", "mlp", "mlp"]
+
+
 def test_the_certificate_holds_for_the_host(here: Path) -> None:
     from cryptography import x509
 
@@ -213,6 +223,11 @@ def test_images_need_their_size_and_classes_alone(here: Path) -> None:
         (["init", "p", "--method", "fedavg-data"], "gives training rows away"),
         (["init", "p", "--method", "centralised"], "gathers all training rows in one place"),
         (["init", "p", "--rounds", "0"], "at least 1"),
+        (["init", "p", "--models", "mlp:2,cnn:1"], "fedala needs equal networks"),
+        (
+            ["init", "p", "--method", "fml", "--models", "mlp:2"],
+            "is for 2 clients, but there are 3",
+        ),
         (["init", "p", "--set", "mu=1"], "unknown option 'mu'"),
         (["init", "p", "--host", "a b"], "host 'a b'"),
         (["init", "p", "--id", "a/b"], "federation id 'a/b'"),

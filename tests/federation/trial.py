@@ -11,7 +11,7 @@ import torch
 from fedtailor.core import tree
 from fedtailor.engine import Simulation, draw_cohort
 from fedtailor.results.config import make_config
-from fedtailor.runs.build import make_method, make_task
+from fedtailor.runs.build import make_players
 from fedtailor.runs.data import RunData, load_run_data
 
 FEATURES, CLASSES, SIZES = 5, 3, (40, 64, 52)
@@ -80,11 +80,12 @@ class Trial:
 
     def simulate(self, rounds: int | None = None) -> Simulation:
         config = self.world.config
-        task = make_task(config, self.world.encoder.form)
+        (method, task, _), *others = make_players(config, self.world.encoder.form, 3)
         sim = Simulation(
-            make_method(config, task),
+            method,
             self.world.client_data,
             task,
+            others=others,
             seed=config.seed,
             rounds=config.rounds,
             recipe=config.recipe(),

@@ -23,7 +23,7 @@ from fedtailor.core.inputs.plain_text import counted
 
 # Settings that a simulation has and a federation of sites has not.
 _SIMULATED = (
-    "hub", "clients", "partition_file", "held_out", "permute_targets", "join", "models", "weights",
+    "hub", "clients", "partition_file", "held_out", "permute_targets", "join", "weights",
     "weights_except", "eval_every", "engine", "device", "compile", "compile_limit", "precision",
     "chunk", "states", "on_nan", "checkpoint_every", "keep_path", "dropout", "slow", "deadline",
 )  # fmt: skip
@@ -126,7 +126,8 @@ def init(
             )
         encoder = preprocessing_like(like, settings)
         agreed = encoder.to_json()
-        settings["model"] = model_for(encoder, config.model)
+        if "model" in given or not config.models:
+            settings["model"] = model_for(encoder, config.model)
         settings.pop("normalise", None)
     elif not own and "data" not in settings:
         settings = {"data": "digits"} | settings

@@ -18,6 +18,7 @@ from fedtailor.results.metrics.named import METRICS, Metric
 
 if TYPE_CHECKING:
     from fedtailor.federation.protocol.disclosure import Disclosure
+    from fedtailor.federation.protocol.plan import TrainingPlan
     from fedtailor.federation.site.inspection import PlanReport
 
 
@@ -261,11 +262,19 @@ def _say_who_learns(found: Disclosure) -> None:
     out.print(f"[bold]Other sites[/] receive {receive}; they could learn {learn}.")
 
 
+def _networks(plan: TrainingPlan) -> str:
+    model, several = (str(plan.settings[name]) for name in ("model", "models"))
+    if not several:
+        return model
+    common = "" if model in (name for name, _ in plan.models()) else f" and {model} in common"
+    return f"{several} (in the order of sites){common}"
+
+
 def show_plan(found: PlanReport, own: bool) -> None:
     """What a plan asks of a site, as text; `own`: of the site whose limits these are."""
     plan, leaves = found.plan, found.leaves
     out.print(
-        f"{plan.method} with {plan.settings['model']}, {counted(plan.rounds, 'round')}, "
+        f"{plan.method} with {_networks(plan)}, {counted(plan.rounds, 'round')}, "
         f"{counted(plan.clients, 'site')} (plan {plan.fingerprint()[:16]})",
         markup=False,
     )

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from fedtailor.core import __version__
@@ -74,6 +75,7 @@ def run_result(
     per_client: Mapping[str, float | None],
     history: Sequence[Line],
     data: str,
+    networks: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[str, Any]:
     """What `result.json` says of a method that sites played, or of what it is held against."""
     config = setup.config
@@ -85,6 +87,7 @@ def run_result(
         "model": config.model,
         "parameters": sum(p.numel() for p in setup.initial.values()),
         "clients": len(per_client),
+        "networks": dict(networks),
         "partition": "each site's own rows",
         "task": setup.encoder.form.task,
         "metric": config.metric,

@@ -153,7 +153,22 @@ def make_players(config: Config, form: Form, clients: int) -> list[tuple[Method,
         tasks[server] = make_task(config, form, server)
         having.insert(0, (server, torch.arange(0)))
     everyone = (tasks[server], *(task for name, task in tasks.items() if name != server))
-    return [(make_method(config, tasks[name], everyone), tasks[name], ids) for name, ids in having]
+    found = []
+    for name, ids in having:
+        try:
+            found.append((make_method(config, tasks[name], everyone), tasks[name], ids))
+        except BadInput as error:
+            if name == server:
+                raise
+            raise BadInput(f"clients with '{name}': {error}") from None
+    return found
+
+
+def server_model(config: Config, players: Sequence[tuple[Method, Task, Tensor]]) -> str:
+    """The name of the server's network, of what `make_players` made of a configuration."""
+    clients = sum(len(ids) for _, _, ids in players)
+    having = networks(config.models, config.model, clients)
+    return next((name for name, ids in having if torch.equal(ids, players[0][2])), config.model)
 
 
 def players_on(

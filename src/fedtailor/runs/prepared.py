@@ -22,7 +22,7 @@ from fedtailor.engine.loops.runner import LoopMode, Workload, choose_loop_mode
 from fedtailor.engine.loops.torch_internals import load_compiler_meanwhile
 from fedtailor.results.config import Config
 from fedtailor.results.outputs import SaidInRound
-from fedtailor.runs.build import make_players, players_on, prove_private
+from fedtailor.runs.build import make_players, players_on, prove_private, server_model
 from fedtailor.runs.data import RunData, load_run_data
 from fedtailor.runs.device import choose_device
 from fedtailor.runs.evaluation import evaluation_of
@@ -98,7 +98,7 @@ class PreparedRun:
         self.networks = {fed.names[int(i)]: model for model, ids in having for i in ids}
         engine = "vectorised" if config.engine == "auto" else config.engine
         config = replace(config, engine=engine)
-        (self.method, self.task, first), *others = players = make_players(config, form, fed.clients)
+        (self.method, self.task, _), *others = players = make_players(config, form, fed.clients)
         self.frozen = {  # by network
             name: task.constants
             for _, task, mine in players
@@ -112,7 +112,7 @@ class PreparedRun:
             fed = fed._replace(val=fed.test)
         for method, task in ((self.method, self.task), *(other[:2] for other in others)):
             prove_private(config, method, task, fed)
-        model = next((name for name, ids in having if torch.equal(ids, first)), config.model)
+        model = server_model(config, players)
         if config.models and asked not in ("auto", model):
             log.warning(
                 "model is '%s', but %s does not use it: its server has the deepest of --models, %s",

@@ -16,7 +16,7 @@ def _pairs(text: str, setting: str, example: str) -> list[tuple[str, int]]:
     out = []
     for piece in filter(None, (p.strip() for p in text.split(","))):
         name, colon, count = piece.rpartition(":")
-        if not colon or not name or not count.isdecimal() or int(count) < 1:
+        if not colon or not name or not count.isdecimal() or len(count) > 9 or int(count) < 1:
             raise BadInput(f"{setting} '{text}': '{piece}' is not of the form {example}")
         out.append((name, int(count)))
     return out

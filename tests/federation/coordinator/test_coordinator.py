@@ -1,6 +1,7 @@
 """Faults, each by name: the round ends without the culprit, and nothing is lost."""
 
 import errno
+import json
 import shutil
 from dataclasses import replace
 
@@ -14,9 +15,12 @@ from fedtailor.core.inputs import files as files_module
 from fedtailor.core.uploads import watch
 from fedtailor.engine import draw_cohort
 from fedtailor.federation.coordinator.coordinator import Stopped
+from fedtailor.federation.coordinator.federation_file import read_federation
 from fedtailor.federation.coordinator.progress import sites_of
 from fedtailor.federation.protocol.packet import Packet
 from fedtailor.federation.site.guard import PAUSE
+from fedtailor.methods.combine import with_own_networks
+from fedtailor.runs.predict import predict
 from tests.federation.fake import RULES, FakeTransport, coordinator, said
 from tests.federation.trial import Trial, distance
 
@@ -55,6 +59,67 @@ def test_without_faults(trial):
     assert [line["taken"] for line in lines[:3]] == [[0, 1, 2]] * 3
     assert set(lines[3]["finished"]) == {"site-0", "site-1", "site-2"}
     sites_agree(trial, sim)
+
+
+@pytest.mark.parametrize("method", with_own_networks())
+def test_sites_with_different_networks(tmp_path, method):
+    """As the simulation, also when sites are restarted; FML's and FedKD's common one is mlp-3."""
+    trial = Trial(tmp_path, method, rounds=3, models="mlp-2:1,mlp:2", model="mlp-3")
+    transport = FakeTransport(trial)
+    transport.on(0, "train", 1, lambda packet, site: transport.restart())
+    one = coordinator(trial, transport)
+    lines = one.run()
+    sim = simulated(trial)
+    assert distance(one.now.server, sim.server) <= 1e-9
+    assert [line["taken"] for line in lines[:3]] == [[0, 1, 2]] * 3
+    sites_agree(trial, sim)
+    assert lines[3]["networks"] == {"site-0": "mlp-2", "site-1": "mlp", "site-2": "mlp"}
+    own = tmp_path / "site-1/federations/trial"
+    assert json.loads((own / "card.json").read_text())["model"] == "mlp"
+    assert predict(own, "site-1", [tmp_path / "data/site-1/rows.npz"])
+
+
+def test_a_coordinator_of_different_networks_killed_and_restarted(tmp_path):
+    trial = Trial(tmp_path, "pmixfed", rounds=3, models="mlp-2:1,mlp:2", model="mlp-2")
+
+    def kill(packet, site):
+        raise KeyboardInterrupt
+
+    transport = FakeTransport(trial)
+    transport.on(2, "train", 1, kill)
+    with pytest.raises(KeyboardInterrupt):
+        coordinator(trial, transport).run()
+    again = coordinator(trial, transport)
+    again.run()
+    sim = simulated(trial)
+    assert distance(again.now.server, sim.server) <= 1e-9
+    sites_agree(trial, sim)
+
+
+def test_a_site_says_which_network_it_has(tmp_path):
+    trial = Trial(tmp_path, "fedproto", models="mlp-2:1,mlp:2", model="mlp-2")
+    trial.write_site(1, model="mlp")
+    trial.write_site(2, model="mlp-2")
+    one = coordinator(trial, FakeTransport(trial))
+    one.run()
+    assert "site-2" in said(one)
+    expected = "the plan has network 'mlp' for site 2, the site model = 'mlp-2': set models in"
+    assert expected in said(one)
+    assert [line["taken"] for line in one.store.history()[:2]] == [[0, 1]] * 2
+
+
+def test_networks_that_do_not_go_together_are_named_before_anybody_joins(tmp_path):
+    trial = Trial(tmp_path, "fedproto", models="mlp-2:1,linear:2", model="mlp-2")
+    with pytest.raises(
+        BadInput, match="clients with 'linear': prototypes need features of one width"
+    ):
+        read_federation(trial.federation)
+    trial = Trial(tmp_path, "fedavg", models="mlp-2:1,mlp:2")
+    with pytest.raises(BadInput, match="fedavg needs equal networks: leave it out, or choose"):
+        read_federation(trial.federation)
+    trial = Trial(tmp_path, "fedproto", models="mlp-2:1,mlp:1")
+    with pytest.raises(BadInput, match="is for 2 clients, but there are 3"):
+        read_federation(trial.federation)
 
 
 @pytest.mark.parametrize(

@@ -68,6 +68,14 @@ def test_the_page_has_what_sites_tell_and_names_who_tells_nothing(tmp_path: Path
     assert shown["curves"][1]["round"] == [1, 2, 3] and len(shown["curves"][1]["post"]["mid"]) == 3
 
 
+def test_the_page_says_which_site_has_which_network(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, "fml", models="mlp-2:1,mlp:2", model="linear")
+    played(trial)
+    shown = numbers_on(federation_report(read_federation(trial.federation)))
+    assert shown["networks"] == ["mlp-2", "mlp", "mlp"]
+    assert dict(shown["facts"])["Network"] == "mlp-2 (1 client), mlp (2 clients), in common linear"
+
+
 def test_without_scores_alone_there_is_a_page_and_no_verdict(tmp_path: Path) -> None:
     trial = Trial(tmp_path, "fedavg")
     for i in range(3):

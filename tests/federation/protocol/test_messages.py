@@ -37,6 +37,9 @@ def test_a_network_takes_no_more_memory_than_allowed(
     """A plan may claim pictures of any size, and a network would be made for them."""
     plan = read_federation(Trial(tmp_path, "fedavg").federation).plan
     wide = Encoder(Form("image", (1, 20_000, 20_000), 3), ("0", "1", "2"))
-    monkeypatch.setattr("fedtailor.federation.protocol.plan.make_task", pytest.fail)
+    monkeypatch.setattr("fedtailor.federation.protocol.plan.make_players", pytest.fail)
     with pytest.raises(BadInput, match=r"network 'mlp' for examples of .* bytes, at most 2,147"):
         set_up(replace(plan, encoder=wide.to_json()))
+    several = plan.settings | {"model": "linear", "models": "linear:1,mlp:2"}
+    with pytest.raises(BadInput, match=r"network '\w+' for examples of .* bytes, at most 2,147"):
+        set_up(replace(plan, encoder=wide.to_json(), settings=several))

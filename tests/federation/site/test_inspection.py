@@ -56,6 +56,26 @@ def test_limits_that_a_plan_breaks(tmp_path: Path, capsys) -> None:
     assert "give federation.toml, or plan.json" in capsys.readouterr().err
 
 
+def test_a_site_sees_its_own_network_in_a_plan_of_several(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, "lg-fedavg", models="mlp-2:1,mlp:2", model="mlp-2")
+    plan = find_plan(trial.federation)
+    sites = [read_settings(trial.write_site(i, model=own)) for i, own in ((0, "mlp-2"), (1, "cnn"))]
+    deep, other = (inspect_plan(plan, site) for site in sites)
+    assert not deep.refused and deep.to_json()["models"] == "mlp-2:1,mlp:2"
+    assert deep.leaves is not None and other.leaves is not None
+    assert deep.leaves.parameters - other.leaves.parameters == 200 * 200 + 200
+    (bad,) = [check for check in other.checks if check.cure]
+    assert bad.code == "network" and "network 'mlp' for site 1, the site model = 'cnn'" in bad.line
+
+
+def test_networks_from_elsewhere_are_refused_wherever_they_stand(tmp_path: Path) -> None:
+    plan = find_plan(Trial(tmp_path, "pmixfed", models="mlp-2:1,mlp:2", model="mlp-2").federation)
+    strange = replace(plan, settings=plan.settings | {"models": "mlp-2:2,os:system:1"})
+    found = inspect_plan(strange)
+    assert found.leaves is None, "it is not run to be looked at"
+    assert [check.plan for check in found.checks if check.cure] == ["model 'os:system'"]
+
+
 def test_code_from_elsewhere_is_not_run_to_be_looked_at(tmp_path: Path) -> None:
     plan = replace(find_plan(Trial(tmp_path, "fedavg").federation), method="os:system")
     found = inspect_plan(plan)

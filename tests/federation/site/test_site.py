@@ -98,7 +98,7 @@ def test_plans_are_checked(tmp_path, change, said):
 def test_what_only_simulations_do_is_refused(tmp_path):
     trial = Trial(tmp_path, "fedavg")
     encoder: Encoder = trial.world.encoder
-    config = make_config("pmixfed", {"model": "mlp", "models": "mlp:1,mlp-2:2"}, {})
+    config = make_config("pmixfed", {"model": "mlp", "join": "1:1"}, {})
     with pytest.raises(BadInput, match="it is for simulations"):
         make_training_plan(config, encoder, 3)
 

@@ -18,6 +18,7 @@ import torch
 
 from fedtailor.core import rng, tree
 from fedtailor.core.errors import BadInput
+from fedtailor.core.method import Method
 from fedtailor.core.tree import Tree
 from fedtailor.core.uploads.watch import UploadWatch
 from fedtailor.engine.cohort import draw_cohort
@@ -67,12 +68,14 @@ class Coordinator:
             setup.plan, federation, store, transport, rules, keyed, registered
         )
         # with signs that no site can know and hide from
-        self._watch = UploadWatch(setup.task.buffers, secrets.randbits(64))
+        buffers = {name for _, task, _ in setup.players for name in task.buffers}
+        self._watch = UploadWatch(buffers, secrets.randbits(64))
         self._odd: set[int] = set()  # who has been said to stand out
         blank = first_server(setup, torch.ones(setup.plan.clients, dtype=torch.int64))
-        example = example_upload(setup, blank)
-        self._like = {"mean": example.mean, "each": example.each}
-        self._alike = weighs_all_alike(example)
+        self._by_network = {name: setup.of(int(ids[0])) for name, ids in setup.plan.models()}
+        examples = {name: example_upload(own, blank) for name, own in self._by_network.items()}
+        self._like = {name: {"mean": e.mean, "each": e.each} for name, e in examples.items()}
+        self._alike = all(weighs_all_alike(example) for example in examples.values())
         found = store.load(blank)
         self.begun = found is not None
         nobody = [-1] * setup.plan.clients
@@ -99,13 +102,16 @@ class Coordinator:
     @property
     def one_by_one(self) -> bool:
         """Whether the server sees each site's upload; if not, a mean over them would do."""
-        return bool(tree.leaves(self._like["each"]))
+        return any(bool(tree.leaves(like["each"])) for like in self._like.values())
 
     def _message(self, purpose: int, client: int) -> Tree:
         cid = torch.tensor(client)
         turn = self.setup.turn(purpose, self.now.round).of(cid)
         with torch.no_grad():
-            return self.setup.method.send(self.now.server, cid, turn)
+            return self._method(client).send(self.now.server, cid, turn)
+
+    def _method(self, client: int) -> Method:
+        return self._by_network[self.setup.plan.network_of(client)].method
 
     # --- playing ---
 
@@ -184,7 +190,7 @@ class Coordinator:
         for _ in range(self.rules.attempts):
             begun = time.monotonic()
             cohort = self._cohort(set() if short else set(failed))
-            gathered = Gathered(cohort, self.setup.method.admit, self._watch)
+            gathered = Gathered(cohort, lambda who: self._method(who).admit, self._watch)
             counted = self.members.counted_rows()
             sent: dict[int, int] = {}
 
@@ -204,7 +210,8 @@ class Coordinator:
             ) -> None:
                 _metrics(packet)
                 rows = 1 if self._alike else self.members.sizes[client]
-                upload = read_upload(packet, self._like, self.rules.largest, rows)
+                like = self._like[self.setup.plan.network_of(client)]
+                upload = read_upload(packet, like, self.rules.largest, rows)
                 weight = upload.weight.clamp(max=counted[client])
                 upload = upload._replace(weight=weight)
                 gathered.add(client, upload, self._message(rng.TURN, client))
@@ -329,7 +336,10 @@ class Coordinator:
         done = self.store.history()
         if done and done[-1].get("finished", {}).keys() >= set(self.members.names.values()):
             return
-        self._note({"round": self.now.round, "finished": self._everyone(FINISH)})
+        plan, names = self.setup.plan, self.members.names
+        has = {name: plan.network_of(i) for i, name in names.items()}
+        having = {"networks": has} if plan.settings["models"] else {}
+        self._note({"round": self.now.round, "finished": self._everyone(FINISH)} | having)
 
 
 def _metrics(packet: Packet) -> dict[str, Any]:

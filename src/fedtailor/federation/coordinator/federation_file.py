@@ -12,6 +12,7 @@ preprocessing = "preprocessing.json"
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,6 +31,8 @@ from fedtailor.federation.site.state import PLAN
 from fedtailor.results.config import Config, make_config, settings
 from fedtailor.results.metrics.settled import class_counts, settle_judging
 from fedtailor.runs.data import lay_out
+
+log = logging.getLogger("fedtailor")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +141,7 @@ def _preprocessing(config: Config, table: _Table, base: Path) -> tuple[Config, E
             f"the sites have not told their columns yet: say fedtailor federation survey {base}"
         )
     encoder = read_preprocessing(path)
-    if config.model == "auto" and table.survey:
+    if config.model == "auto" and (table.survey or config.models):
         config = replace(config, model=model_for(encoder, config.model))
     if config.model == "auto":
         raise BadInput('model is missing: name the network, e.g. model = "cnn"')
@@ -174,6 +177,12 @@ def read_federation(path: Path) -> FederationFile:
         if config.clients != sites:
             raise BadInput(f"sites is {sites}, but the data are divided among {config.clients}")
     plan = make_training_plan(replace(config, clients=sites), encoder, sites)
+    asked, model = found.run.get("model"), plan.settings["model"]
+    if config.models and asked not in (None, model):
+        log.warning(
+            "%s: model is '%s', but %s does not use it: its server has the deepest of models, %s",
+            *(where, asked, config.method, model),
+        )
     folder = (path.parent / table.folder).resolve()
     keyed = bool(found.coordinator.get("authority"))
     return FederationFile(checked_id(table.id), folder, plan, table, keyed)

@@ -15,6 +15,8 @@ from fedtailor.core.uploads.watch import UploadWatch, compare_uploads
 from fedtailor.engine.fold import Fold
 from fedtailor.federation.protocol.messages import message_bytes
 
+Admission = Callable[[Tree, Upload], Upload]  # (what a site was sent, its upload) -> what counts
+
 
 class Gathered:
     """Uploads of a round, folded in the order of ids whatever the order they come in.
@@ -23,7 +25,7 @@ class Gathered:
     """
 
     def __init__(
-        self, cohort: list[int], admit: Callable[[Tree, Upload], Upload], watch: UploadWatch
+        self, cohort: list[int], admit: Callable[[int], Admission], watch: UploadWatch
     ) -> None:
         self._order, self._admit, self._watch = sorted(cohort), admit, watch
         self._looks: dict[int, Tensor] = {}
@@ -36,7 +38,7 @@ class Gathered:
     def add(self, client: int, upload: Upload, sent: Tree) -> None:
         """Takes an upload in, as far as the method admits it, from one who was `sent` that."""
         self._looks[client] = self._watch.look(sent, upload)
-        self._waiting[client] = self._admit(sent, upload)
+        self._waiting[client] = self._admit(client)(sent, upload)
         while self._next < len(self._order) and self._order[self._next] in self._waiting:
             self._take(self._order[self._next])
             self._next += 1

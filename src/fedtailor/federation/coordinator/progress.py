@@ -52,6 +52,12 @@ def finished_of(folder: Path) -> dict[str, Any]:
     return found
 
 
+def networks_of(folder: Path) -> dict[str, str]:
+    """Which network each site has, where they differ."""
+    lines = read_lines(folder / HISTORY)
+    return next((line["networks"] for line in reversed(lines) if "networks" in line), {})
+
+
 def follow(
     folder: Path,
     ask_flower: Callable[[str], str],

@@ -18,6 +18,7 @@ from fedtailor.federation.coordinator.federation_file import FederationFile
 from fedtailor.federation.coordinator.progress import (
     finished_of,
     is_over,
+    networks_of,
     round_now,
     rounds_of,
     told_score,
@@ -185,12 +186,13 @@ def federation_report(found: FederationFile) -> Path:
     setup = set_up(found.plan)
     history = _history(folder, setup, told)
     data = f"federation {found.id}"
-    result = run_result(setup, setup.plan.method, told.score, history, data)
+    having = networks_of(folder)
+    result = run_result(setup, setup.plan.method, told.score, history, data, having)
     result["seconds"] = history[-1]["seconds"]
     runs = [RunNumbers(result, history)]
     if any(value is not None for value in told.alone.values()):
         ends = at_point("pre", list(told.alone.values()), setup.config.metric)
         alone = [{"round": history[-1]["round"], "bytes": NOTHING_SENT} | ends]
-        runs.append(RunNumbers(run_result(setup, ALONE, told.alone, alone, data), alone))
+        runs.append(RunNumbers(run_result(setup, ALONE, told.alone, alone, data, having), alone))
     notes = _notes(told, found.plan.clients - len(told.score))
     return write_comparison(folder / PAGE, setup, runs, told.rows, _verdict(setup, told), notes)

@@ -34,6 +34,7 @@ from fedtailor.federation.deploy.proxy import CONFIGURATION, configuration
 from fedtailor.federation.protocol.packet import checked_id
 from fedtailor.federation.site.settings import OF_DATA, read_settings
 from fedtailor.results.config import as_toml
+from fedtailor.runs.schedule import networks
 
 MARK = "FedTailor"  # in the first line of federation.toml: what may be overwritten
 _SITE = re.compile(r"[a-z0-9]([a-z0-9_-]{0,46}[a-z0-9])?")
@@ -144,6 +145,9 @@ def _site_toml(spec: ProjectSpec, number: int) -> str:
         note = "# CHANGE `data`: a file or folder in any form that `fedtailor run --data` takes.\n"
         unfit = ("data", "data_dir", "clients", "partition", "client_column", "min_samples")
         said |= {"data": "data"} | {k: v for k, v in given.items() if k not in unfit}
+    if several := spec.settings.get("models"):
+        having = networks(several, "", len(spec.sites))
+        said["model"] = next(name for name, ids in having if number in ids)
     return (
         f"# Site '{spec.sites[number]}' of '{spec.id}': its data, and what it agrees to. Paths "
         "are relative to\n# this file. Nothing here leaves the site but its name.\n"

@@ -32,18 +32,19 @@ from fedtailor.federation.protocol.messages import Spec, spec_of
 from fedtailor.federation.protocol.packet import PROTOCOL, Limits
 from fedtailor.models import MODELS
 from fedtailor.results.config import Config, make_config
-from fedtailor.runs.build import make_method, make_network, make_task
+from fedtailor.runs.build import make_method, make_network, make_players, server_model
+from fedtailor.runs.schedule import networks
 
 # Settings that all must share. What concerns a site's data is its own affair.
 SHARED = (
-    "model", "freeze", "blocks", "augment", "epochs", "steps", "batch", "lr", "optimizer",
+    "model", "models", "freeze", "blocks", "augment", "epochs", "steps", "batch", "lr", "optimizer",
     "momentum", "weight_decay", "decay_biases", "lr_decay", "lr_floor", "clip", "last", "dp_clip",
     "dp_noise", "dp_delta", "dp_public", "participation", "rounds", "finetune", "seed", "loss",
     "class_weights", "metric", "max_norm",
 )  # fmt: skip
 # Settings that a simulation alone can follow.
 SIMULATED = (
-    "models", "join", "held_out", "weights", "patience", "dropout", "slow", "deadline",
+    "join", "held_out", "weights", "patience", "dropout", "slow", "deadline",
 )  # fmt: skip
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 
@@ -59,10 +60,26 @@ class TrainingPlan:
     dtype: Literal["float32", "float64"] = setting("of all numbers")
     encoder: dict[str, Any] = setting("preprocessing, as JSON")
     message: Spec = setting("what a message to a client looks like", [])
+    messages: dict[str, Any] = setting("the same by network, to sites with another one", {})
 
     def __post_init__(self) -> None:
         if set(self.settings) != set(SHARED):
             raise BadInput(f"settings: it must have exactly {', '.join(SHARED)}")
+        self.models()
+
+    def models(self) -> list[tuple[str, Tensor]]:
+        """(network, numbers of the sites that have it)."""
+        several, one = (str(self.settings[name]) for name in ("models", "model"))
+        return networks(several, one, self.clients)
+
+    def network_of(self, client: int) -> str:
+        """The network that a site has."""
+        return next((name for name, ids in self.models() if client in ids), "")
+
+    def message_to(self, client: int) -> Spec:
+        """What a message to a site looks like."""
+        found: Spec = self.messages.get(self.network_of(client), self.message)
+        return found
 
     def text(self) -> str:
         """The plan as JSON, always in the same words."""
@@ -122,6 +139,32 @@ class Setup(NamedTuple):
     task: Task  # the network
     method: Method  # what is played
     initial: Params  # the common initial parameters
+    # (method, network, numbers of the sites that have it), the server's first
+    players: tuple[tuple[Method, Task, Tensor], ...] = ()
+
+    @property
+    def networks(self) -> tuple[Task, ...]:
+        """Those of all sites, the server's first, where they differ."""
+        return tuple(task for _, task, _ in self.players) if self.config.models else ()
+
+    def of(self, client: int) -> Setup:
+        """The same as a site plays it, with the network that it has; the server's side stays."""
+        method, task, _ = next((p for p in self.players if client in p[2]), self.players[0])
+        if task is self.task:
+            return self
+        server, first = self.method, self.initial
+        with in_dtype(self.plan.dtype):
+            initial = task.init(rng.key(self.plan.seed, rng.INITIAL))
+        return self._replace(
+            task=task,
+            method=method._replace(
+                init=lambda clients, initial, key: server.init(clients, first, key),
+                receive=server.receive,
+                record=server.record,
+            ),
+            initial=initial,
+            config=replace(self.config, model=self.plan.network_of(client)),
+        )
 
     def turn(self, purpose: int, round: int) -> Turn:
         """A round's turn, with the numbers that the simulation draws; a client's is `.of(id)`."""
@@ -158,21 +201,21 @@ def _refuse_what_sites_cannot(config: Config, method: Method) -> None:
         raise BadInput("acc_source is 'test': it is for simulations; leave it out")
 
 
-def _check_network(config: Config, form: Form, limits: Limits) -> None:
+def _check_network(config: Config, model: str, form: Form, limits: Limits) -> None:
     """Refuses a network that no message could hold, before any memory is taken for it.
 
     Those that come with us alone: code from elsewhere may not know how to be without numbers.
     """
-    if config.model not in MODELS:
+    if model not in MODELS:
         return
     try:
         with torch.device("meta"):
-            size = sum(p.nbytes for p in make_network(config, form).state_dict().values())
+            size = sum(p.nbytes for p in make_network(config, form, model).state_dict().values())
     except RuntimeError as error:  # sizes that no machine has
-        raise BadInput(f"plan: no network '{config.model}' for {form.shape} ({error})") from None
+        raise BadInput(f"plan: no network '{model}' for {form.shape} ({error})") from None
     if size > limits.bytes:
         raise BadInput(
-            f"plan: network '{config.model}' for examples of {form.shape} has {size:,} bytes, at "
+            f"plan: network '{model}' for examples of {form.shape} has {size:,} bytes, at "
             f"most {limits.bytes:,} are allowed: raise max_bytes if that is meant"
         )
 
@@ -181,13 +224,14 @@ def set_up(plan: TrainingPlan, limits: Limits = Limits()) -> Setup:
     """Network and method of a plan, if its names and values are known and sites can play it."""
     config = make_config(plan.method, plan.settings | {"device": "cpu"}, plan.options)
     encoder = Encoder.from_json(plan.encoder)
-    _check_network(config, encoder.form, limits)
+    for model in {config.model, *(name for name, _ in plan.models())}:
+        _check_network(config, model, encoder.form, limits)
     with in_dtype(plan.dtype):
-        task = make_task(config, encoder.form)
-        method = make_method(config, task)
+        players = make_players(config, encoder.form, plan.clients)
+        method, task, _ = players[0]
         initial = task.init(rng.key(plan.seed, rng.INITIAL))
     _refuse_what_sites_cannot(config, method)
-    return Setup(plan, config, encoder, task, method, initial)
+    return Setup(plan, config, encoder, task, method, initial, tuple(players))
 
 
 def make_training_plan(config: Config, encoder: Encoder, clients: int) -> TrainingPlan:
@@ -205,13 +249,23 @@ def make_training_plan(config: Config, encoder: Encoder, clients: int) -> Traini
         encoder=encoder.to_json(),
     )
     setup = set_up(plan)
-    setup.task.try_out(setup.initial, few_rows(encoder.form, config.batch).x)
     _refuse_what_sites_cannot(config, setup.method)
     server = first_server(setup, torch.ones(clients, dtype=torch.int64))
-    first = torch.tensor(0)
-    message = setup.method.send(server, first, setup.turn(rng.TURN, 0).of(first))
+    sent: dict[str, Spec] = {}
+    for name, ids in plan.models():
+        own, first = setup.of(int(ids[0])), ids[0]
+        own.task.try_out(own.initial, few_rows(encoder.form, config.batch).x)
+        turn = setup.turn(rng.TURN, 0).of(first)
+        sent[name] = spec_of(own.method.send(server, first, turn))
+    model = server_model(setup.config, setup.players)
+    plan = replace(
+        plan,
+        settings=plan.settings | {"model": model},
+        message=next(iter(sent.values())),
+        messages=sent if config.models else {},
+    )
     # what JSON makes of it: tuples are lists there, and fingerprints must agree
-    return read_plan(replace(plan, message=spec_of(message)).text())
+    return read_plan(plan.text())
 
 
 def first_server(setup: Setup, sizes: Tensor) -> Tree:
@@ -245,7 +299,9 @@ def few_rows(form: Form, batch: int) -> Data:
 def example_method(setup: Setup) -> Method:
     """The plan's method with a short training without noise."""
     short = replace(setup.config, epochs=1, steps=0, batch=min(setup.config.batch, 8), dp_clip=0.0)
-    return make_method(replace(short, dp_noise=0.0), setup.task)
+    made = make_method(replace(short, dp_noise=0.0), setup.task, setup.networks)
+    whole = setup.method
+    return made._replace(init=whole.init, receive=whole.receive, record=whole.record)
 
 
 def example_upload(setup: Setup, server: Tree) -> Upload:

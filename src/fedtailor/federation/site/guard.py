@@ -156,7 +156,7 @@ class Guard:
 
     def require_limits(self, plan: TrainingPlan, rows: int | None = None) -> None:
         """Only what the site agreed to, and before anything of the plan is brought to life."""
-        for found in check_plan(self.settings, plan, rows):
+        for found in check_plan(self.settings, plan, rows, self.settings.client):
             if found.cure:
                 raise Refused(found.code, found.line)
 

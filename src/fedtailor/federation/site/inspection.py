@@ -53,6 +53,7 @@ class PlanReport(NamedTuple):
             "plan": self.plan.fingerprint(),
             "method": self.plan.method,
             "model": self.plan.settings["model"],
+            "models": self.plan.settings["models"],
             "uploads": self.uploads,
             "arrays": [a._asdict() for a in leaves.arrays] if leaves else None,
             "bytes": {"up": leaves.bytes, "down": self.down} if leaves else None,
@@ -80,11 +81,12 @@ def _plan_epsilon(setup: Setup, rows: int, uploads: int) -> float | None:
 def inspect_plan(plan: TrainingPlan, site: SiteSettings | None = None) -> PlanReport:
     """What a plan asks of a site, whose rows are counted; without one, of any with usual limits."""
     limits = site or SiteLimits()
-    checks = check_plan(limits, plan)
+    checks = check_plan(limits, plan, client=site.client if site else 0)
     if any(check.cure and check.code in _CODE for check in checks):
         return PlanReport(plan, checks)
-    setup = set_up(plan)
-    down = message_bytes(like_of(plan.message))
+    client = site.client if site else 0
+    setup = set_up(plan).of(client)
+    down = message_bytes(like_of(plan.message_to(client)))
     report = PlanReport(plan, checks, disclosure_of(setup), down)
     if site is None:
         return report
@@ -93,7 +95,7 @@ def inspect_plan(plan: TrainingPlan, site: SiteSettings | None = None) -> PlanRe
     except BadInput as error:
         return report._replace(trouble=str(error))
     return report._replace(
-        checks=check_plan(limits, plan, rows),
+        checks=check_plan(limits, plan, rows, client),
         rows=rows,
         per_upload=rows_per_upload(plan, rows),
         epsilon=_plan_epsilon(setup, rows, report.uploads),
@@ -106,7 +108,11 @@ def differences(old: TrainingPlan, new: TrainingPlan) -> list[str]:
     def flat(plan: TrainingPlan) -> dict[str, Any]:
         tables = {**plan.options, **plan.settings}
         whole = {"method": plan.method, "sites": plan.clients, "dtype": plan.dtype}
-        return whole | tables | {"preprocessing": plan.encoder, "messages": plan.message}
+        return (
+            whole
+            | tables
+            | {"preprocessing": plan.encoder, "messages": [plan.message, plan.messages]}
+        )
 
     one, two = flat(old), flat(new)
     found = []

@@ -28,6 +28,10 @@ class SiteLimits:
     allow_models: Names = setting(
         "networks beside those that come with FedTailor (package.module:factory)", ()
     )
+    model: str = setting(
+        "the network that it trains, where sites have several; left out: the plan's for its number",
+        "",
+    )
     federations: Names = setting(
         "ids of federations that it takes part in; left out: the first that it joins", ()
     )

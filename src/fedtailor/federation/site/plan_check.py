@@ -37,16 +37,28 @@ def rows_per_upload(plan: TrainingPlan, rows: int) -> int:
     return min(rows, batch * min(steps)) if steps else rows
 
 
-def check_plan(limits: SiteLimits, plan: TrainingPlan, rows: int | None = None) -> list[PlanCheck]:
-    """A plan held against a site's limits; `rows` are its training rows, if they are known."""
-    return list(_checks(limits, plan, rows))
+def check_plan(
+    limits: SiteLimits, plan: TrainingPlan, rows: int | None = None, client: int = 0
+) -> list[PlanCheck]:
+    """A plan held against a site's limits.
+
+    Args:
+      limits: of the site.
+      plan: of the federation.
+      rows: the site's training rows, if they are known.
+      client: the site's number.
+    """
+    return list(_checks(limits, plan, rows, client))
 
 
-def _checks(limits: SiteLimits, plan: TrainingPlan, rows: int | None) -> Iterator[PlanCheck]:
+def _checks(
+    limits: SiteLimits, plan: TrainingPlan, rows: int | None, client: int
+) -> Iterator[PlanCheck]:
     def check(good: bool, code: str, said: str, limit: str, cure: str) -> PlanCheck:
         return PlanCheck(code, said, limit, "" if good else cure)
 
-    method, model = plan.method, str(plan.settings["model"])
+    method, own = plan.method, plan.network_of(client)
+    models = dict.fromkeys([str(plan.settings["model"]), *(name for name, _ in plan.models())])
     allowed = limits.allow
     good = built_in(method) if allowed is None else method in allowed
     listed = "those that come with FedTailor" if allowed is None else ", ".join(allowed) or "none"
@@ -55,11 +67,18 @@ def _checks(limits: SiteLimits, plan: TrainingPlan, rows: int | None) -> Iterato
         "name it in `allow` of the site's file, if its owner agrees",
     )  # fmt: skip
     more = "".join(f", {name}" for name in limits.allow_models)
-    yield check(
-        model in MODELS or model in limits.allow_models, "model", f"model '{model}'",
-        f"those that come with FedTailor{more}",
-        "name it in `allow_models` of the site's file, if its owner agrees",
-    )  # fmt: skip
+    for model in models:
+        yield check(
+            model in MODELS or model in limits.allow_models, "model", f"model '{model}'",
+            f"those that come with FedTailor{more}",
+            "name it in `allow_models` of the site's file, if its owner agrees",
+        )  # fmt: skip
+    if limits.model:
+        yield check(
+            own == limits.model, "network", f"network '{own}' for site {client}",
+            f"model = '{limits.model}'",
+            "set models in federation.toml, or model in the site's file",
+        )  # fmt: skip
     batch = int(plan.settings["batch"])
     yield check(
         batch == 0 or batch >= limits.min_batch, "batch", f"batch = {batch}",

@@ -208,7 +208,7 @@ class Site:
                 f"{plan.clients}: numbers count from 0",
             )
         try:
-            setup = set_up(plan, self.settings.limits)
+            setup = set_up(plan, self.settings.limits).of(self.settings.client)
         except BadInput as error:
             raise Refused("plan", str(error)) from None
         store = SiteStore(self.settings.folder, federation, fingerprint, self.settings.client)
@@ -236,7 +236,8 @@ class Site:
         if not -1 <= last < round <= setup.plan.rounds:
             raise BadInput(f"header: round {round} after {last} of {setup.plan.rounds}")
         kept = joined.store.at(last, begin_again=self.settings.begin_again)
-        message = from_arrays(packet.arrays, like_of(setup.plan.message, self.settings.limits))
+        spec = setup.plan.message_to(self.settings.client)
+        message = from_arrays(packet.arrays, like_of(spec, self.settings.limits))
         turn = setup.turn(purpose, round).of(torch.tensor(self.settings.client))
         # fresh for every turn: equal noise in two answers could be taken away again
         secret = secrets.token_bytes(32) if setup.config.dp_clip else b""
