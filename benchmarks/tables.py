@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from paper_claims import judged
 
 from fedtailor.reproduce.shown.writing import (
     SIGNS,
@@ -371,6 +372,20 @@ def reproduction(name: str) -> str:
     return f"{table}\n\nKendall's τ: {tau}.{scale}{ends}{spent}" + made_by(report)
 
 
+def paper_claims(name: str) -> str:
+    """Statements of the papers' tables, judged by the runs of `results/reproduction`."""
+    body = [
+        [
+            f"{j.ours} is above {j.other}", j.column, f"{j.papers:+.1f}",
+            f"{j.mean:+.1f} ({j.low:+.1f} to {j.high:+.1f})", j.units, f"**{j.answer}**",
+        ]
+        for j in judged()
+        if j.paper == name
+    ]  # fmt: skip
+    header = ["statement", "column", "the paper's, points", "ours, with 95 % interval", "over", ""]
+    return rows(header, body)
+
+
 def overshoot(name: str) -> str:
     report = read(name)
     settings = list(dict.fromkeys(run["setting"] for run in report["runs"]))
@@ -715,6 +730,7 @@ TABLES: dict[str, Callable[[str], str]] = {
     "parity": parity,
     "reproduction": reproduction,
     "overshoot": overshoot,
+    "paper_claims": paper_claims,
     "attacks": attacks,
     "jobs": jobs,
     "defaults": defaults,

@@ -167,9 +167,11 @@ def test_a_cell_says_whether_more_rounds_would_have_helped(
         lines = [other | {"round": r, "cohort": [], part: {"mean": curve(r)}} for r in rounds]
         task.folder.mkdir(parents=True)
         found = {"accuracy": {"mean": 0.5}, "device": "cpu", "version": "0", "seconds": 1}
+        found |= {"per_client": {"a": 0.4, "b": 0.6}}
         found |= {"rounds": 40, "stopped_early": len(rounds), "metric": "accuracy"}
         (task.folder / "result.json").write_text(json.dumps(found))
         (task.folder / "history.jsonl").write_text("\n".join(map(json.dumps, lines)))
     cells = outcome(table, {}, "")["cells"]
     assert [c["still_rising"] for c in cells] == [True, False, None]
     assert [c["seeds"][0]["rounds"] for c in cells] == [30, 30, 4]
+    assert cells[0]["seeds"][0]["per_client"] == [0.4, 0.6]

@@ -146,6 +146,12 @@ def _still_rising(result: Result, history: History) -> bool | None:
     return None
 
 
+def _per_client(result: Result, metric: str) -> list[float | None]:
+    """Each client's value, of the round that the cell shows: rows can be compared by clients."""
+    found = result.get("best_per_client" if metric.startswith("best") else "per_client", {})
+    return list(found.values())
+
+
 def _apart(mean: float | None, paper: Published | None) -> float | None:
     """Ours less the paper's, where both are numbers that can be subtracted."""
     if mean is None or paper is None or not (isfinite(mean) and isfinite(paper.mean)):
@@ -176,6 +182,7 @@ def _cell(
             "seconds": result["seconds"],
             "rounds": rounds_played(result),
             "still_rising": _still_rising(result, history),
+            "per_client": _per_client(result, cell.metric),
         }
         each.append(entry | (_seed(value) if value else {"main": None}))
         if value:

@@ -1,0 +1,168 @@
+"""What the papers' tables say of their method, as statements that can fail, judged by our runs.
+
+    python benchmarks/paper_claims.py    # draws docs/img/claims.png; docs/claims.md has the table
+
+Nothing is run: the numbers are those of `results/reproduction`. A statement is "this method is more
+accurate than that one, in this column". With several seeds the unit is the seed (both methods have
+the same clients in it; Student's interval), with one seed the client (the permutation interval of
+`fedtailor compare`).
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import scipy
+
+from fedtailor.results.statistics.decision import LEVEL, MARGIN
+from fedtailor.results.statistics.intervals import flip_interval
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "benchmarks" / "results" / "reproduction"
+PICTURE = ROOT / "docs" / "img" / "claims.png"
+POINT = 100 * MARGIN
+COLUMNS = {"Cifar10": "CIFAR-10, Dir(0.1)"}  # where a table's own name says too little
+Answer = Literal["holds", "does not hold", "cannot tell"]
+
+
+class Said(NamedTuple):
+    """A method that a paper has above others in its table."""
+
+    paper: str
+    table: str  # of `results/reproduction`
+    ours: str  # the row
+    others: tuple[str, ...]  # rows that it is said to be above
+    columns: tuple[str, ...]  # in which: no statement where the paper itself has it level or below
+
+
+SAID = [
+    Said(
+        "FedALA",
+        "fedala-table2-long",
+        "FedALA",
+        (
+            "FedAvg", "FedProx", "Per-FedAvg", "FedRep", "Ditto", "FedAMP", "FedPHP", "FedFomo",
+            "APPLE", "PartialFed",
+        ),
+        ("Cifar10",),
+    ),
+    Said(
+        "FedFomo",
+        "fedfomo-table1",
+        "FedFomo (n=5)",
+        ("Local Training", "FedAvg", "LG-FedAvg", "Per-FedAvg"),
+        (
+            "MNIST, 15 clients", "MNIST, 100 clients", "CIFAR-10, 15 clients",
+            "CIFAR-10, 100 clients",
+        ),
+    ),
+]  # fmt: skip
+
+
+class Judged(NamedTuple):
+    """A statement, and what our runs say of it."""
+
+    paper: str
+    column: str
+    ours: str
+    other: str
+    papers: float  # the paper's difference, in points
+    mean: float
+    low: float
+    high: float
+    units: str  # what the interval is over
+    answer: Answer
+
+
+def answer_of(low: float, high: float) -> Answer:
+    """Better beyond chance; not better by a point; or neither can be said.
+
+    >>> answer_of(0.2, 5.0), answer_of(-3.0, 0.4), answer_of(-1.0, 4.0)
+    ('holds', 'does not hold', 'cannot tell')
+    """
+    if low > 0:
+        return "holds"
+    return "does not hold" if high < POINT else "cannot tell"
+
+
+def difference(ours: dict[str, Any], other: dict[str, Any]) -> tuple[float, float, float, str]:
+    """Mean, interval and unit of one cell less another, in points."""
+    pairs = [
+        (mine, its)
+        for mine in ours["seeds"]
+        for its in other["seeds"]
+        if mine["seed"] == its["seed"]
+    ]
+    if len(pairs) > 1:
+        apart = np.array([mine["main"] - its["main"] for mine, its in pairs])
+        half = scipy.stats.t.ppf(1 - LEVEL / 2, len(apart) - 1) * scipy.stats.sem(apart)
+        mean = float(apart.mean())
+        return mean, mean - half, mean + half, f"{len(apart)} seeds"
+    found = [[np.nan if v is None else v for v in run["per_client"]] for run in pairs[0]]
+    apart = 100 * np.subtract(*found)
+    apart = apart[~np.isnan(apart)]
+    low, high = flip_interval(apart, np.ones(len(apart)), LEVEL)
+    return float(apart.mean()), low, high, f"{len(apart)} clients, one seed"
+
+
+def judged() -> list[Judged]:
+    """Every statement whose runs are there."""
+    found = []
+    for said in SAID:
+        report = json.loads((RESULTS / f"{said.table}.json").read_text(encoding="utf-8"))
+        cells = {(c["row"], c["column"]): c for c in report["cells"] if c["status"] == "done"}
+        for column in said.columns:
+            ours = cells[said.ours, column]
+            for other in said.others:
+                its = cells[other, column]
+                printed = ours["paper"]["mean"] - its["paper"]["mean"]
+                if printed <= 0:
+                    continue
+                mean, low, high, units = difference(ours, its)
+                found.append(
+                    Judged(
+                        said.paper, COLUMNS.get(column, column), said.ours, other, printed,
+                        mean, low, high, units, answer_of(low, high),
+                    )
+                )  # fmt: skip
+    return found
+
+
+def draw() -> None:
+    """Each statement's difference with its interval, and the paper's as a hollow square."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+    from matplotlib.lines import Line2D
+
+    colours = {"holds": "#0072B2", "cannot tell": "#7F7F7F", "does not hold": "#D55E00"}
+    rows = judged()
+    figure, axes = plt.subplots(figsize=(8.6, 0.27 * len(rows) + 1.6), layout="constrained")
+    for place, row in enumerate(reversed(rows)):
+        colour = colours[row.answer]
+        axes.plot([row.low, row.high], [place, place], color=colour, linewidth=2)
+        axes.plot(row.mean, place, "o", color=colour, markersize=6)
+        axes.plot(row.papers, place, "s", color="black", markerfacecolor="none", markersize=6)
+    names = [f"{r.paper}, {r.column}: above {r.other}" for r in reversed(rows)]
+    axes.set_yticks(range(len(rows)), names, fontsize=8)
+    axes.axvline(0, color="black", linewidth=1)
+    axes.axvspan(-POINT, POINT, color="0.9", zorder=0)
+    axes.set_xscale("symlog", linthresh=5)
+    axes.set_xticks([-20, -10, -5, -2, 0, 2, 5, 10, 20, 50], labels=[
+        "−20", "−10", "−5", "−2", "0", "2", "5", "10", "20", "50",
+    ])  # fmt: skip
+    axes.set_xlabel("points of accuracy above the other method (95 % interval; grey: one point)")
+    axes.spines[["top", "right"]].set_visible(False)
+    handles = [Line2D([], [], marker="o", color=c, label=name) for name, c in colours.items()]
+    square = {"marker": "s", "color": "black", "markerfacecolor": "none", "linestyle": ""}
+    handles.append(Line2D([], [], label="in the paper", **square))  # type: ignore[arg-type]
+    figure.legend(handles=handles, loc="outside upper center", ncols=4, fontsize=8, frameon=False)
+    figure.savefig(PICTURE, dpi=130, metadata={"Software": None})
+
+
+if __name__ == "__main__":
+    draw()
