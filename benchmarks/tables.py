@@ -294,8 +294,9 @@ def scale(name: str) -> str:
             str(r["workers"] or "none: one process"),
             f"{r['start_seconds']:.1f}",
             f"{r['round_seconds']:.2f}",
-            f"{r['evaluation_seconds']:.2f}",
+            f"{r['evaluation_seconds']:.2f}" if r["evaluation_seconds"] else "–",
             f"{r['clients_per_second']:,.0f}",
+            f"{r['driver_peak_memory_bytes'] / 1e9:.1f}",
             f"**{per_cent(r['round_efficiency'])} %**" if "round_efficiency" in r else "–",
         ]
         for r in report["rows"]
@@ -307,6 +308,7 @@ def scale(name: str) -> str:
         "round, s",
         "evaluation of all, s",
         "clients/s",
+        "memory, GB",
         "efficiency",
     ]
     return rows(header, body) + made_by(report)
