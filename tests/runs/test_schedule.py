@@ -192,6 +192,12 @@ def test_a_common_network_is_the_one_that_model_names(tmp_path: Path) -> None:
         fedtailor.audit(folder)
 
 
+def test_the_network_that_cannot_be_private_is_named() -> None:
+    how = SMALL | {"models": "mlp:4,resnet18-bn:2", "dp_clip": 1.0, "dp_noise": 1.0}
+    with pytest.raises(BadInput, match="DP-SGD with 'resnet18-bn': BatchNorm mixes examples"):
+        fedtailor.run("fml", **how)
+
+
 @pytest.mark.parametrize("name", ["fedavg", "lg-fedavg+ala"])
 def test_methods_that_need_equal_networks_name_those_that_do_not(name: str) -> None:
     with pytest.raises(BadInput, match=f"but {re.escape(name)} needs equal networks: leave it"):

@@ -145,7 +145,7 @@ def make_players(config: Config, form: Form, clients: int) -> list[tuple[Method,
         (task,) = tasks.values()
         return [(make_method(config, task), task, having[0][1])]
     server = max(tasks, key=lambda name: len(tasks[name].blocks))
-    if make_method(config, tasks[server]).own_networks == "named":
+    if make_method(replace(config, model=server), tasks[server]).own_networks == "named":
         server = config.model
     if server in names:
         having.insert(0, having.pop(names.index(server)))
@@ -156,7 +156,8 @@ def make_players(config: Config, form: Form, clients: int) -> list[tuple[Method,
     found = []
     for name, ids in having:
         try:
-            found.append((make_method(config, tasks[name], everyone), tasks[name], ids))
+            method = make_method(replace(config, model=name), tasks[name], everyone)
+            found.append((method, tasks[name], ids))
         except BadInput as error:
             if name == server:
                 raise

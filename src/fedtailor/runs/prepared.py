@@ -99,6 +99,7 @@ class PreparedRun:
         engine = "vectorised" if config.engine == "auto" else config.engine
         config = replace(config, engine=engine)
         (self.method, self.task, _), *others = players = make_players(config, form, fed.clients)
+        self.tasks = [task for _, task, _ in players]  # everybody's, the server's first
         self.frozen = {  # by network
             name: task.constants
             for _, task, mine in players
@@ -158,7 +159,7 @@ class PreparedRun:
         work = Workload(
             int(config.rounds * config.participation * sum(each)),
             config.rounds * max(each, default=0),
-            any(p.ndim > 2 for p in self.task.init(rng.key(0)).values()),
+            any(p.ndim > 2 for task in self.tasks for p in task.init(rng.key(0)).values()),
         )
         device = torch.device(config.device)
         return (
