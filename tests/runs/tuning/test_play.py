@@ -14,6 +14,8 @@ from fedtailor.core.errors import BadInput
 from fedtailor.partition import save_partition
 from fedtailor.results.config import make_config
 from fedtailor.runs.data import load_run_data
+from fedtailor.runs.several.together import play_together
+from fedtailor.runs.tuning import play
 
 SMALL: dict[str, Any] = {"model": "linear", "clients": 3, "rounds": 3, "partition": "iid"}
 
@@ -76,10 +78,26 @@ def test_a_search_that_was_killed_goes_on_to_the_same_end(tmp_path: Path, dies_a
     assert "runs" not in files
 
 
-def test_side_by_side_chooses_what_one_by_one_does() -> None:
-    how: dict[str, Any] = {"trials": 4, "search": "grid", "prune": False, **SMALL}
-    both = [fedtailor.tune("fedavg", **how, side_by_side=s)["methods"] for s in (True, False)]
-    for trials in zip(*(found["fedavg"]["trials"] for found in both), strict=True):
+@pytest.mark.parametrize(
+    ("method", "over", "calls"),
+    [("fedavg", {}, 1), ("ditto", {"lam": "0.1,1", "own_epochs": "1,2"}, 2)],
+)
+def test_side_by_side_chooses_what_one_by_one_does(
+    method: str, over: dict[str, str], calls: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared: list[int] = []
+
+    def noting(runs: Any, **how: Any) -> Any:
+        ends = play_together(runs, **how)
+        shared.append(max(end.runner.together for end in ends if end.runner))
+        return ends
+
+    monkeypatch.setattr(play, "play_together", noting)
+    how: dict[str, Any] = {"trials": 4, "search": "grid", "prune": False, "over": over, **SMALL}
+    both = [fedtailor.tune(method, **how, side_by_side=s)["methods"] for s in (True, False)]
+    # all that may share a program does, and one after another nothing does
+    assert shared == [4 // calls] * calls + [1] * calls
+    for trials in zip(*(found[method]["trials"] for found in both), strict=True):
         assert trials[0]["setting"] == trials[1]["setting"]
         assert list(trials[0]["values"].values()) == pytest.approx(
             list(trials[1]["values"].values()), abs=0.02
