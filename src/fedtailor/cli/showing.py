@@ -21,7 +21,6 @@ from rich.text import Text
 
 from fedtailor.cli.time_left import TimeLeft
 from fedtailor.core.inputs.plain_text import counted, printable
-from fedtailor.results.collect import network_in_words
 from fedtailor.results.folder import YARDSTICKS, read_metric
 from fedtailor.runs.stopwatch import phases_line
 
@@ -321,6 +320,8 @@ def show_result(result: dict[str, Any], folder: Path, as_json: bool) -> None:
     if as_json:
         print_json(result)
         return
+    from fedtailor.results.collect import network_in_words  # it needs torch, --help does not
+
     out.print(result_table(result))
     metric = result["metric"]
     for line in undefined_lines({metric: result["metrics"].get(metric, {}).get("undefined", {})}):
