@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
-from torch.func import grad
 
 from fedtailor.core import rng, tree
 from fedtailor.core.rng import Key
@@ -64,12 +63,21 @@ def train_on_rows(
       tensor(1.5000)
     """
     count = len(rows[0])
-    slope = grad(loss)
     for epoch in range(epochs if count else 0):
         steps: Sequence[Tensor | slice] = [slice(None)]
         if batch:
             steps = torch.split(rng.permutation(rng.fold(key, epoch), count), batch)
         for some in steps:
-            found = slope(theta, *(part[some] for part in rows))
-            theta = tree.sub(theta, tree.scale(found, lr))
+            theta = _stepped(loss, theta, [part[some] for part in rows], lr)
     return theta
+
+
+def _stepped(loss: RowsLoss, theta: Tree, rows: Sequence[Tensor], lr: float) -> Tree:
+    # nothing is mapped here, and for thousands of small steps torch.func.grad takes twice as long
+    own = tree.map(lambda leaf: leaf.detach().requires_grad_(), theta)
+    with torch.enable_grad():
+        value = loss(own, *rows)
+    slopes = torch.autograd.grad(value, tree.leaves(own), allow_unused=True, materialize_grads=True)
+    found = iter(slopes)
+    with torch.no_grad():
+        return tree.map(lambda leaf: leaf - lr * next(found), own)
