@@ -80,11 +80,10 @@ def _plan_epsilon(setup: Setup, rows: int, uploads: int) -> float | None:
 
 def inspect_plan(plan: TrainingPlan, site: SiteSettings | None = None) -> PlanReport:
     """What a plan asks of a site, whose rows are counted; without one, of any with usual limits."""
-    limits = site or SiteLimits()
-    checks = check_plan(limits, plan, client=site.client if site else 0)
+    limits, client = site or SiteLimits(), site.client if site else 0
+    checks = check_plan(limits, plan, client=client)
     if any(check.cure and check.code in _CODE for check in checks):
         return PlanReport(plan, checks)
-    client = site.client if site else 0
     setup = set_up(plan).of(client)
     down = message_bytes(like_of(plan.message_to(client)))
     report = PlanReport(plan, checks, disclosure_of(setup), down)

@@ -140,9 +140,8 @@ def _still_rising(result: Result, history: History) -> bool | None:
         seen = {line["round"]: line[part]["mean"] for line in history if line.get(part)}
         if seen:
             # of before there were others
-            metric = METRICS[result.get("metric", "accuracy")]
-            less = not metric.higher_is_better
-            return training_end([*seen], [*seen.values()], higher_is_better=not less).still_rising
+            more = METRICS[result.get("metric", "accuracy")].higher_is_better
+            return training_end([*seen], [*seen.values()], higher_is_better=more).still_rising
     return None
 
 

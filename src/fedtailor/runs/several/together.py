@@ -126,8 +126,9 @@ def play_together(
             known = any(_like(run, one) for one in one_value)
             if not known and (problem := why_not_shared(configs, together[first].task)):
                 one_value.append(run)
+                known = True
                 tell(problem)
-            if any(_like(run, one) for one in one_value):
+            if known:
                 others = [n for n in others if left[n].config.options == run.config.options]
             for number in others[: most - 1]:
                 runner = _prepared(left[number], loaded, held)
