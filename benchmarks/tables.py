@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import ranking
 from paper_claims import judged
 
 from fedtailor.reproduce.shown.writing import (
@@ -710,6 +711,19 @@ def audited(name: str) -> str:
     return rows(header, body) + made_by(report)
 
 
+def leaderboard(name: str) -> str:
+    """All methods of a world by rank, those that failed, and those that were not played yet."""
+    report = ranking.read(name)
+    if report is None:
+        return f"Not run yet: `{ranking.command(name)}`."
+    table = rows(ranking.HEADER, ranking.body(report))
+    left = ranking.left_of(report)
+    told = f"Not run yet ({len(left)}): {', '.join(left)}.\n\n" if left else ""
+    shown = (ranking.PICTURES / f"leaderboard-{name}.png").exists()
+    picture = f"![Methods against FedAvg](img/leaderboard-{name}.png)\n\n" if shown else ""
+    return f"{picture}{table}\n\n{told}{ranking.spent(report)}"
+
+
 TABLES: dict[str, Callable[[str], str]] = {
     "audited": audited,
     "judged": judged_runs,
@@ -738,6 +752,7 @@ TABLES: dict[str, Callable[[str], str]] = {
     "defaults": defaults,
     "side_by_side": side_by_side,
     "ten": same_ten,
+    "leaderboard": leaderboard,
 }
 MARK = re.compile(r"(<!-- table: (\w+) ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 

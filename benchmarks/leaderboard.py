@@ -1,0 +1,464 @@
+"""Every method on CIFAR-10 and CIFAR-100, each tuned in the same way, for docs/leaderboard.md.
+
+    python benchmarks/leaderboard.py cifar10-dir --folder DATA --device cuda --compile fused \\
+        --seconds 540 --commit COMMIT
+    python benchmarks/tables.py       # the page
+    python benchmarks/ranking.py      # its pictures
+
+DATA has cifar10.npz and cifar100.npz (x_train, y_train, x_test, y_test). One call plays the methods
+that `results/leaderboard/WORLD.json` does not have yet, the best known first, for as long as
+`--seconds` says, and can be repeated until nothing is left. Written after every search and every
+run: one that is cut off loses no more than what it was at. `--results FOLDER` keeps them elsewhere;
+copy what there is to it first, so that nothing is played twice:
+
+    cp -r benchmarks/results/leaderboard OUT/ && python benchmarks/leaderboard.py cifar10-dir \\
+        --folder DATA --device cuda --compile fused --seconds 540 --results OUT/leaderboard
+
+A method's learning rate is chosen among `--rates` on validation rows after `--tune-rounds` (as
+`fedtailor tune` does, no test row is read), the runs side by side; then it is played for `--rounds`
+with `--seeds` side by side, and judged on test rows with its last models. What cannot be played is
+a row with the reason.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import logging
+import shlex
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from speed import commit
+
+from fedtailor.core.errors import BadInput
+from fedtailor.core.inputs.files import write_json
+from fedtailor.engine.memory import is_out_of_memory
+from fedtailor.methods import METHODS
+from fedtailor.methods.combine import small_method
+from fedtailor.methods.describe import page
+from fedtailor.results.config import Config, make_config
+from fedtailor.results.statistics import training_end
+from fedtailor.results.status import reason_of
+from fedtailor.runs.data import RunData, load_run_data
+from fedtailor.runs.device import hardware
+from fedtailor.runs.prepared import Line
+from fedtailor.runs.several.together import RunEnd, RunToPlay, play_together
+from fedtailor.runs.tuning.plan import Candidate, TuningPlan
+from fedtailor.runs.tuning.play import play_tuning
+from fedtailor.runs.tuning.search import SearchRules
+
+RESULTS = Path(__file__).resolve().parent / "results" / "leaderboard"
+WORLDS: dict[str, dict[str, Any]] = {
+    "cifar10-dir": {"data": "cifar10.npz", "partition": "dirichlet:0.1"},
+    "cifar10-pat": {"data": "cifar10.npz", "partition": "pathological:2"},
+    "cifar100-dir": {"data": "cifar100.npz", "partition": "dirichlet:0.1"},
+    "cifar100-pat": {"data": "cifar100.npz", "partition": "pathological:10"},
+}
+SHARED: dict[str, Any] = {
+    "clients": 100, "model": "cnn", "batch": 10, "epochs": 1, "val": 0.2, "metric": "accuracy",
+}  # fmt: skip
+# contenders that are a method with settings of the run
+VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
+    "fedavg-finetuned": ("fedavg", {"finetune": 5}),
+}
+FIRST = (
+    "fedavg", "local", "fedavg-finetuned", "fedala", "fedfomo", "pmixfed", "plgu-lf", "plgu-grep",
+    "plgu-ghn", "pfedla", "ditto", "fedrep", "fedper", "fedbn", "apfl", "pfedme", "fedproto",
+    "fedrod", "fedpac", "fedcp", "feddbe", "gpfl", "moon", "fedas", "fedprox", "fedamp",
+    "lg-fedavg", "fedbabu", "perfedavg-fo", "fedphp", "heurpfedla", "pfedhn", "knn-per", "scaffold",
+)  # fmt: skip
+# one round of these takes many epochs
+LAST = ("apple", "fedtgp", "centralised", "fedavg-c", "fedprox-c")
+POINTS = 15  # of a curve; `training_end` needs 12
+
+log = logging.getLogger("fedtailor")
+
+
+class OutOfTime(Exception):
+    """The call's seconds are over; what was at work is not recorded."""
+
+
+class SeedsFailed(BadInput):
+    """Some runs of a method did not come to their end."""
+
+
+class Budget(NamedTuple):
+    """What every method of a world has.
+
+    Attributes:
+      rates: learning rates that are tried.
+      tune_rounds: rounds of each of them.
+      rounds: of the run that counts.
+      seeds: how many such runs.
+    """
+
+    rates: list[float]
+    tune_rounds: int
+    rounds: int
+    seeds: int
+
+
+class Clock:
+    """Says when to stop: nothing begins for which there is hardly time, and rounds look at it.
+
+    Args:
+      seconds: of the whole call.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.until = time.monotonic() + seconds
+        self._took: list[float] = []  # by methods of this call
+
+    @property
+    def may_begin(self) -> bool:
+        """Whether another method should begin, as long as those before it took."""
+        usual = statistics.median(self._took) if self._took else 0.0
+        return time.monotonic() + usual < self.until
+
+    def took(self, seconds: float) -> None:
+        """Notes how long a method took."""
+        self._took.append(seconds)
+
+    def watch(self, line: Line, rounds: int) -> None:
+        """Ends a run between its rounds."""
+        if time.monotonic() > self.until:
+            raise OutOfTime
+
+
+class World(NamedTuple):
+    """Where methods are compared.
+
+    Attributes:
+      name: of the world.
+      settings: of all its runs.
+      data: its rows at its clients.
+      budget: what every method has.
+    """
+
+    name: str
+    settings: dict[str, Any]
+    data: RunData
+    budget: Budget
+
+
+def order() -> list[str]:
+    """All contenders, those that most papers compare with first."""
+    others = [m for m in METHODS if m not in (*FIRST, *LAST)]
+    return [*FIRST, *others, *LAST]
+
+
+def tried_of(method: str, rates: Sequence[float]) -> tuple[dict[str, str], SearchRules]:
+    """What is tried of a method, in as many settings for each.
+
+    The run's learning rate; a method that has no use for it tries its defaults, and then random
+    settings of what it declares.
+    """
+    rules = SearchRules(len(rates), "grid", prune=False)
+    if small_method(METHODS[method]).own_rates:
+        return {}, rules._replace(search="random")
+    own = {option.name for option in page(METHODS[method]).options}
+    return {"--lr" if "lr" in own else "lr": ",".join(map(str, rates))}, rules
+
+
+def candidate_of(contender: str, world: World) -> tuple[Candidate, SearchRules]:
+    method, more = VARIANTS.get(contender, (contender, {}))
+    over, rules = tried_of(method, world.budget.rates)
+    rounds = world.budget.tune_rounds
+    settings = world.settings | more | {"rounds": rounds, "eval_every": rounds}
+    return TuningPlan([method], settings, {}, over, rules).candidates[method], rules
+
+
+# --- playing ---
+
+
+@contextmanager
+def memory_given_back() -> Iterator[None]:
+    """What was held on the device is free for what comes next, whatever happened."""
+    try:
+        yield
+    finally:
+        gc.collect()
+        if torch.cuda.is_available():
+            torch.cuda.empty_cache()
+
+
+def side_by_side_if_it_fits(play: Callable[[bool], Any]) -> Any:
+    """Plays runs side by side; one after another where the device has too little memory."""
+    try:
+        with memory_given_back():
+            return play(True)
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+        log.info("out of memory: runs are played one after another")
+    with memory_given_back():
+        return play(False)
+
+
+def tuned(contender: str, world: World, clock: Clock) -> dict[str, Any]:
+    """The settings that were tried of a contender, on validation rows, and the chosen one."""
+    candidate, rules = candidate_of(contender, world)
+    begun = time.monotonic()
+
+    def play(together: bool) -> dict[str, Any]:
+        announce = lambda name, place, left: clock.watch
+        with TemporaryDirectory() as folder:
+            found = play_tuning(
+                {contender: candidate}, rules, world.data, Path(folder), announce,
+                side_by_side=together,
+            )  # fmt: skip
+        chosen: dict[str, Any] = found["methods"][contender]
+        return chosen
+
+    found = side_by_side_if_it_fits(play)
+    values = lambda trial: list(trial["values"].values())[-1] if trial["values"] else None
+    return {
+        "chosen": found["chosen"],
+        "tried": [
+            {"setting": t["setting"], "val": values(t), "failed": t["failed"]}
+            for t in found["trials"]
+        ],
+        "seconds": round(time.monotonic() - begun, 2),
+    }
+
+
+def configs(contender: str, chosen: dict[str, Any], world: World) -> list[Config]:
+    """The runs that count, one for each seed."""
+    candidate, _ = candidate_of(contender, world)
+    rounds = world.budget.rounds
+    config = replace(
+        candidate.with_setting(chosen), rounds=rounds, eval_every=max(1, rounds // POINTS)
+    )
+    return [replace(config, seed=seed) for seed in range(world.budget.seeds)]
+
+
+def played(contender: str, chosen: dict[str, Any], world: World, clock: Clock) -> dict[str, Any]:
+    """What a contender comes to with the chosen setting, over seeds.
+
+    Raises:
+      SeedsFailed: not all of its runs came to their end.
+    """
+    begun = time.monotonic()
+    runs = [
+        RunToPlay(config, None, world.data, lambda: clock.watch)
+        for config in configs(contender, chosen, world)
+    ]
+
+    def play(together: bool) -> list[RunEnd]:
+        ends = play_together(runs, side_by_side=together, keep_going=True)
+        errors = [end.error for end in ends if end.error is not None]
+        for error in errors:
+            if isinstance(error, OutOfTime) or is_out_of_memory(error):
+                raise error
+        if errors:
+            raise SeedsFailed(f"{len(errors)} of {len(ends)} seeds: {reason_of(errors[0])}")
+        return ends
+
+    ends: list[RunEnd] = side_by_side_if_it_fits(play)
+    results = [end.result for end in ends]
+    judged = [[line for line in end.history if "pre_val" in line] for end in ends]
+    rounds = [line["round"] for line in judged[0]]
+    val = np.mean([[line["pre_val"]["mean"] for line in of] for of in judged], axis=0).tolist()
+    tested = world.data.client_data.test.n.tolist()
+    per_round = len(tested) * world.budget.rounds
+    return {
+        "right": [right_answers(result, tested) for result in results],
+        "mean": [round(result["score"]["mean"], 6) for result in results],
+        "val_by_round": [[r, round(v, 4)] for r, v in zip(rounds, val, strict=True)],
+        "still_rising": training_end(rounds, val).still_rising,
+        # of a client in a round, as docs/methods.md counts them
+        "bytes": {k: round(results[0]["bytes"][k] / per_round) for k in ("up", "down")},
+        "seconds": round(time.monotonic() - begun, 2),
+        # shared by runs side by side
+        "preparing_seconds": round(max(r["preparing_seconds"] for r in results), 2),
+        "side_by_side": results[0]["side_by_side"],
+        "peak_memory_bytes": max(r["peak_memory_bytes"] or 0 for r in results) or None,
+        "way": results[0]["way"],
+        "precision": results[0]["precision"],
+        "options": results[0]["options"],
+    }
+
+
+def right_answers(result: dict[str, Any], tested: Sequence[int]) -> str:
+    """How many test rows of each client its final model has right: in one line of the file."""
+    each = zip(result["per_client"].values(), tested, strict=True)
+    return " ".join(str(0 if share is None else round(share * n)) for share, n in each)
+
+
+def play_contender(
+    contender: str, row: dict[str, Any], world: World, clock: Clock, save: Callable[[], None]
+) -> None:
+    """Plays what is left of a contender; its row is saved after the search and after the run.
+
+    Raises:
+      OutOfTime: there was no time to end it.
+    """
+    try:
+        if "tuning" not in row:
+            row["tuning"] = tuned(contender, world, clock)
+            save()
+        row["run"] = played(contender, row["tuning"]["chosen"], world, clock)
+    except OutOfTime:
+        raise
+    except Exception as error:  # theirs or ours: the others are played all the same
+        row["failed"] = reason_of(error)
+        save()
+        if world.data.client_data.x.is_cuda:
+            torch.cuda.synchronize()  # raises where nothing can be played on it any more
+    save()
+
+
+# --- the file of a world ---
+
+
+def opened(path: Path, name: str, settings: dict[str, Any], budget: Budget) -> dict[str, Any]:
+    """A world's results so far.
+
+    Raises:
+      BadInput: they were played with another budget.
+    """
+    kept = {k: v for k, v in settings.items() if k not in ("device", "compile")}
+    kept["data"] = Path(kept["data"]).name
+    asked = {"world": name, "settings": kept, "budget": budget._asdict()}
+    if not path.exists():
+        return asked | {"clients": {}, "calls": [], "rows": {}}
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    for part, value in asked.items():
+        if found[part] != value:
+            raise BadInput(
+                f"{part} is {value}, but '{path}' was played with {found[part]}: give the same, "
+                "or another --results"
+            )
+    return found
+
+
+def is_done(row: dict[str, Any]) -> bool:
+    return "run" in row or "failed" in row
+
+
+def play_world(
+    name: str,
+    settings: dict[str, Any],
+    budget: Budget,
+    contenders: Sequence[str],
+    clock: Clock,
+    path: Path,
+    told: dict[str, Any],
+) -> int:
+    """Plays what a world's results do not have yet, as far as there is time; how many are left."""
+    found = opened(path, name, settings, budget)
+    left = [c for c in contenders if not is_done(found["rows"].get(c, {}))]
+    if not left or not clock.may_begin:
+        return len(left)
+    begun = time.monotonic()
+    data = load_run_data(make_config("fedavg", settings, {}))
+    rows = {
+        "digest": data.rows_digest(),
+        "test_rows": data.client_data.test.n.tolist(),
+        "train_rows": data.client_data.train.n.tolist(),
+    }
+    if found["clients"] not in ({}, rows):
+        raise BadInput(f"the rows are not those that '{path}' was played with: give the same data")
+    found["clients"] = rows
+    call = told | {"played": [], "seconds": 0.0}
+    found["calls"].append(call)
+    world = World(name, settings, data, budget)
+
+    def save() -> None:
+        call["seconds"] = round(time.monotonic() - begun, 1)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_json(path, found)
+
+    for contender in left:
+        if not clock.may_begin:
+            break
+        row = found["rows"].setdefault(contender, {})
+        row |= {"commit": told["commit"], "device": told["device"]}
+        since = time.monotonic()
+        try:
+            play_contender(contender, row, world, clock, save)
+        except OutOfTime:
+            save()
+            break
+        clock.took(time.monotonic() - since)
+        call["played"].append(contender)
+        save()
+        print(in_a_line(name, contender, row), flush=True)
+    return sum(not is_done(found["rows"].get(c, {})) for c in contenders)
+
+
+def in_a_line(world: str, contender: str, row: dict[str, Any]) -> str:
+    if "failed" in row:
+        return f"{world} {contender}: failed: {row['failed']}"
+    run, search = row["run"], row["tuning"]
+    return (
+        f"{world} {contender}: {100 * np.mean(run['mean']):.1f} %, {search['chosen']}, "
+        f"{search['seconds']:.0f} s tuning, {run['seconds']:.0f} s run "
+        f"({run['preparing_seconds']:.0f} s of it preparing), {run['side_by_side']} side by side"
+    )
+
+
+def parsed(words: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("worlds", nargs="+", choices=list(WORLDS))
+    parser.add_argument("--folder", type=Path, default=Path("data"), help="of the npz files")
+    parser.add_argument("--methods", nargs="+", choices=order(), default=order(), metavar="METHOD")
+    parser.add_argument("--again", action="store_true", help="play --methods though they are there")
+    parser.add_argument("--rates", type=float, nargs="+", default=[0.01, 0.03, 0.1])
+    parser.add_argument("--tune-rounds", type=int, default=15)
+    parser.add_argument("--rounds", type=int, default=60)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--clients", type=int, default=SHARED["clients"], help="to try it out")
+    parser.add_argument("--model", default=SHARED["model"], help="to try it out")
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--compile", default="auto", help="as of fedtailor run; fused on a GPU")
+    parser.add_argument("--seconds", type=float, default=1e9, help="no round begins after these")
+    parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the files")
+    parser.add_argument("--commit", help="where there is no git to ask")
+    return parser.parse_args(words)
+
+
+def main(words: Sequence[str] | None = None) -> None:
+    said = parsed(words)
+    logging.basicConfig(level=logging.INFO, format="%(message)s")
+    clock = Clock(said.seconds)
+    told = {
+        "command": shlex.join(["python", "benchmarks/leaderboard.py", *(words or sys.argv[1:])]),
+        "commit": said.commit or commit(),
+        "device": f"{said.device} ({hardware(torch.device(said.device))})",
+        "torch": torch.__version__,
+    }
+    budget = Budget(said.rates, said.tune_rounds, said.rounds, said.seeds)
+    own = {"clients": said.clients, "model": said.model}
+    own |= {"device": said.device, "compile": said.compile}
+    for name in said.worlds:
+        settings = SHARED | WORLDS[name] | own
+        settings["data"] = str(said.folder / settings["data"])
+        path = said.results / f"{name}.json"
+        try:
+            if said.again and path.exists():
+                found = json.loads(path.read_text(encoding="utf-8"))
+                found["rows"] = {k: v for k, v in found["rows"].items() if k not in said.methods}
+                write_json(path, found)
+            left = play_world(name, settings, budget, said.methods, clock, path, told)
+        except BadInput as error:
+            print(f"leaderboard: {error}", file=sys.stderr)
+            sys.exit(2)
+        print(f"{name}: {left} of {len(said.methods)} methods are left", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,256 @@
+"""The leaderboard: methods of a world ranked, and which differences are more than noise.
+
+    python benchmarks/ranking.py    # draws docs/img/leaderboard-WORLD.png of what there is
+
+Nothing is run: the numbers are those of `results/leaderboard`. Two methods are compared client by
+client, each client's accuracy being the mean over seeds: signs of the differences are flipped, as
+in a verdict, p-values are corrected for the number of methods (Holm), and every seed by itself has
+to agree, since one lucky training helps all clients of a method at once.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from leaderboard import RESULTS, is_done, order
+
+from fedtailor.results.metrics.over_clients import accuracies
+from fedtailor.results.statistics.decision import LEVEL, holm
+from fedtailor.results.statistics.intervals import Interval, flip_interval
+from fedtailor.results.statistics.permutation import sign_flip_p
+
+ROOT = Path(__file__).resolve().parent.parent
+PICTURES = ROOT / "docs" / "img"
+TENTH = 0.1  # of the clients, the worst-off
+BASELINE = "fedavg"
+Answer = Literal["above", "below", "cannot tell"]
+
+
+class Difference(NamedTuple):
+    """A method less another one, in points over clients."""
+
+    mean: float
+    low: float
+    high: float
+    answer: Answer
+
+
+class Ranked(NamedTuple):
+    """A method's row."""
+
+    method: str
+    accuracy: np.ndarray  # [seeds, clients]
+    interval: Interval  # of the mean over clients like these
+    row: dict[str, Any]  # of the results
+    to_best: Difference | None  # None: it is the best
+    to_baseline: Difference | None  # None: it is the baseline, or there is none
+
+    @property
+    def mean(self) -> float:
+        return float(self.accuracy.mean())
+
+    @property
+    def spread(self) -> float:
+        """The deviation of the mean over seeds."""
+        of_seeds = self.accuracy.mean(axis=1)
+        return float(of_seeds.std(ddof=1)) if len(of_seeds) > 1 else 0.0
+
+    @property
+    def worst_tenth(self) -> float:
+        """The mean of the worst-off tenth of clients, in each seed its own."""
+        few = max(1, round(TENTH * self.accuracy.shape[1]))
+        return float(np.sort(self.accuracy, axis=1)[:, :few].mean())
+
+    @property
+    def shares_the_lead(self) -> bool:
+        """Whether it cannot be told from the best."""
+        return self.to_best is None or self.to_best.answer == "cannot tell"
+
+
+def differences(
+    ours: dict[str, np.ndarray], other: np.ndarray, *, level: float = LEVEL
+) -> dict[str, Difference]:
+    """Methods less another one, [seeds, clients] each, corrected for the number of methods."""
+    apart = {m: (found - other).mean(axis=0) for m, found in ours.items()}
+    corrected = holm({m: sign_flip_p(d) for m, d in apart.items()})
+    out = {}
+    for method, d in apart.items():
+        low, high = flip_interval(d, np.ones(len(d)), level)
+        answer: Answer = "cannot tell"
+        if corrected[method] < level and low * high > 0:
+            of_seeds = (ours[method] - other).mean(axis=1)
+            if (np.sign(of_seeds) == np.sign(d.mean())).all():
+                answer = "above" if low > 0 else "below"
+        out[method] = Difference(float(d.mean()), low, high, answer)
+    return out
+
+
+def accuracy_of(row: dict[str, Any], tested: list[int]) -> np.ndarray:
+    """[seeds, clients] of a row; clients without test rows are left out."""
+    n = np.array(tested)
+    right = np.array([[int(v) for v in of_seed.split()] for of_seed in row["run"]["right"]])
+    return np.asarray(accuracies(right, n)[:, n > 0])
+
+
+def ranked(report: dict[str, Any]) -> list[Ranked]:
+    """The methods that came to their end, the best first."""
+    tested = report["clients"]["test_rows"]
+    found = {m: accuracy_of(r, tested) for m, r in report["rows"].items() if "run" in r}
+    order = sorted(found, key=lambda m: -found[m].mean())
+    if not order:
+        return []
+    others = {m: found[m] for m in order[1:]}
+    to_best = differences(others, found[order[0]])
+    to_baseline: dict[str, Difference] = {}
+    if BASELINE in found:
+        rest = {m: found[m] for m in order if m != BASELINE}
+        to_baseline = differences(rest, found[BASELINE])
+    return [
+        Ranked(
+            m,
+            found[m],
+            flip_interval(found[m].mean(axis=0), np.ones(found[m].shape[1]), LEVEL),
+            report["rows"][m],
+            to_best.get(m),
+            to_baseline.get(m),
+        )
+        for m in order
+    ]
+
+
+# --- the page ---
+
+
+def read(world: str) -> dict[str, Any] | None:
+    path = RESULTS / f"{world}.json"
+    if not path.exists():
+        return None
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def command(world: str) -> str:
+    words = ["python", "benchmarks/leaderboard.py", world, "--folder", "DATA"]
+    return shlex.join([*words, "--device", "cuda", "--compile", "fused", "--seconds", "540"])
+
+
+def left_of(report: dict[str, Any]) -> list[str]:
+    """The methods that were not played yet."""
+    return [m for m in order() if not is_done(report["rows"].get(m, {}))]
+
+
+def body(report: dict[str, Any]) -> list[list[str]]:
+    """All lines of a world's table: by rank, then those that failed."""
+    rates = report["budget"]["rates"]
+    found = [cells(i, one, rates) for i, one in enumerate(ranked(report), 1)]
+    failed = {m: r["failed"] for m, r in report["rows"].items() if "failed" in r}
+    empty = ["–"] * (len(HEADER) - 2)
+    return [*found, *([m, f"failed: {why}".replace("|", "/"), *empty] for m, why in failed.items())]
+
+
+def setting_of(row: dict[str, Any], rates: list[float]) -> str:
+    """The chosen rate, with a mark where it is the least or the largest that was tried."""
+    chosen = row["tuning"]["chosen"]
+    rate = next((v for k, v in chosen.items() if k.removeprefix("--") == "lr"), None)
+    if len(chosen) > 1 or rate is None:
+        return ", ".join(f"{k} {v:g}" for k, v in chosen.items())
+    return f"{rate:g}" + (" (edge)" if rate in (min(rates), max(rates)) else "")
+
+
+def gap(found: Difference | None) -> str:
+    """A difference in points; what is more than noise is bold."""
+    if found is None:
+        return "–"
+    mean, low, high = (100 * v for v in found[:3])
+    text = f"{mean:+.1f} ({low:+.1f} to {high:+.1f})"
+    return text if found.answer == "cannot tell" else f"**{text}**"
+
+
+def cells(place: int, one: Ranked, rates: list[float]) -> list[str]:
+    """A line of the table."""
+    run, search = one.row["run"], one.row["tuning"]
+    low, high = (100 * end for end in one.interval)
+    rising = {True: "yes", False: "no", None: "–"}[run["still_rising"]]
+    return [
+        f"{place}. {one.method}{' ≈' if one.shares_the_lead else ''}",
+        f"{100 * one.mean:.1f} ± {100 * one.spread:.1f}",
+        f"{low:.1f} to {high:.1f}",
+        f"{100 * one.worst_tenth:.1f}",
+        gap(one.to_best),
+        gap(one.to_baseline),
+        setting_of(one.row, rates),
+        rising,
+        f"{run['bytes']['up'] / 1e6:.2f} / {run['bytes']['down'] / 1e6:.2f}",
+        f"{search['seconds']:.0f} + {run['seconds']:.0f} ({run['preparing_seconds']:.0f})",
+    ]
+
+
+HEADER = [
+    "method", "mean % ± seeds", "95 % over clients", "worst tenth %", "to the best, points",
+    "to FedAvg, points", "rate", "still rising", "MB up / down", "s tuning + run (preparing)",
+]  # fmt: skip
+
+
+def spent(report: dict[str, Any]) -> str:
+    """Who played it, where, and how long."""
+    calls = report["calls"]
+    hours = sum(call["seconds"] for call in calls) / 3600
+    commits = ", ".join(dict.fromkeys(call["commit"] for call in calls))
+    devices = ", ".join(dict.fromkeys(call["device"] for call in calls))
+    budget = report["budget"]
+    rates = ", ".join(f"{rate:g}" for rate in budget["rates"])
+    return (
+        f"Rates {rates} for {budget['tune_rounds']} rounds each, then {budget['rounds']} rounds "
+        f"with {budget['seeds']} seeds. {len(calls)} calls, {hours:.1f} h in all. "
+        f"`{command(report['world'])}`, commit {commits}, {devices}."
+    )
+
+
+def draw(world: str) -> Path | None:
+    """Each method's difference to FedAvg with its interval; who shares the lead is filled."""
+    report = read(world)
+    rows = ranked(report) if report else []
+    shown = [one for one in rows if one.to_baseline is not None]
+    if not shown:
+        return None
+    from fedtailor.figures.style import COLOURS, DOTS, PAPER, empty_figure, file_of
+
+    looks = {"above": COLOURS[1], "below": COLOURS[2], "cannot tell": COLOURS[7]}
+    import matplotlib
+
+    with matplotlib.rc_context(PAPER):
+        figure = empty_figure(7.0, 0.17 * len(shown) + 1.1)
+        axes = figure.add_subplot()
+        for place, one in enumerate(shown):
+            found = one.to_baseline
+            assert found is not None
+            colour = looks[found.answer]
+            axes.plot([100 * found.low, 100 * found.high], [place] * 2, color=colour, lw=1.4)
+            face = colour if one.shares_the_lead else "white"
+            axes.plot(100 * found.mean, place, "o", color=colour, markersize=4.5, mfc=face)
+        axes.axvline(0, color="black", lw=0.8, zorder=0)
+        axes.set_yticks(range(len(shown)), [one.method for one in shown])
+        axes.set_ylim(len(shown) - 0.4, -0.6)
+        axes.tick_params(axis="y", length=0)
+        axes.spines[["top", "right", "left"]].set_visible(False)
+        axes.set_xlabel(
+            f"{world}: points of accuracy above FedAvg, 95 % interval over clients\n"
+            "(grey: not beyond chance; filled: not told from the best)"
+        )
+        path = PICTURES / f"leaderboard-{world}.png"
+        path.write_bytes(file_of(figure, "png", DOTS))
+    return path
+
+
+def main() -> None:
+    for path in sorted(RESULTS.glob("*.json")):
+        if picture := draw(path.stem):
+            print(picture.relative_to(ROOT))
+
+
+if __name__ == "__main__":
+    main()

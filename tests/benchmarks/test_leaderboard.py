@@ -1,0 +1,258 @@
+"""The leaderboard: what a call plays, leaves for the next one, and how its rows are ranked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedtailor.engine import Diverged
+from fedtailor.methods import METHODS
+from tests.benchmarks.scripts import load
+
+board = load("leaderboard")
+ranking = load("ranking")
+TOLD = ("--rounds", "1", "--tune-rounds", "1", "--seeds", "2", "--rates", "0.01", "0.05")
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Small images whose brightness tells their class."""
+    folder, draw = tmp_path_factory.mktemp("data"), np.random.default_rng(0)
+    y = np.arange(300) % 10
+    x = (draw.integers(0, 50, (300, 8, 8, 3)) + 20 * y[:, None, None, None]).astype(np.uint8)
+    parts = {"x_train": x[:240], "y_train": y[:240], "x_test": x[240:], "y_test": y[240:]}
+    np.savez(folder / "cifar10.npz", **parts)
+    return folder
+
+
+@pytest.fixture
+def play(images: Path, tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    def call(*words: str) -> dict[str, Any]:
+        shared = ["--folder", str(images), "--clients", "4", "--model", "linear", "--device", "cpu"]
+        where = ["--results", str(tmp_path / "board"), "--commit", "abc"]
+        board.main(["cifar10-dir", *shared, *where, "--compile", "never", *TOLD, *words])
+        path = tmp_path / "board" / "cifar10-dir.json"
+        return json.loads(path.read_text()) if path.exists() else {}
+
+    return call
+
+
+def test_every_method_has_its_turn_once() -> None:
+    order = board.order()
+    assert len(order) == len(set(order))
+    assert set(order) == {*METHODS, *board.VARIANTS}
+    assert order[:3] == ["fedavg", "local", "fedavg-finetuned"]
+
+
+def test_a_method_is_tuned_on_validation_rows_and_judged_by_seed_and_client(
+    play: Callable[..., dict[str, Any]],
+) -> None:
+    found = play("--methods", "fedavg")
+    row, tested = found["rows"]["fedavg"], found["clients"]["test_rows"]
+    tried = row["tuning"]["tried"]
+    assert [t["setting"] for t in tried] == [{"lr": 0.01}, {"lr": 0.05}]
+    best = max(tried, key=lambda t: t["val"])
+    assert row["tuning"]["chosen"] == best["setting"]
+    accuracy = ranking.accuracy_of(row, tested)
+    assert accuracy.shape == (2, 4)
+    assert accuracy.mean(axis=1) == pytest.approx(row["run"]["mean"], abs=1e-6)
+    # a linear model of 8 x 8 x 3 numbers and ten classes, in four bytes each
+    assert row["run"]["bytes"] == {"up": 4 * 1930, "down": 4 * 1930}
+    assert found["calls"][0]["played"] == ["fedavg"]
+
+
+def test_what_is_there_is_not_played_again(
+    play: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = play("--methods", "fedavg")
+    seen: list[str] = []
+    tuned = board.tuned
+    monkeypatch.setattr(
+        board, "tuned", lambda name, *rest: [seen.append(name), tuned(name, *rest)][1]
+    )
+    second = play("--methods", "fedavg", "local")
+    assert seen == ["local"]
+    assert second["rows"]["fedavg"] == first["rows"]["fedavg"]
+    assert [call["played"] for call in second["calls"]] == [["fedavg"], ["local"]]
+    play("--methods", "fedavg", "--again")
+    assert seen == ["local", "fedavg"]
+
+
+def test_without_time_nothing_begins(play: Callable[..., dict[str, Any]], capsys: Any) -> None:
+    assert play("--methods", "fedavg", "--seconds", "0") == {}
+    assert "1 of 1 methods are left" in capsys.readouterr().out
+
+
+def test_a_run_that_is_cut_off_keeps_its_search(
+    play: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tuned = board.tuned
+
+    def slow(name: str, world: Any, clock: Any) -> dict[str, Any]:
+        found: dict[str, Any] = tuned(name, world, clock)
+        clock.until = 0.0  # the time is over when its run begins
+        return found
+
+    monkeypatch.setattr(board, "tuned", slow)
+    cut = play("--methods", "fedavg", "local")
+    assert list(cut["rows"]) == ["fedavg"]
+    assert "run" not in cut["rows"]["fedavg"]
+    monkeypatch.setattr(board, "tuned", None)  # a second search would fail
+    whole = play("--methods", "fedavg")
+    assert whole["rows"]["fedavg"]["tuning"] == cut["rows"]["fedavg"]["tuning"]
+    assert len(whole["rows"]["fedavg"]["run"]["right"]) == 2
+
+
+def test_a_method_that_fails_is_a_row_with_its_reason(
+    play: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together = board.play_together
+
+    def broken(runs: Any, **how: Any) -> Any:
+        if runs[0].config.method == "fedavg":
+            raise RuntimeError("no such\nkernel")
+        return together(runs, **how)
+
+    monkeypatch.setattr(board, "play_together", broken)
+    found = play("--methods", "fedavg", "local")
+    assert found["rows"]["fedavg"]["failed"] == "RuntimeError: no such kernel"
+    assert "run" in found["rows"]["local"]
+    lines = ranking.body(found)
+    assert [line[0] for line in lines] == ["1. local ≈", "fedavg"]
+    assert lines[1][1] == "failed: RuntimeError: no such kernel"
+    assert "fedavg" not in ranking.left_of(found)
+
+
+def test_a_seed_that_diverges_is_no_result(
+    play: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together = board.play_together
+
+    def diverging(runs: Any, **how: Any) -> Any:
+        first, second = together(runs, **how)
+        return [first, second._replace(result={}, error=Diverged(["client-3"], 9))]
+
+    monkeypatch.setattr(board, "play_together", diverging)
+    row = play("--methods", "fedavg")["rows"]["fedavg"]
+    assert row["failed"].startswith("1 of 2 seeds: client-3 diverged (NaN or infinity) in round 9")
+    assert "run" not in row
+
+
+def test_memory_that_is_too_small_for_several_runs_is_enough_for_one() -> None:
+    asked = []
+
+    def play(together: bool) -> str:
+        asked.append(together)
+        if together:
+            raise board.torch.OutOfMemoryError("CUDA out of memory")
+        return "played"
+
+    assert board.side_by_side_if_it_fits(play) == "played"
+    assert asked == [True, False]
+
+
+def test_another_budget_is_refused(play: Callable[..., dict[str, Any]], capsys: Any) -> None:
+    play("--methods", "local")
+    with pytest.raises(SystemExit) as end:
+        play("--methods", "fedavg", "--rounds", "2")
+    assert end.value.code == 2
+    told = capsys.readouterr().err.strip().splitlines()[-1]
+    assert told.startswith("leaderboard: budget is {")
+    assert "give the same, or another --results" in told
+
+
+# --- ranks ---
+
+
+def accuracies(gain: float, noise: float = 0.0, seeds: int = 3, clients: int = 40) -> np.ndarray:
+    draw = np.random.default_rng(1)
+    base = np.tile(np.linspace(0.3, 0.8, clients), (seeds, 1))
+    return base + gain + noise * draw.standard_normal((seeds, clients))
+
+
+def test_differences_beyond_chance_are_told_from_noise() -> None:
+    ours = {"far": accuracies(0.05, 0.02), "near": accuracies(0.0, 0.02)}
+    ours["under"] = accuracies(-0.05, 0.02)
+    found = ranking.differences(ours, accuracies(0.0))
+    assert {m: d.answer for m, d in found.items()} == {
+        "far": "above", "near": "cannot tell", "under": "below",
+    }  # fmt: skip
+    assert found["far"].low < found["far"].mean < found["far"].high
+    assert found["far"].mean == pytest.approx(0.05, abs=0.01)
+
+
+def test_a_seed_that_says_otherwise_leaves_it_open() -> None:
+    lucky = accuracies(0.0)
+    lucky[0] += 0.2
+    lucky[1:] -= 0.02  # the mean gain is 0.053 at every client, and one training's
+    assert ranking.differences({"a": lucky}, accuracies(0.0))["a"].answer == "cannot tell"
+
+
+def test_differences_are_corrected_for_the_number_of_methods() -> None:
+    """One that would be beyond chance by itself, among many that are nothing."""
+    d = np.array([0.02] * 6 + [-0.001])  # p is 2/128 by itself
+    one = np.tile(d, (2, 1))
+    assert ranking.differences({"a": one}, 0 * one)["a"].answer == "above"
+    many = {"a": one} | {f"m{i}": 0 * one for i in range(9)}
+    assert ranking.differences(many, 0 * one)["a"].answer == "cannot tell"
+
+
+def report(rows: dict[str, list[str]]) -> dict[str, Any]:
+    run = {
+        "bytes": {"up": 3514152, "down": 7000000}, "seconds": 41.6, "preparing_seconds": 9.9,
+        "still_rising": True,
+    }  # fmt: skip
+    tuning = {"chosen": {"lr": 0.1}, "seconds": 12.4}
+    return {
+        "world": "cifar10-dir",
+        "clients": {"test_rows": [10, 0, *[10] * 9]},
+        "budget": {"rates": [0.01, 0.03, 0.1], "tune_rounds": 15, "rounds": 60, "seeds": 2},
+        "calls": [{"commit": "abc", "device": "cuda (H200)", "seconds": 540.0}] * 2,
+        "rows": {m: {"tuning": tuning, "run": run | {"right": right}} for m, right in rows.items()},
+    }
+
+
+def test_a_line_says_what_was_measured() -> None:
+    low, high = "2 0 3 4 5 4 3 4 5 4 3", "9 0 9 8 9 7 9 9 8 9 9"
+    found = ranking.body(report({"fedavg": [low, low], "ditto": [high, high]}))
+    best, last = (dict(zip(ranking.HEADER, line, strict=True)) for line in found)
+    assert best["method"] == "1. ditto ≈"
+    assert last["method"] == "2. fedavg"
+    assert best["mean % ± seeds"] == "86.0 ± 0.0"
+    assert best["worst tenth %"] == "70.0"  # of ten clients with test rows
+    assert best["to the best, points"] == last["to FedAvg, points"] == "–"
+    assert best["to FedAvg, points"].startswith("**+49.0 (")
+    assert last["to the best, points"].startswith("**-49.0 (")
+    assert best["rate"] == "0.1 (edge)"
+    assert best["MB up / down"] == "3.51 / 7.00"
+    assert best["s tuning + run (preparing)"] == "12 + 42 (10)"
+    assert best["still rising"] == "yes"
+
+
+def test_the_page_says_what_was_not_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    tables = load("tables")
+    monkeypatch.setattr(tables.ranking, "RESULTS", tmp_path)
+    empty = tables.leaderboard("cifar10-pat")
+    assert empty.startswith("Not run yet: `python benchmarks/leaderboard.py cifar10-pat --folder ")
+    some = report({"fedavg": ["1 0 2 3 4 5 6 7 8 9 1"] * 2})
+    (tmp_path / "cifar10-pat.json").write_text(json.dumps(some))
+    text = tables.leaderboard("cifar10-pat")
+    assert f"Not run yet ({len(board.order()) - 1}): local, fedavg-finetuned, fedala" in text
+    assert "2 calls, 0.3 h in all" in text
+
+
+def test_a_picture_is_drawn_of_what_there_is(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(ranking, "RESULTS", tmp_path)
+    monkeypatch.setattr(ranking, "PICTURES", tmp_path)
+    assert ranking.draw("cifar10-dir") is None
+    rows = {"fedavg": ["1 0 2 3 4 5 6 7 8 9 1"] * 2, "local": ["2 0 3 4 5 6 7 8 9 9 3"] * 2}
+    (tmp_path / "cifar10-dir.json").write_text(json.dumps(report(rows)))
+    picture = ranking.draw("cifar10-dir")
+    assert picture.read_bytes().startswith(b"\x89PNG")
