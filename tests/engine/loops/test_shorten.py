@@ -9,7 +9,6 @@ from torch import Tensor
 
 from fedtailor.engine.loops.shorten import shorten_graph
 from fedtailor.engine.loops.torch_internals import make_graph
-from fedtailor.engine.loops.tracing import trace
 
 aten = torch.ops.aten
 
@@ -51,24 +50,52 @@ def test_whole_numbers_are_divided_as_they_are() -> None:
     assert shortened(lambda x: x.float() * 127.5, x)[aten._to_copy.default]
 
 
-def test_updates_of_one_multiple_are_one_operator() -> None:
-    def step(a, b, c, g):
-        return a + 0.5 * g, b + 0.5 * (g + 1), c + 0.25 * g
-
-    start = [torch.full((2,), float(i)) for i in range(4)]
-    expected = step(*start)
-    program = trace(step, start, 3)
-    found = Counter(n.target for n in program.body.graph.nodes if n.op == "call_function")
-    assert found[aten._foreach_add_.List] == 2 and not found[aten.add_.Tensor]
-    program(*start)
-    for one, other in zip(start, expected, strict=False):
-        assert torch.equal(one, other)
+def close(fn, *tensors: Tensor) -> Counter:
+    """As `shortened`, up to rounding."""
+    graph = make_graph(lambda *a: [fn(*a)], [t.clone() for t in tensors])
+    shorten_graph(graph)
+    graph.recompile()
+    torch.testing.assert_close(graph(*tensors)[0], fn(*tensors))
+    return Counter(n.target for n in graph.graph.nodes if n.op == "call_function")
 
 
-def test_a_product_takes_its_scale_along() -> None:
-    w, x, g = torch.ones(2, 3), torch.arange(8.0).view(4, 2), torch.arange(12.0).view(4, 3)
-    program = trace(lambda w, x, g: (w + -0.5 * (x.t() @ g),), [w, x, g], 1)
-    assert [(u.name, u.scale) for u in program.updates] == [("addmm_", -0.5)]
-    expected = w - 0.5 * (x.t() @ g)
-    program(w, x, g)
-    assert torch.equal(w, expected)
+def test_the_first_power_is_the_number_itself() -> None:
+    x = torch.arange(3.0)
+    assert not shortened(lambda x: x.pow(1) + 2, x)[aten.pow.Tensor_Scalar]
+    whole = torch.arange(3)  # to the power of 1.0 they are fractions
+    assert shortened(lambda x: x.pow(1.0) + 2, whole)[aten.pow.Tensor_Scalar]
+
+
+def test_a_sum_of_squares_writes_no_squares() -> None:
+    x = torch.randn(4, 3, 2)
+    left = close(lambda x: x.pow(2).sum((1, 2)), x)
+    assert left[aten.linalg_vector_norm.default] == 1 and not left[aten.sum.dim_IntList]
+    kept = close(lambda x: x.pow(2).sum(1, keepdim=True), x)
+    assert kept[aten.linalg_vector_norm.default] == 1
+    both = close(lambda x: x.pow(2).sum((1, 2)) + x.pow(2)[:, 0, 0], x)
+    assert both[aten.linalg_vector_norm.default] == 1  # each has squares of its own
+    shared = close(lambda x: (square := x.pow(2)).sum((1, 2)) + square[:, 0, 0], x)
+    assert not shared[aten.linalg_vector_norm.default]
+    assert not close(lambda x: x.pow(3).sum((1, 2)), x)[aten.linalg_vector_norm.default]
+    assert not close(lambda x: x.pow(2).sum(1), torch.arange(6).view(2, 3))[
+        aten.linalg_vector_norm.default
+    ]
+
+
+def test_a_number_goes_to_the_few() -> None:
+    few, x, y = torch.randn(4), torch.randn(4, 3), torch.randn(4, 5)
+
+    def pulled(few: Tensor, x: Tensor, y: Tensor) -> Tensor:
+        made = few + 1
+        one = made.view(4, 1).expand(4, 3) * aten.mul.Scalar(x, 2.0)
+        other = aten.mul.Scalar(y, 2.0) * made.view(4, 1).expand(4, 5)
+        return torch.cat([one, other], 1)
+
+    assert close(pulled, few, x, y)[aten.mul.Scalar] == 1  # once for both
+    graph = make_graph(lambda *a: [pulled(*a)], [few, x, y])
+    shorten_graph(graph)
+    (scaled,) = [n for n in graph.graph.nodes if n.target is aten.mul.Scalar]
+    assert scaled.meta["val"].shape == (4,)
+    # what is given stands first: nothing is put among it
+    given = lambda few, x: few.view(4, 1).expand(4, 3) * aten.mul.Scalar(x, 2.0)
+    assert close(given, few, x)[aten.mul.Scalar] == 1

@@ -28,9 +28,10 @@ from fedtailor.core.steps.scan import Loop, Notes
 from fedtailor.engine.kernels import convolutions, losses  # noqa: F401  their operators have names
 from fedtailor.engine.kernels.support import may_round
 from fedtailor.engine.loops.fingerprint import CannotTell, environment_fingerprint, fingerprint
+from fedtailor.engine.loops.in_place import Update
 from fedtailor.engine.loops.template import Before, Line, NotAlike, PerClient, Template
 from fedtailor.engine.loops.torch_internals import operator_name
-from fedtailor.engine.loops.tracing import Program, Update, cache_folder
+from fedtailor.engine.loops.tracing import Program, cache_folder
 
 log = logging.getLogger("fedtailor")
 

@@ -12,6 +12,13 @@ import torch
 from torch import fx
 
 aten = torch.ops.aten
+_VIEWS = (
+    aten.expand.default,
+    aten.view.default,
+    aten.unsqueeze.default,
+    aten.permute.default,
+    aten.select.int,
+)
 
 
 def shorten_graph(graph: fx.GraphModule) -> None:
@@ -38,6 +45,11 @@ def _times_one(graph: fx.Graph, node: fx.Node) -> None:
         return
     if x.meta["val"].dtype == node.meta["val"].dtype:
         node.replace_all_uses_with(x)
+
+
+def _multiplied(graph: fx.Graph, node: fx.Node) -> None:
+    _times_one(graph, node)
+    _scaled_by_client(graph, node)
 
 
 def _selected(graph: fx.Graph, node: fx.Node) -> None:
@@ -68,13 +80,76 @@ def _divided(graph: fx.Graph, node: fx.Node) -> None:
         node.args = (x, by)
 
 
+def _to_the_first(graph: fx.Graph, node: fx.Node) -> None:
+    """`x ** 1`, as the slope of a square leaves it."""
+    x, power = node.args
+    if power == 1 and isinstance(x, fx.Node) and x.meta["val"].dtype == node.meta["val"].dtype:
+        node.replace_all_uses_with(x)
+
+
+def _scaled_by_client(graph: fx.Graph, node: fx.Node) -> None:
+    """`s * (number * x)`, with one s for each client: the number goes to the few."""
+    for few, many in (node.args[:2], node.args[1::-1]):
+        if not isinstance(many, fx.Node) or many.target is not aten.mul.Scalar:
+            continue
+        if not isinstance(few, fx.Node) or few.target is not aten.expand.default:
+            continue
+        if _source(few).op != "call_function":  # nothing may stand among the inputs
+            continue
+        x, number = many.args
+        if len(many.users) > 1 or many.meta["val"].dtype != x.meta["val"].dtype:  # type: ignore[union-attr]
+            continue
+        node.args = (_times(graph, few, number), x)
+        return
+
+
+def _source(node: fx.Node) -> fx.Node:
+    while node.target in _VIEWS:
+        node = node.args[0]  # type: ignore[assignment]
+    return node
+
+
+def _times(graph: fx.Graph, wide: fx.Node, number: Any) -> fx.Node:
+    """A view of few numbers, of their multiple: these are multiplied once for all such views."""
+    if wide.target not in _VIEWS:
+        for user in wide.users:
+            if user.target is aten.mul.Scalar and user.args == (wide, number):
+                return user
+        with graph.inserting_after(wide):
+            found = graph.call_function(aten.mul.Scalar, (wide, number))
+    else:
+        inner = _times(graph, wide.args[0], number)  # type: ignore[arg-type]
+        with graph.inserting_after(wide):
+            found = graph.call_function(wide.target, (inner, *wide.args[1:]), wide.kwargs)
+    found.meta = dict(wide.meta)
+    return found
+
+
+def _summed_squares(graph: fx.Graph, node: fx.Node) -> None:
+    """The sum of squares: a norm reads its tensor once and writes nothing of its size down."""
+    square = node.args[0]
+    if not isinstance(square, fx.Node) or square.target is not aten.pow.Tensor_Scalar:
+        return
+    x, power = square.args
+    if power != 2 or len(square.users) > 1 or node.kwargs or _is_whole(x.meta["val"]):  # type: ignore[union-attr]
+        return
+    with graph.inserting_before(node):
+        norm = graph.call_function(aten.linalg_vector_norm.default, (x, 2, *node.args[1:]))
+        norm.meta = dict(node.meta)
+        found = graph.call_function(aten.pow.Tensor_Scalar, (norm, 2))
+        found.meta = dict(node.meta)
+    node.replace_all_uses_with(found)
+
+
 def _is_whole(value: torch.Tensor) -> bool:
     return not value.is_floating_point() and not value.is_complex()
 
 
 _RULES = {
     aten.mul.Scalar: _times_one,
-    aten.mul.Tensor: _times_one,
+    aten.mul.Tensor: _multiplied,
     aten.select_backward.default: _selected,
     aten.div.Tensor: _divided,
+    aten.pow.Tensor_Scalar: _to_the_first,
+    aten.sum.dim_IntList: _summed_squares,
 }

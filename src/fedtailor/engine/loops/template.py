@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, fx
 
-from fedtailor.engine.loops.tracing import Program, Update
+from fedtailor.engine.loops.in_place import Update
+from fedtailor.engine.loops.tracing import Program
 
 
 class NotAlike(ValueError):

@@ -7,7 +7,8 @@ from torch import Tensor
 
 STEPS = 2000
 AT_A_TIME = 20  # steps before the host asks whether anything still moves
-STILL = 1e-13
+# a step below which nothing moves any more, for weights that are kept in so many digits
+STILL = {torch.float64: 1e-13, torch.float32: 1e-9}
 
 
 def onto_simplex(rows: Tensor) -> Tensor:
@@ -56,6 +57,7 @@ def mixing_weights(points: Tensor, variance: Tensor, steps: int = STEPS) -> Tens
     rate = 1 / torch.linalg.eigvalsh(quadratic)[-1].clamp(min=1e-30)
     weights = torch.full_like(linear, 1 / len(linear))
     ahead, pace = weights, torch.ones_like(linear[:, :1])
+    still = STILL.get(points.dtype, STILL[torch.float32])
     for step in range(1, steps + 1):
         after = onto_simplex(ahead - rate * (ahead @ quadratic - linear))
         # where momentum leads uphill it begins anew
@@ -64,6 +66,6 @@ def mixing_weights(points: Tensor, variance: Tensor, steps: int = STEPS) -> Tens
         faster = (1 + (1 + 4 * pace.square()).sqrt()) / 2
         change, weights = after - weights, after
         ahead, pace = after + (pace - 1) / faster * change, faster
-        if step % AT_A_TIME == 0 and float(change.abs().max()) < STILL:
+        if step % AT_A_TIME == 0 and float(change.abs().max()) < still:
             break
     return weights.to(points.dtype)
