@@ -16,8 +16,8 @@ copy what there is to it first, so that nothing is played twice:
 
 A method's learning rate is chosen among `--rates` on validation rows after `--tune-rounds` (as
 `fedtailor tune` does, no test row is read), the runs side by side; then it is played for `--rounds`
-with `--seeds` side by side, and judged on test rows with its last models. What cannot be played is
-a row with the reason.
+with `--seeds` side by side, and judged on test rows with its last models. Where a seed diverges,
+the next best rate is taken. What cannot be played is a row with the reason.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ from speed import commit
 
 from fedtailor.core.errors import BadInput
 from fedtailor.core.inputs.files import write_json
+from fedtailor.engine import Diverged
 from fedtailor.engine.memory import is_out_of_memory
 from fedtailor.methods import METHODS
 from fedtailor.methods.combine import small_method
@@ -80,7 +81,7 @@ FIRST = (
 )  # fmt: skip
 # one round of these takes many epochs
 LAST = ("apple", "fedtgp", "centralised", "fedavg-c", "fedprox-c")
-POINTS = 15  # of a curve; `training_end` needs 12
+POINTS = 12  # of a curve: as many as `training_end` needs
 
 log = logging.getLogger("fedtailor")
 
@@ -89,8 +90,8 @@ class OutOfTime(Exception):
     """The call's seconds are over; what was at work is not recorded."""
 
 
-class SeedsFailed(BadInput):
-    """Some runs of a method did not come to their end."""
+class SeedsDiverged(BadInput):
+    """Some runs of a method did not come to their end: their rate is too large."""
 
 
 class Budget(NamedTuple):
@@ -176,6 +177,7 @@ def candidate_of(contender: str, world: World) -> tuple[Candidate, SearchRules]:
     over, rules = tried_of(method, world.budget.rates)
     rounds = world.budget.tune_rounds
     settings = world.settings | more | {"rounds": rounds, "eval_every": rounds}
+    settings["checkpoint_every"] = rounds  # at the end alone
     return TuningPlan([method], settings, {}, over, rules).candidates[method], rules
 
 
@@ -224,7 +226,6 @@ def tuned(contender: str, world: World, clock: Clock) -> dict[str, Any]:
     found = side_by_side_if_it_fits(play)
     values = lambda trial: list(trial["values"].values())[-1] if trial["values"] else None
     return {
-        "chosen": found["chosen"],
         "tried": [
             {"setting": t["setting"], "val": values(t), "failed": t["failed"]}
             for t in found["trials"]
@@ -247,7 +248,7 @@ def played(contender: str, chosen: dict[str, Any], world: World, clock: Clock) -
     """What a contender comes to with the chosen setting, over seeds.
 
     Raises:
-      SeedsFailed: not all of its runs came to their end.
+      SeedsDiverged: not all of its runs came to their end.
     """
     begun = time.monotonic()
     runs = [
@@ -259,10 +260,10 @@ def played(contender: str, chosen: dict[str, Any], world: World, clock: Clock) -
         ends = play_together(runs, side_by_side=together, keep_going=True)
         errors = [end.error for end in ends if end.error is not None]
         for error in errors:
-            if isinstance(error, OutOfTime) or is_out_of_memory(error):
+            if not isinstance(error, Diverged):
                 raise error
         if errors:
-            raise SeedsFailed(f"{len(errors)} of {len(ends)} seeds: {reason_of(errors[0])}")
+            raise SeedsDiverged(f"{len(errors)} of {len(ends)} seeds: {reason_of(errors[0])}")
         return ends
 
     ends: list[RunEnd] = side_by_side_if_it_fits(play)
@@ -296,6 +297,31 @@ def right_answers(result: dict[str, Any], tested: Sequence[int]) -> str:
     return " ".join(str(0 if share is None else round(share * n)) for share, n in each)
 
 
+def play_until_one_ends(
+    contender: str, row: dict[str, Any], world: World, clock: Clock, save: Callable[[], None]
+) -> None:
+    """Plays the setting that is best on validation rows; where it diverges, the next best.
+
+    Raises:
+      SeedsDiverged: every setting does.
+    """
+    diverged = row.setdefault("diverged", [])
+    known = [trial for trial in row["tuning"]["tried"] if trial["val"] is not None]
+    best_first = sorted(known, key=lambda trial: -trial["val"])
+    for trial in best_first[len(diverged) :]:
+        begun = time.monotonic()
+        try:
+            row["run"] = played(contender, trial["setting"], world, clock)
+        except SeedsDiverged as error:
+            took = round(time.monotonic() - begun, 2)
+            diverged.append({"setting": trial["setting"], "why": str(error), "seconds": took})
+            save()
+            continue
+        row["chosen"] = trial["setting"]
+        return
+    raise SeedsDiverged(f"with every rate: {diverged[0]['why']}")
+
+
 def play_contender(
     contender: str, row: dict[str, Any], world: World, clock: Clock, save: Callable[[], None]
 ) -> None:
@@ -308,7 +334,7 @@ def play_contender(
         if "tuning" not in row:
             row["tuning"] = tuned(contender, world, clock)
             save()
-        row["run"] = played(contender, row["tuning"]["chosen"], world, clock)
+        play_until_one_ends(contender, row, world, clock, save)
     except OutOfTime:
         raise
     except Exception as error:  # theirs or ours: the others are played all the same
@@ -403,7 +429,7 @@ def in_a_line(world: str, contender: str, row: dict[str, Any]) -> str:
         return f"{world} {contender}: failed: {row['failed']}"
     run, search = row["run"], row["tuning"]
     return (
-        f"{world} {contender}: {100 * np.mean(run['mean']):.1f} %, {search['chosen']}, "
+        f"{world} {contender}: {100 * np.mean(run['mean']):.1f} %, {row['chosen']}, "
         f"{search['seconds']:.0f} s tuning, {run['seconds']:.0f} s run "
         f"({run['preparing_seconds']:.0f} s of it preparing), {run['side_by_side']} side by side"
     )
@@ -431,12 +457,19 @@ def parsed(words: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(words)
 
 
+def command_of(said: argparse.Namespace, words: Sequence[str]) -> str:
+    """What was typed, without where somebody keeps files."""
+    places = {str(said.folder): "DATA", str(said.results): "OUT"}
+    kept = [places.get(word, word) for word in words]
+    return shlex.join(["python", "benchmarks/leaderboard.py", *kept])
+
+
 def main(words: Sequence[str] | None = None) -> None:
     said = parsed(words)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     clock = Clock(said.seconds)
     told = {
-        "command": shlex.join(["python", "benchmarks/leaderboard.py", *(words or sys.argv[1:])]),
+        "command": command_of(said, words or sys.argv[1:]),
         "commit": said.commit or commit(),
         "device": f"{said.device} ({hardware(torch.device(said.device))})",
         "torch": torch.__version__,

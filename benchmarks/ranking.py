@@ -22,6 +22,7 @@ from fedtailor.results.metrics.over_clients import accuracies
 from fedtailor.results.statistics.decision import LEVEL, holm
 from fedtailor.results.statistics.intervals import Interval, flip_interval
 from fedtailor.results.statistics.permutation import sign_flip_p
+from fedtailor.runs.tuning.play import in_words
 
 ROOT = Path(__file__).resolve().parent.parent
 PICTURES = ROOT / "docs" / "img"
@@ -143,22 +144,32 @@ def left_of(report: dict[str, Any]) -> list[str]:
     return [m for m in order() if not is_done(report["rows"].get(m, {}))]
 
 
-def body(report: dict[str, Any]) -> list[list[str]]:
+def body(report: dict[str, Any], by_rank: list[Ranked]) -> list[list[str]]:
     """All lines of a world's table: by rank, then those that failed."""
     rates = report["budget"]["rates"]
-    found = [cells(i, one, rates) for i, one in enumerate(ranked(report), 1)]
+    found = [cells(i, one, rates) for i, one in enumerate(by_rank, 1)]
     failed = {m: r["failed"] for m, r in report["rows"].items() if "failed" in r}
     empty = ["–"] * (len(HEADER) - 2)
     return [*found, *([m, f"failed: {why}".replace("|", "/"), *empty] for m, why in failed.items())]
 
 
 def setting_of(row: dict[str, Any], rates: list[float]) -> str:
-    """The chosen rate, with a mark where it is the least or the largest that was tried."""
-    chosen = row["tuning"]["chosen"]
-    rate = next((v for k, v in chosen.items() if k.removeprefix("--") == "lr"), None)
-    if len(chosen) > 1 or rate is None:
-        return ", ".join(f"{k} {v:g}" for k, v in chosen.items())
-    return f"{rate:g}" + (" (edge)" if rate in (min(rates), max(rates)) else "")
+    """What was played; whether it is the least or largest rate, and what had diverged."""
+    rate = rate_of(row["chosen"])
+    marks = ["edge"] if rate in (min(rates), max(rates)) else []
+    marks += [f"{shown(one['setting'])} diverged" for one in row["diverged"]]
+    return shown(row["chosen"]) + (f" ({', '.join(marks)})" if marks else "")
+
+
+def rate_of(setting: dict[str, Any]) -> float | None:
+    """The run's learning rate, where that was all that was tried."""
+    (name, value), *more = setting.items()
+    return value if not more and name.removeprefix("--") == "lr" else None
+
+
+def shown(setting: dict[str, Any]) -> str:
+    rate = rate_of(setting)
+    return in_words(setting) if rate is None else f"{rate:g}"
 
 
 def gap(found: Difference | None) -> str:
@@ -173,6 +184,7 @@ def gap(found: Difference | None) -> str:
 def cells(place: int, one: Ranked, rates: list[float]) -> list[str]:
     """A line of the table."""
     run, search = one.row["run"], one.row["tuning"]
+    played = run["seconds"] + sum(lost["seconds"] for lost in one.row["diverged"])
     low, high = (100 * end for end in one.interval)
     rising = {True: "yes", False: "no", None: "–"}[run["still_rising"]]
     return [
@@ -185,7 +197,7 @@ def cells(place: int, one: Ranked, rates: list[float]) -> list[str]:
         setting_of(one.row, rates),
         rising,
         f"{run['bytes']['up'] / 1e6:.2f} / {run['bytes']['down'] / 1e6:.2f}",
-        f"{search['seconds']:.0f} + {run['seconds']:.0f} ({run['preparing_seconds']:.0f})",
+        f"{search['seconds']:.0f} + {played:.0f} ({run['preparing_seconds']:.0f})",
     ]
 
 
@@ -193,6 +205,21 @@ HEADER = [
     "method", "mean % ± seeds", "95 % over clients", "worst tenth %", "to the best, points",
     "to FedAvg, points", "rate", "still rising", "MB up / down", "s tuning + run (preparing)",
 ]  # fmt: skip
+
+
+def summary(rows: list[Ranked]) -> str:
+    """What may be said of a world in two sentences."""
+    level = [one.method for one in rows[1:] if one.shares_the_lead]
+    told = f"Of {len(rows)} methods {rows[0].method} has the best mean"
+    if level:
+        told += f"; {len(level)} cannot be told from it: {', '.join(level)}"
+    told += "."
+    answers = [one.to_baseline.answer for one in rows if one.to_baseline]
+    if not answers:
+        return told
+    above, below, open_ = (answers.count(a) for a in ("above", "below", "cannot tell"))
+    beyond = f"Beyond chance, {above} are above FedAvg and {below} below it"
+    return f"{told} {beyond}; {open_} are neither."
 
 
 def spent(report: dict[str, Any]) -> str:

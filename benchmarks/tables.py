@@ -716,12 +716,14 @@ def leaderboard(name: str) -> str:
     report = ranking.read(name)
     if report is None:
         return f"Not run yet: `{ranking.command(name)}`."
-    table = rows(ranking.HEADER, ranking.body(report))
+    found = ranking.ranked(report)
+    table = rows(ranking.HEADER, ranking.body(report, found))
     left = ranking.left_of(report)
     told = f"Not run yet ({len(left)}): {', '.join(left)}.\n\n" if left else ""
     shown = (ranking.PICTURES / f"leaderboard-{name}.png").exists()
     picture = f"![Methods against FedAvg](img/leaderboard-{name}.png)\n\n" if shown else ""
-    return f"{picture}{table}\n\n{told}{ranking.spent(report)}"
+    said = f"{ranking.summary(found)}\n\n" if found else ""
+    return f"{said}{picture}{table}\n\n{told}{ranking.spent(report)}"
 
 
 TABLES: dict[str, Callable[[str], str]] = {

@@ -57,13 +57,14 @@ def test_a_method_is_tuned_on_validation_rows_and_judged_by_seed_and_client(
     tried = row["tuning"]["tried"]
     assert [t["setting"] for t in tried] == [{"lr": 0.01}, {"lr": 0.05}]
     best = max(tried, key=lambda t: t["val"])
-    assert row["tuning"]["chosen"] == best["setting"]
+    assert row["chosen"] == best["setting"]
     accuracy = ranking.accuracy_of(row, tested)
     assert accuracy.shape == (2, 4)
     assert accuracy.mean(axis=1) == pytest.approx(row["run"]["mean"], abs=1e-6)
     # a linear model of 8 x 8 x 3 numbers and ten classes, in four bytes each
     assert row["run"]["bytes"] == {"up": 4 * 1930, "down": 4 * 1930}
     assert found["calls"][0]["played"] == ["fedavg"]
+    assert "--folder DATA --clients" in found["calls"][0]["command"]  # nobody's own places
 
 
 def test_what_is_there_is_not_played_again(
@@ -122,24 +123,45 @@ def test_a_method_that_fails_is_a_row_with_its_reason(
     found = play("--methods", "fedavg", "local")
     assert found["rows"]["fedavg"]["failed"] == "RuntimeError: no such kernel"
     assert "run" in found["rows"]["local"]
-    lines = ranking.body(found)
+    lines = ranking.body(found, ranking.ranked(found))
     assert [line[0] for line in lines] == ["1. local ≈", "fedavg"]
     assert lines[1][1] == "failed: RuntimeError: no such kernel"
     assert "fedavg" not in ranking.left_of(found)
 
 
-def test_a_seed_that_diverges_is_no_result(
+def diverging(together: Any, *rates: float) -> Any:
+    """Plays runs; with these rates the second seed diverges."""
+
+    def play(runs: Any, **how: Any) -> Any:
+        first, second = together(runs, **how)
+        if runs[0].config.lr in rates:
+            second = second._replace(result={}, error=Diverged(["client-3"], 9))
+        return [first, second]
+
+    return play
+
+
+def test_where_a_seed_diverges_the_next_best_rate_counts(
     play: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    together = board.play_together
+    tried = play("--methods", "fedavg")["rows"]["fedavg"]["tuning"]["tried"]
+    best, other = (t["setting"]["lr"] for t in sorted(tried, key=lambda t: -t["val"]))
+    monkeypatch.setattr(board, "play_together", diverging(board.play_together, best))
+    found = play("--methods", "fedavg", "--again")
+    row = found["rows"]["fedavg"]
+    assert row["chosen"] == {"lr": other}
+    assert [one["setting"] for one in row["diverged"]] == [{"lr": best}]
+    rate = dict(zip(ranking.HEADER, ranking.body(found, ranking.ranked(found))[0], strict=True))
+    assert rate["rate"] == f"{other:g} (edge, {best:g} diverged)"
 
-    def diverging(runs: Any, **how: Any) -> Any:
-        first, second = together(runs, **how)
-        return [first, second._replace(result={}, error=Diverged(["client-3"], 9))]
 
-    monkeypatch.setattr(board, "play_together", diverging)
+def test_a_method_that_always_diverges_is_no_result(
+    play: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(board, "play_together", diverging(board.play_together, 0.01, 0.05))
     row = play("--methods", "fedavg")["rows"]["fedavg"]
-    assert row["failed"].startswith("1 of 2 seeds: client-3 diverged (NaN or infinity) in round 9")
+    told = "with every rate: 1 of 2 seeds: client-3 diverged (NaN or infinity) in round 9"
+    assert row["failed"].startswith(told)
     assert "run" not in row
 
 
@@ -207,19 +229,20 @@ def report(rows: dict[str, list[str]]) -> dict[str, Any]:
         "bytes": {"up": 3514152, "down": 7000000}, "seconds": 41.6, "preparing_seconds": 9.9,
         "still_rising": True,
     }  # fmt: skip
-    tuning = {"chosen": {"lr": 0.1}, "seconds": 12.4}
+    known = {"tuning": {"seconds": 12.4}, "chosen": {"lr": 0.1}, "diverged": []}
     return {
         "world": "cifar10-dir",
         "clients": {"test_rows": [10, 0, *[10] * 9]},
         "budget": {"rates": [0.01, 0.03, 0.1], "tune_rounds": 15, "rounds": 60, "seeds": 2},
         "calls": [{"commit": "abc", "device": "cuda (H200)", "seconds": 540.0}] * 2,
-        "rows": {m: {"tuning": tuning, "run": run | {"right": right}} for m, right in rows.items()},
+        "rows": {m: known | {"run": run | {"right": right}} for m, right in rows.items()},
     }
 
 
 def test_a_line_says_what_was_measured() -> None:
     low, high = "2 0 3 4 5 4 3 4 5 4 3", "9 0 9 8 9 7 9 9 8 9 9"
-    found = ranking.body(report({"fedavg": [low, low], "ditto": [high, high]}))
+    made = report({"fedavg": [low, low], "ditto": [high, high]})
+    found = ranking.body(made, ranking.ranked(made))
     best, last = (dict(zip(ranking.HEADER, line, strict=True)) for line in found)
     assert best["method"] == "1. ditto ≈"
     assert last["method"] == "2. fedavg"
@@ -232,6 +255,10 @@ def test_a_line_says_what_was_measured() -> None:
     assert best["MB up / down"] == "3.51 / 7.00"
     assert best["s tuning + run (preparing)"] == "12 + 42 (10)"
     assert best["still rising"] == "yes"
+    assert ranking.summary(ranking.ranked(made)) == (
+        "Of 2 methods ditto has the best mean. Beyond chance, 1 are above FedAvg and 0 below it; "
+        "0 are neither."
+    )
 
 
 def test_the_page_says_what_was_not_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
