@@ -176,8 +176,8 @@ def gap(found: Difference | None) -> str:
     """A difference in points; what is more than noise is bold."""
     if found is None:
         return "–"
-    mean, low, high = (100 * v for v in found[:3])
-    text = f"{mean:+.1f} ({low:+.1f} to {high:+.1f})"
+    mean, low, high = (f"{round(100 * v, 1) + 0.0:+.1f}" for v in found[:3])  # no minus nought
+    text = f"{mean} ({low} to {high})"
     return text if found.answer == "cannot tell" else f"**{text}**"
 
 

@@ -251,6 +251,9 @@ def test_a_line_says_what_was_measured() -> None:
     assert best["to the best, points"] == last["to FedAvg, points"] == "–"
     assert best["to FedAvg, points"].startswith("**+49.0 (")
     assert last["to the best, points"].startswith("**-49.0 (")
+    assert ranking.gap(ranking.Difference(-0.0001, -0.02, 0.0, "cannot tell")) == (
+        "+0.0 (-2.0 to +0.0)"
+    )
     assert best["rate"] == "0.1 (edge)"
     assert best["MB up / down"] == "3.51 / 7.00"
     assert best["s tuning + run (preparing)"] == "12 + 42 (10)"
