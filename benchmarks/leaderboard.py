@@ -9,9 +9,10 @@ DATA has cifar10.npz and cifar100.npz (x_train, y_train, x_test, y_test). One ca
 that `results/leaderboard/WORLD.json` does not have yet, the best known first, for as long as
 `--seconds` says, and can be repeated until nothing is left. Written after every search and every
 run: one that is cut off loses no more than what it was at. `--results FOLDER` keeps them elsewhere;
-copy what there is to it first, so that nothing is played twice:
+copy what there is to it first (before the first call there is nothing), so that nothing is played
+twice:
 
-    cp -r benchmarks/results/leaderboard OUT/ && python benchmarks/leaderboard.py cifar10-dir \\
+    cp -r benchmarks/results/leaderboard OUT/; python benchmarks/leaderboard.py cifar10-dir \\
         --folder DATA --device cuda --compile fused --seconds 540 --results OUT/leaderboard
 
 A method's learning rate is chosen among `--rates` on validation rows after `--tune-rounds` (as
