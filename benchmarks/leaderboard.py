@@ -2,8 +2,8 @@
 
     python benchmarks/leaderboard.py cifar10-dir --folder DATA --device cuda --compile fused \\
         --seconds 540 --commit COMMIT
+    python benchmarks/ranking.py      # the page's pictures
     python benchmarks/tables.py       # the page
-    python benchmarks/ranking.py      # its pictures
 
 DATA has cifar10.npz and cifar100.npz (x_train, y_train, x_test, y_test). One call plays the methods
 that `results/leaderboard/WORLD.json` does not have yet, the best known first, for as long as
