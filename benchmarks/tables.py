@@ -340,11 +340,11 @@ def soak(name: str) -> str:
 def parity(name: str) -> str:
     report = read(name)
     found = report["rows"]
-    worst = max(found, key=lambda r: r["apart"])
+    worst = max(found, key=lambda r: r.get("apart", 0.0))
     passed, methods = sum(r["passed"] for r in found), len({r["method"] for r in found})
     ways, networks = ({r[k] for r in found} for k in ("way", "network"))
     return (
-        f"{methods} methods on {len(networks)} networks in {len(ways)} ways "
+        f"{methods} methods on {len(networks)} networks "
         f"({', '.join(sorted(ways))}), and FedAvg with DP-SGD: {passed} of {len(found)} cases "
         f"within {report['limit']:g}; the largest difference is {worst['apart']:.1e} "
         f"({worst['method']})." + made_by(report)

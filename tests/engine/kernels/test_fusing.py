@@ -169,3 +169,23 @@ def test_cross_entropy_of_rows(options: dict[str, Any], taken: bool) -> None:
         graph = make_fx(vmap(grad(loss)))(logits)
     assert ("row_losses" in graph.code) == taken
     torch.testing.assert_close(graph(logits), vmap(grad(loss))(logits))
+
+
+@pytest.mark.parametrize("size", [8, 1])  # a single pixel lies in either way
+def test_normalisation_follows_a_convolution(size: int) -> None:
+    scale = torch.rand(5).double()
+    norms: list[Callable[[Tensor], Tensor]] = [
+        lambda y: F.batch_norm(y, None, None, scale, scale, training=True),
+        lambda y: F.batch_norm(y, torch.zeros_like(scale), scale, scale, scale),
+        lambda y: F.group_norm(y, 5, scale, scale),
+        lambda y: F.group_norm(input=y, num_groups=1),
+        lambda y: F.instance_norm(F.interpolate(y, scale_factor=2.0)),
+    ]
+    for norm in norms:
+
+        def net(w: Tensor, b: Tensor, x: Tensor) -> Tensor:
+            return norm(conv(w, b, x[..., :size, :size]))  # noqa: B023  # called at once
+
+        assert fused(net) == [(False, 1)]
+        with FusedOperators():  # as evaluation does, without a slope
+            make_fx(vmap(net))(*AT)

@@ -31,6 +31,11 @@ LARGEST = 8  # window that a program can pool
 _RELUS = (F.relu, torch.relu, Tensor.relu)
 _RELUS_IN_PLACE = (torch.relu_, Tensor.relu_)
 _POOLS = (F.max_pool2d, torch.max_pool2d)
+# these ask images how they lie, which mapped ones cannot say of channels that lie last
+_NORMS = (
+    F.batch_norm, F.group_norm, F.instance_norm, torch.batch_norm, torch.group_norm,
+    torch.instance_norm,
+)  # fmt: skip
 
 
 # of those that may give a view of their tensor
@@ -97,7 +102,7 @@ class FusedOperators(TorchFunctionMode):
             return func(*args, **given) if loss is None else loss
         if func is Tensor.view and of and of[0] in self._made:
             return self._viewed(args, given)
-        found = func(*args, **given)
+        found = _normalised(func, args, given) if func in _NORMS else func(*args, **given)
         results = _tensors(found)
         if results:
             self._touched.update(of)
@@ -145,6 +150,14 @@ class FusedOperators(TorchFunctionMode):
             found: Tensor = args[0].reshape(*args[1:], **given)
         self._copied |= {id(t): t for t in (args[0], found)}
         return found
+
+
+def _normalised(func: Any, args: Any, given: dict[str, Any]) -> Any:
+    """What a normalisation gives: images as rows of pixels, of which nobody asks how they lie."""
+    named = dict(given)
+    images = args[0] if args else named.pop("input")
+    rows = images.flatten(2) if images.ndim > 3 else images
+    return func(rows, *args[1:], **named).reshape(images.shape)
 
 
 def _tensors(values: Any) -> list[Tensor]:
