@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,6 +25,9 @@ from fedtailor.results.folder import ALONE, CENTRALISED, LINEAR, REPORT
 from fedtailor.results.objects import MARK
 from fedtailor.results.pack import pack_counts
 from fedtailor.results.records import learnt
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 SCRIPTS = (
     "core.js",
@@ -61,6 +65,15 @@ NAMED = 4  # values of a setting that differs; of more, only how far they go
 def asset(package: str, name: str) -> str:
     """A template, style or script that lies in a package's `assets`."""
     return resources.files(package).joinpath("assets", name).read_text(encoding="utf-8")
+
+
+@cache  # to make one takes longer than to fill it in, and a comparison has a page per run
+def template(package: str, name: str) -> Template:
+    """A page to fill in; all is escaped but what is given as `Markup`."""
+    from jinja2 import Environment, StrictUndefined
+
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
+    return environment.from_string(asset(package, name))
 
 
 def _asset(name: str) -> str:
@@ -292,15 +305,13 @@ def render_report(data: dict[str, Any]) -> str:
     Args:
       data: from `page_data`.
     """
-    from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
 
-    # everything is escaped but our own style and script, and the numbers, which `as_script` does
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
     script = "\n".join(_asset(name) for name in SCRIPTS)
     most_seeds = max(len(row["seeds"]) for row in data["methods"])
     decision = data["decision"]
-    return environment.from_string(_asset("page.html.j2")).render(
+    # not escaped are our own style and script, and the numbers, which `as_script` does
+    return template(__package__, "page.html.j2").render(
         data=data,
         title=f"{data['facts'][0][1]}, {counted(len(data['clients']), 'client')}",
         headline=_headline(data),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedtailor.core.inputs.files import write_atomically
-from fedtailor.report.page import asset
+from fedtailor.report.page import asset, template
 from fedtailor.results.config import as_toml
 from fedtailor.results.metrics.named import METRICS
 
@@ -114,7 +114,6 @@ def tuning_page(summary: dict[str, Any]) -> str:
     Args:
       summary: what `summary.json` of a search has.
     """
-    from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
 
     metric = METRICS[summary["metric"]]
@@ -130,8 +129,7 @@ def tuning_page(summary: dict[str, Any]) -> str:
         }
         for name, found in summary["methods"].items()
     ]
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    return environment.from_string(asset(__package__, "tuning.html.j2")).render(
+    return template(__package__, "tuning.html.j2").render(
         s=summary,
         data=Path(str(summary["settings"]["data"])).name,
         metric=metric.name,

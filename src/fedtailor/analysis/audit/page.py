@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedtailor.report.page import asset
+from fedtailor.report.page import asset, template
 
 MODELS = {"personal": "personal models", "upload": "uploads", "global": "the global model"}
 RATES = (("tpr@0.05", "5 %"), ("tpr@0.01", "1 %"), ("tpr@0.001", "0.1 %"))
@@ -81,11 +81,9 @@ def audit_page(found: dict[str, Any]) -> str:
     Args:
       found: what `audit.json` has.
     """
-    from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
 
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    return environment.from_string(asset(__package__, "audit.html.j2")).render(
+    return template(__package__, "audit.html.j2").render(
         a=found,
         style=Markup(asset("fedtailor.report", "page.css")),
         cases=list(zip(found["inversion"], inversion_rows(found), strict=True)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedtailor.report.page import asset
+from fedtailor.report.page import asset, template
 
 
 def description_page(found: Any, rows: list[dict[str, Any]]) -> str:
@@ -14,11 +14,9 @@ def description_page(found: Any, rows: list[dict[str, Any]]) -> str:
       found: a `DataDescription`.
       rows: its columns in words.
     """
-    from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
 
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    return environment.from_string(asset(__package__, "inspect.html.j2")).render(
+    return template(__package__, "inspect.html.j2").render(
         d=found,
         rows=rows,
         style=Markup(asset("fedtailor.report", "page.css")),

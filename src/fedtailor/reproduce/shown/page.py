@@ -6,7 +6,7 @@ import base64
 from pathlib import Path
 from typing import Any
 
-from fedtailor.report.page import asset
+from fedtailor.report.page import asset, template
 from fedtailor.reproduce.shown.writing import (
     SIGNS,
     beside_paper,
@@ -28,22 +28,20 @@ def experiment_page(
 
     `reports` are pages about the runs by column; with `going` the other files are yet to come.
     """
-    from jinja2 import Environment, StrictUndefined
     from markupsafe import Markup
 
     pictures = {
         name: "data:image/png;base64," + base64.b64encode((folder / name).read_bytes()).decode()
         for name in outcome["pictures"]
     }
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    environment.tests["partial"] = is_partial
-    return environment.from_string(asset("fedtailor.reproduce.shown", "index.html.j2")).render(
+    return template("fedtailor.reproduce.shown", "index.html.j2").render(
         o=outcome,
         cells=by_place(outcome),
         style=Markup(asset("fedtailor.report", "page.css")),
         pictures=pictures,
         reports=reports,
         going=going,
+        partial=any(map(is_partial, outcome["cells"])),
         order=lambda column: order(outcome, column),
         ours=lambda cell: ours(cell, outcome["seeds"]),
         paper_text=paper_text,
