@@ -16,7 +16,7 @@ from fedtailor.core.errors import BadInput
 from fedtailor.core.task import to_input
 from fedtailor.core.training import Recipe
 
-SMALL = {"clients": 4, "rounds": 2, "model": "mlp", "device": "cpu"}
+SMALL = {"clients": 4, "rounds": 2, "model": "mlp", "batch": 100, "device": "cpu"}
 # ALA's first adaptation may take a hundred passes, which nothing here is about
 ALA = SMALL | {"options": {"max_ala_epochs": 2}}
 

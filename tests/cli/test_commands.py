@@ -16,7 +16,7 @@ from fedtailor.methods import METHODS, check
 from fedtailor.methods.check import laws
 from fedtailor.results.config import make_config, read_config
 
-SMALL = ["--model", "mlp", "--clients", "4", "--rounds", "2", "--batch", "50"]
+SMALL = ["--model", "mlp", "--clients", "4", "--rounds", "2", "--batch", "150"]
 
 
 @pytest.fixture

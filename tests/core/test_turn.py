@@ -118,9 +118,9 @@ def test_turns_of_clients_that_share_a_call_are_charged_each_for_its_own() -> No
 
 def test_fine_tuning_is_charged_with_the_model_that_it_begins_with() -> None:
     task = task_of()
-    recipe = Recipe(batch=8, dp_clip=1.0, dp_noise=1.0)
+    recipe = Recipe(batch=4, dp_clip=1.0, dp_noise=1.0)
     method = METHODS["perfedavg-fo"](task, recipe=recipe)
-    initial, data = task.init(rng.key(0)), data_of(ragged(), 1)  # 40 rows
+    initial, data = task.init(rng.key(0)), data_of(ragged(), 1)  # 20 rows
     message, turn = {"params": initial}, turn_of(1)
     _, adapted = ClientTurn(method, initial, message, data, turn).personal()
     tune = lambda model, turn: fit(task, model, data, turn, recipe)

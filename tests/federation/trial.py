@@ -15,7 +15,7 @@ from fedtailor.runs.build import make_players
 from fedtailor.runs.data import RunData, load_run_data
 
 FEATURES, CLASSES, SIZES = 5, 3, (40, 64, 52)
-SETTINGS = {"model": "mlp", "rounds": 2, "batch": 8, "lr": 0.1, "seed": 3}
+SETTINGS = {"model": "mlp", "rounds": 2, "batch": 20, "lr": 0.1, "seed": 3}
 
 
 def write_data(root: Path) -> Path:

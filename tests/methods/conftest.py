@@ -6,6 +6,7 @@ import pytest
 import torch
 
 import fedtailor.methods.check.world as suite
+from fedtailor.methods.check import laws
 
 
 @pytest.fixture(autouse=True, scope="session")
@@ -28,5 +29,10 @@ def double() -> Iterator[None]:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The toy federation with fewer rounds, so that all methods can be checked."""
+    """The toy federation with fewer rounds and rows, so that all methods can be checked.
+
+    There are still clients with less than a batch, with one and with two.
+    """
     monkeypatch.setattr(suite, "ROUNDS", 2)
+    monkeypatch.setattr(suite, "SIZES", (5, 15, 9, 13, 16, 11, 14, 8))
+    monkeypatch.setattr(laws, "LEARNING", 3)

@@ -159,7 +159,7 @@ def labelled(train: Sequence[Sequence[tuple[Sequence[float], int]]]) -> ClientDa
 
 # ---------------------------------------------------------------------- small nets, ragged clients
 
-SIZES = (7, 40, 13, 24, 9, 31)
+SIZES = (7, 20, 13, 17, 9, 11)
 
 
 def ragged(

@@ -308,7 +308,7 @@ def test_runs_from_before_the_digest_are_compared_by_class_counts(
 
 def test_real_runs_on_one_partition_stay_together(tmp_path: Path) -> None:
     """Whatever differs but the partition: methods, seeds, networks, encoding, pooled rows."""
-    small: dict[str, Any] = {"model": "mlp", "clients": 3, "partition": "iid", "rounds": 1}
+    small = {"model": "mlp", "clients": 3, "partition": "iid", "rounds": 1, "batch": 100}
     runs: list[tuple[str, dict[str, Any]]] = [
         ("local", {}),
         ("local", {"seed": 1}),

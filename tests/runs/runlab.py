@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-SMALL: dict[str, Any] = {"model": "mlp", "clients": 4, "rounds": 3, "batch": 50, "lr": 0.1}
+SMALL: dict[str, Any] = {"model": "mlp", "clients": 4, "rounds": 3, "batch": 200, "lr": 0.1}
 # ALA's first adaptation may take a hundred passes, which tests of runs are not about
 ALA: dict[str, Any] = SMALL | {"options": {"max_ala_epochs": 2}}
 # what two equal runs may differ in

@@ -10,7 +10,7 @@ import pytest
 import fedtailor
 from fedtailor.core.errors import BadInput
 
-SMALL: dict[str, Any] = {"model": "linear", "clients": 6, "rounds": 6, "dropout": 0.4}
+SMALL: dict[str, Any] = {"model": "linear", "clients": 6, "rounds": 6, "dropout": 0.4, "batch": 50}
 
 
 def test_a_round_goes_on_with_those_who_answer() -> None:

@@ -10,7 +10,7 @@ import pytest
 import fedtailor
 from fedtailor.core.errors import BadInput
 
-SMALL: dict[str, Any] = {"model": "linear", "clients": 3, "rounds": 6, "lr": 0.0}
+SMALL: dict[str, Any] = {"model": "linear", "clients": 3, "rounds": 6, "batch": 50, "lr": 0.0}
 TIMES = ("seconds", "train_seconds", "seconds_by_phase", "preparing_seconds", "peak_memory_bytes")
 
 
@@ -31,7 +31,8 @@ def test_patience_counts_evaluated_rounds() -> None:
 
 
 def test_a_resumed_run_stops_where_it_would_have(tmp_path: Path) -> None:
-    settings = SMALL | {"lr": 0.5, "rounds": 12, "patience": 2, "checkpoint_every": 1}
+    settings = SMALL | {"batch": 10, "lr": 0.5, "rounds": 12, "patience": 2}
+    settings |= {"checkpoint_every": 1}
     whole = fedtailor.run("fedavg", **settings)
     assert whole["stopped_early"]
 

@@ -20,7 +20,7 @@ from fedtailor.results.collect import collect
 from fedtailor.runs.schedule import arrivals, clients_present, networks
 
 EVERYONE = torch.arange(10)
-SMALL: dict[str, Any] = {"model": "mlp", "clients": 6, "rounds": 4, "batch": 50, "lr": 0.1}
+SMALL: dict[str, Any] = {"model": "mlp", "clients": 6, "rounds": 4, "batch": 100, "lr": 0.1}
 
 
 # ---------------------------------------------------------------------------------------- arrivals

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from fedtailor.core.rng import Turn
 from fedtailor.core.steps.schedules import factor, parse_schedule
 from fedtailor.core.training import Recipe
 from fedtailor.methods import METHODS
-from tests.methods.worlds import gap, models, play, ragged, same, simulate, task_of, turn_of
+from tests.methods.worlds import gap, models, play, quick, ragged, same, simulate, task_of, turn_of
 
 
 @pytest.fixture
@@ -139,9 +140,10 @@ def _wavy(round: Tensor, rounds: Tensor) -> Tensor:
 SCHEDULES = ["decay:0.9", "warmup:2+cosine:0.1", "step:1:0.5", _wavy]
 
 
+@cache  # several schedules are held against the constant one
 def run(name: str, schedule: Any, **options: Any) -> Any:
     task = task_of()
-    method = METHODS[name](task, recipe=Recipe(batch=8, lr=0.1, schedule=schedule))
+    method = quick(name, task, Recipe(batch=8, lr=0.1, schedule=schedule))
     sim = simulate(method, ragged(), task, rounds=4, **options)
     play(sim, [[0, 1, 2, 3, 4, 5], [0, 2, 5], [1, 2, 3], [0, 4]])
     found = {"server": sim.server, "clients": sim.states.rows, "models": models(sim)}

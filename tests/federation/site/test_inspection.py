@@ -27,7 +27,8 @@ def call(*arguments: str) -> int:
 
 def test_a_plan_in_numbers(tmp_path: Path) -> None:
     pytest.importorskip("dp_accounting", reason="needs dp-accounting")
-    how = {"rounds": 3, "steps": 2, "dp_clip": 1.0, "dp_noise": 1.0, "participation": 0.5}
+    how = {"rounds": 3, "steps": 2, "batch": 8, "participation": 0.5}
+    how |= {"dp_clip": 1.0, "dp_noise": 1.0}
     trial = Trial(tmp_path, "fedavg", **how)
     found = inspect_plan(find_plan(trial.federation), read_settings(trial.sites[1]))
     assert found.uploads == 2 and (found.rows, found.per_upload) == (38, 16)
@@ -129,5 +130,5 @@ def test_an_owner_who_is_asked_first_accepts_before_joining(tmp_path: Path) -> N
 def test_differences_are_named(tmp_path: Path) -> None:
     one = find_plan(Trial(tmp_path, "fedavg").federation)
     two = replace(one, clients=4, settings=one.settings | {"batch": 1}, encoder={})
-    assert differences(one, two) == ["sites: 3 → 4", "batch: 8 → 1", "preprocessing is another"]
+    assert differences(one, two) == ["sites: 3 → 4", "batch: 20 → 1", "preprocessing is another"]
     assert differences(one, one) == []

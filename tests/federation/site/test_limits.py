@@ -74,7 +74,7 @@ def test_one_row_uploads_give_the_rows_back_and_are_refused(tmp_path: Path) -> N
 REFUSED = {
     "few rows": ({"steps": 1, "batch": 8}, {}, "uploads of 8 rows, the site min_rows = 16"),
     "its own rows are few": ({}, {"min_rows": 39}, "uploads of 38 rows, the site min_rows = 39"),
-    "small batch": ({}, {"min_batch": 9}, "batch = 8, the site min_batch = 9"),
+    "small batch": ({"batch": 8}, {"min_batch": 9}, "batch = 8, the site min_batch = 9"),
     "no noise": ({}, {"min_noise": 0.5}, "dp_noise = 0, the site min_noise = 0.5"),
     "ε without noise": ({}, {"max_epsilon": 3.0}, "no noise, the site max_epsilon = 3"),
     "method": ({}, {"allow": ["fedala"]}, "method 'fedavg', the site allow: fedala"),

@@ -28,6 +28,7 @@ FEWER: dict[str, dict[str, int]] = {
     "fedrep": {"head_epochs": 2},
     "plgu-grep": {"head_epochs": 2},
     "fedtgp": {"server_epochs": 5},
+    "fedgen": {"hidden": 8, "noise": 4, "generator_steps": 3},
 }
 # every method in daily use; what tells of rows is looked at in test_leakage.py
 DAILY = {

@@ -17,6 +17,7 @@ from fedtailor.methods import fedavg, fedgen
 from fedtailor.methods.distillation.fedgen import class_shares, generated, random_labels
 from tests.methods.worlds import (
     ENGINES,
+    SIZES,
     data_of,
     gap,
     labelled,
@@ -205,5 +206,5 @@ def test_data_of_one_client_is_enough_for_a_step() -> None:
     play(sim)
     message = sim.method.send(sim.server, torch.tensor(1), turn_of(1))
     out = sim.method.client(message, {}, data_of(world, 1), turn_of(1))
-    assert out.upload.each["rows"].sum() == 40
+    assert out.upload.each["rows"].sum() == SIZES[1]
     assert all(leaf.isfinite().all() for leaf in tree.leaves(out.model))

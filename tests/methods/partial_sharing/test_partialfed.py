@@ -10,6 +10,7 @@ from fedtailor.methods.find import find as find_method
 from tests.methods.worlds import (
     ENGINES,
     HALF,
+    SIZES,
     gap,
     models,
     near,
@@ -157,7 +158,7 @@ def test_logits_and_weights_learn_from_rows_of_their_own():
     a, b = (set(half.rows[: int(half.n)].tolist()) for half in (mixed.first(0.5), mixed.rest(0.5)))
     assert not a & b
     assert a | b == set(one.rows[: int(one.n)].tolist())
-    assert len(a) == len(b) == 20
+    assert len(a) == len(b) == SIZES[1] // 2
     # without a learning rate for the logits, they stay; with one, they move
     for lr in (0.0, 0.1):
         sim = simulate(partialfed(task, logit_lr=lr), world, task)

@@ -29,7 +29,7 @@ from tests.runs.runlab import held
 
 compare = partial(fedtailor.compare, yardsticks=False)  # most tests need no more than `local`
 SMALL: dict[str, Any] = {
-    "model": "mlp", "clients": 5, "rounds": 3, "batch": 50, "lr": 0.1, "participation": 0.6,
+    "model": "mlp", "clients": 5, "rounds": 3, "batch": 150, "lr": 0.1, "participation": 0.6,
 }  # fmt: skip
 
 

@@ -26,7 +26,7 @@ from tests.runs.runlab import TIMES, held, history, result
 pytestmark = pytest.mark.usefixtures("float64")
 
 SMALL: dict[str, Any] = {
-    "model": "mlp", "clients": 4, "rounds": 3, "batch": 50, "lr": 0.1, "participation": 0.75,
+    "model": "mlp", "clients": 4, "rounds": 3, "batch": 200, "lr": 0.1, "participation": 0.75,
     "finetune": 1, "checkpoint_every": 1,
 }  # fmt: skip
 # how it was played, not what came of it

@@ -17,7 +17,9 @@ from fedtailor.runs.data import load_run_data
 from fedtailor.runs.several.together import play_together
 from fedtailor.runs.tuning import play
 
-SMALL: dict[str, Any] = {"model": "linear", "clients": 3, "rounds": 3, "partition": "iid"}
+SMALL: dict[str, Any] = {
+    "model": "linear", "clients": 3, "rounds": 3, "partition": "iid", "batch": 20,
+}  # fmt: skip
 
 
 def untimed(found: Any) -> Any:
