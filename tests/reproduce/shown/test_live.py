@@ -49,7 +49,7 @@ def test_a_page_shows_how_far_its_cells_are(stopped: Path) -> None:
     page = LiveExperiment(stopped).page()
     assert "round 1 of 2, stopped: fedtailor reproduce goes on with it" in page
     assert "the same command goes on" not in page  # it does go on
-    assert "(1 of 2 seeds)" in page
+    assert "(1 of 2 seeds)" in page and "are means over some of the seeds only" in page
     assert "table.csv" not in page  # it is still to be written
 
 
