@@ -50,7 +50,7 @@ def data(compared: Path) -> dict[str, Any]:
 def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A comparison that was really run."""
     folder = tmp_path_factory.mktemp("report") / "real"
-    fedtailor.compare("fedavg", "fedfomo", model="mlp", clients=4, rounds=2, out=folder)
+    fedtailor.compare("fedavg", "fedfomo", model="mlp", clients=4, rounds=2, batch=150, out=folder)
     return folder
 
 

@@ -16,7 +16,7 @@ from fedtailor.results.records import read_records
 
 CLIENTS, BLOCKS, ROUNDS = 5, 2, 3
 SMALL: dict[str, Any] = {
-    "model": "mlp", "clients": CLIENTS, "rounds": ROUNDS, "batch": 50, "lr": 0.1,
+    "model": "mlp", "clients": CLIENTS, "rounds": ROUNDS, "batch": 150, "lr": 0.1,
     "participation": 0.6,
 }  # fmt: skip
 Records = dict[str, dict[int, Tensor]]

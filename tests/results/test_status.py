@@ -82,7 +82,7 @@ def test_a_run_that_was_stopped_is_said_to_be_at_once(tmp_path: Path) -> None:
         seen.append(run_status(folder).words)
         signal.raise_signal(signal.SIGINT)
 
-    settings = {"model": "mlp", "clients": 3, "rounds": 2, "engine": "sequential"}
+    settings = {"model": "mlp", "clients": 3, "rounds": 2, "batch": 100, "engine": "sequential"}
     with pytest.raises(Interrupted):
         fedtailor.run("fedavg", out=folder, watch=stop, **settings)
     assert seen == ["round 1 of 2, running"]
@@ -144,7 +144,7 @@ def test_a_real_run_can_be_read_after_each_round(tmp_path: Path) -> None:
         assert sum(data["rows"]["train"]) > 0
         assert data["methods"][0]["score"]["mean"]["mean"] == line["pre"]["mean"]
 
-    settings = {"model": "mlp", "clients": 3, "rounds": 2, "engine": "sequential"}
+    settings = {"model": "mlp", "clients": 3, "rounds": 2, "batch": 100, "engine": "sequential"}
     fedtailor.run("fedavg", out=tmp_path / "run", watch=look, **settings)
     assert seen == [("round 1 of 2, running", 1), ("round 2 of 2, running", 2)]
     assert run_status(tmp_path / "run").finished

@@ -9,7 +9,8 @@ import pytest
 
 from fedtailor.cli import main
 
-SMALL = ["--model", "linear", "--clients", "3", "--rounds", "2", "--trials", "2", "--out", "t"]
+SMALL = ["--model", "linear", "--clients", "3", "--rounds", "2", "--batch", "100"]
+SMALL += ["--trials", "2", "--out", "t"]
 
 
 def ended(code: int, capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[str, str]:
