@@ -42,6 +42,9 @@ PUBLISHED = {
     "fedala-table2-long": Table(
         "fedala/table2", ["Cifar10"], Scale(rounds=500, seeds=1, patience=10)
     ),
+    "fedala-table2-long-100": Table(
+        "fedala/table2", ["Cifar100"], Scale(rounds=500, seeds=3, patience=10)
+    ),
     # sixteen epochs a round instead of one
     "fedala-table2-c": Table("fedala/table2", ["Fed*-C", *FEDALA], Scale(rounds=10, seeds=1)),
     "plgu-table1": Table("plgu/table1", ["CIFAR10 C=10"], Scale(rounds=30)),

@@ -461,6 +461,9 @@ def main() -> None:
     parser.add_argument(
         "--ways", nargs="+", default=["traced", "compiled", "fused"], help="of profile-unequal"
     )
+    parser.add_argument(
+        "--profile", nargs="+", metavar="METHOD", help="only where their rounds go, own kernels"
+    )
     parser.add_argument("--clients", type=int, help="instead of a row's own number, to try it out")
     parser.add_argument("--commit", help="where there is no git to ask")
     parser.add_argument("--out", type=Path)
@@ -490,6 +493,15 @@ def main() -> None:
             arguments.out.parent.mkdir(parents=True, exist_ok=True)
             arguments.out.write_text(json.dumps(report, indent=1) + "\n")
 
+    if arguments.profile:
+        by_name = {case.name: case for case in CASES}
+        report["profile"] = {}
+        for method in arguments.profile:
+            case = by_name.get(method) or Case(method, device, 0, method)
+            case = replace(case, clients=arguments.clients or case.clients)
+            report["profile"][method] = profile(device, case, ["fused"])["fused"]
+            save()
+        return
     for case in CASES:
         # a row that is named is played anywhere
         if case.name in arguments.only if arguments.only else case.where == device:

@@ -223,14 +223,16 @@ def growth(name: str) -> str:
 
 
 def profile(name: str) -> str:
-    body = []
-    for way, found in read(name)["profile"].items():
+    report, body = read(name), []
+    for way, found in report["profile"].items():
         if not isinstance(found, dict) or "failed" in found:
             continue
         shares = ", ".join(f"{k} {100 * v:.0f} %" for k, v in found["shares"].items())
         busy = f"{found['busy_seconds']:.3f}"
         body.append([way, f"{found['seconds']:.3f}", busy, f"{found['kernels']:,}", shares])
-    return rows(["way", "round, s", "sum of kernels, s", "kernels", "where"], body)
+    # the other rows of the same file name its command
+    told = "" if report.get("rows") else made_by(report)
+    return rows(["way", "round, s", "sum of kernels, s", "kernels", "where"], body) + told
 
 
 def cifar(name: str) -> str:

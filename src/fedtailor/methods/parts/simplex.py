@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 STEPS = 2000
-AT_A_TIME = 20  # steps before the host asks whether anything still moves
 # a step below which nothing moves any more, for weights that are kept in so many digits
 STILL = {torch.float64: 1e-13, torch.float32: 1e-9}
 
@@ -20,12 +23,18 @@ def onto_simplex(rows: Tensor) -> Tensor:
               [1.0000, 0.0000],
               [0.8000, 0.2000]])
     """
-    falling = rows.sort(-1, descending=True).values
+    return torch.from_numpy(_nearest(rows.detach().cpu().numpy())).to(rows)
+
+
+def _nearest(rows: NDArray[Any]) -> NDArray[Any]:
+    """The same of an array: a few hundred small rows are sorted on the host before a GPU begins."""
+    falling = np.sort(rows, -1)[:, ::-1]
     excess = falling.cumsum(-1) - 1
-    count = torch.arange(1, rows.shape[-1] + 1, device=rows.device, dtype=rows.dtype)
-    left = (falling * count > excess).sum(-1, keepdim=True)
-    shift = excess.gather(-1, left - 1) / left
-    return (rows - shift).clamp(min=0)
+    count = np.arange(1, rows.shape[-1] + 1, dtype=rows.dtype)
+    left = (falling * count > excess).sum(-1, keepdims=True)
+    shift = np.take_along_axis(excess, left - 1, -1) / left
+    found: NDArray[Any] = np.maximum(rows - shift.astype(rows.dtype), 0)
+    return found
 
 
 def mixing_weights(points: Tensor, variance: Tensor, steps: int = STEPS) -> Tensor:
@@ -52,20 +61,21 @@ def mixing_weights(points: Tensor, variance: Tensor, steps: int = STEPS) -> Tens
     """
     # on the simplex a common shift of all points changes nothing, but makes the problem stiff
     h = points.double() - points.double().mean(0)
-    linear = h @ h.mT
-    quadratic = linear + variance.double().diag()
-    rate = 1 / torch.linalg.eigvalsh(quadratic)[-1].clamp(min=1e-30)
-    weights = torch.full_like(linear, 1 / len(linear))
-    ahead, pace = weights, torch.ones_like(linear[:, :1])
+    linear = (h @ h.mT).cpu().numpy()
+    quadratic = linear + np.diag(variance.double().cpu().numpy())
+    rate = 1 / max(np.linalg.eigvalsh(quadratic)[-1], 1e-30)
+    weights = np.full_like(linear, 1 / len(linear))
+    ahead, pace = weights, np.ones_like(linear[:, :1])
     still = STILL.get(points.dtype, STILL[torch.float32])
-    for step in range(1, steps + 1):
-        after = onto_simplex(ahead - rate * (ahead @ quadratic - linear))
+    for _ in range(steps):
+        after = _nearest(ahead - rate * (ahead @ quadratic - linear))
+        change = after - weights
         # where momentum leads uphill it begins anew
-        uphill = ((ahead - after) * (after - weights)).sum(1, keepdim=True) > 0
-        pace = torch.where(uphill, 1.0, pace)
-        faster = (1 + (1 + 4 * pace.square()).sqrt()) / 2
-        change, weights = after - weights, after
+        uphill = ((ahead - after) * change).sum(1, keepdims=True) > 0
+        pace = np.where(uphill, 1.0, pace)
+        faster = (1 + np.sqrt(1 + 4 * pace * pace)) / 2
+        weights = after
         ahead, pace = after + (pace - 1) / faster * change, faster
-        if step % AT_A_TIME == 0 and float(change.abs().max()) < still:
+        if abs(change).max() < still:
             break
-    return weights.to(points.dtype)
+    return torch.from_numpy(weights).to(points)
