@@ -229,3 +229,13 @@ def test_uniform_numbers_made_in_parts_are_the_same(
     in_parts = rng.uniform(key, *shape)
     assert in_parts.shape == shape
     assert torch.equal(in_parts, at_once)
+
+
+def test_a_key_of_numbers_is_made_on_the_host_as_on_a_device() -> None:
+    for parts in ((0,), (7, 3), (1 << 40, 5, 0), (123, rng.TURN, 999, 2**62)):
+        plain = torch.zeros((), dtype=torch.int64)
+        for part in parts:
+            plain = rng.fold(plain, torch.tensor(part))
+        assert int(rng.key(*parts)) == int(plain)
+        mixed = rng.key(*parts[:-1], torch.tensor([parts[-1], 1]))
+        assert int(mixed[0]) == int(plain) and int(mixed[1]) == int(rng.key(*parts[:-1], 1))

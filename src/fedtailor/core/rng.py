@@ -7,6 +7,7 @@ machine they live on cannot change what they draw.
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import NamedTuple
 
@@ -24,6 +25,7 @@ def _signed(value: int) -> int:
     return value - (1 << 64) if value >> 63 else value
 
 
+_ALL = (1 << 64) - 1
 _GOLD = _signed(0x9E3779B97F4A7C15)
 _FIRST = _signed(0xBF58476D1CE4E5B9)
 _SECOND = _signed(0x94D049BB133111EB)
@@ -45,6 +47,13 @@ def _mix(z: Tensor) -> Tensor:
     return z ^ _shift(z, 31)
 
 
+def _mixed(z: int) -> int:
+    """The same of one number, on the host."""
+    z = (z ^ (z >> 30)) * _FIRST & _ALL
+    z = (z ^ (z >> 27)) * _SECOND & _ALL
+    return z ^ (z >> 31)
+
+
 def fold(key: Key, number: int | Tensor) -> Key:
     """A new key from a key and a number."""
     if isinstance(number, Tensor):
@@ -60,8 +69,13 @@ def key(*parts: int | Tensor, device: torch.device | str | None = None) -> Key:
       >>> int(key(0, TURN, 3, 7)) == int(key(0, TURN, 3, 7)), int(key(0)) == int(key(1))
       (True, False)
     """
-    out = torch.zeros((), dtype=torch.int64, device=device)
-    for part in parts:
+    known = list(itertools.takewhile(lambda part: not isinstance(part, Tensor), parts))
+    start = 0
+    for part in known:  # on the host: thirty tiny calls less on a GPU in every round
+        start = _mixed((start + _GOLD * (int(part) + 1)) & _ALL)
+    # filled in, not copied: a copy from the host could not be captured
+    out = torch.full((), _signed(start), dtype=torch.int64, device=device)
+    for part in parts[len(known) :]:
         out = fold(out, part)
     return out
 
