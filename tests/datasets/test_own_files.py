@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import warnings
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -372,6 +375,16 @@ def test_wrong_npz(tmp_path, arrays, named):
     refusal(lambda: load(str(tmp_path / "d.npz")), "d.npz", *named)
 
 
+def test_a_broken_npz_is_not_left_open(tmp_path):
+    path = tmp_path / "d.npz"
+    path.write_bytes(b"PK\x03\x04")
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        refusal(lambda: load(str(path)), "d.npz")
+        gc.collect()  # warns of files that nobody closed
+    assert not [one for one in told if str(path) in str(one.message)]
+
+
 def test_broken_npz(tmp_path):
     path = tmp_path / "d.npz"
     np.savez(path, x=np.zeros((2, 2)), y=[0, 1])
@@ -521,7 +534,7 @@ def test_a_column_of_lists_is_refused_with_the_cure_and_can_be_left_out(tmp_path
     assert list(source.raw.columns) == ["age"]
 
 
-@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings("error::RuntimeWarning")
 def test_a_column_of_infinite_numbers_is_one_line(tmp_path):
     path = write_text(tmp_path / "t.csv", "x,y\n" + "inf,0\ninf,1\n" * 10)
     refusal(lambda: load(str(path), label="y"), "line 2", "infinite")

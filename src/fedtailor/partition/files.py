@@ -49,7 +49,8 @@ def load_partition(path: Path, *, rows: int) -> Partition:
       BadInput: the file is missing, broken, or not a partition of these data.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
+        # numpy would leave a broken file open
+        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             partition = _read(file)
     except OSError as error:
         raise BadInput(

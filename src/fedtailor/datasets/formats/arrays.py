@@ -26,11 +26,12 @@ SPLITS = (
 def read_npz(path: Path) -> dict[str, Array]:
     """All arrays of the file, names in lower case; arrays of Python objects are refused."""
     try:
-        loaded = np.load(path, allow_pickle=False)
-        if not isinstance(loaded, np.lib.npyio.NpzFile):
-            raise BadInput(f"{quoted(path)} is a single array: save it with np.savez(x=, y=)")
-        with loaded as file:
-            arrays = {name.lower(): file[name] for name in file.files}
+        with path.open("rb") as opened:  # numpy would leave a broken one open
+            loaded = np.load(opened, allow_pickle=False)
+            if not isinstance(loaded, np.lib.npyio.NpzFile):
+                raise BadInput(f"{quoted(path)} is a single array: save it with np.savez(x=, y=)")
+            with loaded as file:
+                arrays = {name.lower(): file[name] for name in file.files}
     except BadInput:
         raise
     except Exception as error:  # a broken file can fail anywhere in zip, zlib or numpy
