@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -25,7 +25,6 @@ def _signed(value: int) -> int:
     return value - (1 << 64) if value >> 63 else value
 
 
-_ALL = (1 << 64) - 1
 _GOLD = _signed(0x9E3779B97F4A7C15)
 _FIRST = _signed(0xBF58476D1CE4E5B9)
 _SECOND = _signed(0x94D049BB133111EB)
@@ -36,22 +35,19 @@ INITIAL, SERVER, COHORT, TURN, SCORE, POOL, LANDSCAPE, DROPOUT, SLOW = range(9)
 AT_A_TIME = 1 << 26  # numbers: each takes 8 bytes several times while it is being made
 
 
-def _shift(value: Tensor, bits: int) -> Tensor:
+Bits = TypeVar("Bits", int, Tensor)
+
+
+def _shift(value: Bits, bits: int) -> Bits:
     """An unsigned shift to the right (int64 would drag its sign along)."""
     return (value >> bits) & ((1 << (64 - bits)) - 1)
 
 
-def _mix(z: Tensor) -> Tensor:
+def _mix(z: Bits) -> Bits:
+    """SplitMix64's hash; of an `int` the lowest 64 bits count, which no higher ones change."""
     z = (z ^ _shift(z, 30)) * _FIRST
     z = (z ^ _shift(z, 27)) * _SECOND
     return z ^ _shift(z, 31)
-
-
-def _mixed(z: int) -> int:
-    """The same of one number, on the host."""
-    z = (z ^ (z >> 30)) * _FIRST & _ALL
-    z = (z ^ (z >> 27)) * _SECOND & _ALL
-    return z ^ (z >> 31)
 
 
 def fold(key: Key, number: int | Tensor) -> Key:
@@ -72,9 +68,9 @@ def key(*parts: int | Tensor, device: torch.device | str | None = None) -> Key:
     known = list(itertools.takewhile(lambda part: not isinstance(part, Tensor), parts))
     start = 0
     for part in known:  # on the host: thirty tiny calls less on a GPU in every round
-        start = _mixed((start + _GOLD * (int(part) + 1)) & _ALL)
+        start = _signed(_mix(start + _GOLD * (int(part) + 1)))
     # filled in, not copied: a copy from the host could not be captured
-    out = torch.full((), _signed(start), dtype=torch.int64, device=device)
+    out = torch.full((), start, dtype=torch.int64, device=device)
     for part in parts[len(known) :]:
         out = fold(out, part)
     return out

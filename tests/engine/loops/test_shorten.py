@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -13,12 +14,17 @@ from fedtailor.engine.loops.torch_internals import make_graph
 aten = torch.ops.aten
 
 
-def shortened(fn, *tensors: Tensor) -> Counter:
-    """How often each operator is left; the graph must give what the function gives."""
+def shortened(fn, *tensors: Tensor, rounded: bool = False) -> Counter:
+    """How often each operator is left; the graph must give what the function gives.
+
+    To the last bit, or, if `rounded`, up to rounding.
+    """
     graph = make_graph(lambda *a: [fn(*a)], [t.clone() for t in tensors])
     shorten_graph(graph)
     graph.recompile()
-    assert torch.equal(graph(*tensors)[0], fn(*tensors))
+    found, expected = graph(*tensors)[0], fn(*tensors)
+    torch.testing.assert_close(found, expected)
+    assert rounded or torch.equal(found, expected)
     return Counter(n.target for n in graph.graph.nodes if n.op == "call_function")
 
 
@@ -50,13 +56,7 @@ def test_whole_numbers_are_divided_as_they_are() -> None:
     assert shortened(lambda x: x.float() * 127.5, x)[aten._to_copy.default]
 
 
-def close(fn, *tensors: Tensor) -> Counter:
-    """As `shortened`, up to rounding."""
-    graph = make_graph(lambda *a: [fn(*a)], [t.clone() for t in tensors])
-    shorten_graph(graph)
-    graph.recompile()
-    torch.testing.assert_close(graph(*tensors)[0], fn(*tensors))
-    return Counter(n.target for n in graph.graph.nodes if n.op == "call_function")
+close = partial(shortened, rounded=True)
 
 
 def test_the_first_power_is_the_number_itself() -> None:
