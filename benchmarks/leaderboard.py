@@ -8,9 +8,10 @@
 DATA has cifar10.npz and cifar100.npz (x_train, y_train, x_test, y_test). One call plays the methods
 that `results/leaderboard/WORLD.json` does not have yet, the best known first, for as long as
 `--seconds` says, and can be repeated until nothing is left. Written after every search and every
-run: one that is cut off loses no more than what it was at. `--results FOLDER` keeps them elsewhere;
-copy what there is to it first (before the first call there is nothing), so that nothing is played
-twice:
+run: one that is cut off loses no more than what it was at. `--jobs N` plays N methods at a time,
+each in a process of its own: one prepares its steps while others train. `--results FOLDER` keeps
+them elsewhere; copy what there is to it first (before the first call there is nothing), so that
+nothing is played twice:
 
     cp -r benchmarks/results/leaderboard OUT/; python benchmarks/leaderboard.py cifar10-dir \\
         --folder DATA --device cuda --compile fused --seconds 540 --results OUT/leaderboard
@@ -24,16 +25,19 @@ the next best rate is taken. What cannot be played is a row with the reason.
 from __future__ import annotations
 
 import argparse
+import fcntl
 import gc
 import json
 import logging
 import shlex
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -349,80 +353,135 @@ def play_contender(
 # --- the file of a world ---
 
 
-def opened(path: Path, name: str, settings: dict[str, Any], budget: Budget) -> dict[str, Any]:
-    """A world's results so far.
+class Board:
+    """A world's results so far, in a file that several processes write, row by row.
 
-    Raises:
-      BadInput: they were played with another budget.
+    Args:
+      path: of the file.
+      name: of the world.
+      settings: of its runs.
+      budget: what every method has.
     """
-    kept = {k: v for k, v in settings.items() if k not in ("device", "compile")}
-    kept["data"] = Path(kept["data"]).name
-    asked = {"world": name, "settings": kept, "budget": budget._asdict()}
-    if not path.exists():
-        return asked | {"clients": {}, "calls": [], "rows": {}}
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    for part, value in asked.items():
-        if found[part] != value:
-            raise BadInput(
-                f"{part} is {value}, but '{path}' was played with {found[part]}: give the same, "
-                "or another --results"
-            )
-    return found
+
+    def __init__(self, path: Path, name: str, settings: dict[str, Any], budget: Budget) -> None:
+        self.path = path
+        kept = {k: v for k, v in settings.items() if k not in ("device", "compile")}
+        kept["data"] = Path(kept["data"]).name
+        self._asked = {"world": name, "settings": kept, "budget": budget._asdict()}
+
+    def read(self) -> dict[str, Any]:
+        """What there is.
+
+        Raises:
+          BadInput: it was played with another budget.
+        """
+        if not self.path.exists():
+            return self._asked | {"clients": {}, "calls": [], "rows": {}}
+        found: dict[str, Any] = json.loads(self.path.read_text(encoding="utf-8"))
+        for part, value in self._asked.items():
+            if found[part] != value:
+                raise BadInput(
+                    f"{part} is {value}, but '{self.path}' was played with {found[part]}: give the "
+                    "same, or another --results"
+                )
+        return found
+
+    @contextmanager
+    def changing(self) -> Iterator[dict[str, Any]]:
+        """What there is, to be changed: written at the end, by one process at a time."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            found = self.read()
+            yield found
+            if not found.get("at_work"):
+                found.pop("at_work", None)
+            write_json(self.path, found)
+
+    def clean(self, again: Sequence[str] = ()) -> None:
+        """Forgets who was at work when a call was cut off, and the rows of `again`."""
+        if self.path.exists():
+            with self.changing() as found:
+                found.pop("at_work", None)
+                found["rows"] = {k: v for k, v in found["rows"].items() if k not in again}
+
+    def left(self, contenders: Sequence[str]) -> list[str]:
+        """Those that have not come to an end."""
+        rows = self.read()["rows"]
+        return [c for c in contenders if not is_done(rows.get(c, {}))]
 
 
 def is_done(row: dict[str, Any]) -> bool:
     return "run" in row or "failed" in row
 
 
+class Call:
+    """What one process plays of a world.
+
+    Args:
+      board: the world's results.
+      world: where it is played.
+      told: of the call, for the file.
+    """
+
+    def __init__(self, board: Board, world: World, told: dict[str, Any]) -> None:
+        self._board, self._told, self._begun = board, told, time.monotonic()
+        rows = {
+            "digest": world.data.rows_digest(),
+            "test_rows": world.data.client_data.test.n.tolist(),
+            "train_rows": world.data.client_data.train.n.tolist(),
+        }
+        with board.changing() as found:
+            if found["clients"] not in ({}, rows):
+                raise BadInput(
+                    f"the rows are not those that '{board.path}' was played with: "
+                    "give the same data"
+                )
+            found["clients"] = rows
+            self._number = len(found["calls"])
+            found["calls"].append(told | {"played": [], "seconds": 0.0})
+
+    def take(self, contenders: Sequence[str]) -> tuple[str, dict[str, Any]] | None:
+        """The next contender that nobody has played or is at, and its row so far."""
+        with self._board.changing() as found:
+            at_work = found.setdefault("at_work", [])
+            for contender in contenders:
+                row = found["rows"].get(contender, {})
+                if not is_done(row) and contender not in at_work:
+                    at_work.append(contender)
+                    return contender, row | {k: self._told[k] for k in ("commit", "device")}
+            return None
+
+    def save(self, contender: str, row: dict[str, Any], *, ended: bool = False) -> None:
+        """Writes a row; where it `ended`, nobody is at it any more."""
+        with self._board.changing() as found:
+            found["rows"][contender] = row
+            call = found["calls"][self._number]
+            call["seconds"] = round(time.monotonic() - self._begun, 1)
+            if ended:
+                found["at_work"].remove(contender)
+            if ended and is_done(row):
+                call["played"].append(contender)
+
+
 def play_world(
-    name: str,
-    settings: dict[str, Any],
-    budget: Budget,
-    contenders: Sequence[str],
-    clock: Clock,
-    path: Path,
-    told: dict[str, Any],
-) -> int:
-    """Plays what a world's results do not have yet, as far as there is time; how many are left."""
-    found = opened(path, name, settings, budget)
-    left = [c for c in contenders if not is_done(found["rows"].get(c, {}))]
-    if not left or not clock.may_begin:
-        return len(left)
-    begun = time.monotonic()
-    data = load_run_data(make_config("fedavg", settings, {}))
-    rows = {
-        "digest": data.rows_digest(),
-        "test_rows": data.client_data.test.n.tolist(),
-        "train_rows": data.client_data.train.n.tolist(),
-    }
-    if found["clients"] not in ({}, rows):
-        raise BadInput(f"the rows are not those that '{path}' was played with: give the same data")
-    found["clients"] = rows
-    call = told | {"played": [], "seconds": 0.0}
-    found["calls"].append(call)
-    world = World(name, settings, data, budget)
-
-    def save() -> None:
-        call["seconds"] = round(time.monotonic() - begun, 1)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_json(path, found)
-
-    for contender in left:
-        if not clock.may_begin:
-            break
-        row = found["rows"].setdefault(contender, {})
-        row |= {"commit": told["commit"], "device": told["device"]}
+    board: Board, world: World, contenders: Sequence[str], clock: Clock, told: dict[str, Any]
+) -> None:
+    """Plays what a world's results do not have yet, as far as there is time."""
+    call = Call(board, world, told)
+    while clock.may_begin:
+        taken = call.take(contenders)
+        if taken is None:
+            return
+        contender, row = taken
         since = time.monotonic()
-        try:
+        save = partial(call.save, contender, row)
+        with suppress(OutOfTime):
             play_contender(contender, row, world, clock, save)
-        except OutOfTime:
-            save()
-            break
+        save(ended=True)
         clock.took(time.monotonic() - since)
-        call["played"].append(contender)
-        save()
-        print(in_a_line(name, contender, row), flush=True)
-    return sum(not is_done(found["rows"].get(c, {})) for c in contenders)
+        if is_done(row):
+            print(in_a_line(world.name, contender, row), flush=True)
 
 
 def in_a_line(world: str, contender: str, row: dict[str, Any]) -> str:
@@ -450,10 +509,13 @@ def parsed(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--clients", type=int, default=SHARED["clients"], help="to try it out")
     parser.add_argument("--model", default=SHARED["model"], help="to try it out")
+    parser.add_argument("--batch", type=int, default=SHARED["batch"])
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--compile", default="auto", help="as of fedtailor run; fused on a GPU")
     parser.add_argument("--seconds", type=float, default=1e9, help="no round begins after these")
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the files")
+    parser.add_argument("--jobs", type=int, default=1, help="methods at a time")
+    parser.add_argument("--lane", type=int, help=argparse.SUPPRESS)  # which of these processes
     parser.add_argument("--commit", help="where there is no git to ask")
     return parser.parse_args(words)
 
@@ -474,24 +536,50 @@ def main(words: Sequence[str] | None = None) -> None:
         "commit": said.commit or commit(),
         "device": f"{said.device} ({hardware(torch.device(said.device))})",
         "torch": torch.__version__,
+        "jobs": said.jobs,
     }
     budget = Budget(said.rates, said.tune_rounds, said.rounds, said.seeds)
-    own = {"clients": said.clients, "model": said.model}
+    own = {"clients": said.clients, "model": said.model, "batch": said.batch}
     own |= {"device": said.device, "compile": said.compile}
     for name in said.worlds:
         settings = SHARED | WORLDS[name] | own
         settings["data"] = str(said.folder / settings["data"])
-        path = said.results / f"{name}.json"
+        board = Board(said.results / f"{name}.json", name, settings, budget)
         try:
-            if said.again and path.exists():
-                found = json.loads(path.read_text(encoding="utf-8"))
-                found["rows"] = {k: v for k, v in found["rows"].items() if k not in said.methods}
-                write_json(path, found)
-            left = play_world(name, settings, budget, said.methods, clock, path, told)
+            left = board.left(said.methods)
+            if said.lane is None:
+                board.clean(said.methods if said.again else ())
+                left = board.left(said.methods)
+            if left and clock.may_begin:
+                with lanes(said, name, words or sys.argv[1:], clock):
+                    data = load_run_data(make_config("fedavg", settings, {}))
+                    play_world(board, World(name, settings, data, budget), left, clock, told)
         except BadInput as error:
             print(f"leaderboard: {error}", file=sys.stderr)
             sys.exit(2)
-        print(f"{name}: {left} of {len(said.methods)} methods are left", flush=True)
+        if said.lane is None:
+            left = board.left(said.methods)
+            print(f"{name}: {len(left)} of {len(said.methods)} methods are left", flush=True)
+
+
+@contextmanager
+def lanes(
+    said: argparse.Namespace, world: str, words: Sequence[str], clock: Clock
+) -> Iterator[None]:
+    """Meanwhile other processes play the same world; waits for them at the end."""
+    if said.lane is not None or said.jobs == 1:
+        yield
+        return
+    others = [word for word in words if word not in WORLDS and word != "--again"]
+    started = []
+    for lane in range(1, said.jobs):
+        seconds = ["--lane", str(lane), "--seconds", str(clock.until - time.monotonic())]
+        started.append(subprocess.Popen([sys.executable, __file__, world, *others, *seconds]))
+    try:
+        yield
+    finally:
+        for process in started:
+            process.wait()
 
 
 if __name__ == "__main__":

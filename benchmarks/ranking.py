@@ -225,7 +225,7 @@ def summary(rows: list[Ranked]) -> str:
 def spent(report: dict[str, Any]) -> str:
     """Who played it, where, and how long."""
     calls = report["calls"]
-    hours = sum(call["seconds"] for call in calls) / 3600
+    hours = sum(call["seconds"] / call.get("jobs", 1) for call in calls) / 3600
     commits = ", ".join(dict.fromkeys(call["commit"] for call in calls))
     devices = ", ".join(dict.fromkeys(call["device"] for call in calls))
     budget = report["budget"]

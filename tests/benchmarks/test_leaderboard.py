@@ -165,6 +165,56 @@ def test_a_method_that_always_diverges_is_no_result(
     assert "run" not in row
 
 
+def test_several_processes_share_a_world(play: Callable[..., dict[str, Any]]) -> None:
+    found = play("--methods", "fedavg", "local", "fedprox", "--jobs", "2")
+    assert set(found["rows"]) == {"fedavg", "local", "fedprox"}
+    assert all("run" in row for row in found["rows"].values())
+    assert sorted(m for call in found["calls"] for m in call["played"]) == [
+        "fedavg", "fedprox", "local",
+    ]  # fmt: skip
+    assert {call["jobs"] for call in found["calls"]} == {2}
+    assert "at_work" not in found
+    alone = play("--methods", "fedavg", "--again")
+    assert alone["rows"]["fedavg"]["run"]["right"] == found["rows"]["fedavg"]["run"]["right"]
+
+
+def test_no_two_calls_take_the_same_contender(
+    play: Callable[..., dict[str, Any]], images: Path, tmp_path: Path
+) -> None:
+    found = play("--methods", "local")
+    settings, budget = found["settings"], board.Budget(**found["budget"])
+    settings["data"] = str(images / settings["data"])
+    of = board.Board(tmp_path / "board" / "cifar10-dir.json", "cifar10-dir", settings, budget)
+    data = board.load_run_data(board.make_config("fedavg", settings, {}))
+    told = {"commit": "abc", "device": "cpu", "jobs": 2}
+    one, other = (
+        board.Call(of, board.World("cifar10-dir", settings, data, budget), told) for _ in range(2)
+    )
+    contenders = ("local", "fedavg", "fedprox")
+    (first, row), (second, _) = one.take(contenders), other.take(contenders)
+    assert (first, second) == ("fedavg", "fedprox")
+    assert one.take(contenders) is None
+    one.save(first, row | {"tuning": {}})
+    other.save(second, {"failed": "nothing"}, ended=True)
+    one.save(first, row | {"tuning": {}}, ended=True)  # cut off: somebody else may take it
+    told_of = of.read()
+    assert told_of["rows"]["fedprox"] == {"failed": "nothing"}
+    assert [call["played"] for call in told_of["calls"]] == [["local"], [], ["fedprox"]]
+    assert "at_work" not in told_of
+    taken = other.take(contenders)
+    assert taken is not None and taken[0] == "fedavg" and taken[1]["tuning"] == {}
+
+
+def test_whoever_was_at_work_when_a_call_was_cut_off_is_not_any_more(
+    play: Callable[..., dict[str, Any]], tmp_path: Path
+) -> None:
+    found = play("--methods", "local")
+    path = tmp_path / "board" / "cifar10-dir.json"
+    path.write_text(json.dumps(found | {"at_work": ["fedavg"]}))
+    again = play("--methods", "fedavg")
+    assert "run" in again["rows"]["fedavg"] and "at_work" not in again
+
+
 def test_memory_that_is_too_small_for_several_runs_is_enough_for_one() -> None:
     asked = []
 

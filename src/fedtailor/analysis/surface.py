@@ -19,7 +19,7 @@ from fedtailor.core import rng, tree
 from fedtailor.core.losses import cross_entropy
 from fedtailor.core.rng import Key
 from fedtailor.core.tree import Tree
-from fedtailor.engine.loops.torch_internals import TorchDispatchMode
+from fedtailor.engine.loops.torch_internals import OperatorMode
 from fedtailor.engine.memory import free_memory, is_out_of_memory, nbytes
 
 ROWS = 256  # examples at a time
@@ -111,7 +111,7 @@ def grid(axis: Sequence[float] | Tensor) -> Tensor:
 # --- measuring ---
 
 
-class _Largest(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _Largest(OperatorMode):
     """Notes the bytes of the largest tensor that is made."""
 
     def __init__(self) -> None:

@@ -17,9 +17,7 @@ from fedtailor.core.errors import BadInput
 from fedtailor.core.steps.privacy import Spent, epsilon
 from fedtailor.core.training import Recipe
 from fedtailor.engine import Cluster, Outputs, Simulation
-from fedtailor.engine.loops.program_files import ProgramFiles
 from fedtailor.engine.loops.runner import LoopMode, Workload, choose_loop_mode
-from fedtailor.engine.loops.torch_internals import load_compiler_meanwhile
 from fedtailor.results.config import Config
 from fedtailor.results.outputs import SaidInRound
 from fedtailor.runs.build import make_players, players_on, prove_private, server_model
@@ -75,20 +73,9 @@ class PreparedRun:
     ) -> None:
         self.stopwatch = stopwatch or Stopwatch()
         with self.stopwatch.phase("data"):
-            self.data = data or self._load(config)
+            self.data = data or load_run_data(config)
         with self.stopwatch.phase("preparing"):
             self._prepare(config, folder)
-
-    def _load(self, config: Config) -> RunData:
-        """The data; meanwhile what steps on a GPU are traced with is loaded."""
-        device = choose_device(config.home)
-        if device.type != "cuda" or ProgramFiles(device).has_some():
-            return load_run_data(config)
-        wait = load_compiler_meanwhile()
-        try:
-            return load_run_data(config)
-        finally:
-            wait()
 
     def _prepare(self, config: Config, folder: Path | None) -> None:
         asked, config = config.model, as_laid_out(config, self.data.config)
@@ -163,7 +150,7 @@ class PreparedRun:
         )
         device = torch.device(config.device)
         return (
-            choose_loop_mode(work, device, config.compile, ProgramFiles(device))
+            choose_loop_mode(work, device, config.compile)
             if config.engine != "sequential"
             else "plain"
         )

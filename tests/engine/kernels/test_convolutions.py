@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.func import grad, vmap
-from torch.fx.experimental.proxy_tensor import make_fx
 
 from fedtailor.engine.kernels.convolutions import fused_convolution
 from fedtailor.engine.kernels.launch import make_ready, shapes_only
+from fedtailor.engine.loops.recording import record
 from tests.engine.kernels.shapes import SHAPES, Shape
 
 
@@ -112,9 +112,9 @@ def test_a_step_is_traced_without_computing_and_kernels_are_made_once() -> None:
     at = given(shape)
     step = vmap(grad(fused(shape, True), (0, 1, 2)))
     with shapes_only():
-        graph = make_fx(step)(*at)
+        graph = record(step, at)
     assert operators(graph) == ["convolve", "spread", "input_gradient", "weight_gradient"]
     agree(graph(*at), step(*at))
     assert make_ready(graph) == 4
-    twice_the_same = make_fx(lambda *at: (*step(*at), *step(*at)))(*at)
+    twice_the_same = record(lambda *at: (*step(*at), *step(*at)), at)
     assert len(operators(twice_the_same)) == 8 and make_ready(twice_the_same) == 4

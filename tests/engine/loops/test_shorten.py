@@ -8,8 +8,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from fedtailor.engine.loops.recording import record
 from fedtailor.engine.loops.shorten import shorten_graph
-from fedtailor.engine.loops.torch_internals import make_graph
 
 aten = torch.ops.aten
 
@@ -19,7 +19,7 @@ def shortened(fn, *tensors: Tensor, rounded: bool = False) -> Counter:
 
     To the last bit, or, if `rounded`, up to rounding.
     """
-    graph = make_graph(lambda *a: [fn(*a)], [t.clone() for t in tensors])
+    graph = record(lambda *a: [fn(*a)], [t.clone() for t in tensors])
     shorten_graph(graph)
     graph.recompile()
     found, expected = graph(*tensors)[0], fn(*tensors)
@@ -92,10 +92,10 @@ def test_a_number_goes_to_the_few() -> None:
         return torch.cat([one, other], 1)
 
     assert close(pulled, few, x, y)[aten.mul.Scalar] == 1  # once for both
-    graph = make_graph(lambda *a: [pulled(*a)], [few, x, y])
+    graph = record(lambda *a: [pulled(*a)], [few, x, y])
     shorten_graph(graph)
     (scaled,) = [n for n in graph.graph.nodes if n.target is aten.mul.Scalar]
-    assert scaled.meta["val"].shape == (4,)
+    assert scaled.meta["form"].shape == (4,)
     # what is given stands first: nothing is put among it
     given = lambda few, x: few.view(4, 1).expand(4, 3) * aten.mul.Scalar(x, 2.0)
     assert close(given, few, x)[aten.mul.Scalar] == 1

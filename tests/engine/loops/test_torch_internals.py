@@ -10,10 +10,9 @@ from typing import Any
 
 import pytest
 import torch
-import torch.fx.experimental.proxy_tensor as proxy_tensor
 
 import fedtailor
-from fedtailor.engine.loops import torch_internals
+from fedtailor.engine.loops import recording, torch_internals
 from fedtailor.engine.loops.runner import LoopRunner, possible
 from tests.engine.loops.test_runner import PLAIN, apart, dense, play
 
@@ -23,30 +22,29 @@ CPU = torch.device("cpu")
 @pytest.fixture(autouse=True)
 def untried() -> Iterator[None]:
     """Every test tries the interfaces out anew, and leaves no finding to others."""
-    for tried in (torch_internals.can_trace, torch_internals.has_compiler):
+    for tried in (recording.can_trace, torch_internals.has_compiler):
         tried.cache_clear()
     yield
-    for tried in (torch_internals.can_trace, torch_internals.has_compiler):
+    for tried in (recording.can_trace, torch_internals.has_compiler):
         tried.cache_clear()
 
 
-def _other_arguments(fn: Any, *, graph_kind: str) -> Any:
+def _other_arguments(self: Any, operators: Any) -> Any:
     raise AssertionError("never called with what it needs")
 
 
-@pytest.mark.parametrize(
-    "change", ["gone", "other arguments", "another graph", "no mapped tensors"]
-)
+@pytest.mark.parametrize("change", ["gone", "other arguments", "not seen", "no mapped tensors"])
 def test_without_tracing_runs_go_on_step_by_step_and_say_so_once(
     change: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     expected = play("ditto", dense, "plain", PLAIN)
     if change == "gone":
-        monkeypatch.delattr(proxy_tensor, "make_fx")
+        monkeypatch.delattr(torch_internals.OperatorMode.__base__, "__enter__")
     elif change == "other arguments":
-        monkeypatch.setattr(proxy_tensor, "make_fx", _other_arguments)
-    elif change == "another graph":
-        monkeypatch.setattr(proxy_tensor, "make_fx", lambda fn: lambda *a: torch.fx.Graph())
+        monkeypatch.setattr(recording._Recorder, "__torch_dispatch__", _other_arguments)
+    elif change == "not seen":
+        monkeypatch.setattr(recording._Recorder, "__enter__", lambda self: self)
+        monkeypatch.setattr(recording._Recorder, "__exit__", lambda self, *error: None)
     else:
         functorch = torch._C._functorch
         monkeypatch.delattr(functorch, "is_functorch_wrapped_tensor")
@@ -77,23 +75,24 @@ def test_with_this_release_nothing_is_said(caplog: pytest.LogCaptureFixture) -> 
 
 
 PUT_OFF = """
+import importlib
 import sys
 import torch
 from torch.func import grad
-from fedtailor.engine.loops import torch_internals
+from fedtailor.engine.loops import recording, torch_internals
 from fedtailor.engine.loops.runner import LoopRunner
 
 LoopRunner("plain", torch.device("cpu"))
 assert grad(lambda x: (x * x).sum())(torch.ones(2)).tolist() == [2, 2]
 assert "torch._dynamo" not in sys.modules, "a gradient loaded it"
 early = torch._dynamo
-torch_internals.load_compiler_meanwhile()()
+importlib.import_module("torch._dynamo")
 assert torch._dynamo is sys.modules["torch._dynamo"], "importing puts the real one there"
 assert early.compiled_autograd.in_compiled_autograd_region is False, "as the real one has it"
 assert early.is_compiling() is False
 assert grad(lambda x: (x * x).sum())(torch.ones(2)).tolist() == [2, 2]
 with early.compiled_autograd._disable():
-    assert torch_internals.can_trace()
+    assert recording.can_trace()
 torch_internals.put_off_compiler()
 assert torch._dynamo is sys.modules["torch._dynamo"], "it is there already"
 """

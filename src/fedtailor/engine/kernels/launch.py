@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
+from fedtailor.engine.loops.recording import Form
+
 _state = threading.local()
 OURS = "fedtailor"  # the library that the operators are in
 _library: Any = torch.library.Library(OURS, "DEF")  # type: ignore[no-untyped-call]
@@ -72,7 +74,7 @@ def make_ready(graph: fx.GraphModule, threads: int = 8) -> int:
 
 def _call(operator: Any, arguments: list[Any]) -> Callable[[], Any]:
     def call() -> Any:
-        made = [zeros(a) if isinstance(a, _Form) else a for a in arguments]
+        made = [zeros(a) if isinstance(a, Form) else a for a in arguments]
         if any(isinstance(t, Tensor) and t.is_cuda for t in made):
             torch.cuda.set_device(next(t.device for t in made if isinstance(t, Tensor)))
         with torch.no_grad():
@@ -81,20 +83,12 @@ def _call(operator: Any, arguments: list[Any]) -> Callable[[], Any]:
     return call
 
 
-class _Form(tuple[Any, ...]):
-    """Shape, strides, type and device of a tensor."""
-
-    __slots__ = ()
-
-
 def _form(argument: Any) -> Any:
-    if not isinstance(argument, fx.Node):
-        return argument
-    value = argument.meta["val"]
-    return _Form((tuple(value.shape), value.stride(), value.dtype, value.device))
+    return argument.meta["form"] if isinstance(argument, fx.Node) else argument
 
 
-def zeros(form: tuple[Any, ...]) -> Tensor:
-    """A tensor of zeros with such a shape, strides, type and device."""
-    shape, strides, dtype, device = form
-    return torch.empty_strided(shape, strides, dtype=dtype, device=device).zero_()
+def zeros(form: Form) -> Tensor:
+    """A tensor of zeros of such a form."""
+    return torch.empty_strided(
+        form.shape, form.strides, dtype=form.dtype, device=form.device
+    ).zero_()

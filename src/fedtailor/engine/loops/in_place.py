@@ -183,12 +183,12 @@ def _root(node: Any) -> Any:
 
 
 def _shape(node: fx.Node) -> torch.Size:
-    shape: torch.Size = node.meta["val"].shape
+    shape: torch.Size = node.meta["form"].shape
     return shape
 
 
 def _kind(node: fx.Node) -> torch.dtype:
-    kind: torch.dtype = node.meta["val"].dtype
+    kind: torch.dtype = node.meta["form"].dtype
     return kind
 
 

@@ -69,13 +69,6 @@ class ProgramFiles:
         """Found out when it is needed, which takes a while: runs of plain steps need none."""
         return cache_folder() / "programs" / environment_fingerprint(self._device)
 
-    def has_some(self) -> bool:
-        """Whether a process with the same code has traced anything on this machine."""
-        try:
-            return any(entry.suffix == _SUFFIX for entry in self.folder.iterdir())
-        except OSError:
-            return False
-
     def found_or_made(
         self,
         known_by: Sequence[Any],

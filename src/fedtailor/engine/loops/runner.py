@@ -21,7 +21,8 @@ from fedtailor.engine.loops.cuda_graph import CapturedLoop, CapturePool
 from fedtailor.engine.loops.identity import ClosesOverClient, identity
 from fedtailor.engine.loops.program_files import ProgramFiles
 from fedtailor.engine.loops.threads import ThreadedLoops
-from fedtailor.engine.loops.torch_internals import can_trace, has_compiler, put_off_compiler
+from fedtailor.engine.loops.recording import can_trace
+from fedtailor.engine.loops.torch_internals import has_compiler, put_off_compiler
 from fedtailor.engine.loops.tracing import (
     COMPILE_LIMIT,
     CompileLimit,
@@ -63,13 +64,10 @@ def use_precision(precision: str) -> None:
 
 
 def choose_loop_mode(
-    work: Workload, device: torch.device, compile: Compile, files: ProgramFiles | None = None
+    work: Workload, device: torch.device, compile: Compile
 ) -> LoopMode:
-    """The way for a run, from how much there is to do, where, and what the user wants.
-
-    `files`: see `possible`.
-    """
-    return possible(_wanted(work, device, compile), files)
+    """The way for a run, from how much there is to do, where, and what the user wants."""
+    return possible(_wanted(work, device, compile))
 
 
 def _wanted(work: Workload, device: torch.device, compile: Compile) -> LoopMode:
@@ -94,14 +92,8 @@ def _wanted(work: Workload, device: torch.device, compile: Compile) -> LoopMode:
     return "traced" if pays else "plain"
 
 
-def possible(loop_mode: LoopMode, files: ProgramFiles | None = None) -> LoopMode:
-    """A mode, or the next plainer one that this release of torch allows.
-
-    Where steps were traced before (`files`), tracing is known to work, and trying it out, which
-    takes seconds, is spared: a process that finds all its steps on disk never loads what traces.
-    """
-    if loop_mode in ("traced", "fused") and files is not None and files.has_some():
-        return loop_mode
+def possible(loop_mode: LoopMode) -> LoopMode:
+    """A mode, or the next plainer one that this release of torch allows."""
     if loop_mode == "plain" or not can_trace():
         return "plain"
     return "traced" if loop_mode == "compiled" and not has_compiler() else loop_mode
@@ -126,7 +118,7 @@ class LoopRunner:
         keep_programs: bool = False,
     ) -> None:
         self._files = ProgramFiles(device) if keep_programs else None
-        self.loop_mode, self.device = possible(loop_mode, self._files), device
+        self.loop_mode, self.device = possible(loop_mode), device
         self._limit = CompileLimit(compile_limit)
         self._programs: dict[Hashable, Any] = {}
         self._held: dict[Hashable, list[Any]] = {}  # what programs are known by must stay alive
@@ -138,7 +130,7 @@ class LoopRunner:
         self.seconds = 0.0
         if self.loop_mode in ("compiled", "fused"):
             keep_compiled_code()
-        if self.loop_mode == "plain" or (self._files is not None and self._files.has_some()):
+        if self.loop_mode != "compiled":
             put_off_compiler()
 
     @contextmanager

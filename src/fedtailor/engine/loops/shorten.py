@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import fx
 
+from fedtailor.engine.loops.recording import Form
+
 aten = torch.ops.aten
 _VIEWS = (
     aten.expand.default,
@@ -25,8 +27,8 @@ def shorten_graph(graph: fx.GraphModule) -> None:
     """Replaces what can be said with fewer operators; the graph must have no side effects yet.
 
     Example:
-      >>> from fedtailor.engine.loops.torch_internals import make_graph
-      >>> graph = make_graph(lambda x: [torch.mul(x, 1.0) + x], [torch.zeros(2)])
+      >>> from fedtailor.engine.loops.recording import record
+      >>> graph = record(lambda x: [torch.mul(x, 1.0) + x], [torch.zeros(2)])
       >>> shorten_graph(graph)
       >>> [str(n.target) for n in graph.graph.nodes if n.op == "call_function"]
       ['aten.add.Tensor']
@@ -43,7 +45,7 @@ def _times_one(graph: fx.Graph, node: fx.Node) -> None:
     x, factor = node.args[:2]
     if not isinstance(factor, (int, float)) or factor != 1 or not isinstance(x, fx.Node):
         return
-    if x.meta["val"].dtype == node.meta["val"].dtype:
+    if _form(x).dtype == _form(node).dtype:
         node.replace_all_uses_with(x)
 
 
@@ -60,7 +62,7 @@ def _selected(graph: fx.Graph, node: fx.Node) -> None:
     with graph.inserting_before(node):
         whole = graph.call_function(aten.unsqueeze.default, (gradient, axis))
         whole.meta = dict(node.meta)
-        if not gradient.meta["val"].is_contiguous():  # type: ignore[union-attr]
+        if not _form(gradient).contiguous:  # type: ignore[arg-type]
             # in one piece, as it was: others may view it in another shape
             whole = graph.call_function(
                 aten.clone.default, (whole,), {"memory_format": torch.contiguous_format}
@@ -76,14 +78,14 @@ def _divided(graph: fx.Graph, node: fx.Node) -> None:
         return
     x: Any = made.args[0]
     wanted = {"dtype": torch.get_default_dtype()}
-    if isinstance(by, float) and dict(made.kwargs) == wanted and _is_whole(x.meta["val"]):
+    if isinstance(by, float) and dict(made.kwargs) == wanted and _is_whole(x):
         node.args = (x, by)
 
 
 def _to_the_first(graph: fx.Graph, node: fx.Node) -> None:
     """`x ** 1`, as the slope of a square leaves it."""
     x, power = node.args
-    if power == 1 and isinstance(x, fx.Node) and x.meta["val"].dtype == node.meta["val"].dtype:
+    if power == 1 and isinstance(x, fx.Node) and _form(x).dtype == _form(node).dtype:
         node.replace_all_uses_with(x)
 
 
@@ -97,7 +99,7 @@ def _scaled_by_client(graph: fx.Graph, node: fx.Node) -> None:
         if _source(few).op != "call_function":  # nothing may stand among the inputs
             continue
         x, number = many.args
-        if len(many.users) > 1 or many.meta["val"].dtype != x.meta["val"].dtype:  # type: ignore[union-attr]
+        if len(many.users) > 1 or _form(many).dtype != _form(x).dtype:  # type: ignore[arg-type]
             continue
         node.args = (_times(graph, few, number), x)
         return
@@ -131,7 +133,7 @@ def _summed_squares(graph: fx.Graph, node: fx.Node) -> None:
     if not isinstance(square, fx.Node) or square.target is not aten.pow.Tensor_Scalar:
         return
     x, power = square.args
-    if power != 2 or len(square.users) > 1 or node.kwargs or _is_whole(x.meta["val"]):  # type: ignore[union-attr]
+    if power != 2 or len(square.users) > 1 or node.kwargs or _is_whole(x):  # type: ignore[union-attr]
         return
     with graph.inserting_before(node):
         norm = graph.call_function(aten.linalg_vector_norm.default, (x, 2, *node.args[1:]))
@@ -141,8 +143,14 @@ def _summed_squares(graph: fx.Graph, node: fx.Node) -> None:
     node.replace_all_uses_with(found)
 
 
-def _is_whole(value: torch.Tensor) -> bool:
-    return not value.is_floating_point() and not value.is_complex()
+def _form(node: fx.Node) -> Form:
+    form: Form = node.meta["form"]
+    return form
+
+
+def _is_whole(node: fx.Node) -> bool:
+    dtype = _form(node).dtype
+    return not dtype.is_floating_point and not dtype.is_complex
 
 
 _RULES = {

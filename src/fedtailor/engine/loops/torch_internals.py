@@ -27,7 +27,7 @@ def _interface(module: str, name: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
-_COMPILER = "torch._dynamo"  # also what tracing needs; it takes seconds to load
+_COMPILER = "torch._dynamo"  # it takes seconds to load
 
 
 class _NoCompiledAutograd:
@@ -64,48 +64,6 @@ def put_off_compiler() -> None:
         setattr(torch, name, _CompilerNotLoaded())
 
 
-def load_compiler_meanwhile() -> Callable[[], None]:
-    """Begins to load it in a thread, and returns what waits for that.
-
-    Whatever goes wrong is left to whoever needs it, who tries again and tells.
-    """
-
-    def load() -> None:
-        with suppress(Exception):
-            importlib.import_module(_COMPILER)
-
-    thread = threading.Thread(target=load, name="fedtailor-compiler", daemon=True)
-    thread.start()
-    return thread.join
-
-
-def make_graph(fn: Callable[..., Any], tensors: list[Tensor]) -> fx.GraphModule:
-    """The operators that reach the device when `fn` is called with `tensors`."""
-    make_fx = _interface("torch.fx.experimental.proxy_tensor", "make_fx")
-    with _one_fake_mode():
-        graph: fx.GraphModule = make_fx(fn)(*tensors)
-    return graph
-
-
-@contextmanager
-def _one_fake_mode() -> Iterator[None]:
-    """Within, what torch notes of each traced value is made in one mode, not a new one for each.
-
-    A new one reads the whole call stack: that is half of the time that tracing takes.
-    """
-    tracer = importlib.import_module("torch.fx.experimental.proxy_tensor")
-    name = "FakeTensorMode"
-    real = getattr(tracer, name, None)
-    if real is None:
-        yield  # a release that does it in another way
-        return
-    try:
-        setattr(tracer, name, functools.cache(real))
-        yield
-    finally:
-        setattr(tracer, name, real)
-
-
 def compile_graph(graph: fx.GraphModule, tensors: list[Tensor]) -> Callable[..., Any]:
     """Code that TorchInductor makes of a graph."""
     compiled: Callable[..., Any] = _interface("torch._inductor", "compile")(graph, tensors)
@@ -133,20 +91,15 @@ def is_mapped(tensor: Tensor) -> bool:
 
 
 @functools.cache
-def can_trace() -> bool:
-    """Whether steps can be traced with this release of torch; tried out once, on a small one."""
-    return _works(_try_tracing, "loops over batches run step by step, which is slower")
-
-
-@functools.cache
 def has_compiler() -> bool:
     """Whether this release of torch has the compiler that is used here."""
-    return _works(
+    return works(
         lambda: _interface("torch._inductor", "compile"), "steps are traced, and not compiled"
     )
 
 
-def _works(trial: Callable[[], Any], instead: str) -> bool:
+def works(trial: Callable[[], Any], instead: str) -> bool:
+    """Whether what torch changed does not matter here; if it does, people are told what is done."""
     try:
         trial()
     except Exception as error:  # a changed interface may fail in any way
@@ -160,33 +113,23 @@ def _works(trial: Callable[[], Any], instead: str) -> bool:
     return True
 
 
-def _try_tracing() -> None:
-    """A mapped step is traced, and its tensors are told from others; fails if that fails."""
-    seen: list[bool] = []
-
-    def step(x: Tensor) -> Tensor:
-        seen.append(is_mapped(x))
-        return x * 2 + 1
-
-    example = torch.arange(3.0)
-    graph = make_graph(lambda x: [vmap(step)(x)], [example.clone()])
-    targets = [node.target for node in graph.graph.nodes if node.op == "call_function"]
-    if torch.ops.aten.add.Tensor not in targets or not torch.equal(
-        graph(example)[0], step(example)
-    ):
-        raise RuntimeError("a traced step does something else")
-    if seen != [True, False]:
-        raise RuntimeError("mapped tensors cannot be told from others")
-
-
 try:
-    from torch.utils._python_dispatch import TorchDispatchMode as TorchDispatchMode
+    from torch.utils._python_dispatch import TorchDispatchMode as _Mode
 except ImportError:
 
-    class TorchDispatchMode:  # type: ignore[no-redef]
+    class _Mode:  # type: ignore[no-redef]
         """Sees no operators: whoever counts with it, counts none."""
 
         def __enter__(self) -> Any:
             return self
 
         def __exit__(self, *error: Any) -> None: ...
+
+
+class OperatorMode(_Mode):  # type: ignore[no-untyped-call]
+    """Within, `__torch_dispatch__` sees every operator, below gradients and mappings."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Says no: the compiler would be loaded, to be told to stay away."""
+        return False

@@ -23,8 +23,9 @@ import torch
 from torch import Tensor, fx
 
 from fedtailor.engine.loops.in_place import Update, write_in_place
+from fedtailor.engine.loops.recording import record
 from fedtailor.engine.loops.shorten import shorten_graph
-from fedtailor.engine.loops.torch_internals import compile_graph, make_graph
+from fedtailor.engine.loops.torch_internals import compile_graph
 
 Found = TypeVar("Found")
 COMPILE_LIMIT = 600.0  # seconds
@@ -82,7 +83,7 @@ def trace(
     """
     began = time.perf_counter()
     copies = [t.clone() for t in tensors]  # no two the same: tracing knows tensors by identity
-    graph = make_graph(lambda *a: list(step(*a)), copies)
+    graph = record(step, copies)
     shorten_graph(graph)
     updates = write_in_place(graph, carried)
     graph.graph.eliminate_dead_code()
