@@ -22,7 +22,6 @@ from fedtailor.results.config import Config
 from fedtailor.results.outputs import SaidInRound
 from fedtailor.runs.build import make_players, players_on, prove_private, server_model
 from fedtailor.runs.data import RunData, load_run_data
-from fedtailor.runs.device import choose_device
 from fedtailor.runs.evaluation import evaluation_of
 from fedtailor.runs.schedule import arrivals, networks
 from fedtailor.runs.stopwatch import Stopwatch
@@ -133,6 +132,7 @@ class PreparedRun:
                 f"keep-path is {config.keep_path}, but only {len(self.data.trained)} clients "
                 "train: lower it"
             )
+        self._digest = self.data.begin_digest() if folder else self.data.digest
         self.progress = Progress()
         self.together = 1  # runs that are played side by side, with this one among them
         self.latest: Outputs | None = None  # of the last evaluated round
@@ -164,7 +164,7 @@ class PreparedRun:
     @cached_property
     def digest(self) -> str:
         """Of the data: they do not change while a run lasts, and hashing them takes a while."""
-        return self.data.digest()
+        return self._digest()
 
     @property
     def finetune(self) -> Recipe | None:

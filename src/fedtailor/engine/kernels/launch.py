@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor, fx
+from torch import fx
 
+from fedtailor.engine.kernels.ahead import make_ahead
 from fedtailor.engine.loops.recording import Form
 
 _state = threading.local()
 OURS = "fedtailor"  # the library that the operators are in
+_FUNCTIONS: dict[Any, Callable[..., Any]] = {}  # that the operators are made of
 _library: Any = torch.library.Library(OURS, "DEF")  # type: ignore[no-untyped-call]
 
 
@@ -28,7 +30,9 @@ def as_operator(fn: Callable[..., Any], shapes: Callable[..., Any]) -> Any:
     _library.define(name + torch.library.infer_schema(fn, mutates_args=()))
     _library.impl(name, fn, "CompositeExplicitAutograd")
     torch.library.register_fake(f"{OURS}::{name}", shapes, lib=_library)
-    return getattr(getattr(torch.ops, OURS), name).default
+    operator = getattr(getattr(torch.ops, OURS), name).default
+    _FUNCTIONS[operator] = fn
+    return operator
 
 
 @contextmanager
@@ -56,39 +60,58 @@ def gives_shapes() -> bool:
     return getattr(_state, "on", False)
 
 
-def make_ready(graph: fx.GraphModule, threads: int = 8) -> int:
-    """Makes all kernels that a traced step needs, several at a time; returns how many calls.
+def make_ready(*graphs: fx.GraphModule, threads: int = 8) -> int:
+    """Makes all kernels that traced steps need, several at a time; returns how many calls.
 
     Each operator is called once with zeros: whatever it makes, it makes at its first call.
     """
-    calls: dict[Hashable, Callable[[], Any]] = {}
-    for node in graph.graph.nodes:
+    calls: dict[str, _Call] = {}
+    for node in (node for graph in graphs for node in graph.graph.nodes):
         if node.op == "call_function" and getattr(node.target, "namespace", "") == OURS:
-            known = [_form(argument) for argument in node.args]
-            calls.setdefault((str(node.target), str(known)), _call(node.target, known))
-    if calls:
-        with ThreadPoolExecutor(min(threads, len(calls)), "fedtailor-kernels") as pool:
-            list(pool.map(lambda call: call(), calls.values()))
+            call = _Call(node.target, [_form(argument) for argument in node.args])
+            calls.setdefault(str(call), call)
+    if not calls:
+        return 0
+    if any(call.device.type == "cuda" for call in calls.values()):
+        from fedtailor.engine.kernels.triton_start import make_for_this_gpu
+
+        make_ahead([call.without_device for call in calls.values()], make_for_this_gpu())
+    with ThreadPoolExecutor(min(threads, len(calls)), "fedtailor-kernels") as pool:
+        list(pool.map(_Call.here, calls.values()))
     return len(calls)
 
 
-def _call(operator: Any, arguments: list[Any]) -> Callable[[], Any]:
-    def call() -> Any:
-        made = [zeros(a) if isinstance(a, Form) else a for a in arguments]
-        if any(isinstance(t, Tensor) and t.is_cuda for t in made):
-            torch.cuda.set_device(next(t.device for t in made if isinstance(t, Tensor)))
-        with torch.no_grad():
-            return operator(*made)
+class _Call(NamedTuple):
+    """An operator and what it is given: forms of tensors, and numbers."""
 
-    return call
+    operator: Any
+    given: list[Any]
+
+    @property
+    def device(self) -> torch.device:
+        """Where its tensors lie."""
+        return next(form.device for form in self.given if isinstance(form, Form))
+
+    def here(self) -> None:
+        """Calls it with zeros on the device."""
+        if self.device.type == "cuda":
+            torch.cuda.set_device(self.device)
+        with torch.no_grad():
+            self.operator(*(_made(part) for part in self.given))
+
+    def without_device(self) -> None:
+        """Does what it does with tensors that are nowhere."""
+        nowhere = torch.device("meta")
+        _FUNCTIONS[self.operator](*(_made(part, nowhere) for part in self.given))
 
 
 def _form(argument: Any) -> Any:
     return argument.meta["form"] if isinstance(argument, fx.Node) else argument
 
 
-def zeros(form: Form) -> Tensor:
-    """A tensor of zeros of such a form."""
-    return torch.empty_strided(
-        form.shape, form.strides, dtype=form.dtype, device=form.device
-    ).zero_()
+def _made(given: Any, device: torch.device | None = None) -> Any:
+    """A tensor of zeros of a form, on its device or another one; anything else as it is."""
+    if not isinstance(given, Form):
+        return given
+    device = device or given.device
+    return torch.empty_strided(given.shape, given.strides, dtype=given.dtype, device=device).zero_()

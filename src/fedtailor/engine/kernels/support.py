@@ -8,9 +8,20 @@ import importlib.util
 import torch
 
 CAPABILITY = (8, 0)  # products of TF32 and bf16
+_only_made = False
 
 
-@functools.cache
+def only_make() -> None:
+    """From now on kernels are made, and not run: for a process that makes them for another one."""
+    global _only_made
+    _only_made = True
+
+
+def are_only_made() -> bool:
+    """Whether kernels are made here, and not run."""
+    return _only_made
+
+
 def has_kernels(device: torch.device) -> bool:
     """Whether kernels can be made for a device here: that needs Triton and an NVIDIA GPU.
 
@@ -18,6 +29,11 @@ def has_kernels(device: torch.device) -> bool:
       >>> has_kernels(torch.device("cpu"))
       False
     """
+    return _only_made or _has_kernels(device)
+
+
+@functools.cache
+def _has_kernels(device: torch.device) -> bool:
     if device.type != "cuda" or importlib.util.find_spec("triton") is None:
         return False
     if not torch.cuda.is_available():  # the workers' device, not this machine's

@@ -16,6 +16,7 @@ import triton.language as tl
 from torch import Tensor
 
 from fedtailor.engine.kernels.reference import Slide
+from fedtailor.engine.kernels.triton_start import start
 
 MANY = 16  # channels from which products go over one point after another: what a product needs
 PROGRAMS = 264  # that keep a large GPU busy, two for each of its processors
@@ -270,7 +271,8 @@ def launch_convolution(
     block_m = max(block_m, points)
     grid = triton.cdiv(spots, block_m), clients, triton.cdiv(out, block_n)
     biases = laid if bias is None else _rows(bias)
-    _forward[grid](
+    start(
+        _forward, grid,
         x, laid, biases, y, place, x.stride(0), biases.stride(0), rows, height, width, high, wide,
         channels, out, *slide.kernel, *slide.stride, *slide.padding, pool, points, relu,
         bias is not None, flat, _precision(tf32), block_m, block_n, block_k, num_warps=warps,
@@ -285,9 +287,10 @@ def launch_spread(g: Tensor, place: Tensor, pool: int, size: tuple[int, int]) ->
     clients, rows, high, wide, out = g.shape
     found = g.new_empty(clients, rows, *size, out)
     total = found.numel()
-    _spread[(triton.cdiv(total, 1024),)](
-        g, place, found, total, *size, high, wide, out, pool, 1024, num_warps=4
-    )
+    start(
+        _spread, (triton.cdiv(total, 1024),),
+        g, place, found, total, *size, high, wide, out, pool, 1024, num_warps=4,
+    )  # fmt: skip
     return found
 
 
@@ -303,7 +306,8 @@ def launch_input_gradient(
     block_m, block_n = 64, _power(channels, 64)
     grid = triton.cdiv(spots, block_m), clients, triton.cdiv(channels, block_n)
     few = grid[0] * grid[1] * grid[2] < 2 * PROGRAMS
-    _input_gradient[grid](
+    start(
+        _input_gradient, grid,
         g, laid, dx, g.stride(0), rows, *size, high, wide, channels, out, *slide.kernel,
         *slide.stride, *slide.padding, _precision(tf32), block_m, block_n, _power(out, 64),
         num_warps=4, num_stages=4 if few and block_n <= 32 else 2,
@@ -327,14 +331,16 @@ def launch_weight_gradient(
     blocks = triton.cdiv(rows * high * wide, block_s)
     splits = max(1, min(SPLITS, blocks, -(-2 * PROGRAMS // (clients * tiles * columns))))
     part = x.new_empty(clients, splits, taps * channels + 1, out, dtype=torch.float32)
-    _weight_parts[((tiles + biased) * columns, splits, clients)](
+    start(
+        _weight_parts, ((tiles + biased) * columns, splits, clients),
         x, g, part, x.stride(0), g.stride(0), rows, height, width, high, wide, splits, channels,
         out, *slide.kernel, *slide.stride, *slide.padding, flat, _precision(tf32), block_s,
         block_d, block_n, num_warps=4, num_stages=4 if flat else 2,
     )  # fmt: skip
     dw = x.new_empty(clients, out, channels, *slide.kernel)
     db = x.new_empty(clients, out if biased else 0)
-    _add_parts[((channels + biased) * columns, clients)](
+    start(
+        _add_parts, ((channels + biased) * columns, clients),
         part, dw, db, splits, channels, out, taps, triton.next_power_of_2(taps), block_n,
         num_warps=4,
     )  # fmt: skip

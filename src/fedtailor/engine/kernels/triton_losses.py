@@ -8,6 +8,8 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from fedtailor.engine.kernels.triton_start import start
+
 
 @triton.jit
 def _cross_entropy(
@@ -40,7 +42,8 @@ def launch_cross_entropy(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor
     loss, slope = logits.new_empty(rows), torch.empty_like(logits)
     wide = triton.next_power_of_2(classes)
     block = max(1, min(64, 1024 // wide))
-    _cross_entropy[(triton.cdiv(rows, block),)](
-        logits, labels, loss, slope, rows, classes, block, wide, num_warps=1 if wide < 128 else 4
-    )
+    start(
+        _cross_entropy, (triton.cdiv(rows, block),),
+        logits, labels, loss, slope, rows, classes, block, wide, num_warps=1 if wide < 128 else 4,
+    )  # fmt: skip
     return loss, slope

@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 
 from fedtailor.core.steps.scan import Loop
 from fedtailor.engine.culprit import culprit, may_go_plainer
@@ -207,8 +207,11 @@ class CapturedLoop:
 
     def _kept_template(self, masked: bool) -> Template:
         def made() -> Template:
-            traced = [(self._traced(size, masked), size) for size in (2, self.clients)]
-            return Template.of(*traced[0], *traced[1])
+            few, all_of_them = (self._traced(n, masked, made=False) for n in (2, self.clients))
+            if self._capture_pool:  # kernels of both at once
+                bodies = (few.body, all_of_them.body)
+                make_ready(*(body for body in bodies if isinstance(body, fx.GraphModule)))
+            return Template.of(few, 2, all_of_them, self.clients)
 
         began = time.perf_counter()
         if self._files is None:
@@ -232,7 +235,10 @@ class CapturedLoop:
         self.seconds += program.seconds
         return program
 
-    def _traced(self, size: int, masked: bool, compiled: bool = False) -> Program:
+    def _traced(
+        self, size: int, masked: bool, compiled: bool = False, made: bool = True
+    ) -> Program:
+        """The step of the first clients, as operators, and their kernels `made`."""
         with ExitStack() as written:
             written.enter_context(MatmulConvolutions(sliced=compiled))
             if self._fused:  # what has no kernel is a matrix product
@@ -244,7 +250,7 @@ class CapturedLoop:
                 self.loop.carried,
                 compiled=compiled,
                 limit=self._limit,
-                ready=make_ready if self._fused and self._capture_pool else None,
+                ready=make_ready if made and self._fused and self._capture_pool else None,
             )
 
 

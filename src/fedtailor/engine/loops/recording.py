@@ -106,11 +106,11 @@ def _casts_not_shared() -> Iterator[None]:
         torch.set_autocast_cache_enabled(before)
 
 
-class _Recorder(OperatorMode):
+class _Recorder(OperatorMode):  # type: ignore[no-untyped-call]
     """Sees every operator below gradients and mappings."""
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.graph = fx.Graph()
         self.constants = torch.nn.Module()
         self._nodes: Any = WeakTensorKeyDictionary()
@@ -137,9 +137,7 @@ class _Recorder(OperatorMode):
             self._held[id(tensor)] = tensor, node
         return self._held[id(tensor)][1]
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         given = kwargs or {}
         if func is aten.lift_fresh.default:  # a constant, which may be changed in place later
             func = aten.lift_fresh_copy.default

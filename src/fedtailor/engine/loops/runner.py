@@ -20,8 +20,8 @@ from fedtailor.engine.kernels.support import has_kernels
 from fedtailor.engine.loops.cuda_graph import CapturedLoop, CapturePool
 from fedtailor.engine.loops.identity import ClosesOverClient, identity
 from fedtailor.engine.loops.program_files import ProgramFiles
-from fedtailor.engine.loops.threads import ThreadedLoops
 from fedtailor.engine.loops.recording import can_trace
+from fedtailor.engine.loops.threads import ThreadedLoops
 from fedtailor.engine.loops.torch_internals import has_compiler, put_off_compiler
 from fedtailor.engine.loops.tracing import (
     COMPILE_LIMIT,
@@ -63,9 +63,7 @@ def use_precision(precision: str) -> None:
     torch.backends.cudnn.allow_tf32 = precision != "fp32"
 
 
-def choose_loop_mode(
-    work: Workload, device: torch.device, compile: Compile
-) -> LoopMode:
+def choose_loop_mode(work: Workload, device: torch.device, compile: Compile) -> LoopMode:
     """The way for a run, from how much there is to do, where, and what the user wants."""
     return possible(_wanted(work, device, compile))
 

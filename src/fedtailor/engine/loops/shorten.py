@@ -133,7 +133,7 @@ def _summed_squares(graph: fx.Graph, node: fx.Node) -> None:
     if not isinstance(square, fx.Node) or square.target is not aten.pow.Tensor_Scalar:
         return
     x, power = square.args
-    if power != 2 or len(square.users) > 1 or node.kwargs or _is_whole(x):  # type: ignore[union-attr]
+    if power != 2 or len(square.users) > 1 or node.kwargs or _is_whole(x):  # type: ignore[arg-type]
         return
     with graph.inserting_before(node):
         norm = graph.call_function(aten.linalg_vector_norm.default, (x, 2, *node.args[1:]))

@@ -11,14 +11,12 @@ import importlib
 import logging
 import operator
 import sys
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.func import vmap
 
 log = logging.getLogger("fedtailor")
 
