@@ -17,9 +17,10 @@ nothing is played twice:
         --folder DATA --device cuda --compile fused --seconds 540 --results OUT/leaderboard
 
 A method's learning rate is chosen among `--rates` on validation rows after `--tune-rounds` (as
-`fedtailor tune` does, no test row is read), the runs side by side; then it is played for `--rounds`
-with `--seeds` side by side, and judged on test rows with its last models. Where a seed diverges,
-the next best rate is taken. What cannot be played is a row with the reason.
+`fedtailor tune` does, no test row is read), the runs side by side; where the best one lies at an
+edge, the next of `LADDER` is tried, until it lies within or the ladder ends. Then it is played for
+`--rounds` with `--seeds` side by side, and judged on test rows with its last models. Where a seed
+diverges, the next best rate is taken. What cannot be played is a row with the reason.
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ from fedtailor.engine.memory import is_out_of_memory
 from fedtailor.methods import METHODS
 from fedtailor.methods.combine import small_method
 from fedtailor.methods.describe import page
+from fedtailor.reproduce.playing.jobs import FOR_JOBS
 from fedtailor.results.config import Config, make_config
 from fedtailor.results.statistics import training_end
 from fedtailor.results.status import reason_of
@@ -86,6 +88,7 @@ FIRST = (
 )  # fmt: skip
 # one round of these takes many epochs
 LAST = ("apple", "fedtgp", "centralised", "fedavg-c", "fedprox-c")
+LADDER = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)  # of rates
 POINTS = 12  # of a curve: as many as `training_end` needs
 
 log = logging.getLogger("fedtailor")
@@ -177,9 +180,11 @@ def tried_of(method: str, rates: Sequence[float]) -> tuple[dict[str, str], Searc
     return {"--lr" if "lr" in own else "lr": ",".join(map(str, rates))}, rules
 
 
-def candidate_of(contender: str, world: World) -> tuple[Candidate, SearchRules]:
+def candidate_of(
+    contender: str, world: World, rates: Sequence[float] = ()
+) -> tuple[Candidate, SearchRules]:
     method, more = VARIANTS.get(contender, (contender, {}))
-    over, rules = tried_of(method, world.budget.rates)
+    over, rules = tried_of(method, rates or world.budget.rates)
     rounds = world.budget.tune_rounds
     settings = world.settings | more | {"rounds": rounds, "eval_every": rounds}
     settings["checkpoint_every"] = rounds  # at the end alone
@@ -213,9 +218,14 @@ def side_by_side_if_it_fits(play: Callable[[bool], Any]) -> Any:
         return play(False)
 
 
-def tuned(contender: str, world: World, clock: Clock) -> dict[str, Any]:
-    """The settings that were tried of a contender, on validation rows, and the chosen one."""
-    candidate, rules = candidate_of(contender, world)
+def tuned(
+    contender: str, world: World, clock: Clock, rates: Sequence[float] = ()
+) -> dict[str, Any]:
+    """The settings that were tried of a contender, on validation rows, and the chosen one.
+
+    `rates` are tried instead of those of the world.
+    """
+    candidate, rules = candidate_of(contender, world, rates)
     begun = time.monotonic()
 
     def play(together: bool) -> dict[str, Any]:
@@ -296,6 +306,50 @@ def played(contender: str, chosen: dict[str, Any], world: World, clock: Clock) -
     }
 
 
+def beyond(tried: Sequence[dict[str, Any]]) -> float | None:
+    """The rate to try next: beside the best one, if that lies at the edge of those tried."""
+    rates = {rate_of(trial["setting"]): trial["val"] for trial in tried}
+    known = {rate: val for rate, val in rates.items() if rate is not None and val is not None}
+    if not known:
+        return None
+    best = max(known, key=lambda rate: known[rate])
+    up = [rate for rate in LADDER if rate > max(known)]  # what failed is not tried again
+    down = [rate for rate in LADDER if rate < min(known)]
+    if best == max(known) and up and up[0] not in rates:
+        return up[0]
+    return down[-1] if best == min(known) and down and down[-1] not in rates else None
+
+
+def rate_of(setting: dict[str, Any]) -> float | None:
+    """The learning rate, where that is all that was tried."""
+    (name, value), *more = setting.items() or [("", None)]
+    return value if not more and name.removeprefix("--") == "lr" else None
+
+
+def search(
+    contender: str, row: dict[str, Any], world: World, clock: Clock, save: Callable[[], None]
+) -> None:
+    """Tries settings until the best one lies within; its row is saved after each."""
+    if "tuning" not in row:
+        row["tuning"] = tuned(contender, world, clock)
+        save()
+    found = row["tuning"]
+    while not found.get("ended"):
+        rate = beyond(found["tried"])
+        if rate is None:
+            found["ended"] = True
+        else:
+            more = tuned(contender, world, clock, [rate])
+            found["tried"] += more["tried"]
+            found["seconds"] = round(found["seconds"] + more["seconds"], 2)
+        save()
+    known = [trial for trial in found["tried"] if trial["val"] is not None]
+    best = max(known, key=lambda trial: trial["val"], default=None)
+    diverged = [one["setting"] for one in row.get("diverged", [])]
+    if "run" in row and best and best["setting"] not in (row["chosen"], *diverged):
+        del row["run"], row["chosen"]  # of a search that had not ended
+
+
 def right_answers(result: dict[str, Any], tested: Sequence[int]) -> str:
     """How many test rows of each client its final model has right: in one line of the file."""
     each = zip(result["per_client"].values(), tested, strict=True)
@@ -312,8 +366,9 @@ def play_until_one_ends(
     """
     diverged = row.setdefault("diverged", [])
     known = [trial for trial in row["tuning"]["tried"] if trial["val"] is not None]
+    lost = [one["setting"] for one in diverged]
     best_first = sorted(known, key=lambda trial: -trial["val"])
-    for trial in best_first[len(diverged) :]:
+    for trial in (trial for trial in best_first if trial["setting"] not in lost):
         begun = time.monotonic()
         try:
             row["run"] = played(contender, trial["setting"], world, clock)
@@ -336,10 +391,9 @@ def play_contender(
       OutOfTime: there was no time to end it.
     """
     try:
-        if "tuning" not in row:
-            row["tuning"] = tuned(contender, world, clock)
-            save()
-        play_until_one_ends(contender, row, world, clock, save)
+        search(contender, row, world, clock, save)
+        if "run" not in row:
+            play_until_one_ends(contender, row, world, clock, save)
     except OutOfTime:
         raise
     except Exception as error:  # theirs or ours: the others are played all the same
@@ -412,7 +466,7 @@ class Board:
 
 
 def is_done(row: dict[str, Any]) -> bool:
-    return "run" in row or "failed" in row
+    return "failed" in row or ("run" in row and row["tuning"].get("ended", False))
 
 
 class Call:
@@ -531,6 +585,8 @@ def main(words: Sequence[str] | None = None) -> None:
     said = parsed(words)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     clock = Clock(said.seconds)
+    if said.jobs > 1 and said.device.startswith("cuda"):  # else the first leaves nothing for others
+        torch.cuda.set_per_process_memory_fraction(FOR_JOBS / said.jobs)
     told = {
         "command": command_of(said, words or sys.argv[1:]),
         "commit": said.commit or commit(),

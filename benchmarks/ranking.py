@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-from leaderboard import RESULTS, is_done, order
+from leaderboard import RESULTS, is_done, order, rate_of
 
 from fedtailor.results.metrics.over_clients import accuracies
 from fedtailor.results.statistics.decision import LEVEL, holm
@@ -146,25 +146,20 @@ def left_of(report: dict[str, Any]) -> list[str]:
 
 def body(report: dict[str, Any], by_rank: list[Ranked]) -> list[list[str]]:
     """All lines of a world's table: by rank, then those that failed."""
-    rates = report["budget"]["rates"]
-    found = [cells(i, one, rates) for i, one in enumerate(by_rank, 1)]
+    found = [cells(i, one) for i, one in enumerate(by_rank, 1)]
     failed = {m: r["failed"] for m, r in report["rows"].items() if "failed" in r}
     empty = ["–"] * (len(HEADER) - 2)
     return [*found, *([m, f"failed: {why}".replace("|", "/"), *empty] for m, why in failed.items())]
 
 
-def setting_of(row: dict[str, Any], rates: list[float]) -> str:
+def setting_of(row: dict[str, Any]) -> str:
     """What was played; whether it is the least or largest rate, and what had diverged."""
     rate = rate_of(row["chosen"])
-    marks = ["edge"] if rate in (min(rates), max(rates)) else []
+    tried = [rate_of(trial["setting"]) for trial in row["tuning"]["tried"]]
+    rates = [one for one in tried if one is not None]
+    marks = ["edge"] if rates and rate in (min(rates), max(rates)) else []
     marks += [f"{shown(one['setting'])} diverged" for one in row["diverged"]]
     return shown(row["chosen"]) + (f" ({', '.join(marks)})" if marks else "")
-
-
-def rate_of(setting: dict[str, Any]) -> float | None:
-    """The run's learning rate, where that was all that was tried."""
-    (name, value), *more = setting.items()
-    return value if not more and name.removeprefix("--") == "lr" else None
 
 
 def shown(setting: dict[str, Any]) -> str:
@@ -181,7 +176,7 @@ def gap(found: Difference | None) -> str:
     return text if found.answer == "cannot tell" else f"**{text}**"
 
 
-def cells(place: int, one: Ranked, rates: list[float]) -> list[str]:
+def cells(place: int, one: Ranked) -> list[str]:
     """A line of the table."""
     run, search = one.row["run"], one.row["tuning"]
     played = run["seconds"] + sum(lost["seconds"] for lost in one.row["diverged"])
@@ -194,7 +189,7 @@ def cells(place: int, one: Ranked, rates: list[float]) -> list[str]:
         f"{100 * one.worst_tenth:.1f}",
         gap(one.to_best),
         gap(one.to_baseline),
-        setting_of(one.row, rates),
+        setting_of(one.row),
         rising,
         f"{run['bytes']['up'] / 1e6:.2f} / {run['bytes']['down'] / 1e6:.2f}",
         f"{search['seconds']:.0f} + {played:.0f} ({run['preparing_seconds']:.0f})",

@@ -31,7 +31,11 @@ def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def play(images: Path, tmp_path: Path) -> Callable[..., dict[str, Any]]:
+def play(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., dict[str, Any]]:
+    monkeypatch.setattr(board, "LADDER", (0.01, 0.05))  # nothing lies beyond
+
     def call(*words: str) -> dict[str, Any]:
         shared = ["--folder", str(images), "--clients", "4", "--model", "linear", "--device", "cpu"]
         where = ["--results", str(tmp_path / "board"), "--commit", "abc"]
@@ -55,7 +59,8 @@ def test_a_method_is_tuned_on_validation_rows_and_judged_by_seed_and_client(
     found = play("--methods", "fedavg")
     row, tested = found["rows"]["fedavg"], found["clients"]["test_rows"]
     tried = row["tuning"]["tried"]
-    assert [t["setting"] for t in tried] == [{"lr": 0.01}, {"lr": 0.05}]
+    assert [t["setting"] for t in tried[:2]] == [{"lr": 0.01}, {"lr": 0.05}]
+    assert row["tuning"]["ended"]
     best = max(tried, key=lambda t: t["val"])
     assert row["chosen"] == best["setting"]
     accuracy = ranking.accuracy_of(row, tested)
@@ -139,6 +144,53 @@ def diverging(together: Any, *rates: float) -> Any:
         return [first, second]
 
     return play
+
+
+def trial(rate: float, val: float | None) -> dict[str, Any]:
+    return {"setting": {"lr": rate}, "val": val, "failed": None if val else "diverged"}
+
+
+@pytest.mark.parametrize(
+    ("vals", "expected"),
+    [
+        ({0.01: 0.2, 0.03: 0.5, 0.1: 0.4}, None),  # within
+        ({0.01: 0.2, 0.03: 0.3, 0.1: 0.4}, 0.3),
+        ({0.01: 0.4, 0.03: 0.3, 0.1: 0.2}, 0.003),
+        ({0.01: 0.2, 0.03: 0.3, 0.1: 0.4, 0.3: None}, None),  # what lies beyond diverges
+        ({0.01: 0.2, 0.03: 0.3, 0.1: None}, None),
+        ({0.01: 0.3, 0.03: None, 0.1: None}, 0.003),
+        ({0.3: 0.1, 1.0: 0.2}, None),  # the ladder ends
+        ({0.01: None}, None),
+    ],
+)
+def test_a_rate_at_the_edge_is_not_the_last_word(
+    vals: dict[float, float | None], expected: float | None
+) -> None:
+    assert board.beyond([trial(rate, val) for rate, val in vals.items()]) == expected
+
+
+def test_other_settings_have_no_edge() -> None:
+    tried = [{"setting": {"lam": 15.0, "K": 5}, "val": 0.5, "failed": None}]
+    assert board.beyond(tried) is None
+    assert board.beyond([{"setting": {}, "val": 0.5, "failed": None}]) is None
+
+
+def test_a_search_goes_on_beyond_the_edge_and_its_choice_is_played(
+    play: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    found = play("--methods", "fedavg")
+    first = found["rows"]["fedavg"]
+    assert first["chosen"] == {"lr": 0.05}
+    del first["tuning"]["ended"]  # as if its search had not gone so far
+    (tmp_path / "board" / "cifar10-dir.json").write_text(json.dumps(found))
+    monkeypatch.setattr(board, "LADDER", (0.01, 0.05, 0.2))
+    row = play("--methods", "fedavg")["rows"]["fedavg"]
+    tried = {t["setting"]["lr"]: t["val"] for t in row["tuning"]["tried"]}
+    assert list(tried) == [0.01, 0.05, 0.2]
+    assert tried[0.2] > tried[0.05]
+    assert row["chosen"] == {"lr": 0.2}
+    assert row["run"]["mean"] != first["run"]["mean"]
+    assert row["tuning"]["seconds"] > first["tuning"]["seconds"]
 
 
 def test_where_a_seed_diverges_the_next_best_rate_counts(
@@ -279,7 +331,9 @@ def report(rows: dict[str, list[str]]) -> dict[str, Any]:
         "bytes": {"up": 3514152, "down": 7000000}, "seconds": 41.6, "preparing_seconds": 9.9,
         "still_rising": True,
     }  # fmt: skip
-    known = {"tuning": {"seconds": 12.4}, "chosen": {"lr": 0.1}, "diverged": []}
+    tried = [{"setting": {"lr": rate}, "val": rate, "failed": None} for rate in (0.01, 0.03, 0.1)]
+    tuning = {"tried": tried, "seconds": 12.4, "ended": True}
+    known = {"tuning": tuning, "chosen": {"lr": 0.1}, "diverged": []}
     return {
         "world": "cifar10-dir",
         "clients": {"test_rows": [10, 0, *[10] * 9]},

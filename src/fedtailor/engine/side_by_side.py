@@ -365,7 +365,7 @@ def _widened(parts: list[tuple[Tensor, Tensor]]) -> list[Tensor]:
 def _part(found: Any, place: Tensor, asked: ClientContext) -> Any:
     """What was found of some clients; their outputs are as wide as their own rows."""
     if isinstance(found, Tensor):
-        return found[place]
+        return found[place.to(found.device)]  # what is the same for all may be made on the host
     if isinstance(found, dict):
         return {name: _part(value, place, asked) for name, value in found.items()}
     parts = [_part(value, place, asked) for value in found]
