@@ -339,7 +339,7 @@ def search(
         if rate is None:
             found["ended"] = True
         else:
-            more = tuned(contender, world, clock, [rate])
+            more = tried_beyond(contender, world, clock, rate)
             found["tried"] += more["tried"]
             found["seconds"] = round(found["seconds"] + more["seconds"], 2)
         save()
@@ -348,6 +348,18 @@ def search(
     diverged = [one["setting"] for one in row.get("diverged", [])]
     if "run" in row and best and best["setting"] not in (row["chosen"], *diverged):
         del row["run"], row["chosen"]  # of a search that had not ended
+
+
+def tried_beyond(contender: str, world: World, clock: Clock, rate: float) -> dict[str, Any]:
+    """One more rate, which may well be too large for anything."""
+    begun = time.monotonic()
+    try:
+        return tuned(contender, world, clock, [rate])
+    except BadInput as error:
+        candidate, _ = candidate_of(contender, world, [rate])
+        (axis,) = candidate.space
+        trial = {"setting": {axis.name: rate}, "val": None, "failed": reason_of(error)}
+        return {"tried": [trial], "seconds": round(time.monotonic() - begun, 2)}
 
 
 def right_answers(result: dict[str, Any], tested: Sequence[int]) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedtailor.core.errors import BadInput
 from fedtailor.engine import Diverged
 from fedtailor.methods import METHODS
 from tests.benchmarks.scripts import load
@@ -191,6 +192,27 @@ def test_a_search_goes_on_beyond_the_edge_and_its_choice_is_played(
     assert row["chosen"] == {"lr": 0.2}
     assert row["run"]["mean"] != first["run"]["mean"]
     assert row["tuning"]["seconds"] > first["tuning"]["seconds"]
+
+
+def test_a_rate_beyond_the_edge_that_diverges_is_one_that_failed(
+    play: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(board, "LADDER", (0.01, 0.05, 0.2))
+    tuned = board.tuned
+
+    def diverges(name: str, world: Any, clock: Any, rates: Any = ()) -> dict[str, Any]:
+        if rates:
+            raise BadInput("no setting could be tried to the end: client-3 diverged")
+        found: dict[str, Any] = tuned(name, world, clock)
+        return found
+
+    monkeypatch.setattr(board, "tuned", diverges)
+    row = play("--methods", "fedavg")["rows"]["fedavg"]
+    last = row["tuning"]["tried"][-1]
+    assert last["setting"] == {"lr": 0.2} and last["val"] is None
+    assert "client-3 diverged" in last["failed"]
+    assert row["chosen"] == {"lr": 0.05} and len(row["run"]["right"]) == 2
+    assert "failed" not in row
 
 
 def test_where_a_seed_diverges_the_next_best_rate_counts(

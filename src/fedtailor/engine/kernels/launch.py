@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -14,7 +13,7 @@ from torch import fx
 from fedtailor.engine.kernels.ahead import make_ahead
 from fedtailor.engine.loops.recording import Form
 
-_state = threading.local()
+_within = 0  # how often `shapes_only`
 OURS = "fedtailor"  # the library that the operators are in
 _FUNCTIONS: dict[Any, Callable[..., Any]] = {}  # that the operators are made of
 _library: Any = torch.library.Library(OURS, "DEF")  # type: ignore[no-untyped-call]
@@ -47,17 +46,17 @@ def shapes_only() -> Iterator[None]:
       ...     gives_shapes()
       True
     """
-    before = gives_shapes()
-    _state.on = True
+    global _within  # for all threads: gradients on a GPU are computed by one of torch's own
+    _within += 1
     try:
         yield
     finally:
-        _state.on = before
+        _within -= 1
 
 
 def gives_shapes() -> bool:
-    """Whether operators give shapes only, in this thread."""
-    return getattr(_state, "on", False)
+    """Whether operators give shapes only."""
+    return _within > 0
 
 
 def make_ready(*graphs: fx.GraphModule, threads: int = 8) -> int:

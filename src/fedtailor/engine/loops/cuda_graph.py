@@ -207,11 +207,9 @@ class CapturedLoop:
 
     def _kept_template(self, masked: bool) -> Template:
         def made() -> Template:
-            few, all_of_them = (self._traced(n, masked, made=False) for n in (2, self.clients))
-            if self._capture_pool:  # kernels of both at once
-                bodies = (few.body, all_of_them.body)
-                make_ready(*(body for body in bodies if isinstance(body, fx.GraphModule)))
-            return Template.of(few, 2, all_of_them, self.clients)
+            few, everybody = (self._traced(size, masked) for size in (2, self.clients))
+            self._make_kernels(few, everybody)
+            return Template.of(few, 2, everybody, self.clients)
 
         began = time.perf_counter()
         if self._files is None:
@@ -226,19 +224,29 @@ class CapturedLoop:
         """The step of the first clients, as operators, perhaps from disk."""
         compiled = self._compiled and self.loop.compiles and size * COMPILED >= self.clients
         if compiled or self._files is None:
-            program = self._traced(size, masked, compiled)
+            program = self._ready(size, masked, compiled)
         else:
             way = ("fused" if self._fused else "traced", masked)
             known_by = step_known_by(self.loop, self._views(size), way)
-            trace_it = partial(self._traced, size, masked)
+            trace_it = partial(self._ready, size, masked)
             program = kept_program(self._files, self.loop, known_by, trace_it)
         self.seconds += program.seconds
         return program
 
-    def _traced(
-        self, size: int, masked: bool, compiled: bool = False, made: bool = True
-    ) -> Program:
-        """The step of the first clients, as operators, and their kernels `made`."""
+    def _ready(self, size: int, masked: bool, compiled: bool = False) -> Program:
+        program = self._traced(size, masked, compiled)
+        began = time.perf_counter()
+        self._make_kernels(program)
+        program.seconds += time.perf_counter() - began
+        return program
+
+    def _make_kernels(self, *programs: Program) -> None:
+        """Makes those of all programs at once."""
+        if self._fused and self._capture_pool:
+            bodies = (program.body for program in programs)
+            make_ready(*(body for body in bodies if isinstance(body, fx.GraphModule)))
+
+    def _traced(self, size: int, masked: bool, compiled: bool = False) -> Program:
         with ExitStack() as written:
             written.enter_context(MatmulConvolutions(sliced=compiled))
             if self._fused:  # what has no kernel is a matrix product
@@ -250,7 +258,6 @@ class CapturedLoop:
                 self.loop.carried,
                 compiled=compiled,
                 limit=self._limit,
-                ready=make_ready if made and self._fused and self._capture_pool else None,
             )
 
 

@@ -74,12 +74,11 @@ def trace(
     *,
     compiled: bool = False,
     limit: CompileLimit | None = None,
-    ready: Callable[[fx.GraphModule], Any] | None = None,
 ) -> Program:
     """A program for a step, which gives new values of the first `carried` of its tensors.
 
     The step is run once, on copies of `tensors`; if `compiled`, TorchInductor makes code of it,
-    as far as `limit` allows. `ready` is shown what was traced, to make what it needs.
+    as far as `limit` allows.
     """
     began = time.perf_counter()
     copies = [t.clone() for t in tensors]  # no two the same: tracing knows tensors by identity
@@ -88,8 +87,6 @@ def trace(
     updates = write_in_place(graph, carried)
     graph.graph.eliminate_dead_code()
     graph.recompile()
-    if ready is not None:
-        ready(graph)
     body: Callable[..., Any] = graph
     limit = limit or CompileLimit()
     if compiled and limit.left > 0:
