@@ -82,28 +82,56 @@ def load_compiler_meanwhile() -> Callable[[], None]:
 def make_graph(fn: Callable[..., Any], tensors: list[Tensor]) -> fx.GraphModule:
     """The operators that reach the device when `fn` is called with `tensors`."""
     make_fx = _interface("torch.fx.experimental.proxy_tensor", "make_fx")
-    with _one_fake_mode():
+    with _short_notes():
         graph: fx.GraphModule = make_fx(fn)(*tensors)
     return graph
 
 
 @contextmanager
-def _one_fake_mode() -> Iterator[None]:
-    """Within, what torch notes of each traced value is made in one mode, not a new one for each.
+def _short_notes() -> Iterator[None]:
+    """Within, torch notes of a traced value its shape, strides, type and device, and no more.
 
-    A new one reads the whole call stack: that is half of the time that tracing takes.
+    It would make each note in a new mode, which reads the whole call stack, and describe the value
+    a second time: that is more than half of the time that tracing takes.
     """
     tracer = importlib.import_module("torch.fx.experimental.proxy_tensor")
-    name = "FakeTensorMode"
-    real = getattr(tracer, name, None)
-    if real is None:
+    names = "extract_val", "set_meta"
+    real = [getattr(tracer, name, None) for name in names]
+    if None in real:
         yield  # a release that does it in another way
         return
+    extract: Any = real[0]
+
+    def note(value: Any, *args: Any, **kwargs: Any) -> Any:
+        if type(value) is not Tensor or value.layout != torch.strided:
+            return extract(value, *args, **kwargs)
+        return _noted(value.shape, value.stride(), value.dtype, value.device)
+
+    def attach(proxy: Any, value: Any) -> Any:
+        proxy.node.meta["val"] = note(value)
+        return proxy
+
     try:
-        setattr(tracer, name, functools.cache(real))
+        for name, ours in zip(names, (note, attach), strict=True):
+            setattr(tracer, name, ours)
         yield
     finally:
-        setattr(tracer, name, real)
+        for name, theirs in zip(names, real, strict=True):
+            setattr(tracer, name, theirs)
+
+
+@functools.lru_cache(4096)
+def _noted(shape: Any, strides: Any, dtype: torch.dtype, device: torch.device) -> Any:
+    """A tensor without contents, the same for all values of a form: nobody changes it."""
+    with _no_contents():
+        return torch.empty_strided(shape, strides, dtype=dtype, device=device)
+
+
+@functools.cache
+def _no_contents() -> Any:
+    return _interface("torch._subclasses.fake_tensor", "FakeTensorMode")(
+        allow_fallback_kernels=True
+    )
 
 
 def compile_graph(graph: fx.GraphModule, tensors: list[Tensor]) -> Callable[..., Any]:
