@@ -19,19 +19,13 @@ from safetensors.torch import load_file
 
 import fedtailor
 from fedtailor import BadInput, api
-from fedtailor.core import tree
 from fedtailor.core.errors import Interrupted
 from fedtailor.core.inputs.files import sync
 from fedtailor.engine.state_store import STATES
 from fedtailor.figures.draw import draw_figure
-from fedtailor.methods import METHODS
-from fedtailor.results.config import make_config, read_config
+from fedtailor.results.config import read_config
 from fedtailor.results.folder import file_name, open_folder, others_files
-from fedtailor.results.metrics import summarise
-from fedtailor.runs.build import make_method, make_task
-from fedtailor.runs.data import load_run_data
 from fedtailor.runs.stopwatch import Phase
-from tests.methods.worlds import QUICK
 from tests.runs.runlab import ALA, SMALL, history, models, result, table, timeless
 
 
@@ -103,32 +97,6 @@ def test_clients_table(finished: Path) -> None:
     assert all(row["rounds"] == "3" for row in rows)
     total = sum(int(row[part]) for row in rows for part in ("train", "val", "test"))
     assert total == 1797, "every row of digits belongs to exactly one part of one client"
-
-
-@pytest.mark.parametrize("method", METHODS)
-def test_saved_models_score_as_reported(method: str, tmp_path: Path) -> None:
-    """The models on disk are those that were scored, for every method and after fine-tuning."""
-    folder = tmp_path / "run"
-    options = QUICK.get(method, {})  # not 15 epochs of fine-tuning, or a hundred of ALA
-    fedtailor.run(method, out=folder, finetune=1, options=options, **SMALL | {"rounds": 2})
-    found = result(folder)
-    name, given, options = read_config(folder / "config.toml")
-    assert name == method
-    config = make_config(name, given, options)
-    world = load_run_data(config)
-    predict = make_method(config, make_task(config, world.encoder.form)).predict
-    correct = []
-    for cid, client in enumerate(world.client_data.names):
-        model = tree.unflatten(load_file(folder / "models" / f"{client}.safetensors"))
-        rows = world.partition.test[cid]
-        with torch.no_grad():
-            guess = predict(model, world.client_data.x[rows]).argmax(-1)
-        correct.append(int((guess == world.client_data.y[rows]).sum()))
-        assert correct[-1] / len(rows) == pytest.approx(found["per_client"][client], abs=1e-6)
-    n = np.array([len(rows) for rows in world.partition.test])
-    summary = summarise(np.array(correct), n)
-    for key, value in summary.items():
-        assert value == pytest.approx(found["accuracy"][key], abs=1e-6)
 
 
 def test_weighted_is_over_samples_and_differs_from_the_mean(finished: Path) -> None:

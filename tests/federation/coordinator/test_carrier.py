@@ -97,13 +97,14 @@ def test_nodes_are_asked_for_again_while_it_is_busy(monkeypatch):
 
 
 @pytest.mark.parametrize("stuck", [1, 5])
-def test_a_stuck_upload_holds_nobody_up(stuck):
+def test_a_stuck_upload_holds_nobody_up(stuck, monkeypatch):
+    monkeypatch.setattr(carrier, "STUCK", 0.3)
     grid = Odd(stuck + 2)
     for node in range(1, stuck + 1):
         grid.on_pull[node] = lambda one: grid.free.wait(60)  # as Flower does for minutes
-    found, seconds = ask(grid, 3.5)
+    found, seconds = ask(grid, 1.8)
     grid.free.set()
-    assert set(found) == {stuck + 1, stuck + 2} and 3 < seconds < 5.5
+    assert set(found) == {stuck + 1, stuck + 2} and 1.3 < seconds < 3.8
 
 
 @pytest.mark.parametrize(

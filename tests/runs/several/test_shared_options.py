@@ -30,8 +30,13 @@ from tests.runs.several.test_together import SMALL, PowerCut, same_folders
 pytestmark = pytest.mark.usefixtures("float64")
 
 
+# ALA's first adaptation may take a hundred passes, which sharing calls is not about
+FEWER = {"fedala": {"max_ala_epochs": 3}, "ditto+ala": {"max_ala_epochs": 3}}
+
+
 def configs(method: str, option: str, *values: float, **more: Any) -> list[Config]:
-    return [make_config(method, SMALL | more, {option: value}) for value in values]
+    fixed = FEWER.get(method, {})
+    return [make_config(method, SMALL | more, fixed | {option: value}) for value in values]
 
 
 def alone(config: Config, folder: Path) -> Path:

@@ -103,7 +103,7 @@ class FlowerTransport:
         while flights and (now := time.monotonic()) < until:
             self._start_calls(flights, done, now)
             try:
-                place, found = done.get(timeout=max(min(0.1, until - now), 0.001))
+                place, found = done.get(timeout=max(min(_next_look(flights, now), until - now), 0))
             except Empty:
                 continue
             flight = flights[place]
@@ -165,6 +165,11 @@ class FlowerTransport:
             log.exception("the answer of place %d cannot be read", place)
             reason = f"its answer cannot be read ({type(error).__name__}: {error})"
             return _no_answer(place, reason, flight)
+
+
+def _next_look(flights: dict[int, _Flight], now: float) -> float:
+    """Seconds until an answer may be looked for again; calls that are stuck need a look, too."""
+    return min([0.1, *(f.due - now for f in flights.values() if f.since is None and f.due > now)])
 
 
 def _no_answer(place: int, reason: str, flight: _Flight) -> Answer:
