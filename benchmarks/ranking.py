@@ -27,7 +27,8 @@ from fedtailor.runs.tuning.play import in_words
 ROOT = Path(__file__).resolve().parent.parent
 PICTURES = ROOT / "docs" / "img"
 TENTH = 0.1  # of the clients, the worst-off
-BASELINE = "fedavg"
+YARDSTICKS = {"fedavg": "FedAvg", "local": "training alone"}
+DRAWN = "local"  # the yardstick of the picture: whether federation helps at all
 Answer = Literal["above", "below", "cannot tell"]
 
 
@@ -48,7 +49,7 @@ class Ranked(NamedTuple):
     interval: Interval  # of the mean over clients like these
     row: dict[str, Any]  # of the results
     to_best: Difference | None  # None: it is the best
-    to_baseline: Difference | None  # None: it is the baseline, or there is none
+    to_yardstick: dict[str, Difference]  # by name, without itself and those that were not played
 
     @property
     def mean(self) -> float:
@@ -106,10 +107,11 @@ def ranked(report: dict[str, Any]) -> list[Ranked]:
         return []
     others = {m: found[m] for m in order[1:]}
     to_best = differences(others, found[order[0]])
-    to_baseline: dict[str, Difference] = {}
-    if BASELINE in found:
-        rest = {m: found[m] for m in order if m != BASELINE}
-        to_baseline = differences(rest, found[BASELINE])
+    to_yardstick = {
+        name: differences({m: found[m] for m in order if m != name}, found[name])
+        for name in YARDSTICKS
+        if name in found
+    }
     return [
         Ranked(
             m,
@@ -117,7 +119,7 @@ def ranked(report: dict[str, Any]) -> list[Ranked]:
             flip_interval(found[m].mean(axis=0), np.ones(found[m].shape[1]), LEVEL),
             report["rows"][m],
             to_best.get(m),
-            to_baseline.get(m),
+            {name: of[m] for name, of in to_yardstick.items() if m in of},
         )
         for m in order
     ]
@@ -188,7 +190,7 @@ def cells(place: int, one: Ranked) -> list[str]:
         f"{low:.1f} to {high:.1f}",
         f"{100 * one.worst_tenth:.1f}",
         gap(one.to_best),
-        gap(one.to_baseline),
+        *(gap(one.to_yardstick.get(name)) for name in YARDSTICKS),
         setting_of(one.row),
         rising,
         f"{run['bytes']['up'] / 1e6:.2f} / {run['bytes']['down'] / 1e6:.2f}",
@@ -198,7 +200,8 @@ def cells(place: int, one: Ranked) -> list[str]:
 
 HEADER = [
     "method", "mean % ± seeds", "95 % over clients", "worst tenth %", "to the best, points",
-    "to FedAvg, points", "rate", "still rising", "MB up / down", "s tuning + run (preparing)",
+    *(f"to {shown}, points" for shown in YARDSTICKS.values()),
+    "rate", "still rising", "MB up / down", "s tuning + run (preparing)",
 ]  # fmt: skip
 
 
@@ -209,12 +212,13 @@ def summary(rows: list[Ranked]) -> str:
     if level:
         told += f"; {len(level)} cannot be told from it: {', '.join(level)}"
     told += "."
-    answers = [one.to_baseline.answer for one in rows if one.to_baseline]
-    if not answers:
-        return told
-    above, below, open_ = (answers.count(a) for a in ("above", "below", "cannot tell"))
-    beyond = f"Beyond chance, {above} are above FedAvg and {below} below it"
-    return f"{told} {beyond}; {open_} are neither."
+    for name, shown in YARDSTICKS.items():
+        answers = [one.to_yardstick[name].answer for one in rows if name in one.to_yardstick]
+        if answers:
+            above, below, open_ = (answers.count(a) for a in ("above", "below", "cannot tell"))
+            told += f" Beyond chance, {above} are above {shown} and {below} below it"
+            told += f"; {open_} are neither."
+    return told
 
 
 def spent(report: dict[str, Any]) -> str:
@@ -233,10 +237,10 @@ def spent(report: dict[str, Any]) -> str:
 
 
 def draw(world: str) -> Path | None:
-    """Each method's difference to FedAvg with its interval; who shares the lead is filled."""
+    """Each method's difference to the yardstick, and interval; who shares the lead is filled."""
     report = read(world)
     rows = ranked(report) if report else []
-    shown = [one for one in rows if one.to_baseline is not None]
+    shown = [one for one in rows if DRAWN in one.to_yardstick]
     if not shown:
         return None
     from fedtailor.figures.style import COLOURS, DOTS, PAPER, empty_figure, file_of
@@ -248,8 +252,7 @@ def draw(world: str) -> Path | None:
         figure = empty_figure(7.0, 0.17 * len(shown) + 1.1)
         axes = figure.add_subplot()
         for place, one in enumerate(shown):
-            found = one.to_baseline
-            assert found is not None
+            found = one.to_yardstick[DRAWN]
             colour = looks[found.answer]
             axes.plot([100 * found.low, 100 * found.high], [place] * 2, color=colour, lw=1.4)
             face = colour if one.shares_the_lead else "white"
@@ -260,7 +263,7 @@ def draw(world: str) -> Path | None:
         axes.tick_params(axis="y", length=0)
         axes.spines[["top", "right", "left"]].set_visible(False)
         axes.set_xlabel(
-            f"{world}: points of accuracy above FedAvg, 95 % interval over clients\n"
+            f"{world}: points of accuracy above {YARDSTICKS[DRAWN]}, 95 % interval over clients\n"
             "(grey: not beyond chance; filled: not told from the best)"
         )
         path = PICTURES / f"leaderboard-{world}.png"

@@ -723,7 +723,7 @@ def leaderboard(name: str) -> str:
     left = ranking.left_of(report)
     told = f"Not run yet ({len(left)}): {', '.join(left)}.\n\n" if left else ""
     shown = (ranking.PICTURES / f"leaderboard-{name}.png").exists()
-    picture = f"![Methods against FedAvg](img/leaderboard-{name}.png)\n\n" if shown else ""
+    picture = f"![Methods against training alone](img/leaderboard-{name}.png)\n\n" if shown else ""
     said = f"{ranking.summary(found)}\n\n" if found else ""
     return f"{said}{picture}{table}\n\n{told}{ranking.spent(report)}"
 

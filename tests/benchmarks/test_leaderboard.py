@@ -384,9 +384,14 @@ def test_a_line_says_what_was_measured() -> None:
     assert best["MB up / down"] == "3.51 / 7.00"
     assert best["s tuning + run (preparing)"] == "12 + 42 (10)"
     assert best["still rising"] == "yes"
-    assert ranking.summary(ranking.ranked(made)) == (
-        "Of 2 methods ditto has the best mean. Beyond chance, 1 are above FedAvg and 0 below it; "
-        "0 are neither."
+    assert best["to training alone, points"] == "–"  # it was not played
+    told = "Of 2 methods ditto has the best mean. Beyond chance, 1 are above FedAvg and 0 below it"
+    assert ranking.summary(ranking.ranked(made)) == f"{told}; 0 are neither."
+    made["rows"]["local"] = made["rows"]["fedavg"]
+    best = dict(zip(ranking.HEADER, ranking.body(made, ranking.ranked(made))[0], strict=True))
+    assert best["to training alone, points"].startswith("**+49.0 (")
+    assert ranking.summary(ranking.ranked(made)).endswith(
+        "Beyond chance, 1 are above training alone and 0 below it; 1 are neither."
     )
 
 
