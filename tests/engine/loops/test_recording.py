@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from fedtailor.engine.loops.recording import DependsOnNumbers, Form, record
+from fedtailor.engine.kernels.outline import Outline
+from fedtailor.engine.loops.recording import DependsOnNumbers, record
 
 Step = Callable[..., Sequence[Tensor]]
 KEPT = torch.arange(3.0)
@@ -108,11 +109,11 @@ def test_autocast_casts_anew_in_every_step() -> None:
     assert torch.is_autocast_cache_enabled()
 
 
-def test_forms() -> None:
+def test_outlines() -> None:
     graph = record(lambda x: [x.t() + 0.5], [torch.zeros(2, 3, dtype=torch.float64)])
     (turned,) = (n for n in graph.graph.nodes if n.target is torch.ops.aten.t.default)
-    expected = Form(torch.Size([3, 2]), (1, 3), torch.float64, torch.device("cpu"), False)
-    assert turned.meta["form"] == expected
+    expected = Outline(torch.Size([3, 2]), (1, 3), torch.float64, torch.device("cpu"), False)
+    assert turned.meta["outline"] == expected
 
 
 def settled_then_changed(x: Tensor) -> list[Tensor]:

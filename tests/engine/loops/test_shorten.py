@@ -95,7 +95,7 @@ def test_a_number_goes_to_the_few() -> None:
     graph = record(lambda *a: [pulled(*a)], [few, x, y])
     shorten_graph(graph)
     (scaled,) = [n for n in graph.graph.nodes if n.target is aten.mul.Scalar]
-    assert scaled.meta["form"].shape == (4,)
+    assert scaled.meta["outline"].shape == (4,)
     # what is given stands first: nothing is put among it
     given = lambda few, x: few.view(4, 1).expand(4, 3) * aten.mul.Scalar(x, 2.0)
     assert close(given, few, x)[aten.mul.Scalar] == 1

@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from fedtailor.engine.kernels.ahead import make_ahead
-from fedtailor.engine.loops.recording import Form
+from fedtailor.engine.kernels.outline import Outline
 
 _within = 0  # how often `shapes_only`
 OURS = "fedtailor"  # the library that the operators are in
@@ -67,7 +67,7 @@ def make_ready(*graphs: fx.GraphModule, threads: int = 8) -> int:
     calls: dict[str, _Call] = {}
     for node in (node for graph in graphs for node in graph.graph.nodes):
         if node.op == "call_function" and getattr(node.target, "namespace", "") == OURS:
-            call = _Call(node.target, [_form(argument) for argument in node.args])
+            call = _Call(node.target, [_outline(argument) for argument in node.args])
             calls.setdefault(str(call), call)
     if not calls:
         return 0
@@ -81,7 +81,7 @@ def make_ready(*graphs: fx.GraphModule, threads: int = 8) -> int:
 
 
 class _Call(NamedTuple):
-    """An operator and what it is given: forms of tensors, and numbers."""
+    """An operator and what it is given: outlines of tensors, and numbers."""
 
     operator: Any
     given: list[Any]
@@ -89,7 +89,7 @@ class _Call(NamedTuple):
     @property
     def device(self) -> torch.device:
         """Where its tensors lie."""
-        return next(form.device for form in self.given if isinstance(form, Form))
+        return next(outline.device for outline in self.given if isinstance(outline, Outline))
 
     def here(self) -> None:
         """Calls it with zeros on the device."""
@@ -104,13 +104,13 @@ class _Call(NamedTuple):
         _FUNCTIONS[self.operator](*(_made(part, nowhere) for part in self.given))
 
 
-def _form(argument: Any) -> Any:
-    return argument.meta["form"] if isinstance(argument, fx.Node) else argument
+def _outline(argument: Any) -> Any:
+    return argument.meta["outline"] if isinstance(argument, fx.Node) else argument
 
 
 def _made(given: Any, device: torch.device | None = None) -> Any:
-    """A tensor of zeros of a form, on its device or another one; anything else as it is."""
-    if not isinstance(given, Form):
+    """A tensor of zeros of an outline, on its device or another one; anything else as it is."""
+    if not isinstance(given, Outline):
         return given
     device = device or given.device
     return torch.empty_strided(given.shape, given.strides, dtype=given.dtype, device=device).zero_()

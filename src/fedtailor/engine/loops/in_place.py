@@ -183,12 +183,12 @@ def _root(node: Any) -> Any:
 
 
 def _shape(node: fx.Node) -> torch.Size:
-    shape: torch.Size = node.meta["form"].shape
+    shape: torch.Size = node.meta["outline"].shape
     return shape
 
 
 def _kind(node: fx.Node) -> torch.dtype:
-    kind: torch.dtype = node.meta["form"].dtype
+    kind: torch.dtype = node.meta["outline"].dtype
     return kind
 
 

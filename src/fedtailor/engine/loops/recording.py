@@ -10,36 +10,20 @@ import functools
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, fx
 from torch.func import vmap
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from fedtailor.engine.kernels.outline import Outline
 from fedtailor.engine.loops.torch_internals import OperatorMode, is_mapped, works
 
 aten = torch.ops.aten
 # of tensors to numbers, from sizes alone
 _OF_SIZES = (aten.is_same_size.default,)
 _INDEX = aten.index.Tensor
-
-
-class Form(NamedTuple):
-    """What is known of a recorded value: all but its numbers."""
-
-    shape: torch.Size
-    strides: tuple[int, ...]
-    dtype: torch.dtype
-    device: torch.device
-    contiguous: bool
-
-    @classmethod
-    def of(cls, tensor: Tensor) -> Form:
-        """A tensor's."""
-        return cls(
-            tensor.shape, tensor.stride(), tensor.dtype, tensor.device, tensor.is_contiguous()
-        )
 
 
 class DependsOnNumbers(RuntimeError):
@@ -52,7 +36,7 @@ class DependsOnNumbers(RuntimeError):
 def record(fn: Callable[..., Sequence[Tensor]], tensors: Sequence[Tensor]) -> fx.GraphModule:
     """The operators that reach the device when `fn` is called with `tensors`, each another.
 
-    Every value has its `Form` in `node.meta["form"]`. Tensors that `fn` finds elsewhere are
+    Every value has its `Outline` in `node.meta["outline"]`. Tensors that `fn` finds elsewhere are
     attributes of the graph.
 
     Raises:
@@ -121,7 +105,7 @@ class _Recorder(OperatorMode):  # type: ignore[no-untyped-call]
             self._note(tensor, self.graph.placeholder(f"arg{i}"))
 
     def _note(self, tensor: Tensor, node: fx.Node) -> None:
-        node.meta["form"] = Form.of(tensor)
+        node.meta["outline"] = Outline.of(tensor)
         self._nodes[tensor] = node
 
     def node(self, tensor: Tensor) -> fx.Node:
@@ -133,7 +117,7 @@ class _Recorder(OperatorMode):  # type: ignore[no-untyped-call]
             name = f"_tensor_constant{len(self._held)}"
             setattr(self.constants, name, tensor)
             node = self.graph.get_attr(name)
-            node.meta["form"] = Form.of(tensor)
+            node.meta["outline"] = Outline.of(tensor)
             self._held[id(tensor)] = tensor, node
         return self._held[id(tensor)][1]
 
