@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -125,23 +124,10 @@ class RunData(NamedTuple):
 
     def digest(self) -> str:
         """Tells whether two runs see the same data, laid out in the same way."""
-        return self.begin_digest()()
-
-    def begin_digest(self) -> Callable[[], str]:
-        """Begins to compute `digest` in a thread; returns what waits for it."""
-        # copied now: nothing may come from a GPU while a step is captured there
-        rows = np.ascontiguousarray(self.client_data.x.cpu().numpy()).reshape(-1).view(np.uint8)
-
-        def computed() -> str:
-            found = hashlib.blake2b(digest_size=16)
-            found.update(rows.data)
-            self._add_rows(found)
-            return found.hexdigest()
-
-        with_it = ThreadPoolExecutor(1, "fedtailor-digest")
-        begun = with_it.submit(computed)
-        with_it.shutdown(wait=False)
-        return begun.result
+        found = hashlib.blake2b(digest_size=16)
+        found.update(np.ascontiguousarray(self.client_data.x.cpu().numpy()).reshape(-1).data)
+        self._add_rows(found)
+        return found.hexdigest()
 
     def rows_digest(self) -> str:
         """Tells whether two runs have the same rows at the same clients, however these are encoded.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -132,7 +133,7 @@ class PreparedRun:
                 f"keep-path is {config.keep_path}, but only {len(self.data.trained)} clients "
                 "train: lower it"
             )
-        self._digest = self.data.begin_digest() if folder else self.data.digest
+        self._digest = self._begin_digest() if folder else self.data.digest
         self.progress = Progress()
         self.together = 1  # runs that are played side by side, with this one among them
         self.latest: Outputs | None = None  # of the last evaluated round
@@ -160,6 +161,15 @@ class PreparedRun:
         config, form = self.config, self.data.encoder.form
         build = partial(players_on, config, form, self.data.client_data.clients)
         return Cluster(build, config.workers, config.address, config.device, config.worker_gpus)
+
+    def _begin_digest(self) -> Callable[[], str]:
+        """Begins to compute the digest in a thread; returns what waits for it."""
+        # copied now: nothing may come from a GPU while a step is captured there
+        here = self.data.client_data._replace(x=self.data.client_data.x.cpu())
+        thread = ThreadPoolExecutor(1, "fedtailor-digest")
+        begun = thread.submit(self.data._replace(client_data=here).digest)
+        thread.shutdown(wait=False)
+        return begun.result
 
     @cached_property
     def digest(self) -> str:
