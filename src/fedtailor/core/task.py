@@ -240,8 +240,8 @@ def _task(
 
     def call(module: nn.Module, params: Params, x: Tensor, key: Key) -> Tensor:
         with KeyedDraws(key) if keyed[module] else nullcontext():
-            kept = halved if module is training else constants
-            out: Tensor = functional_call(module, kept | params, (x,))
+            known = (halved if module is training else constants) | params
+            out: Tensor = functional_call(module, known, (x,), tie_weights=len(first) < len(state))
         return out
 
     def init(key: Key) -> Params:
