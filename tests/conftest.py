@@ -31,6 +31,18 @@ def float64():
     torch.set_default_dtype(before)
 
 
+@pytest.fixture
+def without_pictures(monkeypatch):
+    """Comparisons without their pictures, which tests of figures and of the command line see.
+
+    They take more than half of the time of a small comparison.
+    """
+    from fedtailor import api
+
+    for name in ("comparison_figures", "draw_partition"):
+        monkeypatch.setattr(api, name, lambda *args: None)
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection():
     """Collecting makes a million things and drops none: it is a fifth faster without a look."""

@@ -45,6 +45,7 @@ def play(trial: Trial) -> CoordinatorStore:
     return trial.root / "coordinator" / "trial"
 
 
+@pytest.mark.usefixtures("without_pages")
 @pytest.mark.parametrize("name", [name for name in METHODS if name != "centralised"])
 def test_equals_the_simulation(name, tmp_path, float64):
     trial = Trial(tmp_path, name, OPTIONS.get(name), participation=0.7)

@@ -16,6 +16,8 @@ from fedtailor.core.form import Form
 from fedtailor.models import build
 from tests.runs.runlab import SMALL, table
 
+pytestmark = pytest.mark.usefixtures("without_pictures")
+
 
 @pytest.fixture(scope="module")
 def pretrained(tmp_path_factory: pytest.TempPathFactory) -> Path:

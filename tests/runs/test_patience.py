@@ -10,6 +10,8 @@ import pytest
 import fedtailor
 from fedtailor.core.errors import BadInput
 
+pytestmark = pytest.mark.usefixtures("without_pictures")
+
 SMALL: dict[str, Any] = {"model": "linear", "clients": 3, "rounds": 6, "batch": 50, "lr": 0.0}
 TIMES = ("seconds", "train_seconds", "seconds_by_phase", "preparing_seconds", "peak_memory_bytes")
 

@@ -211,10 +211,10 @@ def _task(
         for part in module.modules():
             if isinstance(part, nn.RNNBase):  # cuDNN's layout of weights is for one client
                 part.flatten_parameters = _nothing  # type: ignore[method-assign]
-    # whole numbers are constants of the network: neither trained nor averaged; of names that share
-    # a tensor (tied weights) the first counts
+    # whole numbers are constants of the network; of names that share a tensor the first counts
     state = example.state_dict(keep_vars=True)
     first = {id(v): k for k, v in reversed(state.items())}
+    tied = len(first) < len(state)
     real = {k for k, v in state.items() if v.is_floating_point() and first[id(v)] == k}
     trained = {k for k in real if state[k].requires_grad}
     frozen = {k for k in real - trained if isinstance(state[k], nn.Parameter)}
@@ -240,8 +240,8 @@ def _task(
 
     def call(module: nn.Module, params: Params, x: Tensor, key: Key) -> Tensor:
         with KeyedDraws(key) if keyed[module] else nullcontext():
-            kept = halved if module is training else constants
-            out: Tensor = functional_call(module, kept | params, (x,))
+            known = (halved if module is training else constants) | params
+            out: Tensor = functional_call(module, known, (x,), tie_weights=tied)
         return out
 
     def init(key: Key) -> Params:

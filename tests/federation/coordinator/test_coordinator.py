@@ -24,7 +24,7 @@ from fedtailor.runs.predict import predict
 from tests.federation.fake import RULES, FakeTransport, coordinator, said
 from tests.federation.trial import Trial, distance
 
-pytestmark = pytest.mark.usefixtures("float64")
+pytestmark = pytest.mark.usefixtures("float64", "without_pages")
 
 
 @pytest.fixture

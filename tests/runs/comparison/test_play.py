@@ -27,6 +27,8 @@ from fedtailor.runs.comparison.plan import ComparisonPlan
 from fedtailor.runs.comparison.play import open_comparison
 from tests.runs.runlab import held
 
+pytestmark = pytest.mark.usefixtures("without_pictures")
+
 compare = partial(fedtailor.compare, yardsticks=False)  # most tests need no more than `local`
 SMALL: dict[str, Any] = {
     "model": "mlp", "clients": 5, "rounds": 3, "batch": 150, "lr": 0.1, "participation": 0.6,

@@ -128,7 +128,7 @@ def _replayed(trial: Trial, loop_mode: LoopMode) -> None:
 
 def check_absent(trial: Trial) -> None:
     """clients that are absent, and evaluation, change nothing"""
-    sim = trial.play()
+    sim = trial.at(trial.played, copy_of)
     before = copy_of(sim.states.rows)
     sim.outputs()
     demand(same(before, sim.states.rows), "evaluation changed a client's state")
@@ -141,8 +141,7 @@ def check_absent(trial: Trial) -> None:
 
 def check_personal(trial: Trial) -> None:
     """everyone has a model that predicts, whoever took part, and in evaluation mode"""
-    sim = trial.play(rounds=1)
-    for cid, model in sim.models():
+    for cid, model in trial.begun.models():
         x = trial.client_data.x[:5]
         logits = trial.method.predict(model, x)
         shape = tuple(logits.shape)

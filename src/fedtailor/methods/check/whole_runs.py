@@ -12,7 +12,7 @@ from fedtailor.core import tree
 from fedtailor.core.task import Task, classification
 from fedtailor.core.training import Recipe
 from fedtailor.core.tree import Tree
-from fedtailor.engine import ClientStates, Simulation
+from fedtailor.engine import Simulation
 from fedtailor.methods.check.world import (
     CLASSES,
     CLIENTS,
@@ -40,15 +40,9 @@ def _restored(values: Tree) -> Tree:
 
 def check_resume(trial: Trial) -> None:
     """a run that was stopped goes on as if it had not been"""
-    cohort = torch.arange(CLIENTS)
-    first = trial.play(rounds=1)
-    again = Simulation(trial.method, trial.client_data, trial.task, engine=trial.engine)
-    again.server, again.round = _restored(first.server), 1
-    states = [ClientStates(ids, _restored(rows)) for ids, rows in first.client_states()]
-    again.clients.restore_states(states)
-    for sim in (first, again):
-        sim.step(cohort)
-    far = apart(came_to(first), came_to(again))
+    again = trial.at(trial.begun, _restored)
+    trial.go_on(again)
+    far = apart(came_to(trial.played), came_to(again))
     demand(not far, f"after a stop it differs: {far}; all that counts must be in a state")
 
 

@@ -20,7 +20,7 @@ from fedtailor.core.task import TASKS, Task, classification
 from fedtailor.core.training import Recipe
 from fedtailor.core.tree import Tree
 from fedtailor.core.turn import ClientTurn
-from fedtailor.engine import ClientData, Simulation, draw_cohort
+from fedtailor.engine import ClientData, ClientStates, Simulation, draw_cohort
 from fedtailor.engine.loops.runner import LoopMode
 from fedtailor.methods import METHODS
 from fedtailor.methods.check.failures import listening, with_cause
@@ -116,6 +116,7 @@ class Trial:
         engine: str = "",
         chunk: int = 0,
         rounds: int | None = None,
+        until: int | None = None,
         backwards: bool = False,
         loop_mode: LoopMode = "plain",
         client_data: ClientData | None = None,
@@ -131,10 +132,22 @@ class Trial:
                 chunk=chunk,
                 loop_mode=loop_mode,
             )
-            for r in range(rounds):
-                cohort = draw_cohort(0, r, torch.arange(CLIENTS), 0.6)
-                sim.step(cohort.flip(0) if backwards else cohort)
+            self.go_on(sim, rounds if until is None else until, backwards=backwards)
         return sim
+
+    def go_on(self, sim: Simulation, until: int | None = None, *, backwards: bool = False) -> None:
+        """Plays a run on, to its end if not `until` an earlier round."""
+        for r in range(sim.round, sim.rounds if until is None else until):
+            cohort = draw_cohort(0, r, torch.arange(CLIENTS), 0.6)
+            sim.step(cohort.flip(0) if backwards else cohort)
+
+    def at(self, sim: Simulation, carried: Callable[[Tree], Tree]) -> Simulation:
+        """Another run at the point where one is, with states as they are when `carried` there."""
+        again = self.play(until=0)
+        again.server, again.round = carried(sim.server), sim.round
+        met = [ClientStates(ids, carried(rows)) for ids, rows in sim.client_states()]
+        again.clients.restore_states(met)
+        return again
 
     def demand_speed(self) -> None:
         """Nothing had to be done in a slower way so far."""
@@ -145,6 +158,11 @@ class Trial:
     def played(self) -> Simulation:
         """The run that several checks look at; none of them plays it on."""
         return self.play()
+
+    @cached_property
+    def begun(self) -> Simulation:
+        """The same after its first round; nobody plays it on, either."""
+        return self.play(until=1)
 
     def yardstick(self, name: str) -> Tree:
         """Everyone's model after the same rounds of another method."""
