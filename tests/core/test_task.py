@@ -439,6 +439,24 @@ def test_a_loss_of_torchs_may_be_given_as_it_is() -> None:
     assert float(task.loss(params, batch)[0]) == pytest.approx(float(expected))
 
 
+def test_tied_weights_are_one_parameter_wherever_they_are_used() -> None:
+    def tied() -> nn.Module:
+        net = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4), nn.Linear(4, 3))
+        net[2].weight = net[0].weight
+        return net
+
+    task, net, batch = classification(tied), tied(), a_batch()
+    params = tree.map(lambda leaf: leaf + 0.3, task.init(rng.key(0)))
+    assert "0.weight" in params and "2.weight" not in params
+    net.load_state_dict(params | {"2.weight": params["0.weight"]})
+    expected = F.cross_entropy(net(batch.x), batch.y)
+    torch.testing.assert_close(task.predict(params, batch.x), net(batch.x))
+    torch.testing.assert_close(task.loss(params, batch)[0], expected)
+    slopes = grad(lambda p: task.loss(p, batch)[0])(params)
+    expected.backward()
+    torch.testing.assert_close(slopes["0.weight"], net[0].weight.grad)
+
+
 @pytest.mark.parametrize(
     ("loss", "words"),
     [
