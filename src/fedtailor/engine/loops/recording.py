@@ -18,7 +18,12 @@ from torch.func import vmap
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from fedtailor.engine.kernels.outline import Outline
-from fedtailor.engine.loops.torch_internals import OperatorMode, is_mapped, works
+from fedtailor.engine.loops.torch_internals import (
+    OperatorMode,
+    changes_tensors,
+    is_mapped,
+    works,
+)
 
 aten = torch.ops.aten
 # of tensors to numbers, from sizes alone
@@ -146,7 +151,7 @@ class _Recorder(OperatorMode):  # type: ignore[no-untyped-call]
 
     def _is_settled(self, func: Any, given: Any) -> bool:
         """Whether an operator gives the same in every step."""
-        if func._schema.is_mutable:
+        if changes_tensors(func):
             self._settled.clear()  # what was changed, and all views of it
             return False
         if torch.Tag.nondeterministic_seeded in func.tags:

@@ -78,6 +78,11 @@ def is_view(node: fx.Node) -> bool:
     )
 
 
+def changes_tensors(target: Any) -> bool:
+    """Whether one of torch's operators changes what it is given."""
+    return bool(target._schema.is_mutable)
+
+
 def operator_name(value: Any) -> str | None:
     """What one of torch's operators is called, e.g. `aten::add.Tensor`; None if it is none."""
     return str(value.name()) if isinstance(value, torch._ops.OpOverload) else None  # type: ignore[no-untyped-call]
