@@ -343,11 +343,19 @@ def search(
             found["tried"] += more["tried"]
             found["seconds"] = round(found["seconds"] + more["seconds"], 2)
         save()
-    known = [trial for trial in found["tried"] if trial["val"] is not None]
-    best = max(known, key=lambda trial: trial["val"], default=None)
-    diverged = [one["setting"] for one in row.get("diverged", [])]
-    if "run" in row and best and best["setting"] not in (row["chosen"], *diverged):
+    if "run" in row and best_first(row)[0]["setting"] != row["chosen"]:
         del row["run"], row["chosen"]  # of a search that had not ended
+
+
+def best_first(row: dict[str, Any]) -> list[dict[str, Any]]:
+    """The settings that may be played: tried to the end, and not diverged in a longer run."""
+    lost = [one["setting"] for one in row.get("diverged", [])]
+    known = [
+        trial
+        for trial in row["tuning"]["tried"]
+        if trial["val"] is not None and trial["setting"] not in lost
+    ]
+    return sorted(known, key=lambda trial: -trial["val"])
 
 
 def tried_beyond(contender: str, world: World, clock: Clock, rate: float) -> dict[str, Any]:
@@ -377,10 +385,7 @@ def play_until_one_ends(
       SeedsDiverged: every setting does.
     """
     diverged = row.setdefault("diverged", [])
-    known = [trial for trial in row["tuning"]["tried"] if trial["val"] is not None]
-    lost = [one["setting"] for one in diverged]
-    best_first = sorted(known, key=lambda trial: -trial["val"])
-    for trial in (trial for trial in best_first if trial["setting"] not in lost):
+    for trial in best_first(row):
         begun = time.monotonic()
         try:
             row["run"] = played(contender, trial["setting"], world, clock)
@@ -575,7 +580,6 @@ def parsed(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--clients", type=int, default=SHARED["clients"], help="to try it out")
     parser.add_argument("--model", default=SHARED["model"], help="to try it out")
-    parser.add_argument("--batch", type=int, default=SHARED["batch"])
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--compile", default="auto", help="as of fedtailor run; fused on a GPU")
     parser.add_argument("--seconds", type=float, default=1e9, help="no round begins after these")
@@ -607,17 +611,16 @@ def main(words: Sequence[str] | None = None) -> None:
         "jobs": said.jobs,
     }
     budget = Budget(said.rates, said.tune_rounds, said.rounds, said.seeds)
-    own = {"clients": said.clients, "model": said.model, "batch": said.batch}
+    own = {"clients": said.clients, "model": said.model}
     own |= {"device": said.device, "compile": said.compile}
     for name in said.worlds:
         settings = SHARED | WORLDS[name] | own
         settings["data"] = str(said.folder / settings["data"])
         board = Board(said.results / f"{name}.json", name, settings, budget)
         try:
-            left = board.left(said.methods)
             if said.lane is None:
                 board.clean(said.methods if said.again else ())
-                left = board.left(said.methods)
+            left = board.left(said.methods)
             if left and clock.may_begin:
                 with lanes(said, name, words or sys.argv[1:], clock):
                     data = load_run_data(make_config("fedavg", settings, {}))

@@ -66,10 +66,9 @@ def _started(calls: Sequence[Callable[[], Any]]) -> int:
         os._exit(failed)  # without what is done at the end of a process: that is the first one's
 
 
-def _ended(started: set[int], until: float) -> int:
+def _ended(left: set[int], until: float) -> int:
     """Waits for processes, at most until then; how many of them ended well."""
     well = 0
-    left = set(started)
     while left:
         for child in list(left):
             ended, status = os.waitpid(child, os.WNOHANG)

@@ -19,6 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from fedtailor.engine.kernels.convolutions import fused_convolution
 from fedtailor.engine.kernels.losses import fused_cross_entropy
+from fedtailor.engine.kernels.outline import tensors_in
 from fedtailor.engine.kernels.reference import Slide
 
 _CONVOLUTION = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
@@ -89,7 +90,7 @@ class FusedOperators(TorchFunctionMode):
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         given = kwargs or {}
-        of = [id(t) for t in _tensors((args, given))]
+        of = [id(t) for t in tensors_in((args, given))]
         if not self._gone.keys().isdisjoint(of):
             raise CannotFuse
         if _changes(func, args, given):
@@ -103,7 +104,7 @@ class FusedOperators(TorchFunctionMode):
         if func is Tensor.view and of and of[0] in self._made:
             return self._viewed(args, given)
         found = _normalised(func, args, given) if func in _NORMS else func(*args, **given)
-        results = _tensors(found)
+        results = tensors_in(found)
         if results:
             self._touched.update(of)
         if getattr(func, "__name__", "") in _VIEWS and not self._copied.keys().isdisjoint(of):
@@ -158,16 +159,6 @@ def _normalised(func: Any, args: Any, given: dict[str, Any]) -> Any:
     images = args[0] if args else named.pop("input")
     rows = images.flatten(2) if images.ndim > 3 else images
     return func(rows, *args[1:], **named).reshape(images.shape)
-
-
-def _tensors(values: Any) -> list[Tensor]:
-    if isinstance(values, Tensor):
-        return [values]
-    if isinstance(values, dict):
-        values = values.values()
-    elif not isinstance(values, (tuple, list)):
-        return []
-    return [tensor for value in values for tensor in _tensors(value)]
 
 
 def _named(names: tuple[str, ...], args: Any, given: dict[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import torch
 from torch import fx
 
 from fedtailor.engine.kernels.ahead import make_ahead
-from fedtailor.engine.kernels.outline import Outline
+from fedtailor.engine.kernels.outline import Outline, outline_of
 
 _within = 0  # how often `shapes_only`
 OURS = "fedtailor"  # the library that the operators are in
@@ -67,7 +67,9 @@ def make_ready(*graphs: fx.GraphModule, threads: int = 8) -> int:
     calls: dict[str, _Call] = {}
     for node in (node for graph in graphs for node in graph.graph.nodes):
         if node.op == "call_function" and getattr(node.target, "namespace", "") == OURS:
-            call = _Call(node.target, [_outline(argument) for argument in node.args])
+            call = _Call(
+                node.target, [outline_of(a) if isinstance(a, fx.Node) else a for a in node.args]
+            )
             calls.setdefault(str(call), call)
     if not calls:
         return 0
@@ -102,10 +104,6 @@ class _Call(NamedTuple):
         """Does what it does with tensors that are nowhere."""
         nowhere = torch.device("meta")
         _FUNCTIONS[self.operator](*(_made(part, nowhere) for part in self.given))
-
-
-def _outline(argument: Any) -> Any:
-    return argument.meta["outline"] if isinstance(argument, fx.Node) else argument
 
 
 def _made(given: Any, device: torch.device | None = None) -> Any:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import fx
 
+from fedtailor.engine.kernels.outline import outline_of
 from fedtailor.engine.loops.torch_internals import is_view
 
 aten = torch.ops.aten
@@ -183,13 +184,11 @@ def _root(node: Any) -> Any:
 
 
 def _shape(node: fx.Node) -> torch.Size:
-    shape: torch.Size = node.meta["outline"].shape
-    return shape
+    return outline_of(node).shape
 
 
 def _kind(node: fx.Node) -> torch.dtype:
-    kind: torch.dtype = node.meta["outline"].dtype
-    return kind
+    return outline_of(node).dtype
 
 
 def _factors(graph: fx.Graph, product: fx.Node, change: _Change) -> list[fx.Node]:

@@ -17,7 +17,7 @@ from torch import Tensor, fx
 from torch.func import vmap
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from fedtailor.engine.kernels.outline import Outline
+from fedtailor.engine.kernels.outline import Outline, tensors_in
 from fedtailor.engine.loops.torch_internals import (
     OperatorMode,
     changes_tensors,
@@ -134,11 +134,14 @@ class _Recorder(OperatorMode):  # type: ignore[no-untyped-call]
             found = func.decompose(*args, **given)
         if found is not NotImplemented:
             return found
-        settled = self._is_settled(func, (args, given))
+        changed = changes_tensors(func)
+        if changed:
+            self._settled.clear()  # what was changed, and all views of it
+        settled = not changed and self._is_settled(func, (args, given))
         if not settled and _looks_at_numbers(func, args):
             raise DependsOnNumbers(func)
         found = func(*args, **given)
-        results = _tensors(found)
+        results = tensors_in(found)
         if not results and found is not None:
             if not settled and func not in _OF_SIZES:
                 raise DependsOnNumbers(func)
@@ -150,20 +153,17 @@ class _Recorder(OperatorMode):  # type: ignore[no-untyped-call]
         return found
 
     def _is_settled(self, func: Any, given: Any) -> bool:
-        """Whether an operator gives the same in every step."""
-        if changes_tensors(func):
-            self._settled.clear()  # what was changed, and all views of it
-            return False
+        """Whether an operator that changes nothing gives the same in every step."""
         if torch.Tag.nondeterministic_seeded in func.tags:
             return False
-        return all(t in self._settled or t not in self._nodes for t in _tensors(given))
+        return all(t in self._settled or t not in self._nodes for t in tensors_in(given))
 
     def _note_results(self, node: fx.Node, found: Any) -> None:
         if isinstance(found, Tensor):
             self._note(found, node)
         elif isinstance(found, (tuple, list)):
             for i, part in enumerate(found):
-                if _tensors(part):
+                if tensors_in(part):
                     self._note_results(self.graph.call_function(operator.getitem, (node, i)), part)
 
     def _told(self, value: Any) -> Any:
@@ -179,15 +179,5 @@ class _Recorder(OperatorMode):  # type: ignore[no-untyped-call]
 def _looks_at_numbers(func: Any, args: Any) -> bool:
     """Whether the size of an operator's result depends on numbers."""
     if func is _INDEX:
-        return any(t.dtype in (torch.bool, torch.uint8) for t in _tensors(args[1]))
+        return any(t.dtype in (torch.bool, torch.uint8) for t in tensors_in(args[1]))
     return torch.Tag.dynamic_output_shape in func.tags
-
-
-def _tensors(value: Any) -> list[Tensor]:
-    if isinstance(value, Tensor):
-        return [value]
-    if isinstance(value, dict):
-        value = value.values()
-    elif not isinstance(value, (tuple, list)):
-        return []
-    return [tensor for part in value for tensor in _tensors(part)]

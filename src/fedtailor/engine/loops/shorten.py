@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from fedtailor.engine.kernels.outline import Outline
+from fedtailor.engine.kernels.outline import outline_of
 
 aten = torch.ops.aten
 _VIEWS = (
@@ -45,7 +45,7 @@ def _times_one(graph: fx.Graph, node: fx.Node) -> None:
     x, factor = node.args[:2]
     if not isinstance(factor, (int, float)) or factor != 1 or not isinstance(x, fx.Node):
         return
-    if _outline(x).dtype == _outline(node).dtype:
+    if outline_of(x).dtype == outline_of(node).dtype:
         node.replace_all_uses_with(x)
 
 
@@ -62,7 +62,7 @@ def _selected(graph: fx.Graph, node: fx.Node) -> None:
     with graph.inserting_before(node):
         whole = graph.call_function(aten.unsqueeze.default, (gradient, axis))
         whole.meta = dict(node.meta)
-        if not _outline(gradient).contiguous:  # type: ignore[arg-type]
+        if not outline_of(gradient).contiguous:  # type: ignore[arg-type]
             # in one piece, as it was: others may view it in another shape
             whole = graph.call_function(
                 aten.clone.default, (whole,), {"memory_format": torch.contiguous_format}
@@ -85,7 +85,7 @@ def _divided(graph: fx.Graph, node: fx.Node) -> None:
 def _to_the_first(graph: fx.Graph, node: fx.Node) -> None:
     """`x ** 1`, as the slope of a square leaves it."""
     x, power = node.args
-    if power == 1 and isinstance(x, fx.Node) and _outline(x).dtype == _outline(node).dtype:
+    if power == 1 and isinstance(x, fx.Node) and outline_of(x).dtype == outline_of(node).dtype:
         node.replace_all_uses_with(x)
 
 
@@ -99,7 +99,7 @@ def _scaled_by_client(graph: fx.Graph, node: fx.Node) -> None:
         if _source(few).op != "call_function":  # nothing may stand among the inputs
             continue
         x, number = many.args
-        if len(many.users) > 1 or _outline(many).dtype != _outline(x).dtype:  # type: ignore[arg-type]
+        if len(many.users) > 1 or outline_of(many).dtype != outline_of(x).dtype:  # type: ignore[arg-type]
             continue
         node.args = (_times(graph, few, number), x)
         return
@@ -143,13 +143,8 @@ def _summed_squares(graph: fx.Graph, node: fx.Node) -> None:
     node.replace_all_uses_with(found)
 
 
-def _outline(node: fx.Node) -> Outline:
-    outline: Outline = node.meta["outline"]
-    return outline
-
-
 def _is_whole(node: fx.Node) -> bool:
-    dtype = _outline(node).dtype
+    dtype = outline_of(node).dtype
     return not dtype.is_floating_point and not dtype.is_complex
 
 
