@@ -125,7 +125,8 @@ def run(
       'Sequential'
     """
     name, named, objects = separate(method, settings)
-    runner = Runner(make_config(name, named, options or {}, objects), stopwatch=stopwatch)
+    config = make_config(name, named, options or {}, objects)
+    runner = Runner(config, stopwatch=stopwatch, kept=out is not None)
     if out is not None:  # after the data: bad input leaves no folder behind
         runner.keep_in(open_folder(Path(out), overwrite=overwrite))
     if begun:

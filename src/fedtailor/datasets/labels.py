@@ -167,14 +167,14 @@ def _place(parts: Sequence[SourcePart], row: int) -> str:
 
 def _with_names(part: SourcePart) -> SourcePart:
     """The part with class names as labels."""
-    names = part.labels
-    if names.dtype.kind == "f":
-        names = np.array([plain(float(value)) for value in names], dtype=np.str_)
-    elif names.dtype.kind != "U":
-        names = names.astype(np.str_)
-    wrong = np.array([bool(re.fullmatch(r"-\d+", str(name))) for name in names])
-    refuse_rows(part, wrong, "classes counted from 0, or --task regression")
-    return part.with_labels(names)
+    values, place = np.unique(part.labels, return_inverse=True)  # a class is looked at once
+    if values.dtype.kind == "f":
+        names = np.array([plain(float(value)) for value in values], dtype=np.str_)
+    else:
+        names = values.astype(np.str_)
+    wrong = np.array([bool(re.fullmatch(r"-\d+", str(name))) for name in names], dtype=bool)
+    refuse_rows(part, wrong[place], "classes counted from 0, or --task regression")
+    return part.with_labels(names[place])
 
 
 def refuse_as_many_classes_as_rows(source: Source) -> None:

@@ -315,6 +315,8 @@ class LocalClients:
             return _ClientResult(state, up, notes, measured)
 
         state, up, notes, measured = self._map(act, server, chunk, turn, ("play", post))
+        fold = Fold()
+        fold.add(up.mean, up.weight)  # before asking who diverged: the device is still at work
         good = tree.finite_rows({"state": state, "mean": up.mean, "each": up.each})
         good = good.to(measured.finite.device) & measured.finite
         ids, measured, good = chunk.ids, measured._replace(finite=good), good.cpu()
@@ -322,9 +324,9 @@ class LocalClients:
             keep, ids = good.nonzero()[:, 0].to(self.device), ids[good]
             state, notes = tree.index(state, keep), tree.index(notes, keep)
             up = Upload(tree.index(up.mean, keep), up.weight[keep], tree.index(up.each, keep))
-        fold = Fold()
-        if len(ids):
-            fold.add(up.mean, up.weight)
+            fold = Fold()
+            if len(ids):
+                fold.add(up.mean, up.weight)
         return _ChunkResult(measured, ids, state, fold.folded(), up.each, notes)
 
     def outputs(

@@ -84,7 +84,9 @@ def concatenate(parts: list[Any], order: Tensor, device: torch.device | str = "c
     """Stacked results of several chunks, joined on a device and put in order."""
     first = parts[0]
     if isinstance(first, Tensor):
-        return torch.cat(_alike([p.to(device) for p in parts], 1))[order.to(device)]
+        here = [p.to(device) for p in parts]
+        whole = here[0] if len(here) == 1 else torch.cat(_alike(here, 1))
+        return whole[order.to(device)]
     found = (concatenate([p[i] for p in parts], order, device) for i in range(len(first)))
     return type(first)(*found)
 

@@ -229,7 +229,8 @@ class Simulation:
         else:
             played = self.clients.play(self.server, cohort, turn, post=post)
         drawn, taken, measured = played.drawn, played.taken, played.measured
-        skipped = drawn[~torch.isin(drawn, taken)]
+        counts = torch.isin(drawn, taken)
+        skipped = drawn[~counts]
         if len(skipped) and (on_nan != "skip" or not len(taken)):
             names = (self.centre or self).client_data.names
             raise Diverged([names[i] for i in skipped.tolist()], self.round + 1)
@@ -253,7 +254,7 @@ class Simulation:
             measured.noisy,
             taken,
             played.notes,
-            compare_uploads(measured.watched[torch.isin(drawn, taken)]),
+            compare_uploads(measured.watched[counts]),
         )
 
     def _report_of_the_centre(self, noisy: Tensor) -> RoundReport:

@@ -61,6 +61,8 @@ class PreparedRun:
       config: what to run; `auto` values are replaced.
       data: its data, if they are there already.
       folder: where to keep everything; None keeps nothing.
+      kept: whether it will get a folder, by `Runner.keep_in`: checkpoints know the data by a
+        digest, which is best begun early.
       stopwatch: counts its seconds by phase; a new one by default.
     """
 
@@ -70,14 +72,16 @@ class PreparedRun:
         data: RunData | None = None,
         folder: Path | None = None,
         stopwatch: Stopwatch | None = None,
+        *,
+        kept: bool = False,
     ) -> None:
         self.stopwatch = stopwatch or Stopwatch()
         with self.stopwatch.phase("data"):
             self.data = data or load_run_data(config)
         with self.stopwatch.phase("preparing"):
-            self._prepare(config, folder)
+            self._prepare(config, folder, kept or folder is not None)
 
-    def _prepare(self, config: Config, folder: Path | None) -> None:
+    def _prepare(self, config: Config, folder: Path | None, kept: bool) -> None:
         asked, config = config.model, as_laid_out(config, self.data.config)
         form = self.data.encoder.form
         fed = self.data.client_data
@@ -96,6 +100,7 @@ class PreparedRun:
         if self.method.alone:
             self.data = self.data.alone()
             fed = self.data.client_data
+        self._digest = self._begin_digest() if kept else self.data.digest
         if self.method.leaks:  # for literal replication only: methods look at test rows
             fed = fed._replace(val=fed.test)
         for method, task in ((self.method, self.task), *(other[:2] for other in others)):
@@ -133,7 +138,6 @@ class PreparedRun:
                 f"keep-path is {config.keep_path}, but only {len(self.data.trained)} clients "
                 "train: lower it"
             )
-        self._digest = self._begin_digest() if folder else self.data.digest
         self.progress = Progress()
         self.together = 1  # runs that are played side by side, with this one among them
         self.latest: Outputs | None = None  # of the last evaluated round

@@ -346,7 +346,7 @@ def play_config(
     Returns:
       Its result, and what its models said.
     """
-    runner = Runner(config, data)
+    runner = Runner(config, data, kept=folder is not None)
     if folder:
         runner.keep_in(folder)
     result = runner.play(watch)

@@ -69,14 +69,24 @@ class SeenUploads(NamedTuple):
 
 def compare_uploads(watched: Tensor) -> SeenUploads:
     """What a cohort's rows of `UploadWatch.look` say of each client."""
-    norm, sums, m = watched[:, 0], watched[:, 1:], len(watched)
-    low, high = (sums.kthvalue(k, dim=0).values for k in ((m + 1) // 2, m // 2 + 1))
-    distance = (sums - (low + high) / 2).norm(dim=1)
-    return SeenUploads(norm, distance, standing_out(norm) | standing_out(distance))
+    norm, sums = watched[:, 0], watched[:, 1:]
+    distance = (sums - _median(sums)).norm(dim=1)
+    odd = standing_out(torch.stack([norm, distance], dim=1)).any(1)
+    return SeenUploads(norm, distance, odd)
+
+
+def _median(rows: Tensor) -> Tensor:
+    """Of each column; of an even number of rows it lies between the two in the middle."""
+    middle = (len(rows) - 1) // 2, len(rows) // 2
+    # numpy's partition: many times quicker than torch's quantiles of a few rows, in every round
+    low, high = np.partition(rows.cpu().numpy(), middle, axis=0)[list(middle)]
+    return torch.as_tensor((low + high) / 2, device=rows.device)
 
 
 def standing_out(values: Tensor) -> Tensor:
     """Which of some lengths are far above the others': modified z-scores of their logarithms.
+
+    Of several columns each is looked at by itself.
 
     Of 10,800 honest uploads (80 federations of 5 to 40 clients, equal and very unequal ones, by
     FedAvg, Ditto, FedRep and SCAFFOLD) 0.5 % stand out. Where all are alike, twice the median does.
@@ -86,8 +96,8 @@ def standing_out(values: Tensor) -> Tensor:
       [False, False, False, False, True]
     """
     if len(values) < FEWEST:
-        return torch.zeros(len(values), dtype=torch.bool)
+        return torch.zeros(values.shape, dtype=torch.bool)
     size = values.double().clamp(min=torch.finfo(torch.float64).tiny).log()
-    middle = size.quantile(0.5)
-    spread = 1.4826 * (size - middle).abs().quantile(0.5)
+    middle = _median(size)
+    spread = 1.4826 * _median((size - middle).abs())
     return (size - middle) / spread.clamp(min=LEAST_SPREAD) > FAR

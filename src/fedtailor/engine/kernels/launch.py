@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
 
 import torch
 from torch import fx
 
-from fedtailor.engine.kernels.ahead import make_ahead
+from fedtailor.engine.kernels.ahead import make_ahead, others_wait
 from fedtailor.engine.kernels.outline import Outline, outline_of
 
 _within = 0  # how often `shapes_only`
@@ -73,12 +73,14 @@ def make_ready(*graphs: fx.GraphModule, threads: int = 8) -> int:
             calls.setdefault(str(call), call)
     if not calls:
         return 0
-    if any(call.device.type == "cuda" for call in calls.values()):
-        from fedtailor.engine.kernels.triton_start import make_for_this_gpu
+    with ExitStack() as held:
+        if any(call.device.type == "cuda" for call in calls.values()):
+            from fedtailor.engine.kernels.triton_start import kept_in, make_for_this_gpu
 
-        make_ahead([call.without_device for call in calls.values()], make_for_this_gpu())
-    with ThreadPoolExecutor(min(threads, len(calls)), "fedtailor-kernels") as pool:
-        list(pool.map(_Call.here, calls.values()))
+            held.enter_context(others_wait(kept_in()))
+            make_ahead([call.without_device for call in calls.values()], make_for_this_gpu())
+        with ThreadPoolExecutor(min(threads, len(calls)), "fedtailor-kernels") as pool:
+            list(pool.map(_Call.here, calls.values()))
     return len(calls)
 
 

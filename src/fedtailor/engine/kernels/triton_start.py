@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+from triton import knobs
 from triton.runtime import driver
 
 from fedtailor.engine.kernels.support import are_only_made, only_make
@@ -14,16 +16,22 @@ from fedtailor.engine.kernels.support import are_only_made, only_make
 def start(kernel: Any, grid: tuple[int, ...], *given: Any, **options: Any) -> None:
     """Runs a kernel; where kernels are only made, as `only_make` says, it is made."""
     if are_only_made():
-        kernel.warmup(*given, grid=grid, **options)
+        made = kernel.warmup(*given, grid=grid, **options)
+        driver.active.launcher_cls(made.src, made.metadata)  # what starts it is compiled, too
     else:
         kernel[grid](*given, **options)
+
+
+def kept_in() -> Path:
+    """The folder where Triton keeps what was made."""
+    return Path(knobs.cache.dir)
 
 
 class _Elsewhere:
     """Stands for the GPU in a process that has none: kernels are made for it all the same."""
 
-    def __init__(self, target: Any) -> None:
-        self._target = target
+    def __init__(self, target: Any, launcher_cls: Any) -> None:
+        self._target, self.launcher_cls = target, launcher_cls
 
     def get_current_target(self) -> Any:
         return self._target
@@ -37,10 +45,10 @@ class _Elsewhere:
 
 def make_for_this_gpu() -> Callable[[], None]:
     """What a copy of this process does first, to make kernels for this one's GPU."""
-    target = driver.active.get_current_target()
+    target, launcher_cls = driver.active.get_current_target(), driver.active.launcher_cls
 
     def begin() -> None:
-        driver.set_active(_Elsewhere(target))
+        driver.set_active(_Elsewhere(target, launcher_cls))
         only_make()
 
     return begin

@@ -177,7 +177,7 @@ def _prepared(run: RunToPlay, loaded: list[tuple[Config, RunData]], held: ExitSt
     if folder is not None and files.has_checkpoint(folder):
         held.enter_context(lock_folder(folder))
         return restored(folder, run.config.objects, data)
-    runner = Runner(run.config, data)
+    runner = Runner(run.config, data, kept=folder is not None)
     if folder is not None:
         files.open_folder(folder, overwrite=True)
         held.enter_context(lock_folder(folder))
