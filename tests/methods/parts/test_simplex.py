@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from fedtailor.methods.parts import simplex
 from fedtailor.methods.parts.simplex import mixing_weights, onto_simplex
 
 pytestmark = pytest.mark.usefixtures("double")
@@ -52,6 +53,68 @@ def test_weights_meet_the_conditions_of_a_minimum(shift: float) -> None:
         used = row > 1e-9
         assert float(slope[used].max() - slope[used].min()) < 1e-6 * max(1, shift)
         assert float(slope.min()) > float(slope[used].max()) - 1e-6 * max(1, shift)
+
+
+def too_steep(found: Tensor, points: Tensor, variance: Tensor) -> float:
+    """How much the value falls at most per unit of weight that moves, as a part of |h|² + V."""
+    points = points - points.mean(0)
+    slope = variance * found + (found @ points - points) @ points.mT
+    gain = (slope * found).sum(1) - slope.min(1).values
+    return float(gain.max() / (points.square().sum(1) + variance).max())
+
+
+def class_means(kind: str) -> tuple[Tensor, Tensor]:
+    """Clients' h and V as FedPAC's server gets them: 40 clients with rows of 5 classes."""
+    shares = {
+        "iid": torch.full((40, 5), 0.2),
+        "dirichlet": torch.distributions.Dirichlet(torch.full((5,), 0.1)).sample((40,)),
+        "two classes each": torch.rand(40, 5).argsort(1).argsort(1).lt(2) / 2,
+        "clusters": torch.eye(5).repeat(8, 1),
+    }[kind]
+    means, rows = torch.randn(5, 16), 60
+    z = means + torch.randn(40, rows, 5, 16)
+    h = shares[..., None] * z.mean(1)
+    spread = (shares[:, None, :, None] * z.square()).sum((2, 3)).mean(1) - h.square().sum((1, 2))
+    return h.flatten(1), spread / rows
+
+
+@pytest.mark.parametrize("variance", ["as it is", "tiny", "none", "of all sizes"])
+@pytest.mark.parametrize("twins", [False, True])
+@pytest.mark.parametrize("kind", ["iid", "dirichlet", "two classes each", "clusters"])
+def test_weights_are_exact_for_clients_of_all_kinds(kind: str, twins: bool, variance: str) -> None:
+    """Also where twins, no rows and vanishing variances make the form all but singular."""
+    h, V = class_means(kind)
+    if variance == "of all sizes":
+        V = 10 ** (10 * torch.rand(40) - 8)
+    else:
+        V = V * {"as it is": 1.0, "tiny": 1e-6, "none": 0.0}[variance] + 1e-8
+    h[3], V[3] = 0.0, 1e-8  # without rows
+    if twins:
+        h[20:], V[20:] = h[:20].clone(), V[:20].clone()
+    found = mixing_weights(h, V)
+    assert (found >= 0).all()
+    torch.testing.assert_close(found.sum(1), torch.ones(40))
+    assert too_steep(found, h, V) < 1e-12
+
+
+def test_rows_whose_corrections_go_in_circles_are_solved_too(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two ways to the same weights, and each is taken: without corrections, and with them."""
+    points, variance = torch.randn(60, 8), 10 ** (10 * torch.rand(60) - 8)
+    slow, left = simplex._lawson_hanson, []
+
+    def watched(linear, own, rows):  # type: ignore[no-untyped-def]
+        left.append(len(rows))
+        return slow(linear, own, rows)
+
+    monkeypatch.setattr(simplex, "_lawson_hanson", watched)
+    found = mixing_weights(points, variance)
+    assert 0 < left[0] < 60
+    assert too_steep(found, points, variance) < 1e-12
+    monkeypatch.setattr(simplex, "PASSES", 0)
+    torch.testing.assert_close(mixing_weights(points, variance), found, rtol=0, atol=1e-6)
+    assert left[1] == 60
 
 
 def test_three_clients_against_a_grid() -> None:
