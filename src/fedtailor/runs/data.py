@@ -91,7 +91,7 @@ class RunData(NamedTuple):
     def trained(self) -> Tensor:
         """Ids of the clients that may take part."""
         everyone = torch.arange(self.client_data.clients)
-        return everyone[~torch.isin(everyone, self.held_out)]
+        return everyone[~torch.isin(everyone, self.held_out)] if len(self.held_out) else everyone
 
     @property
     def targets(self) -> TargetScales | None:

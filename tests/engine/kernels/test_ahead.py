@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fedtailor.engine.kernels import ahead, support
-from fedtailor.engine.kernels.ahead import make_ahead, others_wait
+from fedtailor.engine.kernels.ahead import make_ahead
 
 
 @pytest.fixture(autouse=True)
@@ -61,29 +61,3 @@ def test_one_processor_has_no_use_for_copies(
     assert make_ahead(calls, nothing) == 0
     assert make_ahead(calls[:1], nothing, processes=4) == 0
     assert not list(tmp_path.iterdir())
-
-
-def test_others_wait_until_a_process_has_made_its_things(tmp_path: Path) -> None:
-    log, ready = tmp_path / "log", tmp_path / "ready"
-
-    def other() -> None:
-        ready.touch()
-        with others_wait(tmp_path):
-            log.write_text(log.read_text() + "other")
-
-    with others_wait(tmp_path):
-        child = ahead._started([other])
-        while not ready.exists():
-            time.sleep(0.01)
-        time.sleep(0.1)  # long enough for one that does not wait
-        log.write_text("first ")
-    assert ahead._ended({child}, time.monotonic() + 20) == 1
-    assert log.read_text() == "first other"
-
-
-def test_nobody_waits_for_ever_nor_for_files_that_cannot_be_locked(tmp_path: Path) -> None:
-    with others_wait(tmp_path / "new"), others_wait(tmp_path / "new", wait=0.05):
-        pass
-    (tmp_path / "file").write_text("no folder")
-    with others_wait(tmp_path / "file"):
-        pass

@@ -11,34 +11,10 @@ import os
 import signal
 import time
 import warnings
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from pathlib import Path
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from filelock import FileLock
-
 WAIT = 60.0  # seconds; what has not been made by then is made when it is needed
-LOCK = "fedtailor.lock"
-
-
-@contextmanager
-def others_wait(folder: Path, wait: float = WAIT) -> Iterator[None]:
-    """Within, other processes that make something for the folder wait; then they find it there.
-
-    Two that make the same replace each other's files. Some file systems soon give the number of a
-    replaced file to a new one, and a library of that number counts as loaded: kernels were then
-    started by what starts others.
-
-    Args:
-      folder: where things are kept.
-      wait: seconds after which it goes on all the same, as where files cannot be locked.
-    """
-    with ExitStack() as held:
-        with suppress(OSError, NotImplementedError):
-            folder.mkdir(parents=True, exist_ok=True)
-            held.enter_context(FileLock(folder / LOCK, timeout=wait))
-        yield
 
 
 def make_ahead(

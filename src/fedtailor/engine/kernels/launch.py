@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
 from torch import fx
 
-from fedtailor.engine.kernels.ahead import make_ahead, others_wait
+from fedtailor.engine.kernels.ahead import make_ahead
 from fedtailor.engine.kernels.outline import Outline, outline_of
 
 _within = 0  # how often `shapes_only`
@@ -59,10 +58,12 @@ def gives_shapes() -> bool:
     return _within > 0
 
 
-def make_ready(*graphs: fx.GraphModule, threads: int = 8) -> int:
+def make_ready(*graphs: fx.GraphModule) -> int:
     """Makes all kernels that traced steps need, several at a time; returns how many calls.
 
-    Each operator is called once with zeros: whatever it makes, it makes at its first call.
+    Each operator is called once with zeros: whatever it makes, it makes at its first call. In one
+    thread: Triton loads all that starts kernels as modules of one name, and of two threads one gets
+    what starts the other's kernel.
     """
     calls: dict[str, _Call] = {}
     for node in (node for graph in graphs for node in graph.graph.nodes):
@@ -73,14 +74,12 @@ def make_ready(*graphs: fx.GraphModule, threads: int = 8) -> int:
             calls.setdefault(str(call), call)
     if not calls:
         return 0
-    with ExitStack() as held:
-        if any(call.device.type == "cuda" for call in calls.values()):
-            from fedtailor.engine.kernels.triton_start import kept_in, make_for_this_gpu
+    if any(call.device.type == "cuda" for call in calls.values()):
+        from fedtailor.engine.kernels.triton_start import make_for_this_gpu
 
-            held.enter_context(others_wait(kept_in()))
-            make_ahead([call.without_device for call in calls.values()], make_for_this_gpu())
-        with ThreadPoolExecutor(min(threads, len(calls)), "fedtailor-kernels") as pool:
-            list(pool.map(_Call.here, calls.values()))
+        make_ahead([call.without_device for call in calls.values()], make_for_this_gpu())
+    for call in calls.values():
+        call.here()
     return len(calls)
 
 

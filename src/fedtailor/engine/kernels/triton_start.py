@@ -4,10 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-from triton import knobs
 from triton.runtime import driver
 
 from fedtailor.engine.kernels.support import are_only_made, only_make
@@ -20,11 +18,6 @@ def start(kernel: Any, grid: tuple[int, ...], *given: Any, **options: Any) -> No
         driver.active.launcher_cls(made.src, made.metadata)  # what starts it is compiled, too
     else:
         kernel[grid](*given, **options)
-
-
-def kept_in() -> Path:
-    """The folder where Triton keeps what was made."""
-    return Path(knobs.cache.dir)
 
 
 class _Elsewhere:
