@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import gc
 import os
 import sys
 from errno import EDQUOT, ENOSPC
@@ -30,6 +32,10 @@ FULL = (ENOSPC, EDQUOT)  # what a disk says that takes no more
 # Threads that wait by spinning make small operators many times slower as soon as anything else uses
 # a core. To be said before torch is loaded; whoever knows better has said it in the environment.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
+# A process that ends looks for garbage among all objects, torch's many modules among them, for half
+# a second and more. What is frozen it leaves alone; the memory goes with the process.
+atexit.register(gc.freeze)
 
 app = typer.Typer(
     name="fedtailor",
