@@ -105,8 +105,8 @@ CASES = (
         precision="bf16",
         rounds=3,
     ),
-    Case("cpu-cnn-20", "cpu", 1.6, clients=20),
-    Case("cpu-mlp-100", "cpu", 8, model="mlp", rounds=15),
+    Case("cpu-cnn-20", "cpu", 2.2, clients=20, rounds=15),
+    Case("cpu-mlp-100", "cpu", 9, model="mlp", rounds=15),
     Case("cpu-mlp-20", "cpu", 0, clients=20, model="mlp", rounds=15),
 )
 # the largest client has 288 batches of colour images, all together 4,541
@@ -243,6 +243,7 @@ def measure(case: Case, device: str, floors: dict[str, float]) -> dict[str, Any]
         + (f", {case.precision}" if case.precision != "tf32" else ""),
         "loop_seconds": slowly,
         "seconds": fast,
+        "middle_half": {"loop": _middle_half(loop_times), "fedtailor": _middle_half(times)},
         "ratio": slowly / fast,
         "at_least": case.at_least,
         "steps": steps,
@@ -265,6 +266,14 @@ def measure(case: Case, device: str, floors: dict[str, float]) -> dict[str, Any]
         row["score_seconds"] = seconds(device, rows)  # all training rows of all clients
     sim.close()
     return row
+
+
+def _middle_half(times: list[float]) -> list[float] | None:
+    """Between which seconds half of the rounds lie; None of few rounds."""
+    if len(times) < 8:
+        return None
+    quarters = statistics.quantiles(times, n=4)
+    return [quarters[0], quarters[2]]
 
 
 def _mixing(case: Case, fed: ClientData, device: str, number: int) -> dict[str, float]:

@@ -119,8 +119,8 @@ def speed(name: str) -> str:
         body.append(
             [
                 r["work"],
-                f"{r['loop_seconds']:.2f}",
-                f"{r['seconds']:.3f}",
+                f"{r['loop_seconds']:.2f}{_between(r, 'loop', 2)}",
+                f"{r['seconds']:.3f}{_between(r, 'fedtailor', 3)}",
                 f"**{r['ratio']:.1f}×**",
                 asked,
                 f"{r['step_ms']:.2f}",
@@ -142,6 +142,12 @@ def speed(name: str) -> str:
     ]
     note = f" {report['note'][0].upper()}{report['note'][1:]}." if "note" in report else ""
     return rows(header, body) + made_by(report) + note
+
+
+def _between(row: dict[str, Any], side: str, digits: int) -> str:
+    """Where half of the rounds lie, if there were enough of them."""
+    found = row.get("middle_half", {}).get(side)
+    return f" ({found[0]:.{digits}f} to {found[1]:.{digits}f})" if found else ""
 
 
 def beside_fedavg(name: str) -> str:

@@ -113,7 +113,7 @@ def _corrected(
         slope = now @ quadratic - linear[left] - level
         wrong = np.where(used[left], now < -ROUNDING, slope < -flat)
         used[left] ^= wrong
-        unsolved = used[left] & (abs(slope) > flat)
+        unsolved = used[left] & ~(abs(slope) <= flat)  # no number is no solution either
         left = left[(wrong | unsolved).any(1)]
         if not len(left):
             break
