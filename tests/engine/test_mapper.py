@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.func import vmap
 
-from fedtailor.core import rng, scoring, tree
+from fedtailor.core import objectives, rng, scoring, tree
 from fedtailor.core import training as train
+from fedtailor.core.objectives import exact_gradient
 from fedtailor.core.rng import Turn
 from fedtailor.core.scoring import Score
-from fedtailor.core.task import classification
+from fedtailor.core.task import Batch, classification
 from fedtailor.core.training import Recipe
 from fedtailor.engine import ClientData
 from fedtailor.engine.mapper import MAPPERS, ClientContext, concatenate, sequential, vectorised
@@ -143,3 +145,44 @@ def test_join_puts_chunks_in_order() -> None:
     assert isinstance(joined, Score)
     assert joined.correct.tolist() == [0, 1, 2]
     assert joined.loss.tolist() == [0.5, 1.5, 2.5]
+
+
+def test_gradients_of_one_client_are_those_of_all_at_once() -> None:
+    """Also those within an objective, and within a mapping of the client's own."""
+    client_data = world([7, 3], [1, 1])
+
+    def loss(theta: Any, batch: Any, given: Any, carried: Any) -> tuple[Tensor, Any]:
+        return ((batch.x @ theta["w"]).tanh() ** 2 * batch.weight).sum(), {"seen": theta["w"] * 2}
+
+    slope = exact_gradient(loss)
+
+    def after_a_step(theta: Any, batch: Any, given: Any, carried: Any) -> tuple[Tensor, Any]:
+        gradient, _, _ = slope(theta, batch, given, carried)
+        return loss(tree.sub(theta, tree.scale(gradient, 0.1)), batch, given, carried)[0], {}
+
+    taken: list[str] = []
+
+    def note(*arguments: Any) -> Any:
+        taken.append("one")
+        return by_autograd(*arguments)
+
+    def act(client: ClientContext) -> dict[str, Any]:
+        data, key = client.data, client.turn.key
+        rows = data.rows[:3]
+        batch = Batch(data.x[rows], data.y[rows], torch.ones(3), torch.tensor(True), key)
+        theta = {"w": rng.normal(key, 4)}
+        found, value, changed = slope(theta, batch, {}, {})
+        inner = exact_gradient(after_a_step)(theta, batch, {}, {})[0]
+        several = vmap(lambda w: slope({"w": w}, batch, {}, {})[0]["w"])(rng.normal(key, 5, 4))
+        return {"found": found, "value": value, "changed": changed, "inner": inner, "all": several}
+
+    by_autograd = objectives._by_autograd
+    with pytest.MonkeyPatch.context() as patch, torch.no_grad():
+        patch.setattr(objectives, "_by_autograd", note)
+        stacked = contexts(client_data, {}, {})
+        at_once = vectorised(act)(stacked)
+        assert not taken
+        alone = sequential(act)(stacked)
+        assert taken == ["one"] * 4  # of two clients: itself, and the outer of two
+    assert not any(leaf.requires_grad for leaf in tree.leaves(alone))
+    compare(at_once, alone)

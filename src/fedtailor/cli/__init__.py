@@ -7,6 +7,7 @@ import gc
 import os
 import sys
 from errno import EDQUOT, ENOSPC
+from functools import cache
 from typing import Any
 
 import typer
@@ -84,10 +85,16 @@ def _one_line(error: Any) -> str:
     return f"{text} (see {command} --help)"
 
 
+@cache
+def _command() -> Any:
+    """All commands with their options, which take a while to put together."""
+    return typer.main.get_command(app)
+
+
 def main(arguments: list[str] | None = None) -> None:
     """Runs the command line. Bad input ends with one line and exit code 2."""
     try:
-        code = app(args=arguments, standalone_mode=False)
+        code = _command()(args=arguments, standalone_mode=False)
     except BadInput as error:
         _end(str(error), 2)
     except _UsageError as error:

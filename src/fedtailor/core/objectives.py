@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextvars import ContextVar
 
 import torch
 from torch import Tensor
@@ -20,6 +21,8 @@ Slope = Callable[[Tree, Batch, Tree, Tree], tuple[Tree, Tensor, Tree]]
 Gradient = Callable[[Slope], Slope]
 # (params, batch, given) -> (loss, buffers)
 Loss = Callable[[Params, Batch, Tree], tuple[Tensor, Params]]
+# whether nothing is mapped or differentiated around a call; only who plays one client can tell
+ALONE: ContextVar[Callable[[], bool]] = ContextVar("alone", default=lambda: False)
 
 
 def exact_gradient(objective: Objective) -> Slope:
@@ -27,6 +30,8 @@ def exact_gradient(objective: Objective) -> Slope:
     at = grad_and_value(objective, has_aux=True)
 
     def slope(theta: Tree, batch: Batch, given: Tree, carried: Tree) -> tuple[Tree, Tensor, Tree]:
+        if ALONE.get()():  # takes less than half the time
+            return _by_autograd(objective, theta, batch, given, carried)
         try:
             gradient, (loss, changed) = at(theta, batch, given, carried)
         except RuntimeError as error:  # some operators need ordinary tensors (packed sequences)

@@ -7,7 +7,8 @@ clients, stacked (they share the server).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -17,10 +18,12 @@ from torch.func import vmap
 
 from fedtailor.core import tree
 from fedtailor.core.data import Counts, Data
+from fedtailor.core.objectives import ALONE
 from fedtailor.core.rng import Turn
 from fedtailor.core.steps.run_numbers import with_run_numbers
 from fedtailor.core.tree import Tree
 from fedtailor.engine.culprit import culprit, may_go_plainer
+from fedtailor.engine.loops.torch_internals import is_alone
 
 Found = TypeVar("Found")
 log = logging.getLogger("fedtailor")
@@ -137,10 +140,25 @@ def _alone(client: ClientContext, i: int) -> ClientContext:
     )
 
 
+@contextmanager
+def one_client() -> Iterator[None]:
+    """Within, clients are played one at a time: gradients are taken in the quickest way for one."""
+    token = ALONE.set(is_alone)
+    try:
+        yield
+    finally:
+        ALONE.reset(token)
+
+
 def sequential(fn: Callable[[ClientContext], Any]) -> Callable[[ClientContext], Any]:
     """One client after another: the plain reference that the fast engines must equal."""
     own = _with_own_numbers(fn)
-    return lambda client: _stack([own(_alone(client, i)) for i in range(len(client.cid))])
+
+    def everyone(client: ClientContext) -> Any:
+        with one_client():
+            return _stack([own(_alone(client, i)) for i in range(len(client.cid))])
+
+    return everyone
 
 
 MAPPERS: dict[str, Mapper] = {"sequential": sequential, "vectorised": vectorised}

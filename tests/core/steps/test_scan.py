@@ -96,6 +96,26 @@ def test_mapped_it_reaches_the_runner_once_with_all_clients() -> None:
     assert found["w"].tolist() == [5, 22, 1] and found["n"].tolist() == [2, 1, 0]
 
 
+def test_plainly_what_a_client_carries_is_its_own_from_the_first_step_on() -> None:
+    """Else products of the first step would round by how many clients share it."""
+    own: list[bool] = []
+
+    def look(
+        carry: Tree, given: Tree, now: StepRows, store: Sequence[Tensor], notes: Notes
+    ) -> Tree:
+        own.append("BatchedTensor" in repr(carry["w"]))
+        return {"w": carry["w"] + store[0][now.rows].sum(), "n": carry["n"]}
+
+    def one(rows: Tensor, active: Tensor) -> Tree:
+        plan = steps([[0], [0]], [True, True], known=True)._replace(rows=rows, active=active)
+        return scan(look, begin(), {}, plan, STORE)[0]
+
+    rows = torch.tensor([[[0], [1]], [[2], [3]]])
+    found = vmap(one)(rows, torch.ones(2, 2, dtype=torch.bool))
+    assert found["w"].tolist() == [2, 6] and found["n"].tolist() == [0, 0]
+    assert own == [True, True]
+
+
 def test_mapped_twice_it_is_one_loop_still() -> None:
     factors = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
     plan = steps([[1], [2]], [True, True])

@@ -102,6 +102,26 @@ def test_plain_steps_do_without_the_compiler_and_whoever_needs_it_gets_it() -> N
     subprocess.run([sys.executable, "-c", PUT_OFF], check=True)
 
 
+def test_a_client_is_alone_where_nothing_is_mapped_or_differentiated(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[bool] = []
+
+    def ask(x: torch.Tensor) -> torch.Tensor:
+        told.append(torch_internals.is_alone())
+        return x.sum()
+
+    with torch.no_grad():
+        ask(torch.ones(2))
+        torch.func.vmap(ask)(torch.ones(2, 2))
+        torch.func.grad(ask)(torch.ones(2))
+    ask(torch.ones(2))  # somebody may differentiate this
+    assert told == [True, False, False, False]
+    monkeypatch.delattr(torch._C._functorch, "maybe_current_level")
+    with torch.no_grad():
+        assert not torch_internals.is_alone()
+
+
 def test_private_interfaces_are_used_in_one_module_only() -> None:
     private = ("torch._", "torch.fx.experimental", "torch.utils._", "_functorch", "make_fx")
     package = Path(fedtailor.__file__).parent

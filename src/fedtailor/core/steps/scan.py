@@ -3,7 +3,8 @@
 Written for one client, `scan` is a plain loop. Mapped over clients (`torch.func.vmap`) it does not
 map each operator of each step as it comes: the whole loop arrives, with all clients' tensors
 stacked, at whoever runs the round (`RUNNER`). That one may replay a captured step, compile it, or
-give clients to a pool of workers, and no method knows.
+give clients to a pool of workers, and no method knows. Run plainly, it stays a loop: a mapping of
+its own would only take time.
 
 So a step gets every tensor that differs between clients as an argument, and closes over constants
 only.
@@ -236,10 +237,12 @@ def scan(
         return carry, {}
     count = len(steps.number)
     loop = Loop(step, _bare(carry), _bare(given), tuple(store), count, steps.known, compiles)
-    tensors = (*carried, *kept, *steps.tensors)
     # who asks how the result depends on the examples (an audit) needs every operator's own slope
-    if any(part.requires_grad for part in store):
-        return rebuild(loop.carry, plainly(loop, tensors)), loop.notes
+    if RUNNER.get() is plainly or any(part.requires_grad for part in store):
+        none = torch.zeros_like(steps.active[0])
+        own = (leaf + none.to(leaf.dtype) for leaf in carried)  # what one client changes is its own
+        return rebuild(loop.carry, plainly(loop, (*own, *kept, *steps.tensors))), loop.notes
+    tensors = (*carried, *kept, *steps.tensors)
     flat = _Scan.apply(loop, *tensors)  # type: ignore[no-untyped-call]
     return rebuild(loop.carry, flat), loop.notes
 

@@ -35,6 +35,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedtailor.core.objectives import ALONE
 from fedtailor.core.steps.run_numbers import RUN_NUMBERS
 from fedtailor.engine.loops.torch_internals import is_mapped, operator_name
 
@@ -287,7 +288,8 @@ class _Walk:
             return
         if type(value).__qualname__ == _FIELD:  # its class has the names
             return
-        if value is RUN_NUMBERS:  # what it holds is among a step's arguments
+        # what one holds is among a step's arguments; nobody traces where the other holds anything
+        if value is RUN_NUMBERS or value is ALONE:
             return
         if hasattr(value, "cache_info"):  # what `functools.cache` makes of a function
             self.add(value.__wrapped__)

@@ -134,7 +134,7 @@ class LoopRunner:
     @contextmanager
     def running(self) -> Iterator[None]:
         """Loops that are met meanwhile are run in this way."""
-        token = RUNNER.set(self.run)
+        token = RUNNER.set(plainly if self.loop_mode == "plain" else self.run)
         try:
             yield
         finally:
@@ -142,7 +142,7 @@ class LoopRunner:
 
     def run(self, loop: Loop, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
         """All steps of a loop."""
-        if self.loop_mode == "plain" or not loop.axes:
+        if not loop.axes:
             return plainly(loop, tensors)
         held: list[Any] = []
         try:

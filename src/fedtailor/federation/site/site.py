@@ -16,6 +16,7 @@ from fedtailor.core.inputs.files import write_atomically
 from fedtailor.core.method import Model
 from fedtailor.core.tree import Tree
 from fedtailor.core.turn import ClientTurn, predict_general
+from fedtailor.engine.mapper import one_client
 from fedtailor.federation.protocol.messages import (
     from_arrays,
     like_of,
@@ -134,7 +135,7 @@ class Site:
                 f"header: the message is for client {packet.number('client')}, "
                 f"this is {self.settings.client}"
             )
-        with in_dtype(joined.setup.plan.dtype), torch.no_grad():
+        with in_dtype(joined.setup.plan.dtype), torch.no_grad(), one_client():
             return acts[kind](packet, joined)
 
     # --- joining ---
