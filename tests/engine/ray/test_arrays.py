@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedtailor.core import rng, tree
-from fedtailor.engine.ray.arrays import from_arrays, to_arrays
+from fedtailor.engine.ray.arrays import as_arrays, as_tensors, from_arrays, to_arrays
 
 
 def values() -> tree.Tree:
@@ -46,3 +46,14 @@ def test_what_is_unpacked_lies_in_shared_memory_unless_it_is_owned() -> None:
     assert shared["w"].data_ptr() == arrays["w"].ctypes.data  # type: ignore[union-attr]
     own["w"] += 1
     assert same(shared, values())
+
+
+def test_tensors_travel_as_arrays_in_whatever_it_is_nested() -> None:
+    turn = rng.Turn(rng.key(3), torch.tensor(4), torch.tensor(9))
+    given = (values(), turn, ["left", "alone"])
+    packed = pickle.loads(pickle.dumps([as_arrays(one) for one in given]))  # noqa: S301  # our own
+    assert b"torch._utils" not in pickle.dumps(packed)  # no tensor is left
+    tensors, again, words = (as_tensors(one) for one in packed)
+    assert same(tensors, values()) and words == ["left", "alone"]
+    assert isinstance(again, rng.Turn) and again.ledger is None
+    assert torch.equal(again.key, turn.key) and int(again.round) == 4 and int(again.rounds) == 9

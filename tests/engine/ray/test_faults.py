@@ -63,6 +63,23 @@ def test_a_worker_lost_before_its_states_are_kept(name: str) -> None:
     assert rounds == [0, 1, 2, 3]
 
 
+def test_a_worker_lost_while_it_keeps_states(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next round is asked for before they are known to be kept; both are played again."""
+    simulation = start("ditto", workers=2)
+    clients = ray_clients(simulation)
+    settle, lost = clients._settle, []
+
+    def kill_and_settle() -> None:
+        if clients._unsettled is not None and simulation.round == 2 and not lost:
+            lost.append(1)
+            kill(simulation, *lost)
+        settle()
+
+    monkeypatch.setattr(clients, "_settle", kill_and_settle)
+    agree(play(simulation), play(start("ditto")))
+    assert lost
+
+
 def dying(path: Path, *, forever: bool = False) -> BuildGroups:
     """Ditto, whose worker dies in the second round, in the middle of a client's training."""
     folder = str(path)

@@ -15,7 +15,7 @@ from fedtailor.core.training import Recipe
 from fedtailor.engine import Simulation
 from fedtailor.engine.clients import ClientSettings
 from fedtailor.engine.fold import Fold
-from fedtailor.engine.ray.arrays import from_arrays, to_arrays
+from fedtailor.engine.ray.arrays import as_arrays, as_tensors, from_arrays, to_arrays
 from fedtailor.engine.ray.shard import shard
 from fedtailor.engine.ray.worker import RayWorker, WorkerSpec, fold_from_arrays
 from fedtailor.methods import METHODS
@@ -77,7 +77,8 @@ def test_workers_play_what_one_machine_does(device: str) -> None:
         fold, said = Fold(), {}
         for worker, ids in zip(workers, HALVES, strict=True):
             mine = torch.tensor([i for i in cohort if i in ids])
-            answered, folded, each = worker.play(sent, mine, turn, True)
+            report, folded, each = worker.play(sent, as_arrays(mine), as_arrays(turn), True)
+            answered = as_tensors(report)
             fold.merge(fold_from_arrays(folded))
             assert not answered.has_each and each == {} and answered.taken.tolist() == mine.tolist()
             said |= dict(zip(mine.tolist(), answered.measured.post.test, strict=True))

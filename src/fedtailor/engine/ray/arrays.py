@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -56,3 +57,35 @@ def from_arrays(arrays: Arrays, device: torch.device | str = "cpu", *, own: bool
     """
     found = tree.unflatten({name: _tensor(array).to(device) for name, array in arrays.items()})
     return tree.map(torch.clone, found) if own else found
+
+
+def as_arrays(value: Any) -> Any:
+    """A value with arrays for its tensors, however it is nested in tuples with names and dicts.
+
+    A tensor that travels as one takes a tenth of a millisecond more at each end, and is copied.
+
+    Example:
+      >>> as_arrays({"a": torch.tensor([1, 2]), "b": "as it is"})
+      {'a': array([1, 2]), 'b': 'as it is'}
+    """
+    return _replaced(value, Tensor, _array)
+
+
+def as_tensors(value: Any) -> Any:
+    """The value that `as_arrays` was given; its tensors must not be written to.
+
+    Example:
+      >>> as_tensors(as_arrays({"a": torch.tensor([1, 2])}))
+      {'a': tensor([1, 2])}
+    """
+    return _replaced(value, (np.ndarray, _Bits), _tensor)
+
+
+def _replaced(value: Any, kind: Any, by: Callable[[Any], Any]) -> Any:
+    if isinstance(value, kind):
+        return by(value)
+    if isinstance(value, dict):
+        return {name: _replaced(one, kind, by) for name, one in value.items()}
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(_replaced(one, kind, by) for one in value))
+    return value

@@ -32,7 +32,7 @@ from fedtailor.engine.clients import (
 )
 from fedtailor.engine.fold import Fold
 from fedtailor.engine.mapper import common_notes, concatenate
-from fedtailor.engine.ray.arrays import Arrays, from_arrays, to_arrays
+from fedtailor.engine.ray.arrays import Arrays, as_arrays, as_tensors, from_arrays, to_arrays
 from fedtailor.engine.ray.cluster import Cluster
 from fedtailor.engine.ray.replicas import StateReplicas
 from fedtailor.engine.ray.session import Session
@@ -87,6 +87,7 @@ class RayClients:
         self._ray, self._turn = self._session.ray, turn
         self._server: Tree | None = None
         self._sent: Any = None
+        self._unsettled: Callable[[], None] | None = None
         self._broadcast(server)
         self._slots = []
         assigned = assign_clients(groups, client_data.train.n, self._session.workers)
@@ -163,6 +164,7 @@ class RayClients:
         A worker that was lost is replaced by one that has the states of the last round, and asked
         `again`; `asked` gets its new answer.
         """
+        self._settle()
         found = {}
         for slot in asked:
             for attempt in range(ATTEMPTS + 1):
@@ -190,6 +192,15 @@ class RayClients:
         """Asks several workers at once, and waits for their answers."""
         return self._resolve(_ask_all(slots, ask), ask, fetch)
 
+    def _settle(self) -> None:
+        """Waits until all workers have kept the last round's states, and left copies of them.
+
+        Not sooner than with the next answer that is waited for: meanwhile the next round begins.
+        """
+        settle, self._unsettled = self._unsettled, None
+        if settle:
+            settle()
+
     def _broadcast(self, server: Tree) -> Any:
         """A reference of the server's state, which is sent once however often it is used."""
         if self._server is not server:
@@ -207,28 +218,27 @@ class RayClients:
         self, server: Tree, cohort: Tensor, turn: Turn, *, post: bool = False
     ) -> CohortOutcome:
         """The turns of the clients `cohort`; see `LocalClients.play`."""
-        sent, shares = self._broadcast(server), self._having(cohort)
+        sent, shares, now = self._broadcast(server), self._having(cohort), as_arrays(turn)
 
         def ask(slot: _Slot) -> Any:
             play = slot.actor.play.options(num_returns=3)
-            return play.remote(sent, shares[slot], turn, post)
+            return play.remote(sent, as_arrays(shares[slot]), now, post)
 
         pending = _ask_all(shares, ask)
-        answered = self._resolve(pending, ask, lambda refs: self._ray.get(refs[:2]))
+        found = self._resolve(pending, ask, lambda refs: self._ray.get(refs[:2]))
+        answered = {slot: as_tensors(answer) for slot, (answer, _) in found.items()}
         fold = Fold()
-        for slot, (answer, folded) in answered.items():
-            fold.merge(fold_from_arrays(folded))
+        for slot, answer in answered.items():
+            fold.merge(fold_from_arrays(found[slot][1]))
             slot.chunk = answer.chunk
             for warning in answer.warnings:
                 log.warning("worker %d: %s", slot.number, warning)
-        answers = [answer for answer, _ in answered.values()]
+        answers = list(answered.values())
         drawn, order = torch.cat([answer.drawn for answer in answers]).sort()
         taken, rows = torch.cat([answer.taken for answer in answers]).sort()
 
         def each() -> Tree:
-            senders = {
-                slot: pending[slot] for slot, (answer, _) in answered.items() if answer.has_each
-            }
+            senders = {slot: pending[slot] for slot in answered if answered[slot].has_each}
             parcels = self._resolve(senders, ask, lambda refs: self._ray.get(refs[2]))
             if not parcels:
                 return {}
@@ -243,11 +253,15 @@ class RayClients:
 
         def keep() -> None:
             kept = _ask_all(answered, ask_to_keep)
-            self._resolve(kept, ask_for_both, lambda refs: self._ray.get(refs[0]))
-            for slot, (answer, _) in answered.items():
-                slot.replicas.add(answer.taken.tolist(), kept[slot].references[1])
-                if slot.replicas.overgrown:
-                    self._tidy(slot)
+
+            def settle() -> None:
+                self._resolve(kept, ask_for_both, lambda refs: self._ray.get(refs[0]))
+                for slot, answer in answered.items():
+                    slot.replicas.add(answer.taken.tolist(), kept[slot].references[1])
+                    if slot.replicas.overgrown:
+                        self._tidy(slot)
+
+            self._unsettled = settle
 
         return CohortOutcome(
             drawn,
@@ -271,12 +285,12 @@ class RayClients:
         self, server: Tree, ids: Tensor, turn: Turn, choice: ModelChoice, part: str = "test"
     ) -> Outputs:
         """What a model of each client says, by ascending id; see `LocalClients.outputs`."""
-        sent, shares = self._broadcast(server), self._having(ids)
+        sent, shares, now = self._broadcast(server), self._having(ids), as_arrays(turn)
 
         def ask(slot: _Slot) -> Any:
-            return slot.actor.outputs.remote(sent, shares[slot], turn, choice, part)
+            return slot.actor.outputs.remote(sent, as_arrays(shares[slot]), now, choice, part)
 
-        found = self._gather(shares, ask, self._ray.get)
+        found = self._gather(shares, ask, lambda reference: as_tensors(self._ray.get(reference)))
         outputs: Outputs = concatenate(
             list(found.values()), torch.cat(list(shares.values())).argsort()
         )
@@ -339,6 +353,7 @@ class RayClients:
 
     def restore_states(self, states: list[ClientStates]) -> None:
         """Puts states where `client_states` found them; other clients stay as they are."""
+        self._settle()  # copies that are older than these
         for slot in self._slots:
             part: States = {}
             for number, (ids, rows) in zip(self._like, states, strict=True):
@@ -363,7 +378,7 @@ class RayClients:
         for slot in self._slots:
             self._session.release(slot.actor)
             slot.replicas.clear()
-        self._slots, self._server, self._sent = [], None, None
+        self._slots, self._server, self._sent, self._unsettled = [], None, None, None
 
 
 def _ask_all(slots: Iterable[_Slot], ask: Callable[[_Slot], Any]) -> dict[_Slot, _Pending]:

@@ -28,7 +28,7 @@ from fedtailor.engine.clients import (
 from fedtailor.engine.fold import Folded
 from fedtailor.engine.group import ClientGroup
 from fedtailor.engine.local_clients import LocalClients
-from fedtailor.engine.ray.arrays import Arrays, from_arrays, to_arrays
+from fedtailor.engine.ray.arrays import Arrays, as_arrays, as_tensors, from_arrays, to_arrays
 from fedtailor.engine.ray.cluster import BuildGroups
 from fedtailor.engine.ray.shard import Shard
 
@@ -136,9 +136,9 @@ class RayWorker:
         like = dict(zip(self._numbers, map(to_arrays, self.clients.like()), strict=True))
         return LoadReport(self.clients.chunk, self.clients.place, like)
 
-    def _here(self, server: Arrays, turn: Turn) -> tuple[Tree, Turn]:
+    def _here(self, server: Arrays, ids: Tensor, turn: Turn) -> tuple[Tree, Tensor, Turn]:
         device = self.clients.device
-        return from_arrays(server, device), turn.to(device)
+        return from_arrays(server, device), as_tensors(ids), as_tensors(turn).to(device)
 
     def set_chunk(self, size: int) -> int:
         """Sets how many clients share the device at a time."""
@@ -150,10 +150,11 @@ class RayWorker:
     ) -> tuple[RoundAnswer, Arrays, Arrays]:
         """The turns of some clients: a report on them, their mean, and what is needed one by one.
 
-        New states wait here until `keep`.
+        New states wait here until `keep`. `ids` and `turn` may have arrays for tensors, and the
+        report has.
         """
-        state, now = self._here(server, turn)
-        played = self._played = self.clients.play(state, ids, now, post=post)
+        state, some, now = self._here(server, ids, turn)
+        played = self._played = self.clients.play(state, some, now, post=post)
         each = to_arrays(played.each()) if len(played.taken) else {}
         answer = RoundAnswer(
             played.drawn,
@@ -164,7 +165,7 @@ class RayWorker:
             self.clients.chunk,
             self._warnings.take(),
         )
-        return answer, fold_to_arrays(played.fold.folded()), each
+        return as_arrays(answer), fold_to_arrays(played.fold.folded()), each
 
     def keep(self) -> tuple[bool, States]:
         """Makes the states of the last round count; a copy of them outlives the worker."""
@@ -192,18 +193,17 @@ class RayWorker:
     def outputs(
         self, server: Arrays, ids: Tensor, turn: Turn, choice: ModelChoice, part: str
     ) -> Outputs:
-        """What models of some clients say, by ascending id."""
-        state, now = self._here(server, turn)
-        return Outputs(
-            *(said.cpu() for said in self.clients.outputs(state, ids, now, choice, part))
-        )
+        """What models of some clients say, by ascending id; arrays for tensors."""
+        state, some, now = self._here(server, ids, turn)
+        said: Outputs = as_arrays(self.clients.outputs(state, some, now, choice, part))
+        return said
 
     def models(
         self, server: Arrays, ids: Tensor, turn: Turn, choice: ModelChoice
     ) -> list[tuple[Tensor, Arrays]]:
         """Models of some clients."""
-        state, now = self._here(server, turn)
-        found = self.clients.models(state, ids, now, choice)
+        state, own, now = self._here(server, ids, turn)
+        found = self.clients.models(state, own, now, choice)
         return [(some, to_arrays(models)) for some, models in found]
 
     def clear(self) -> bool:
