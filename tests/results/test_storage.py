@@ -45,7 +45,7 @@ def test_there_and_back(method: str, tmp_path: Path) -> None:
     first = simulation(method)
     for cohort in ([0, 2, 5], [1, 2]):
         first.step(torch.tensor(cohort))
-    storage.save_checkpoint(tmp_path / "c", first, {"colour": "green"})
+    storage.save_checkpoint(tmp_path / "c", storage.Snapshot.of(first), {"colour": "green"})
     second = simulation(method)
     assert storage.restore_checkpoint(tmp_path / "c", second)["colour"] == "green"
     assert second.round == 2
@@ -60,7 +60,7 @@ def test_only_clients_that_were_met_are_kept(tmp_path: Path) -> None:
     """A thousand clients of which ten took part need not fill a disk."""
     sim = simulation("local")
     sim.step(torch.tensor([1, 4]))
-    storage.save_checkpoint(tmp_path, sim, {})
+    storage.save_checkpoint(tmp_path, storage.Snapshot.of(sim), {})
     tensors = storage.load_tensors(next(tmp_path.glob("state-*")))
     clients = [v for k, v in tensors.items() if "clients/" in k]
     assert clients
@@ -71,7 +71,7 @@ def test_the_old_state_goes_when_the_new_one_is_there(tmp_path: Path) -> None:
     sim = simulation("local")
     for _ in range(3):
         sim.step(torch.tensor([0, 1]))
-        storage.save_checkpoint(tmp_path, sim, {})
+        storage.save_checkpoint(tmp_path, storage.Snapshot.of(sim), {})
     assert sorted(p.name for p in tmp_path.iterdir()) == ["latest.json", "state-000003.safetensors"]
 
 
@@ -80,7 +80,7 @@ def test_a_crash_while_writing_leaves_the_old_checkpoint_whole(
 ) -> None:
     sim = simulation("local")
     sim.step(torch.tensor([0, 1]))
-    storage.save_checkpoint(tmp_path, sim, {})
+    storage.save_checkpoint(tmp_path, storage.Snapshot.of(sim), {})
     sim.step(torch.tensor([2, 3]))
 
     def crash(path: Path, text: str) -> None:
@@ -89,7 +89,7 @@ def test_a_crash_while_writing_leaves_the_old_checkpoint_whole(
     with monkeypatch.context() as patch:
         patch.setattr(storage, "write_atomically", crash)  # tensors are there, their name not
         with pytest.raises(KeyboardInterrupt):
-            storage.save_checkpoint(tmp_path, sim, {})
+            storage.save_checkpoint(tmp_path, storage.Snapshot.of(sim), {})
     again = simulation("local")
     storage.restore_checkpoint(tmp_path, again)
     assert again.round == 1
@@ -143,7 +143,7 @@ def test_two_processes_may_write_one_file(
 def test_another_method_or_network_is_refused(tmp_path: Path) -> None:
     sim = simulation("fedavg")
     sim.step(torch.tensor([0, 1]))
-    storage.save_checkpoint(tmp_path, sim, {})
+    storage.save_checkpoint(tmp_path, storage.Snapshot.of(sim), {})
     for other in (simulation("fedfomo"), simulation("fedavg", width=7)):
         with pytest.raises(BadInput, match="server state"):
             storage.restore_checkpoint(tmp_path, other)
@@ -152,7 +152,7 @@ def test_another_method_or_network_is_refused(tmp_path: Path) -> None:
 def test_other_client_states_are_refused(tmp_path: Path) -> None:
     sim = simulation("local")
     sim.step(torch.tensor([0, 1]))
-    storage.save_checkpoint(tmp_path, sim, {})
+    storage.save_checkpoint(tmp_path, storage.Snapshot.of(sim), {})
     with pytest.raises(BadInput):
         storage.restore_checkpoint(tmp_path, simulation("local", width=7))
 
@@ -170,7 +170,7 @@ def test_broken_notes_are_refused(text: str, tmp_path: Path) -> None:
 def test_broken_tensors_are_refused_even_with_the_right_sum(content: bytes, tmp_path: Path) -> None:
     sim = simulation("local")
     sim.step(torch.tensor([0, 1]))
-    storage.save_checkpoint(tmp_path, sim, {})
+    storage.save_checkpoint(tmp_path, storage.Snapshot.of(sim), {})
     state = next(tmp_path.glob("state-*"))
     state.write_bytes(content)
     meta = json.loads((tmp_path / "latest.json").read_text())
@@ -201,8 +201,8 @@ def test_a_checkpoint_is_the_old_or_the_new_one_wherever_a_process_dies(tmp_path
     found = []
     for folder in deaths(
         tmp_path,
-        lambda folder: storage.save_checkpoint(folder / "c", one, {}),
-        lambda folder: storage.save_checkpoint(folder / "c", two, {}),
+        lambda folder: storage.save_checkpoint(folder / "c", storage.Snapshot.of(one), {}),
+        lambda folder: storage.save_checkpoint(folder / "c", storage.Snapshot.of(two), {}),
     ):
         again = simulation()
         storage.restore_checkpoint(folder / "c", again)

@@ -8,8 +8,11 @@ import re
 import shutil
 import signal
 import tempfile
+import time
 from contextlib import nullcontext
+from errno import ENOSPC
 from pathlib import Path
+from threading import Event
 from typing import Any, get_args
 
 import numpy as np
@@ -18,13 +21,14 @@ import torch
 from safetensors.torch import load_file
 
 import fedtailor
-from fedtailor import BadInput, api
+from fedtailor import BadInput, api, runs
 from fedtailor.core.errors import Interrupted
 from fedtailor.core.inputs.files import sync
 from fedtailor.engine.state_store import STATES
 from fedtailor.figures.draw import draw_figure
 from fedtailor.results.config import read_config
 from fedtailor.results.folder import file_name, open_folder, others_files
+from fedtailor.results.storage import read_checkpoint
 from fedtailor.runs.stopwatch import Phase
 from tests.runs.runlab import ALA, SMALL, history, models, result, table, timeless
 
@@ -299,6 +303,63 @@ def test_the_history_is_on_the_disk_before_the_checkpoint_that_relies_on_it(
     fedtailor.run("local", out=tmp_path / "run", **SMALL | {"checkpoint_every": 2})
     kept = [name for name in synced if name.startswith(("history", "state-"))]
     assert kept == ["state-000000", "history", "state-000002", "history", "state-000003"]
+
+
+def test_rounds_go_on_while_a_checkpoint_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[int] = []
+    saved, played = runs.run.save_checkpoint, Event()
+
+    def slowly(folder: Path, snapshot: Any, meta: dict[str, Any]) -> None:
+        if snapshot.round == 0:
+            assert played.wait(60)  # not before the minute is over, if rounds waited for this
+        done.append(snapshot.round)
+        saved(folder, snapshot, meta)
+
+    monkeypatch.setattr(runs.run, "save_checkpoint", slowly)
+    monkeypatch.setattr(runs.run, "CHECKPOINT_SECONDS", 0.0)
+    second = lambda line, rounds: line["round"] == 2 and played.set()
+    fedtailor.run("local", out=tmp_path / "run", **SMALL, watch=second)
+    assert done[0] == 0 and done[-1] == SMALL["rounds"]
+
+
+def test_a_checkpoint_that_cannot_be_written_ends_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = runs.run.save_checkpoint
+
+    def full(folder: Path, snapshot: Any, meta: dict[str, Any]) -> None:
+        if snapshot.round == 2:
+            raise OSError(ENOSPC, "No space left on device", str(folder))
+        saved(folder, snapshot, meta)
+
+    monkeypatch.setattr(runs.run, "save_checkpoint", full)
+    with pytest.raises(OSError, match="No space left"):
+        fedtailor.run("local", out=tmp_path / "run", **SMALL | {"checkpoint_every": 1})
+    monkeypatch.undo()
+    assert not (tmp_path / "run" / "result.json").exists()
+    fedtailor.resume(tmp_path / "run")
+    assert [line["round"] for line in history(tmp_path / "run")] == [1, 2, 3]
+
+
+def test_whatever_ends_a_run_its_last_checkpoint_is_on_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = runs.run.save_checkpoint
+
+    def slowly(folder: Path, snapshot: Any, meta: dict[str, Any]) -> None:
+        time.sleep(0.3)
+        saved(folder, snapshot, meta)
+
+    def fail(line: dict[str, Any], rounds: int) -> None:
+        if line["round"] == 2:
+            raise RuntimeError("the watcher failed")
+
+    monkeypatch.setattr(runs.run, "save_checkpoint", slowly)
+    with pytest.raises(RuntimeError, match="the watcher failed"):
+        fedtailor.run("local", out=tmp_path / "run", **SMALL | {"checkpoint_every": 1}, watch=fail)
+    assert read_checkpoint(tmp_path / "run" / "checkpoint")["round"] == 1
 
 
 def test_ctrl_c_in_the_last_round_is_told_after_the_results_are_written(

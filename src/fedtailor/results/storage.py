@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from errno import EIO, ENOSPC
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError
@@ -44,13 +44,20 @@ def reading_plan(path: Path, what: str) -> Iterator[Any]:
         raise BadInput(f"'{path}' was made by FedTailor {kept.get('version')}: use that version")
 
 
+def _copied(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Copies on the host, in plain memory as safetensors wants it: no views, no shared storage."""
+    return {k: v.detach().to("cpu", copy=True).contiguous() for k, v in tensors.items()}
+
+
 def save_tensors(path: Path, tensors: dict[str, Tensor]) -> None:
     """Puts tensors at `path` as safetensors, wholly or not at all."""
-    # safetensors wants plain memory: no views, no shared storage
-    plain = {k: v.detach().cpu().contiguous().clone() for k, v in tensors.items()}
+    _write(path, _copied(tensors))
+
+
+def _write(path: Path, tensors: dict[str, Tensor]) -> None:
     with replacing(path) as part:
         try:
-            save_file(plain, part)
+            save_file(tensors, part)
         except SafetensorError as error:  # it has only words for what the disk said
             number = ENOSPC if f"os error {ENOSPC}" in str(error) else EIO
             raise OSError(number, os.strerror(number), str(path)) from None
@@ -80,22 +87,35 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def save_checkpoint(folder: Path, simulation: Simulation, meta: dict[str, Any]) -> None:
-    """Writes the simulation's state and what else is needed to go on.
+class Snapshot(NamedTuple):
+    """A simulation's state at a moment, copied: rounds may go on while it is written."""
+
+    round: int
+    chunk: int
+    tensors: dict[str, Tensor]
+
+    @classmethod
+    def of(cls, simulation: Simulation) -> Snapshot:
+        """Of now."""
+        tensors = tree.flatten({"server": simulation.server})
+        for number, (ids, rows) in enumerate(simulation.client_states()):
+            met = simulation.groups[number].rows(ids)
+            tensors |= tree.flatten({f"group{number}": {"met": met, "clients": rows}})
+        return cls(simulation.round, simulation.chunk, _copied(tensors))
+
+
+def save_checkpoint(folder: Path, snapshot: Snapshot, meta: dict[str, Any]) -> None:
+    """Writes a simulation's state and what else is needed to go on.
 
     The tensors get a file of their own per checkpoint; the JSON that names it is replaced last, so
     whatever moment the process dies at, the old or the new checkpoint is whole.
     """
     folder.mkdir(exist_ok=True)
-    tensors = tree.flatten({"server": simulation.server})
-    for number, (ids, rows) in enumerate(simulation.client_states()):
-        met = simulation.groups[number].rows(ids)
-        tensors |= tree.flatten({f"group{number}": {"met": met, "clients": rows}})
-    path = folder / f"state-{simulation.round:06d}.safetensors"
-    save_tensors(path, tensors)
+    path = folder / f"state-{snapshot.round:06d}.safetensors"
+    _write(path, snapshot.tensors)
     latest = {
-        "round": simulation.round,
-        "chunk": simulation.chunk,
+        "round": snapshot.round,
+        "chunk": snapshot.chunk,
         "file": path.name,
         "sha256": _sha256(path),
         **meta,

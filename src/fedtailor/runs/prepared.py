@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -28,6 +28,7 @@ from fedtailor.runs.schedule import arrivals, networks
 from fedtailor.runs.stopwatch import Stopwatch
 
 Line = dict[str, Any]  # of a run's history
+Found = TypeVar("Found")
 log = logging.getLogger("fedtailor")
 
 LAID = (
@@ -40,6 +41,14 @@ def as_laid_out(config: Config, laid: Config) -> Config:
     """A configuration with what its data decided; runs on the same data may differ in the model."""
     model = laid.model if config.model == "auto" else config.model
     return replace(config, model=model, **{k: getattr(laid, k) for k in LAID})
+
+
+def meanwhile(work: Callable[[], Found]) -> Future[Found]:
+    """Begins something in a thread of its own; a process does not end before it has."""
+    thread = ThreadPoolExecutor(1, "fedtailor-meanwhile")
+    begun = thread.submit(work)
+    thread.shutdown(wait=False)
+    return begun
 
 
 @dataclass
@@ -170,10 +179,7 @@ class PreparedRun:
         """Begins to compute the digest in a thread; returns what waits for it."""
         # copied now: nothing may come from a GPU while a step is captured there
         here = self.data.client_data._replace(x=self.data.client_data.x.cpu())
-        thread = ThreadPoolExecutor(1, "fedtailor-digest")
-        begun = thread.submit(self.data._replace(client_data=here).digest)
-        thread.shutdown(wait=False)
-        return begun.result
+        return meanwhile(self.data._replace(client_data=here).digest).result
 
     @cached_property
     def digest(self) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, wait
+from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -32,11 +34,11 @@ from fedtailor.results.lock import lock_folder
 from fedtailor.results.outputs import RunOutputs, save_outputs
 from fedtailor.results.pack import rounded
 from fedtailor.results.status import noted
-from fedtailor.results.storage import save_checkpoint, save_tensors
+from fedtailor.results.storage import Snapshot, save_checkpoint, save_tensors
 from fedtailor.runs.data import RunData
 from fedtailor.runs.evaluation import is_better, is_stale
 from fedtailor.runs.interruption import ctrl_c
-from fedtailor.runs.prepared import Line, PreparedRun
+from fedtailor.runs.prepared import Line, PreparedRun, meanwhile
 from fedtailor.runs.result import (
     client_table,
     facts_of,
@@ -57,6 +59,8 @@ class Runner(PreparedRun):
     """Plays one configuration, and keeps what comes of it in a folder if it has one."""
 
     said: RunOutputs | None = None  # what its models said, once all rounds are played
+    _writing: Future[float] | None = None  # the last checkpoint, on its way to the disk
+    _cost = 0.0  # seconds that the one before took
 
     # --- playing ---
 
@@ -71,7 +75,7 @@ class Runner(PreparedRun):
         try:
             if self.folder is None:
                 return self._play(watch, until)
-            with lock_folder(self.folder), noted(self.folder):
+            with lock_folder(self.folder), noted(self.folder), self._written():
                 return self._play(watch, until)
         finally:  # also after an error: the next run needs the memory
             self.simulation.close()
@@ -94,7 +98,7 @@ class Runner(PreparedRun):
     def _play(self, watch: Watcher | None, until: int) -> dict[str, Any]:
         last = min(until or self.config.rounds, self.config.rounds)
         begun = time.monotonic() - self.progress.seconds
-        saved_at, cost = time.monotonic(), 0.0
+        saved_at = time.monotonic()
         if self.folder and not files.has_checkpoint(self.folder):
             self._checkpoint()
         with ctrl_c() as interrupted:
@@ -109,15 +113,17 @@ class Runner(PreparedRun):
                     watch(line, self.config.rounds)
                 stop = interrupted()
                 since = time.monotonic() - saved_at
-                due = since > max(CHECKPOINT_SECONDS, CHECKPOINT_SHARE * cost)
+                if self._writing is not None and self._writing.done():
+                    self._settle()
+                due = since > max(CHECKPOINT_SECONDS, CHECKPOINT_SHARE * self._cost)
+                due = due and self._writing is None
                 if self.config.checkpoint_every:
                     due = done % self.config.checkpoint_every == 0
                 if self.folder and (due or stop):
-                    before = time.monotonic()
                     self._checkpoint()
                     saved_at = time.monotonic()
-                    cost = saved_at - before
                 if stop and done < last and not self.impatient:
+                    self._settle()
                     raise Interrupted(self.folder, done)
             # a first Ctrl-C from here on waits: results are about to be written
             if self.folder:
@@ -135,6 +141,7 @@ class Runner(PreparedRun):
                 with self.stopwatch.phase("saving"):
                     self._write(self.said)
                     write_atomically(self.folder / files.CLIENTS, client_table(self, result))
+                    self._settle()
             self.finish(result)
             # the run is finished; whoever would go on with another hears of it
             if self.folder and interrupted():
@@ -296,27 +303,60 @@ class Runner(PreparedRun):
                 file.write(json.dumps(line) + "\n")
 
     def _checkpoint(self) -> None:
+        """Copies what a checkpoint needs; it is written while rounds go on."""
         if self.folder is None:
             return
+        began = time.monotonic()
         with self.stopwatch.phase("saving"):
-            self._write_checkpoint(self.folder)
+            self._settle()
+            write = self._checkpoint_of_now(self.folder)
+            copied = time.monotonic() - began
 
-    def _write_checkpoint(self, folder: Path) -> None:
+        def written() -> float:
+            began = time.monotonic()
+            write()
+            return copied + time.monotonic() - began
+
+        self._writing = meanwhile(written)
+
+    def _settle(self) -> None:
+        """Waits until the last checkpoint is on the disk; what went wrong there is raised here."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            self._cost = writing.result()
+
+    @contextmanager
+    def _written(self) -> Iterator[None]:
+        """Whatever ends the rounds within, the last checkpoint is on the disk."""
+        try:
+            yield
+        except BaseException:
+            if self._writing is not None:
+                wait([self._writing])  # the first error counts
+            raise
+        self._settle()
+
+    def _checkpoint_of_now(self, folder: Path) -> Callable[[], None]:
+        """What writes a checkpoint of the run as it is now."""
         meta = {
             "version": __version__,
             "config": self.fingerprint,
-            "data": self.digest,
             "seconds": self.progress.seconds,
             "up": self.progress.up,
             "down": self.progress.down,
-            "noisy": self.progress.noisy,
+            "noisy": list(self.progress.noisy),
         }
         if self.progress.best is not None:  # to go on from
             save_outputs(folder, run_outputs(self))
-        history = folder / files.HISTORY
-        if history.exists():  # before the checkpoint, which relies on the lines up to its round
-            sync(history)
-        save_checkpoint(folder / files.CHECKPOINT, self.simulation, meta)
+        snapshot, history = Snapshot.of(self.simulation), folder / files.HISTORY
+        begun = history.exists()
+
+        def write() -> None:
+            if begun:  # before the checkpoint, which relies on the lines up to its round
+                sync(history)
+            save_checkpoint(folder / files.CHECKPOINT, snapshot, meta | {"data": self.digest})
+
+        return write
 
     def finish(self, result: dict[str, Any]) -> None:
         """Writes the result, with what each phase took so far: in a folder, the run is finished."""

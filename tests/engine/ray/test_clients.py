@@ -181,7 +181,7 @@ def test_checkpoints_there_and_back(name: str, tmp_path: Path) -> None:
     first = start(name, workers=2)
     for cohort in COHORTS[:2]:
         first.step(torch.tensor(cohort))
-    storage.save_checkpoint(tmp_path / "c", first, {})
+    storage.save_checkpoint(tmp_path / "c", storage.Snapshot.of(first), {})
     first.close()
     found = []
     for workers in (2, 0, 1):
