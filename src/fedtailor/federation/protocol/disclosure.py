@@ -21,6 +21,7 @@ from fedtailor.core.tree import Tree
 from fedtailor.core.turn import ClientTurn
 from fedtailor.datasets import Encoder
 from fedtailor.engine.fold import Fold
+from fedtailor.engine.mapper import one_client
 from fedtailor.federation.protocol.messages import to_arrays
 from fedtailor.federation.protocol.plan import (
     Setup,
@@ -159,7 +160,7 @@ def reach_of(setup: Setup) -> Reach:
     fewer = example_method(setup)
     first: Tree = {}
     sent: list[Upload] = []
-    with in_dtype(setup.plan.dtype), torch.no_grad():
+    with in_dtype(setup.plan.dtype), torch.no_grad(), one_client():
         for i in clients:
             turn = setup.turn(rng.TURN, 0).of(torch.tensor(i))
             message = method.send(server, torch.tensor(i), turn)

@@ -28,6 +28,7 @@ from fedtailor.core.tree import Params, Tree
 from fedtailor.core.turn import ClientTurn
 from fedtailor.datasets import Encoder
 from fedtailor.engine.fold import Fold
+from fedtailor.engine.mapper import one_client
 from fedtailor.federation.protocol.messages import Spec, spec_of
 from fedtailor.federation.protocol.packet import PROTOCOL, Limits
 from fedtailor.models import MODELS
@@ -306,7 +307,7 @@ def example_method(setup: Setup) -> Method:
 
 def example_upload(setup: Setup, server: Tree) -> Upload:
     """What an upload looks like: found by playing one client's turn on a handful of rows."""
-    with in_dtype(setup.plan.dtype), torch.no_grad():
+    with in_dtype(setup.plan.dtype), torch.no_grad(), one_client():
         method = example_method(setup)
         first = torch.tensor(0)
         turn = setup.turn(rng.TURN, 0).of(first)

@@ -62,9 +62,10 @@ def half_sums(values: Values, weights: Values) -> tuple[Values, Values, bool]:
     """
     n = len(values)
     if n <= EXACT_UNITS:
-        numbers = np.arange(2 ** (n - 1))[:, None]
-        held = np.hstack([np.ones_like(numbers), (numbers >> np.arange(n - 1)) & 1])
-        return held @ values, held @ weights, True
+        sums = np.array([values[:1], weights[:1]], dtype=float)
+        for one in np.array([values[1:], weights[1:]]).T[:, :, None]:  # without it, and with it
+            sums = np.hstack([sums, sums + one])
+        return sums[0], sums[1], True
     rng = np.random.default_rng(_SEED)
     # rows of the same value and weight are drawn together: how many of them are in the half
     kinds, counts = np.unique(
