@@ -4,8 +4,10 @@
 
 Ditto, whose clients keep a model each, with a tenth of the clients in each round and all of them
 evaluated once. Each worker has one thread, so that two workers have twice the machine that one has.
-`efficiency` is the time of one worker over the number of workers times their time; `here` is the
-same in this process, without Ray, also with one thread.
+`efficiency` is the time of one worker over the number of workers times their time; no workers is
+the same in this process, without Ray, also with one thread. `processor_efficiency` is the same of
+the seconds that the driver and the busiest worker compute, one after the other: what others on the
+machine take from a round does not change it, and neither does waiting for messages.
 
     python benchmarks/scale.py --method fedala --model cnn --clients 1000 100000 --cohort 100 \\
       --states disk --workers 0 --no-evaluation
@@ -37,6 +39,7 @@ from fedtailor.core.form import Form
 from fedtailor.core.task import classification
 from fedtailor.core.training import Recipe
 from fedtailor.engine import ClientData, Cluster, Simulation, draw_cohort
+from fedtailor.engine.local_clients import LocalClients
 from fedtailor.engine.memory import peak_memory
 from fedtailor.methods import METHODS
 from fedtailor.models import build
@@ -65,6 +68,31 @@ def players(name: str, model: str, clients: int, device: str) -> list[Any]:
     return [(METHODS[name](task, recipe=recipe), task, torch.arange(clients))]
 
 
+class WorkerClocks:
+    """Seconds of the processor that Ray's workers took, looked at between rounds.
+
+    Nobody waits for the answers: a worker says how late it is when it has done what it was asked.
+    """
+
+    def __init__(self, sim: Simulation) -> None:
+        slots = [] if isinstance(sim.clients, LocalClients) else sim.clients._slots  # type: ignore[attr-defined]
+        self._actors = [slot.actor for slot in slots]
+        self._looks: list[list[Any]] = []
+
+    def look(self) -> None:
+        ask = lambda actor: actor.__ray_call__.remote(lambda worker: time.process_time())
+        self._looks.append([ask(actor) for actor in self._actors])
+
+    def busiest(self) -> list[float]:
+        """Of each round, the seconds of the worker that took most."""
+        if not self._actors:
+            return [0.0] * (len(self._looks) - 1)
+        import ray
+
+        seen = np.array([ray.get(look) for look in self._looks])
+        return list(np.diff(seen, axis=0).max(1))
+
+
 def measure(arguments: argparse.Namespace, clients: int, workers: int) -> dict[str, Any]:
     """One row of the table; no workers means this process."""
     make = partial(players, arguments.method, arguments.model, clients)
@@ -83,6 +111,8 @@ def measure(arguments: argparse.Namespace, clients: int, workers: int) -> dict[s
     )
     ready = time.perf_counter() - begun
     times, busy = [], []
+    clocks = WorkerClocks(sim)
+    clocks.look()
     share = arguments.cohort / clients if arguments.cohort else arguments.participation
     for number in range(arguments.rounds + WARM):
         cohort = draw_cohort(0, number, torch.arange(clients), share)
@@ -90,6 +120,8 @@ def measure(arguments: argparse.Namespace, clients: int, workers: int) -> dict[s
         sim.step(cohort)
         times.append(time.perf_counter() - begun)
         busy.append(time.process_time() - worked)
+        clocks.look()
+    computed = clocks.busiest()
     scored = 0.0
     if not arguments.no_evaluation:
         begun = time.perf_counter()
@@ -106,6 +138,7 @@ def measure(arguments: argparse.Namespace, clients: int, workers: int) -> dict[s
         "first_round_seconds": round(times[0], 4),
         "round_seconds": round(median, 4),
         "processor_seconds": round(statistics.median(busy[WARM:]), 4),
+        "worker_processor_seconds": round(statistics.median(computed[WARM:]), 4),
         "clients_per_second": round(len(cohort) / median, 1),
         "evaluation_seconds": round(scored, 4),
         "states": place,
@@ -122,6 +155,9 @@ def with_efficiency(rows: list[dict[str, Any]]) -> None:
             for name in ("round", "evaluation"):
                 took = row["workers"] * row[f"{name}_seconds"]
                 row[f"{name}_efficiency"] = round(alone[0][f"{name}_seconds"] / took, 3)
+            computed = lambda r: r["processor_seconds"] + r["worker_processor_seconds"]
+            took = row["workers"] * computed(row)
+            row["processor_efficiency"] = round(computed(alone[0]) / took, 3)
 
 
 def main() -> None:

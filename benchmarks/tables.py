@@ -306,7 +306,10 @@ def scale(name: str) -> str:
             f"{r['evaluation_seconds']:.2f}" if r["evaluation_seconds"] else "–",
             f"{r['clients_per_second']:,.0f}",
             f"{r['driver_peak_memory_bytes'] / 1e9:.1f}",
+            f"{1e3 * r['processor_seconds']:,.0f}" if "processor_seconds" in r else "–",
+            f"{1e3 * r['worker_processor_seconds']:,.0f}" if r.get("workers") else "–",
             f"**{per_cent(r['round_efficiency'])} %**" if "round_efficiency" in r else "–",
+            f"{per_cent(r['processor_efficiency'])} %" if "processor_efficiency" in r else "–",
         ]
         for r in report["rows"]
     ]
@@ -318,7 +321,10 @@ def scale(name: str) -> str:
         "evaluation of all, s",
         "clients/s",
         "memory, GB",
+        "driver computes, ms",
+        "busiest worker computes, ms",
         "efficiency",
+        "of the processor",
     ]
     return rows(header, body) + made_by(report)
 
