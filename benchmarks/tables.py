@@ -307,7 +307,9 @@ def scale(name: str) -> str:
             f"{r['clients_per_second']:,.0f}",
             f"{r['driver_peak_memory_bytes'] / 1e9:.1f}",
             f"{1e3 * r['processor_seconds']:,.0f}" if "processor_seconds" in r else "–",
-            f"{1e3 * r['worker_processor_seconds']:,.0f}" if r.get("workers") else "–",
+            f"{1e3 * r['worker_processor_seconds']:,.0f}"
+            if r.get("worker_processor_seconds")
+            else "–",
             f"**{per_cent(r['round_efficiency'])} %**" if "round_efficiency" in r else "–",
             f"{per_cent(r['processor_efficiency'])} %" if "processor_efficiency" in r else "–",
         ]
