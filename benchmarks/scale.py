@@ -154,7 +154,8 @@ def with_efficiency(rows: list[dict[str, Any]]) -> None:
         if row["workers"] and alone:
             for name in ("round", "evaluation"):
                 took = row["workers"] * row[f"{name}_seconds"]
-                row[f"{name}_efficiency"] = round(alone[0][f"{name}_seconds"] / took, 3)
+                if took:  # evaluation may be left out
+                    row[f"{name}_efficiency"] = round(alone[0][f"{name}_seconds"] / took, 3)
             computed = lambda r: r["processor_seconds"] + r["worker_processor_seconds"]
             took = row["workers"] * computed(row)
             row["processor_efficiency"] = round(computed(alone[0]) / took, 3)
