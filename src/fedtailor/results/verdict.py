@@ -30,6 +30,8 @@ from fedtailor.results.statistics import (
 )
 from fedtailor.results.statistics.scoring import IN_UNITS
 
+ONLY_ALONE = "Only training alone was run: name a method to compare it with."
+
 
 class JudgedRun(NamedTuple):
     """What the verdict needs to know of one run."""
@@ -142,7 +144,7 @@ def judge(
     metric = METRICS[metric_name]
     methods = [m for m in runs if m not in YARDSTICKS]
     if not methods:
-        return _nothing("Only training alone was run: name a method to compare it with.")
+        return _nothing(ONLY_ALONE)
     if ALONE not in runs:
         return _nothing(
             "Whether federation helps these clients is not known: training alone (local) is not "

@@ -105,6 +105,16 @@ def test_a_site_has_a_page_of_its_own_whatever_it_shares(tmp_path: Path) -> None
     assert shown["tested"] and shown["class_counts"]  # what no other sees
 
 
+def test_sites_that_train_alone_have_pages_with_nothing_to_compare(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, "local")
+    played(trial)
+    page = federation_report(read_federation(trial.federation))
+    for found in (page, tmp_path / "site-0" / "federations" / "trial" / "report" / "report.html"):
+        shown = numbers_on(found)
+        assert [row["method"] for row in shown["methods"]] == ["local"]
+        assert shown["decision"] is None and shown["verdict"][0].startswith("Only training alone")
+
+
 @pytest.mark.parametrize("metric", ["accuracy", "roc-auc", "log-loss"])
 @pytest.mark.parametrize(("sites", "rows", "gain"), [(3, 100, 0.5), (10, 60, 0.25), (10, 60, 0.0)])
 def test_shared_numbers_give_the_answer_that_all_rows_give(

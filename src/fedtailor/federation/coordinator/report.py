@@ -41,7 +41,7 @@ from fedtailor.results.metrics.named import METRICS
 from fedtailor.results.statistics import Gains, decide, decide_clients, scoring_of, sentences
 from fedtailor.results.statistics.decision import usual_margin
 from fedtailor.results.statistics.scoring import IN_UNITS
-from fedtailor.results.verdict import Verdict, wording_of
+from fedtailor.results.verdict import ONLY_ALONE, Verdict, wording_of
 
 
 class _Told(NamedTuple):
@@ -95,6 +95,8 @@ def gains_of(told: _Told, metric: str) -> Gains:
 
 def _verdict(setup: Setup, told: _Told) -> Verdict:
     metric, target = METRICS[setup.config.metric], setup.encoder.target
+    if setup.plan.method == ALONE:
+        return Verdict(None, {}, {}, [ONLY_ALONE])
     if all(value is None for value in told.alone.values()):
         why = "Whether federation helps these sites is not known: none tells its score alone."
         return Verdict(None, {}, {}, [why])
@@ -190,7 +192,8 @@ def federation_report(found: FederationFile) -> Path:
     result = run_result(setup, setup.plan.method, told.score, history, data, having)
     result["seconds"] = history[-1]["seconds"]
     runs = [RunNumbers(result, history)]
-    if any(value is not None for value in told.alone.values()):
+    # whose method is training alone has nothing else to set beside it
+    if setup.plan.method != ALONE and any(value is not None for value in told.alone.values()):
         ends = at_point("pre", list(told.alone.values()), setup.config.metric)
         alone = [{"round": history[-1]["round"], "bytes": NOTHING_SENT} | ends]
         runs.append(RunNumbers(run_result(setup, ALONE, told.alone, alone, data, having), alone))

@@ -202,10 +202,9 @@ def _write_page(
 ) -> None:
     """The site's own page, with all that it knows of itself; nothing of it leaves."""
     method = setup.plan.method
-    runs = [
-        _numbers(site, setup, clients, method, own.score, _own_lines(own, setup)),
-        _numbers(site, setup, clients, ALONE, alone, alone_lines),
-    ]
+    runs = [_numbers(site, setup, clients, method, own.score, _own_lines(own, setup))]
+    if method != ALONE:
+        runs.append(_numbers(site, setup, clients, ALONE, alone, alone_lines))
     if own.general is not None:
         runs.append(_numbers(site, setup, clients, GLOBAL, own.general, {}))
     target = setup.encoder.target
