@@ -58,6 +58,16 @@ def test_yardsticks_are_marked_and_no_model_at_all_stands_last() -> None:
     assert rows[-1].startswith("always the same answer *") and "97.00" in rows[-1]
 
 
+def test_what_more_rounds_would_have_helped_is_marked() -> None:
+    ends = {"fedavg": True, "local": False, "ditto": None}
+    table = {name: row(0.5) | {"still_rising": end} for name, end in ends.items()}
+    said = lines(comparison_table(summary("accuracy", table)))
+    marked = [line.split()[0] for line in said if "50.00 ↗" in line]
+    assert marked == ["fedavg"] and "↗: still better" in " ".join(said)
+    over = lines(comparison_table(summary("accuracy", {"local": row(0.5)})))
+    assert "↗" not in " ".join(over)
+
+
 def test_several_runs_are_shown_with_their_spread() -> None:
     said = lines(comparison_table(summary("mae", {"local": row(12.5)}, seeds=[0, 1, 2])))
     assert "12.50 ± 0.001" in next(line for line in said if line.startswith("local"))

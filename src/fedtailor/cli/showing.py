@@ -246,6 +246,8 @@ def comparison_table(summary: dict[str, Any]) -> Table:
         f"{metric_title(metric)} over clients{direction}; {over}last round; std is over clients; "
         "better: clients that do better than alone, by chance or not; *: a yardstick"
     )
+    if any(row.get("still_rising") for row in summary["table"].values()):
+        caption += "; ↗: still better with every round at the end, on validation rows"
     table = Table(box=box.SIMPLE_HEAD, caption=caption)
     table.add_column("method")
     for column in ("mean", "std", "bottom 5 %", "top 5 %", "better", "up", "down", "s"):
@@ -254,9 +256,13 @@ def comparison_table(summary: dict[str, Any]) -> Table:
         summary["table"].items(), key=lambda kv: _rank(kv[1], metric.higher_is_better)
     ):
         better = "–" if method == "local" else f"{row['better_off']} / {len(row['gain'])}"
+        mean, *others = (
+            _cell(metric, row["score"].get(k, {}), several and k != "std") for k in SHOWN
+        )
         table.add_row(
             escape(f"{method} *" if method in YARDSTICKS else method),
-            *(_cell(metric, row["score"].get(k, {}), several and k != "std") for k in SHOWN),
+            f"{mean} ↗" if row.get("still_rising") else mean,
+            *others,
             better,
             in_bytes(row["bytes"]["up"]),
             in_bytes(row["bytes"]["down"]),

@@ -186,8 +186,8 @@ def judge(
         wording,
         clients=each,
         ends={
-            f"with {best}": _end(runs[best], metric, chosen_margin),
-            "alone": _end(runs[ALONE], metric, chosen_margin),
+            f"with {best}": end_of_training(runs[best], metric, chosen_margin),
+            "alone": end_of_training(runs[ALONE], metric, chosen_margin),
         },
         repeats=0 if real else len(runs[best]),
     )
@@ -217,7 +217,7 @@ def _recommended(
     return pick_method(values, higher_is_better=metric.higher_is_better)
 
 
-def _end(runs: Sequence[JudgedRun], metric: Metric, margin: float) -> TrainingEnd:
+def end_of_training(runs: Sequence[JudgedRun], metric: Metric, margin: float) -> TrainingEnd:
     """Whether the method's training had ended, by its mean curve on validation rows."""
     shared = set.intersection(*({number for number, _ in run.curve} for run in runs))
     rounds = sorted(shared)

@@ -54,6 +54,16 @@ def result(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "result.json").read_text())
 
 
+def test_the_summary_says_whose_training_had_not_ended(made: Path, tmp_path: Path) -> None:
+    def ends(folder: Path) -> dict[str, Any]:
+        return {m: row["still_rising"] for m, row in summary(folder)["table"].items()}
+
+    assert set(ends(made).values()) == {None}, "of three rounds nobody can say"
+    slow = {"rounds": 18, "lr": 0.02, "participation": 1.0}
+    compare("fedavg", out=tmp_path / "c", **SMALL | slow)
+    assert ends(tmp_path / "c")["fedavg"] is True
+
+
 def test_training_alone_is_added(made: Path) -> None:
     found = summary(made)
     assert found["methods"] == ["local", "fedavg", "fedprox"]

@@ -15,7 +15,13 @@ from fedtailor.results.metrics.over_clients import mean_of_known
 from fedtailor.results.metrics.table import table_of_metrics
 from fedtailor.results.numbers import judged_run, mean_and_std, over_runs
 from fedtailor.results.outputs import RunOutputs
-from fedtailor.results.verdict import beside_yardsticks, constant_outputs, judge
+from fedtailor.results.statistics.decision import usual_margin
+from fedtailor.results.verdict import (
+    beside_yardsticks,
+    constant_outputs,
+    end_of_training,
+    judge,
+)
 from fedtailor.runs.comparison.plan import ComparisonPlan
 from fedtailor.runs.data import RunData
 from fedtailor.runs.evaluation import evaluation_of, rounded_table
@@ -133,16 +139,20 @@ def summarise_runs(plan: ComparisonPlan, played: Played) -> dict[str, Any]:
         if k not in ("method", "options", "seed", *(TUNABLE if plan.tune else ()))
     }
     facts = ("data", "model", "clients", "partition", "device", "rounds", "task", "metric")
+    judged = {
+        m: [judged_run(r.result, r.history, r.outputs, data.config.test) for r in of]
+        for m, of in runs.items()
+    }
     found = judge(
-        {
-            m: [judged_run(r.result, r.history, r.outputs, data.config.test) for r in of]
-            for m, of in runs.items()
-        },
+        judged,
         names,
         metric.name,
         margin=plan.margin,
         label=data.targets.name if data.targets else "",
     )
+    margin = (found.decision or {}).get("margin", usual_margin())
+    for m, row in table.items():
+        row["still_rising"] = end_of_training(judged[m], metric, margin).still_rising
     constant = _constant(data)
     return {
         "version": __version__,
