@@ -22,7 +22,7 @@ Gradient = Callable[[Slope], Slope]
 # (params, batch, given) -> (loss, buffers)
 Loss = Callable[[Params, Batch, Tree], tuple[Tensor, Params]]
 # whether nothing is mapped or differentiated around a call; only who plays one client can tell
-ALONE: ContextVar[Callable[[], bool]] = ContextVar("alone", default=lambda: False)
+UNMAPPED: ContextVar[Callable[[], bool]] = ContextVar("unmapped", default=lambda: False)
 
 
 def exact_gradient(objective: Objective) -> Slope:
@@ -30,7 +30,7 @@ def exact_gradient(objective: Objective) -> Slope:
     at = grad_and_value(objective, has_aux=True)
 
     def slope(theta: Tree, batch: Batch, given: Tree, carried: Tree) -> tuple[Tree, Tensor, Tree]:
-        if ALONE.get()():  # takes less than half the time
+        if UNMAPPED.get()():  # takes less than half the time
             return _by_autograd(objective, theta, batch, given, carried)
         try:
             gradient, (loss, changed) = at(theta, batch, given, carried)

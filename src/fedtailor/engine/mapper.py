@@ -18,12 +18,12 @@ from torch.func import vmap
 
 from fedtailor.core import tree
 from fedtailor.core.data import Counts, Data
-from fedtailor.core.objectives import ALONE
+from fedtailor.core.objectives import UNMAPPED
 from fedtailor.core.rng import Turn
 from fedtailor.core.steps.run_numbers import with_run_numbers
 from fedtailor.core.tree import Tree
 from fedtailor.engine.culprit import culprit, may_go_plainer
-from fedtailor.engine.loops.torch_internals import is_alone
+from fedtailor.engine.loops.torch_internals import nothing_is_mapped
 
 Found = TypeVar("Found")
 log = logging.getLogger("fedtailor")
@@ -143,11 +143,11 @@ def _alone(client: ClientContext, i: int) -> ClientContext:
 @contextmanager
 def one_client() -> Iterator[None]:
     """Within, clients are played one at a time: gradients are taken in the quickest way for one."""
-    token = ALONE.set(is_alone)
+    token = UNMAPPED.set(nothing_is_mapped)
     try:
         yield
     finally:
-        ALONE.reset(token)
+        UNMAPPED.reset(token)
 
 
 def sequential(fn: Callable[[ClientContext], Any]) -> Callable[[ClientContext], Any]:

@@ -20,7 +20,7 @@ from fedtailor.results.storage import load_tensors, save_tensors
 
 def _counted(*columns: Tensor) -> Tensor:
     """Distinct rows of columns of counting numbers; in a last column, how often each occurs."""
-    # as one number each: sorting rows as such takes a hundred times as long
+    # as one number each: sorting rows as such takes thirty times as long
     sizes = [int(column.max()) + 1 if len(column) else 1 for column in columns]
     number = torch.zeros_like(columns[0])
     for column, size in zip(columns, sizes, strict=True):

@@ -115,8 +115,8 @@ class Runner(PreparedRun):
                 since = time.monotonic() - saved_at
                 if self._writing is not None and self._writing.done():
                     self._settle()
-                due = since > max(CHECKPOINT_SECONDS, CHECKPOINT_SHARE * self._cost)
-                due = due and self._writing is None
+                rare = max(CHECKPOINT_SECONDS, CHECKPOINT_SHARE * self._cost)
+                due = self._writing is None and since > rare
                 if self.config.checkpoint_every:
                     due = done % self.config.checkpoint_every == 0
                 if self.folder and (due or stop):
@@ -306,9 +306,9 @@ class Runner(PreparedRun):
         """Copies what a checkpoint needs; it is written while rounds go on."""
         if self.folder is None:
             return
-        began = time.monotonic()
         with self.stopwatch.phase("saving"):
             self._settle()
+            began = time.monotonic()
             write = self._checkpoint_of_now(self.folder)
             copied = time.monotonic() - began
 

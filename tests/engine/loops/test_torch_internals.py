@@ -108,7 +108,7 @@ def test_a_client_is_alone_where_nothing_is_mapped_or_differentiated(
     told: list[bool] = []
 
     def ask(x: torch.Tensor) -> torch.Tensor:
-        told.append(torch_internals.is_alone())
+        told.append(torch_internals.nothing_is_mapped())
         return x.sum()
 
     with torch.no_grad():
@@ -119,7 +119,7 @@ def test_a_client_is_alone_where_nothing_is_mapped_or_differentiated(
     assert told == [True, False, False, False]
     monkeypatch.delattr(torch._C._functorch, "maybe_current_level")
     with torch.no_grad():
-        assert not torch_internals.is_alone()
+        assert not torch_internals.nothing_is_mapped()
 
 
 def test_private_interfaces_are_used_in_one_module_only() -> None:

@@ -35,7 +35,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedtailor.core.objectives import ALONE
+from fedtailor.core.objectives import UNMAPPED
 from fedtailor.core.steps.run_numbers import RUN_NUMBERS
 from fedtailor.engine.loops.torch_internals import is_mapped, operator_name
 
@@ -289,7 +289,7 @@ class _Walk:
         if type(value).__qualname__ == _FIELD:  # its class has the names
             return
         # what one holds is among a step's arguments; nobody traces where the other holds anything
-        if value is RUN_NUMBERS or value is ALONE:
+        if value is RUN_NUMBERS or value is UNMAPPED:
             return
         if hasattr(value, "cache_info"):  # what `functools.cache` makes of a function
             self.add(value.__wrapped__)

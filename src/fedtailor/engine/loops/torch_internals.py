@@ -93,7 +93,7 @@ def is_mapped(tensor: Tensor) -> bool:
     return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))
 
 
-def is_alone() -> bool:
+def nothing_is_mapped() -> bool:
     """Whether no mapping and no gradient is under way; False if nobody knows."""
     level = getattr(torch._C._functorch, "maybe_current_level", lambda: 0)
     return not torch.is_grad_enabled() and level() is None

@@ -15,7 +15,6 @@ from fedtailor.results.metrics.over_clients import mean_of_known
 from fedtailor.results.metrics.table import table_of_metrics
 from fedtailor.results.numbers import judged_run, mean_and_std, over_runs
 from fedtailor.results.outputs import RunOutputs
-from fedtailor.results.statistics.decision import usual_margin
 from fedtailor.results.verdict import (
     beside_yardsticks,
     constant_outputs,
@@ -150,9 +149,10 @@ def summarise_runs(plan: ComparisonPlan, played: Played) -> dict[str, Any]:
         margin=plan.margin,
         label=data.targets.name if data.targets else "",
     )
-    margin = (found.decision or {}).get("margin", usual_margin())
-    for m, row in table.items():
-        row["still_rising"] = end_of_training(judged[m], metric, margin).still_rising
+    if found.decision:  # in its unit, differences up to the margin do not matter
+        margin = found.decision["margin"]
+        for m, row in table.items():
+            row["still_rising"] = end_of_training(judged[m], metric, margin).still_rising
     constant = _constant(data)
     return {
         "version": __version__,
