@@ -334,6 +334,12 @@ def data_of(client_data: ClientData, client: int) -> Data:
     return Data(many.x, many.y, *rows, many.counts)
 
 
+def classes_of(client_data: ClientData, client: int) -> int:
+    """How many classes one client has rows of."""
+    data = data_of(client_data, client)
+    return len(data.y[data.rows[: int(data.n)]].unique())
+
+
 def random_like(params: Params, seed: int, spread: float = 0.5) -> Params:
     """Other parameters of the same shapes."""
     maker = torch.Generator().manual_seed(seed)

@@ -13,6 +13,7 @@ from fedtailor.core.data import Data
 from fedtailor.core.form import TaskKind
 from fedtailor.core.options import Weighting
 from fedtailor.core.rng import Key, Turn
+from fedtailor.core.training import Recipe
 from fedtailor.core.tree import Params, Tree
 
 Model = Any  # a tree; usually a whole set of parameters
@@ -141,6 +142,8 @@ class Method(NamedTuple):
       own_networks: which network the server has where clients' networks differ (`--models`): the
         `deepest` of theirs, or the one that is `named` for all; empty if they may not differ. A
         factory with an argument `networks` is given all of them then, the server's first.
+      finetune: (model, data, turn, recipe) -> that model after more training on the client's rows,
+        where this is not to train all of its numbers (see `finetuned`).
 
     Example:
       Federated averaging: all train the server's model, and the server takes the mean.
@@ -185,6 +188,7 @@ class Method(NamedTuple):
     one_rate: str = ""
     own_rates: bool = False
     own_networks: Literal["", "deepest", "named"] = ""
+    finetune: Callable[[Model, Data, Turn, Recipe], Model] | None = None
 
 
 def download_of(method: Method) -> Download | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from torch import Tensor
@@ -101,23 +101,50 @@ def finetuned(
 ) -> Model:
     """A client's model after more training on its own rows.
 
-    A network's parameters are trained as ever. A model that is more, a tree of a method's own, is
-    trained through the method's `predict`: all its numbers but running statistics, in evaluation
-    mode, with the task's loss of what it predicts.
+    A method may have a way of its own (`Method.finetune`). Else a network's parameters are trained
+    as ever, and a model that is more, a tree of a method's own, by `finetuned_entries`.
     """
+    if method.finetune is not None:
+        return method.finetune(model, data, turn, recipe)
     if is_network(task, model):
         return fit(task, model, data, turn, recipe)
+    return finetuned_entries(method.predict, task, model, data, turn, recipe)
+
+
+def finetuned_entries(
+    predict: Callable[[Model, Tensor], Tensor],
+    task: Task,
+    model: Model,
+    data: Data,
+    turn: Turn,
+    recipe: Recipe,
+    entries: Sequence[str] = (),
+) -> Model:
+    """A model that is a tree, after training it through what it predicts.
+
+    All its numbers but running statistics are trained, in evaluation mode, with the task's loss.
+
+    Args:
+      predict: (model, x) -> outputs.
+      task: the network and its loss.
+      model: where to begin.
+      data: the client's rows.
+      turn: round and random key.
+      recipe: how long and how fast.
+      entries: names of the tree; where there are any, all else stays as it is.
+    """
     flat = tree.flatten(model)
+    chosen = tree.flatten(tree.pick(model, entries)) if entries else flat
     moving = {
         k: v
-        for k, v in flat.items()
+        for k, v in chosen.items()
         if v.is_floating_point() and trained_names(task, {k.rpartition("/")[2]: v})
     }
     rest = tree.drop(flat, moving)
 
     def objective(theta: Tree, batch: Batch, given: Tree, carried: Tree) -> tuple[Tensor, Tree]:
         whole = tree.flatten(theta) | tree.flatten(given)
-        said = method.predict(tree.unflatten({k: whole[k] for k in flat}), batch.x)
+        said = predict(tree.unflatten({k: whole[k] for k in flat}), batch.x)
         return weighted_mean(task.losses(said, batch.y, batch.weight), batch), {}
 
     done = descend(

@@ -14,6 +14,7 @@ from fedtailor.methods import fedavg, knn_per
 from tests.methods.worlds import (
     ENGINES,
     data_of,
+    gap,
     labelled,
     models,
     near,
@@ -167,6 +168,19 @@ def test_each_client_chooses_on_its_validation_rows(engine):
     assert shares == near(1.0, 0.0, 0.3)
     assert method.validates
     assert not knn_per(task, choose="fixed").validates
+
+
+@pytest.mark.usefixtures("double")
+def test_fine_tuning_trains_the_model_and_makes_the_store_anew():
+    """Neither stored features nor λ have a slope to follow."""
+    task, world, recipe = task_of(), ragged(), Recipe(epochs=3, lr=0.2)
+    sim = simulate(knn_per(task, choose="fixed", lam=0.4, capacity=60), world, task)
+    play(sim)
+    ((_, tuned),) = sim.models(recipe, ids=torch.tensor([1]))
+    assert gap(tuned["params"], sim.server["params"]) > 1e-3
+    assert float(tuned["share"]) == 0.4
+    keys = task.features(tuned["params"], data_of(world, 1).x[data_of(world, 1).rows[:20]])
+    assert float(torch.cdist(tuned["keys"][tuned["real"]], keys).min(1).values.max()) < 1e-6
 
 
 @pytest.mark.parametrize("engine", ENGINES)

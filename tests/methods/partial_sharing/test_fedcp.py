@@ -188,6 +188,23 @@ def test_the_global_head_stays_during_a_turn():
     assert not same(out.model["own"], out.model["head"])
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_who_comes_late_or_never_begins_with_the_global_head(engine):
+    """Not with the initial one, which nobody uses any more."""
+    task, world = task_of(), ragged()
+    sim = simulate(fedcp(task), world, task, engine=engine, held_out=torch.tensor([5]))
+    play(sim, [[0, 1]] * 2)
+    server = tree.pick(sim.server["shared"], task.head)
+    found = models(sim)
+    for cid in ("3", "5"):
+        assert same(found[cid]["own"], server)
+        assert same(found[cid]["head"], server)
+    v = server["2.weight"].sum(0)
+    torch.testing.assert_close(found["5"]["condition"], v / v.norm())
+    assert not same(found["0"]["own"], server)
+    assert gap(server, tree.pick(sim.initial, task.head)) > 1e-3
+
+
 def test_a_head_of_several_layers_is_summed_as_one():
     class Net(nn.Module):
         head_begins = "classifier"

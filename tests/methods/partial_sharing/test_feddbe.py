@@ -8,7 +8,7 @@ import torch.nn.functional as F
 
 from fedtailor.core import rng
 from fedtailor.core.training import Recipe
-from fedtailor.methods import fedavg, feddbe
+from fedtailor.methods import fedavg, feddbe, local
 from fedtailor.methods.check import toy_federation, toy_task
 from fedtailor.methods.leakage import leaks_of
 from fedtailor.methods.parts.representation import mean_features
@@ -183,6 +183,30 @@ def test_bytes_and_strangers(engine):
     play(late, [[0, 1], [0, 1]])
     assert not models(late)["4"]["offset"].any()
     assert same(models(late)["4"]["params"], late.server["params"])
+
+
+@pytest.mark.usefixtures("double")
+def test_fine_tuning_trains_the_offset_alone():
+    task, world, recipe = task_of("norm"), ragged(), Recipe(epochs=2, lr=0.1)
+    sim = simulate(feddbe(task), world, task, held_out=torch.tensor([5]))
+    play(sim, [[0, 1, 3]] * 2)
+    for cid, tuned in sim.models(recipe, ids=torch.tensor([0, 5])):
+        assert same(tuned["params"], sim.server["params"])
+        assert gap({"b": tuned["offset"]}, {"b": models(sim)[str(cid)]["offset"]}) > 1e-4
+    assert feddbe(task, offset=False).finetune is None
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_one_client_trains_alone_beside_its_offset(engine):
+    """N = 1, κ = 0, b_k fixed: training alone; with b_k it is not."""
+    task, world = task_of("norm"), ragged([23])
+    ways = (feddbe(task, kappa=0, offset=False), local(task), feddbe(task, kappa=0))
+    sims = [simulate(method, world, task, engine=engine) for method in ways]
+    for sim in sims:
+        play(sim, 3)
+    ours, alone, moved = (models(sim)["0"] for sim in sims)
+    assert same(ours["params"], alone)
+    assert gap(moved["params"], alone) > 1e-4
 
 
 @pytest.mark.usefixtures("double")

@@ -175,6 +175,28 @@ def test_who_has_never_trained_uses_the_generic_head_alone(engine):
 
 
 @pytest.mark.usefixtures("double")
+def test_fine_tuning_trains_the_personal_head_alone():
+    """From 0 at a client that was held out: softmax regression on features, plus g."""
+    task, world, recipe = task_of(), ragged(), Recipe(epochs=2, batch=0, lr=0.1)
+    sim = simulate(fedrod(task), world, task, held_out=torch.tensor([5]))
+    play(sim, [[0, 1, 3]])
+    ((_, tuned),) = sim.models(recipe, ids=torch.tensor([5]))
+    assert same(tuned["params"], sim.server["params"])
+    net, own, data = mlp(), nn.Linear(6, 3), data_of(world, 5)
+    net.load_state_dict(sim.server["params"])
+    for p in own.parameters():
+        nn.init.zeros_(p)
+    step = torch.optim.SGD(own.parameters(), lr=0.1)
+    x, y = data.x[data.rows[: int(data.n)]], data.y[data.rows[: int(data.n)]]
+    for _ in range(2):
+        step.zero_grad()
+        F.cross_entropy(net(x).detach() + own(net[:2](x).detach()), y).backward()
+        step.step()
+    ours = {k.removeprefix("2."): v for k, v in tuned["own"].items()}
+    assert gap(ours, dict(own.state_dict())) < 1e-12
+
+
+@pytest.mark.usefixtures("double")
 def test_without_balancing_noise_covers_everything():
     task, noise = toy_task(), Recipe(batch=4, lr=0.1, dp_clip=1.0, dp_noise=1.0)
     balanced, plain = (fedrod(task, gamma=g, recipe=noise) for g in (1.0, 0.0))

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fedtailor.core import rng, tree
+from fedtailor.core import rng, tree, wire
 from fedtailor.core.errors import BadInput
 from fedtailor.core.method import Upload
 from fedtailor.core.task import classification
@@ -16,6 +16,7 @@ from fedtailor.engine import Simulation
 from fedtailor.methods import fedgh
 from tests.methods.worlds import (
     ENGINES,
+    classes_of,
     data_of,
     deeper_mlp,
     gap,
@@ -34,6 +35,12 @@ from tests.methods.worlds import (
 COHORTS = [[0, 1, 3], [1, 2, 4, 5], [0, 2, 5]]
 EIGHTH = Recipe(batch=0, lr=0.125)
 ROWS = [[([1.0], 0), ([3.0], 0)], [([5.0], 0), ([8.0], 1)]]
+
+
+def uploaded(means: torch.Tensor, seen: torch.Tensor) -> Upload:
+    """Class means as they arrive: what was not sent is no number."""
+    sent = torch.where(seen[..., None] > 0, means, torch.nan)
+    return Upload(each={"classes": wire.maybe(seen > 0, {"means": sent, "seen": seen})})
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -67,7 +74,7 @@ def test_the_server_steps_along_the_gradient_of_class_means():
     method, initial = fedgh(task, server_lr=0.3, server_epochs=2), task.init(rng.key(3))
     means, seen = torch.randn(4, 3, 6), torch.tensor([[1.0, 1, 0], [0, 1, 0], [1, 1, 1], [0, 0, 0]])
     server = {"head": tree.pick(initial, task.head)}
-    up = Upload(each={"prototypes": means, "seen": seen})
+    up = uploaded(means, seen)
     found = method.receive(server, torch.arange(4), up, turn_of())["head"]
     layer = nn.Linear(6, 3)
     layer.load_state_dict({"weight": initial["2.weight"], "bias": initial["2.bias"]})
@@ -83,7 +90,7 @@ def test_the_server_steps_along_the_gradient_of_class_means():
     torch.testing.assert_close(found["2.weight"], layer.weight.detach())
     torch.testing.assert_close(found["2.bias"], layer.bias.detach())
     # the order of clients does not matter
-    turned = Upload(each={"prototypes": means.flip(0), "seen": seen.flip(0)})
+    turned = uploaded(means.flip(0), seen.flip(0))
     assert gap(method.receive(server, torch.arange(4), turned, turn_of())["head"], found) < 1e-12
     assert same(server["head"], tree.pick(initial, task.head))  # and it is left as it was
 
@@ -119,12 +126,47 @@ def test_what_is_tested_is_the_received_head():
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_bytes_do_not_depend_on_the_body(engine):
+def test_bytes_are_those_of_a_head_and_of_the_classes_there(engine):
+    """Whatever the body: 3 x (6 + 1) down, 6 + 1 for each class that the client has up."""
+    world = ragged([7, 2, 13, 1])
+    has = [classes_of(world, k) for k in range(4)]
+    assert 1 in has and 3 in has
     for net in ("mlp", "norm"):
         task = task_of(net)
-        sim = simulate(fedgh(task), ragged(), task, engine=engine)
-        for report in play(sim, COHORTS[:2]):
-            assert report.down.tolist() == report.up.tolist() == [4 * 21] * len(report.ids)
+        sim = simulate(fedgh(task), world, task, engine=engine)
+        for report in play(sim, [[0, 1, 3], [0, 1, 2, 3]]):
+            assert report.down.tolist() == [4 * 21] * len(report.ids)
+            assert report.up.tolist() == [4 * 7 * has[k] for k in report.ids.tolist()]
+
+
+def test_fine_tuning_trains_the_body_below_the_received_head():
+    """So does who was held out: from the initial body."""
+    task, world, recipe = task_of("norm"), ragged(), Recipe(epochs=3, lr=0.1)
+    sim = simulate(fedgh(task, server_lr=0.5), world, task, held_out=torch.tensor([5]))
+    play(sim, [[0, 1, 3]])
+    for _, tuned in sim.models(recipe, ids=torch.tensor([0, 5])):
+        assert same(tree.pick(tuned, task.head), sim.server["head"])
+    plain = models(sim)["5"]
+    assert same(tree.drop(plain, task.head), tree.drop(sim.initial, task.head))
+    assert gap(tree.drop(tuned, task.head), tree.drop(plain, task.head)) > 1e-3
+
+
+@pytest.mark.usefixtures("double")
+def test_one_class_mean_a_step():
+    """The authors' server; means of two classes at one client, in the order that was drawn."""
+    task, turn = task_of(), turn_of()
+    initial, means = task.init(rng.key(3)), torch.randn(1, 3, 6)
+    server = {"head": tree.pick(initial, task.head)}
+    method = fedgh(task, server_lr=0.3, server_batch=1)
+    found = method.receive(server, torch.arange(1), uploaded(means, torch.ones(1, 3)), turn)
+    layer = nn.Linear(6, 3)
+    layer.load_state_dict({"weight": initial["2.weight"], "bias": initial["2.bias"]})
+    step = torch.optim.SGD(layer.parameters(), lr=0.3)
+    for c in rng.permutation(rng.fold(turn.key, 0), 3).tolist():
+        step.zero_grad()
+        F.cross_entropy(layer(means[0, c]), torch.tensor(c)).backward()
+        step.step()
+    torch.testing.assert_close(found["head"]["2.weight"], layer.weight.detach())
 
 
 def test_networks_of_unlike_bodies_share_a_head():

@@ -242,6 +242,29 @@ def test_until_there_is_a_prototype_the_head_predicts():
     )
 
 
+@pytest.mark.usefixtures("double")
+def test_fine_tuning_is_pulled_to_prototypes_that_stay():
+    """Also who was held out, from the initial model; with the head as its model, it is not."""
+    task, world, recipe = task_of(), ragged(), Recipe(epochs=2, batch=0, lr=0.1)
+    sim = simulate(fedproto(task, lam=3.0), world, task, held_out=torch.tensor([5]))
+    play(sim, [[0, 1, 3]])
+    ((_, tuned),) = sim.models(recipe, ids=torch.tensor([5]))
+    assert torch.equal(tuned["prototypes"], sim.server["prototypes"])
+    net, data = mlp(), data_of(world, 5)
+    net.load_state_dict(sim.initial)
+    step = torch.optim.SGD(net.parameters(), lr=0.1)
+    x, y = data.x[data.rows[: int(data.n)]], data.y[data.rows[: int(data.n)]]
+    goal, seen = sim.server["prototypes"][y], sim.server["seen"][y]
+    for _ in range(2):
+        step.zero_grad()
+        z = net[:2](x)
+        pull = ((z - goal).square().mean(1) * seen).mean()
+        (F.cross_entropy(net[2](z), y) + 3 * pull).backward()
+        step.step()
+    assert gap(tuned["params"], dict(net.state_dict())) < 1e-12
+    assert fedproto(task, predict="head").finetune is None
+
+
 def test_networks_of_unlike_bodies_share_prototypes():
     deep = classification(
         lambda: nn.Sequential(

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fedtailor.core import rng, tree
+from fedtailor.core import rng, tree, wire
 from fedtailor.core.method import Upload
 from fedtailor.core.training import Recipe
 from fedtailor.methods import fedproto, fedtgp, local
@@ -19,6 +19,7 @@ from fedtailor.methods.prototypes.fedtgp import (
 )
 from tests.methods.worlds import (
     ENGINES,
+    classes_of,
     gap,
     labelled,
     models,
@@ -37,6 +38,12 @@ COHORTS = [[0, 1, 3], [1, 2, 4, 5], [0, 2, 5]]
 EIGHTH = Recipe(batch=0, lr=0.125)
 ROWS = [[([1.0], 0), ([3.0], 0)], [([5.0], 0), ([8.0], 1)]]
 FEW = {"server_epochs": 5}
+
+
+def uploaded(means: torch.Tensor, seen: torch.Tensor) -> Upload:
+    """Class means as they arrive: what was not sent is no number."""
+    sent = torch.where(seen[..., None] > 0, means, torch.nan)
+    return Upload(each={"classes": wire.maybe(seen > 0, {"features": sent, "rows": seen})})
 
 
 # ---------------------------------------------------------------------------------------- by hand
@@ -108,7 +115,7 @@ def test_the_server_in_plain_pytorch():
     server = method.init(4, task.init(rng.key(0)), rng.key(5))
     means, seen = torch.randn(4, 3, 6), torch.tensor([[1.0, 1, 0], [0, 1, 1], [1, 1, 1], [0, 0, 0]])
     means = means * seen[..., None]
-    up = Upload(each={"features": means, "rows": seen})
+    up = uploaded(means, seen)
     found = method.receive(server, torch.arange(4), up, turn)
     net = nn.ModuleList([nn.Embedding(3, 6), nn.Linear(6, 6), nn.Linear(6, 6)])
     with torch.no_grad():
@@ -170,7 +177,7 @@ def test_the_server_learns_from_those_who_are_there():
     before = snapshot(sim)["server"]
     play(sim, [[0, 1]])
     assert gap(sim.server["net"], before["net"]) > 1e-5
-    nobody = Upload(each={"features": torch.zeros(2, 3, 6), "rows": torch.zeros(2, 3)})
+    nobody = uploaded(torch.zeros(2, 3, 6), torch.zeros(2, 3))
     still = sim.method.receive(before, torch.tensor([0, 1]), nobody, turn_of())
     assert same(still, before)
 
@@ -180,7 +187,7 @@ def test_training_draws_prototypes_to_their_classes():
     task = task_of()
     centres = torch.eye(3, 6) * 4
     means = centres + 0.1 * torch.randn(5, 3, 6, generator=torch.Generator().manual_seed(0))
-    up = Upload(each={"features": means, "rows": torch.ones(5, 3)})
+    up = uploaded(means, torch.ones(5, 3))
     method = fedtgp(task, server_lr=0.05, server_epochs=200)
     server = method.init(5, task.init(rng.key(0)), rng.key(5))
     P = method.receive(server, torch.arange(5), up, turn_of())["prototypes"]
@@ -188,8 +195,26 @@ def test_training_draws_prototypes_to_their_classes():
     assert nearest.tolist() == [0, 1, 2] * 5
 
 
-def test_bytes():
-    task = task_of()
-    sim = simulate(fedtgp(task, **FEW), ragged(), task)
-    for report in play(sim, COHORTS[:2]):
-        assert report.down.tolist() == report.up.tolist() == [4 * 21] * len(report.ids)
+def test_bytes_are_those_of_prototypes_and_of_the_classes_there():
+    """Nothing down in the first round, then 3 x 6; 6 + 1 for each class that a client has up."""
+    task, world = task_of(), ragged([7, 2, 13, 1])
+    has = [classes_of(world, k) for k in range(4)]
+    assert 1 in has and 3 in has
+    sim = simulate(fedtgp(task, **FEW), world, task)
+    first, second = play(sim, [[0, 1, 3], [0, 1, 2, 3]])
+    assert first.down.tolist() == [0] * 3
+    assert second.down.tolist() == [4 * 18] * 4
+    for report in (first, second):
+        assert report.up.tolist() == [4 * 7 * has[k] for k in report.ids.tolist()]
+
+
+def test_a_class_that_nobody_has_is_pushed_away_and_may_be_predicted():
+    """Its prototype is a wrong answer to all others: it moves, and is a candidate in tests."""
+    task = two_layers([[1.0]], [[0.0], [0.0], [0.0]])
+    sim = simulate(fedtgp(task, server_lr=0.1, recipe=EIGHTH), labelled(ROWS), task)
+    before = sim.server["prototypes"].clone()
+    play(sim)
+    assert sim.server["seen"].tolist() == [1, 1, 1]
+    assert abs(float(sim.server["prototypes"][2] - before[2])) > 1e-3
+    model = models(sim)["0"]
+    assert int(sim.method.predict(model, sim.server["prototypes"][2:]).argmax()) == 2

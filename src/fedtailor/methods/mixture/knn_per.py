@@ -14,7 +14,7 @@ from fedtailor.core.options import Above, Count, Search, Share, Weighting
 from fedtailor.core.rng import Turn
 from fedtailor.core.scoring import outputs_on
 from fedtailor.core.task import Task
-from fedtailor.core.training import Recipe
+from fedtailor.core.training import Recipe, fit
 from fedtailor.core.tree import Params, Tree
 from fedtailor.methods.one_model.fedavg import fedavg
 from fedtailor.methods.parts.representation import FAR, head_split, number_of_classes
@@ -41,6 +41,7 @@ def knn_per(
 
     Training is FedAvg's. A store is made whenever a client is tested, so that clients that never
     took part have one too. Right after training, a client's model is tested without a store.
+    Fine-tuning before a test trains the model, and then makes the store anew.
 
     Args:
       k: how many neighbours vote; a client with fewer rows has all of them vote.
@@ -127,12 +128,17 @@ def knn_per(
         best = (right - loss / (1 + loss)).argmax()  # a loss decides between equal numbers alone
         return torch.where(val.n > 0, tried[best], fixed)
 
-    def personal(msg: Tree, state: Tree, data: Data, turn: Turn) -> Tree:
-        params = beginning(msg, msg["params"])
+    def with_store(params: Params, data: Data, turn: Turn) -> Tree:
         model: Tree = {"params": params} | store(params, data, turn)
         fixed = model["keys"].new_full((), lam)
         share = chosen(model, data) if choose == "client" else fixed
         return model | {"share": torch.where(data.n > 0, share, 0.0)}
+
+    def personal(msg: Tree, state: Tree, data: Data, turn: Turn) -> Tree:
+        return with_store(beginning(msg, msg["params"]), data, turn)
+
+    def finetune(model: Tree, data: Data, turn: Turn, recipe: Recipe) -> Tree:
+        return with_store(fit(task, model["params"], data, turn, recipe), data, turn)
 
     return shared._replace(
         personal=personal,
@@ -144,6 +150,7 @@ def knn_per(
             "a client's model is also its rows' features, without noise, so there is no guarantee: "
             "choose another method"
         ),
+        finetune=finetune,
     )
 
 

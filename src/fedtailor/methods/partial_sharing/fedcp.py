@@ -40,7 +40,8 @@ def fedcp(
         body, gate ← Σ_k Ω_k of each;   head_G ← Σ_k Ω_k (head_k + head_G) / 2
 
     MMD² compares the batch's features with kernels exp(−d² / 2a), a = 10, 15, 20 and 50. Learnt on
-    the server: body, gate and head_G. Learnt on the client: head_k, which is never sent as it is.
+    the server: body, gate and head_G. Learnt on the client: head_k, which begins as the head_G that
+    the client first receives, and is never sent as it is.
     Tested with everything received, head_k as it was kept, and no noise.
 
     Args:
@@ -130,7 +131,7 @@ def fedcp(
     return Method(
         init=init,
         send=lambda server, cid, turn: server,
-        start=lambda msg, initial, key: {"own": tree.pick(initial, head)},
+        start=lambda msg, initial, key: {"own": tree.pick(msg["shared"], head)},
         client=client,
         receive=lambda server, ids, up, turn: {"shared": up.mean["shared"]},
         personal=lambda msg, state, data, turn: model(

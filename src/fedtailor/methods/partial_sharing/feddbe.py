@@ -23,6 +23,7 @@ from fedtailor.core.rng import Key, Turn
 from fedtailor.core.task import Batch, Task, weighted_mean
 from fedtailor.core.training import Recipe, descend
 from fedtailor.core.tree import Params, Tree
+from fedtailor.core.turn import finetuned_entries
 from fedtailor.methods.one_model.fedavg import fedavg
 from fedtailor.methods.parts.representation import head_split, mean_features
 
@@ -45,7 +46,8 @@ def feddbe(
 
     In the first round clients train w without any of this; the server keeps ḡ = Σ_k Ω_k m_k, the
     mean features of those who take part, and lets go of the models. Learnt on the server: w and ḡ.
-    Learnt on the client: b_k, at first 0. Tested with head(z + b_k); w is tested too.
+    Learnt on the client: b_k, at first 0. Tested with head(z + b_k); w is tested too. Fine-tuning
+    before a test trains b_k alone.
 
     Args:
       kappa: strength κ with which the mean of features is held. With 0 there is no ḡ, and the first
@@ -132,6 +134,10 @@ def feddbe(
         features = task.features(model["params"], x)
         return split.classify(model["params"], features + model["offset"])
 
+    def finetune(model: Tree, data: Data, turn: Turn, recipe: Recipe) -> Tree:
+        tuned: Tree = finetuned_entries(predict, task, model, data, turn, recipe, ["offset"])
+        return tuned
+
     return fedavg(task, weighting=weighting, recipe=recipe)._replace(
         init=init,
         send=lambda server, cid, turn: server,
@@ -143,6 +149,7 @@ def feddbe(
         general=lambda msg, state: msg["params"],
         download=Download("params", client),
         not_private=_PRIVATE if kappa else "",
+        finetune=finetune if offset else None,
     )
 
 

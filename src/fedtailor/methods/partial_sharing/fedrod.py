@@ -23,6 +23,7 @@ from fedtailor.core.rng import Key, Turn
 from fedtailor.core.task import Batch, Task, weighted_mean
 from fedtailor.core.training import Recipe, descend
 from fedtailor.core.tree import Params, Tree
+from fedtailor.core.turn import finetuned_entries
 from fedtailor.methods.one_model.fedavg import fedavg
 from fedtailor.methods.parts.representation import (
     head_split,
@@ -50,7 +51,8 @@ def fedrod(
     n_kc rows of class c has client k: where classes are rare at a client, its generic head is not
     taught to pass over them. Classes that it lacks get no gradient from it. Learnt on the server:
     body and h_G, the global model, tested with g. Learnt on the client: h_k. Tested with
-    g + h_k(z); with g alone as long as a client has never trained.
+    g + h_k(z); with g alone as long as a client has never trained. Fine-tuning before a test
+    trains h_k alone, from 0 if the client has never trained.
 
     Args:
       gamma: γ, how much classes are balanced. With 0 the generic path is FedAvg.
@@ -125,6 +127,9 @@ def fedrod(
         download=Download("params", client),
         refuses=only_classes("its loss balances classes"),
         not_private=_PRIVATE if gamma else "",
+        finetune=lambda model, data, turn, recipe: finetuned_entries(
+            predict, task, model, data, turn, recipe, ["own"]
+        ),
     )
 
 

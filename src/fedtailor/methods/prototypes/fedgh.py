@@ -7,7 +7,7 @@ from typing import Annotated
 
 from torch import Tensor
 
-from fedtailor.core import tree
+from fedtailor.core import tree, wire
 from fedtailor.core.data import Data
 from fedtailor.core.method import ClientCount, Method, Outcome, Upload, only_classes
 from fedtailor.core.options import NonNegative, Search, Whole
@@ -36,7 +36,7 @@ def fedgh(
         head ← head − η_s ∇ mean over uploaded (k, c) of CE(head(p_k[c]), c)
 
     Learnt on the server: the head. Learnt on the client: its body, which is never sent. Tested with
-    body and received head.
+    body and received head; fine-tuning before a test trains the body below that head.
 
     Clients may have networks of different depths and kinds, if their heads are alike.
 
@@ -73,11 +73,12 @@ def fedgh(
     def client(msg: Tree, state: Tree, data: Data, turn: Turn) -> Outcome:
         params = fit(task, joined(msg, state), data, turn, recipe)
         sums = class_sums(task, params, data)
-        upload = Upload(each={"prototypes": sums.means, "seen": sums.seen})
-        return Outcome({"body": tree.drop(params, head)}, upload, params)
+        told = wire.maybe(sums.rows > 0, {"means": sums.means, "seen": sums.seen})
+        return Outcome({"body": tree.drop(params, head)}, Upload(each={"classes": told}), params)
 
     def receive(server: Tree, ids: Tensor, up: Upload, turn: Turn) -> Tree:
-        rows = uploaded_rows(up.each["prototypes"], up.each["seen"])
+        told = up.each["classes"]
+        rows = uploaded_rows(wire.value(told)["means"], wire.here(told))
         trained = train_on_rows(
             loss,
             server["head"],
@@ -109,5 +110,8 @@ def fedgh(
         not_private=(
             "means of each class's features are sent without noise, so there is no guarantee: "
             "choose another method"
+        ),
+        finetune=lambda model, data, turn, recipe: fit(
+            task, model, data, turn, recipe, train=[k for k in model if k not in head]
         ),
     )

@@ -47,7 +47,8 @@ def fedproto(
 
     Classes without a P pull nothing: in the first round none does. Learnt on the server: P, the
     classes' prototypes. Learnt on the client: its whole model, which is never sent. Tested with
-    the nearest prototype, logits −|z − P[c]|² / K; with the head until there is one.
+    the nearest prototype, logits −|z − P[c]|² / K; with the head until there is one. Fine-tuning
+    before a test trains w_k on the same loss, with P as it is.
 
     Clients may have networks of different depths and kinds, if their features have one width.
 
@@ -118,6 +119,11 @@ def fedproto(
             seen = seen & (rows_per_class(data, classes) > 0)
         return {"params": params, "prototypes": msg["prototypes"], "seen": seen}
 
+    def finetune(model: Tree, data: Data, turn: Turn, recipe: Recipe) -> Tree:
+        given = {"targets": model["prototypes"], "seen": model["seen"]}
+        params = fit(task, model["params"], data, turn, recipe, loss=loss, given=given)
+        return model | {"params": params}
+
     def nearest(model: Tree, x: Tensor) -> Tensor:
         assert task.features is not None
         features = task.features(model["params"], x)
@@ -139,4 +145,5 @@ def fedproto(
             "means of each class's features are sent without noise, so there is no guarantee: "
             "choose another method"
         ),
+        finetune=None if predict == "head" else finetune,
     )

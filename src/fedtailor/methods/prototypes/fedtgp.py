@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedtailor.core import rng, tree
+from fedtailor.core import rng, tree, wire
 from fedtailor.core.data import Data
 from fedtailor.core.method import ClientCount, Method, Outcome, Upload
 from fedtailor.core.options import Above, NonNegative, Search, Whole
@@ -81,12 +81,25 @@ def fedtgp(
         net = tree.map(lambda p: p.to(tree.leaves(initial)[0].dtype), net)
         return {"net": net, **base.init(clients, initial, key), "prototypes": prototypes_of(net)}
 
+    def send(server: Tree, cid: Tensor, turn: Turn) -> Tree:
+        # what an untrained network writes teaches nobody
+        return {"written": wire.maybe(server["seen"].any(), tree.pick(server, ["prototypes"]))}
+
+    def opened(msg: Tree) -> Tree:
+        """The message as FedProto's: all classes have a prototype, or none."""
+        told = wire.value(msg["written"])["prototypes"]
+        seen = wire.here(msg["written"]).to(told.dtype).expand(classes)
+        return {"prototypes": torch.where(seen[:, None] > 0, told, 0.0), "seen": seen}
+
     def client(msg: Tree, state: Tree, data: Data, turn: Turn) -> Outcome:
-        out = base.client(msg, state, data, turn)
-        return out._replace(upload=Upload(each=out.upload.mean))
+        out = base.client(opened(msg), state, data, turn)
+        told = out.upload.mean
+        return out._replace(upload=Upload(each={"classes": wire.maybe(told["rows"] > 0, told)}))
 
     def receive(server: Tree, ids: Tensor, up: Upload, turn: Turn) -> Tree:
-        means, seen = up.each["features"], up.each["rows"]
+        sent, there = wire.value(up.each["classes"]), wire.here(up.each["classes"])
+        means = torch.where(there[..., None], sent["features"], 0.0)
+        seen = there.to(means.dtype)
         delta = adaptive_margin(means, seen, margin)
         rows, classes_of = uploaded_rows(means, seen)
         net = train_on_rows(
@@ -103,9 +116,10 @@ def fedtgp(
 
     return base._replace(
         init=init,
-        send=lambda server, cid, turn: tree.pick(server, ["prototypes", "seen"]),
+        send=send,
         client=client,
         receive=receive,
+        personal=lambda msg, state, data, turn: base.personal(opened(msg), state, data, turn),
         mean_only="",
     )
 
