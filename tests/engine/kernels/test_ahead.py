@@ -35,22 +35,42 @@ def fail() -> None:
 
 def test_calls_are_shared_among_processes(tmp_path: Path) -> None:
     files = [tmp_path / str(i) for i in range(5)]
-    assert make_ahead([partial(write, f) for f in files], support.only_make, processes=2) == 2
+    assert (
+        make_ahead([partial(write, f) for f in files], support.only_make, nothing, processes=2) == 2
+    )
     assert [f.read_text() for f in files] == ["True True"] * 5
     assert not support.are_only_made() and not support.has_kernels(torch.device("meta"))
 
 
 def test_a_process_that_fails_is_no_hindrance(tmp_path: Path) -> None:
     calls = [partial(write, tmp_path / "0"), fail, partial(write, tmp_path / "2"), fail]
-    assert make_ahead(calls, nothing, processes=2) == 1
+    assert make_ahead(calls, nothing, nothing, processes=2) == 1
     assert sorted(f.name for f in tmp_path.iterdir()) == ["0", "2"]
 
 
 def test_a_process_that_does_not_end_is_ended(tmp_path: Path) -> None:
     began = time.monotonic()
     calls = [partial(time.sleep, 60), partial(write, tmp_path / "1")]
-    assert make_ahead(calls, nothing, processes=2, wait=0.5) == 1
+    assert make_ahead(calls, nothing, nothing, processes=2, wait=0.5) == 1
     assert time.monotonic() - began < 20
+
+
+def test_this_process_has_something_to_do_meanwhile(tmp_path: Path) -> None:
+    def wait_for_it() -> None:
+        until = time.monotonic() + 20
+        while not (tmp_path / "0").exists():
+            assert time.monotonic() < until
+            time.sleep(0.01)
+
+    calls = [partial(write, tmp_path / str(i)) for i in range(2)]
+    assert make_ahead(calls, nothing, wait_for_it, processes=2) == 2
+
+
+def test_copies_are_waited_for_whatever_goes_wrong_meanwhile(tmp_path: Path) -> None:
+    calls = [partial(write, tmp_path / str(i)) for i in range(2)]
+    with pytest.raises(RuntimeError, match="no such kernel"):
+        make_ahead(calls, nothing, fail, processes=2)
+    assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_one_processor_has_no_use_for_copies(
@@ -58,6 +78,6 @@ def test_one_processor_has_no_use_for_copies(
 ) -> None:
     monkeypatch.setattr(ahead, "processors", lambda: 1)
     calls = [partial(write, tmp_path / str(i)) for i in range(2)]
-    assert make_ahead(calls, nothing) == 0
-    assert make_ahead(calls[:1], nothing, processes=4) == 0
+    assert make_ahead(calls, nothing, nothing) == 0
+    assert make_ahead(calls[:1], nothing, nothing, processes=4) == 0
     assert not list(tmp_path.iterdir())

@@ -6,7 +6,7 @@ import gc
 import logging
 import sys
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,9 @@ from fedtailor.core.training import Recipe
 from fedtailor.core.tree import flatten
 from fedtailor.engine import ClientData, Simulation
 from fedtailor.engine.kernels.reference import plain_convolution
+from fedtailor.engine.loops import cuda_graph
 from fedtailor.engine.loops import runner as runner_module
-from fedtailor.engine.loops.cuda_graph import CapturedLoop, sizes
+from fedtailor.engine.loops.cuda_graph import CapturedLoop, CapturePool, sizes
 from fedtailor.engine.loops.runner import LoopRunner, Workload, choose_loop_mode
 from fedtailor.methods import METHODS
 from tests.methods.worlds import QUICK
@@ -390,22 +391,74 @@ def test_a_step_that_maps_but_cannot_be_traced_is_run_as_it_is(
     assert all("cannot be traced" in line for line in said)
 
 
+@pytest.fixture
+def captures(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+    """Loops capture steps without a GPU: a replay is a call. What they did is listed."""
+    did: list[str] = []
+    made = CapturedLoop.__init__
+
+    def with_pool(self: Any, loop: Any, tensors: Any, compiled: Any, *_: Any, **more: Any) -> None:
+        pool = CapturePool("a pool", "a stream")
+        made(self, loop, tensors, compiled, pool, fused=more.get("fused", False))
+
+    def try_out(step: Callable[[], None], number: torch.Tensor, stream: Any) -> None:
+        did.append("tried")
+        number.zero_()
+        step()
+
+    def capture(step: Callable[[], None], pool: CapturePool) -> Callable[[], None]:
+        did.append("captured")
+        return step
+
+    monkeypatch.setattr(CapturedLoop, "__init__", with_pool)
+    monkeypatch.setattr(cuda_graph, "_try_out", try_out)
+    monkeypatch.setattr(cuda_graph, "_capture", capture)
+    monkeypatch.setattr(cuda_graph, "make_ready", lambda *_: 0)
+    yield did
+
+
+def refuses(*_: Any) -> Any:
+    raise RuntimeError("operation not permitted when stream is capturing")
+
+
+@pytest.mark.usefixtures("captures")
 def test_a_step_that_cannot_be_captured_is_replayed(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def broken(*_: Any) -> Any:
-        raise RuntimeError("operation not permitted when stream is capturing")
-
     expected = play("fedavg", dense, "sequential", PLAIN)
-    monkeypatch.setattr("fedtailor.engine.loops.cuda_graph._capture", broken)
-    made = CapturedLoop.__init__
-
-    def with_pool(self: Any, loop: Any, tensors: Any, compiled: Any, *_: Any, **__: Any) -> None:
-        made(self, loop, tensors, compiled, "a pool")  # type: ignore[arg-type]
-
-    monkeypatch.setattr(CapturedLoop, "__init__", with_pool)
+    monkeypatch.setattr(cuda_graph, "_capture", refuses)
     assert apart(expected, play("fedavg", dense, "buffered", PLAIN)) < 1e-9
     assert "cannot be captured" in caplog.text and "when stream is capturing" in caplog.text
+
+
+def test_what_is_tried_out_leaves_no_trace(captures: list[str]) -> None:
+    """And every number of clients is tried out, where each has operators of its own."""
+    expected = play("fedavg", dense, "sequential", PLAIN)
+    assert apart(expected, play("fedavg", dense, "buffered", PLAIN)) < 1e-9
+    assert captures == ["tried", "captured"] * (len(captures) // 2) and len(captures) > 2
+
+
+def test_one_step_is_tried_out_for_all_numbers_of_clients(captures: list[str]) -> None:
+    expected = play("fedavg", dense, "sequential", PLAIN)
+    assert apart(expected, play("fedavg", dense, "fused", PLAIN)) < 1e-9
+    assert captures.count("tried") < captures.count("captured")
+
+
+def test_a_step_that_is_captured_only_when_tried_is_tried(
+    captures: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Something new for a number of clients: nothing is said of it, and nothing is lost."""
+    expected = play("fedavg", dense, "sequential", PLAIN)
+    capture = cuda_graph._capture
+
+    def after_trying(*given: Any) -> Any:
+        if captures[-1:] != ["tried"]:
+            refuses()
+        return capture(*given)
+
+    monkeypatch.setattr(cuda_graph, "_capture", after_trying)
+    assert apart(expected, play("fedavg", dense, "fused", PLAIN)) < 1e-9
+    assert captures.count("tried") == captures.count("captured") > 2
 
 
 def test_a_step_that_is_wrong_stays_wrong() -> None:

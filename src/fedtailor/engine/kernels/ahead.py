@@ -20,6 +20,7 @@ WAIT = 60.0  # seconds; what has not been made by then is made when it is needed
 def make_ahead(
     calls: Sequence[Callable[[], Any]],
     begin: Callable[[], None],
+    meanwhile: Callable[[], None],
     processes: int = 0,
     wait: float = WAIT,
 ) -> int:
@@ -30,6 +31,7 @@ def make_ahead(
     Args:
       calls: what is done; no result comes back.
       begin: what each copy does first.
+      meanwhile: what this process does, once they have begun.
       processes: at most so many; 0: one for each processor.
       wait: seconds until those that have not ended are ended.
     """
@@ -41,7 +43,12 @@ def make_ahead(
         # of other threads: none of what they hold is used, and who waits for ever is ended
         warnings.simplefilter("ignore", DeprecationWarning)
         started = {_started([begin, *calls[i::workers]]) for i in range(workers)}
-    return _ended(started, time.monotonic() + wait)
+    until = time.monotonic() + wait
+    try:
+        meanwhile()
+    finally:
+        well = _ended(started, until)
+    return well
 
 
 def processors() -> int:

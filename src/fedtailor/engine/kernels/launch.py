@@ -74,10 +74,12 @@ def make_ready(*graphs: fx.GraphModule) -> int:
             calls.setdefault(str(call), call)
     if not calls:
         return 0
-    if any(call.device.type == "cuda" for call in calls.values()):
-        from fedtailor.engine.kernels.triton_start import make_for_this_gpu
+    device = next(iter(calls.values())).device
+    if device.type == "cuda":
+        from fedtailor.engine.kernels.triton_start import make_for_this_gpu, start_driver
 
-        make_ahead([call.without_device for call in calls.values()], make_for_this_gpu())
+        todo = [call.without_device for call in calls.values()]
+        make_ahead(todo, make_for_this_gpu(device), start_driver)
     for call in calls.values():
         call.here()
     return len(calls)

@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+from triton.backends.compiler import GPUTarget
 from triton.runtime import driver
 
 from fedtailor.engine.kernels.support import are_only_made, only_make
@@ -36,12 +38,27 @@ class _Elsewhere:
         return 0
 
 
-def make_for_this_gpu() -> Callable[[], None]:
-    """What a copy of this process does first, to make kernels for this one's GPU."""
-    target, launcher_cls = driver.active.get_current_target(), driver.active.launcher_cls
+def make_for_this_gpu(device: torch.device) -> Callable[[], None]:
+    """What a copy of this process does first, to make kernels for this one's GPU.
+
+    Of an NVIDIA GPU all that is needed is known without Triton's driver, which is compiled when it
+    is first asked (`start_driver`).
+    """
+    if torch.version.hip:
+        target, launcher_cls = driver.active.get_current_target(), driver.active.launcher_cls
+    else:
+        from triton.backends.nvidia.driver import CudaLauncher
+
+        major, minor = torch.cuda.get_device_capability(device)
+        target, launcher_cls = GPUTarget("cuda", 10 * major + minor, 32), CudaLauncher
 
     def begin() -> None:
         driver.set_active(_Elsewhere(target, launcher_cls))
         only_make()
 
     return begin
+
+
+def start_driver() -> None:
+    """Has Triton set itself up for this process's GPU, if it has not."""
+    driver.active.get_current_target()

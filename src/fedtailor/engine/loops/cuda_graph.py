@@ -11,7 +11,7 @@ import logging
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -94,6 +94,7 @@ class CapturedLoop:
         self._plan: list[Tensor] = []
         self._number = torch.zeros(1, dtype=torch.int64, device=tensors[0].device)
         self._steps: dict[tuple[int, bool], Callable[[], Any]] = {}
+        self._tried: set[bool] = set()  # whether masked: of those steps, one was run before
         self._templates: dict[bool, Template | None] = {}
         self.seconds = 0.0
 
@@ -172,8 +173,6 @@ class CapturedLoop:
 
     def _make(self, size: int, masked: bool) -> Callable[[], Any]:
         """A step that can be called again and again."""
-        changed = (*self._fixed[: self.loop.carried], self._number)  # by trying the step out
-        saved = [t.clone() for t in changed]
         template = self._template(masked)
         program = template.program(size) if template else self._trace(size, masked)
 
@@ -181,17 +180,33 @@ class CapturedLoop:
             program(*self._views(size))
             self._number.add_(1)
 
-        ready: Callable[[], Any] = step
-        if self._capture_pool:
-            try:
-                ready = _capture(step, self._number, self._capture_pool)
-            except Exception as error:  # a graph may refuse any operator; the step runs without
-                if not may_go_plainer(error):
-                    raise
-                log.warning("a step cannot be captured and is replayed: %s", culprit(error))
-        for buffer, before in zip(changed, saved, strict=True):
-            buffer.copy_(before)
-        return ready
+        if not self._capture_pool:
+            return step
+        if template is not None and masked in self._tried:
+            # the same operators for another number of clients: nothing has to be set up
+            with suppress(Exception):  # something has, or memory that lies idle must be freed
+                return _capture(step, self._capture_pool)
+        try:
+            return self._try_and_capture(step, masked, self._capture_pool)
+        except Exception as error:  # a graph may refuse any operator; the step runs without
+            if not may_go_plainer(error):
+                raise
+            log.warning("a step cannot be captured and is replayed: %s", culprit(error))
+            return step
+
+    def _try_and_capture(
+        self, step: Callable[[], None], masked: bool, capture_pool: CapturePool
+    ) -> Callable[[], Any]:
+        """A replay of a step, which is run once before: libraries set themselves up."""
+        changed = (*self._fixed[: self.loop.carried], self._number)
+        saved = [t.clone() for t in changed]
+        try:
+            _try_out(step, self._number, capture_pool.stream)
+            self._tried.add(masked)
+            return _capture(step, capture_pool)
+        finally:
+            for buffer, before in zip(changed, saved, strict=True):
+                buffer.copy_(before)
 
     def _template(self, masked: bool) -> Template | None:
         """Fused steps of any number of clients; None if each number must be traced."""
@@ -261,18 +276,28 @@ class CapturedLoop:
             )
 
 
-def _capture(
-    step: Callable[[], None], number: Tensor, capture_pool: CapturePool
-) -> Callable[[], Any]:
-    """A replay of a step, which counts its calls in `number`."""
-    stream = capture_pool.stream
+def _try_out(step: Callable[[], None], number: Tensor, stream: torch.cuda.Stream) -> None:
+    """Runs a step on the stream that it will be captured on; then frees what lies idle."""
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         number.zero_()
-        step()  # libraries set themselves up
-    torch.cuda.current_stream().wait_stream(stream)
-    number.zero_()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=capture_pool.pool, stream=stream):
         step()
+    torch.cuda.current_stream().wait_stream(stream)
+    torch.cuda.synchronize()
+    torch.cuda.empty_cache()
+
+
+def _capture(step: Callable[[], None], capture_pool: CapturePool) -> Callable[[], Any]:
+    """A replay of a step.
+
+    `torch.cuda.graph` would wait for the GPU and give back idle memory each time. What threads do
+    meanwhile, which hash data and write models, is no business of the capture.
+    """
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.stream(capture_pool.stream):
+        graph.capture_begin(capture_pool.pool, capture_error_mode="thread_local")
+        try:
+            step()
+        finally:
+            graph.capture_end()
     return graph.replay
