@@ -737,6 +737,12 @@ VARIANTS = [
     _slow("scaffold+multikrum", {}),
     _slow("fedala+geometric", {"weighted": True}),
     _slow("fedrep+clip", {}),
+    _slow("fedproto", {"proto_from": "running"}),
+    _slow("fedtgp", {"lag": True, "server_epochs": 5}),
+    _slow("fedas", {"align_first": False}),
+    _slow("pfedgraph", {"difference": "head"}),
+    _slow("pfedsim", {"warmup": 2.0}),
+    _slow("feddistill", {"share_model": True}),
 ]
 
 

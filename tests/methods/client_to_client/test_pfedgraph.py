@@ -74,9 +74,11 @@ def test_two_clients_by_hand(reference: str, sign: str, engine: str) -> None:
     assert [of_models(sim, "a")[1], of_models(sim, "b")[1]] == near(0.0, -2.0)
 
 
-def graph_of(uploads: list, sizes: list[int], alpha: float) -> torch.Tensor:
+def graph_of(
+    uploads: list, sizes: list[int], alpha: float, difference: str = "all"
+) -> torch.Tensor:
     task = task_of("norm")
-    method = pfedgraph(task, alpha=alpha)
+    method = pfedgraph(task, alpha=alpha, difference=difference)
     count = ClientCount.of(torch.tensor(sizes))
     server = method.init(count, task.init(rng.key(0)), rng.key(0))
     up = Upload(each={"params": tree.stack(uploads)})
@@ -104,6 +106,22 @@ def test_what_the_graph_depends_on() -> None:
     near_zero = graph_of([tree.add(w, m) for m in alike], sizes, 1e-3)
     assert near_zero[0].tolist() == near(0.5, 0.5, 0.0, 0.0)
     assert near_zero[2].tolist() == near(0.0, 0.0, 1.0, 0.0)
+
+
+@pytest.mark.usefixtures("double")
+def test_heads_alone_may_be_compared() -> None:
+    """Clients 0 and 1 have one head and unlike bodies; who has not moved is like nobody."""
+    task = task_of("norm")
+    w = task.init(rng.key(0))
+    moves = [tree.sub(random_like(w, seed), w) for seed in range(3)]
+    moves[1] |= tree.pick(moves[0], task.head)
+    uploads = [tree.add(w, m) for m in moves] + [w]
+    heads, whole = (graph_of(uploads, [5] * 4, 1e-3, name) for name in ("head", "all"))
+    assert heads[0].tolist() == near(0.5, 0.5, 0.0, 0.0)
+    assert whole[0].tolist() == near(1.0, 0.0, 0.0, 0.0)
+    # cosines with no move are 0, also one's own: the sizes decide, and all rows are numbers
+    even = graph_of(uploads, [5] * 4, 0.8)
+    assert even[3].tolist() == near(0.25, 0.25, 0.25, 0.25)
 
 
 @pytest.mark.usefixtures("double")

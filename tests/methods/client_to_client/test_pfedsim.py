@@ -112,6 +112,20 @@ def test_warm_up_is_fedavg(weighting: str, engine: str) -> None:
     assert gap(*map(models, sims[1:])) > 1e-3
 
 
+def test_warm_up_may_be_a_number_of_rounds() -> None:
+    """Three of eight, as a share and as a number; 1 is all."""
+    task, world = task_of(), ragged()
+    ends = []
+    for warmup in (3 / 8, 3.0, 4.0, 1.0):
+        sim = simulate(pfedsim(task, warmup=warmup), world, task, rounds=8)
+        play(sim, 8)
+        ends.append(models(sim))
+    share, number, later, whole = ends
+    assert same(share, number)
+    assert gap(share, later) > 1e-4
+    assert gap(later, whole) > 1e-4
+
+
 def test_clients_that_are_not_alike_train_alone() -> None:
     """Heads that point away from each other: s = 0, and a row without partners is its own."""
     task = two_layers([[1.0]], [[0.0], [0.0]])

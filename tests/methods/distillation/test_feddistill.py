@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 
 import pytest
+import torch
 
 from fedtailor.core import tree
 from fedtailor.core.training import Recipe
-from fedtailor.methods import feddistill, local
+from fedtailor.methods import fedavg, feddistill, local
 from tests.methods.worlds import (
     ENGINES,
     gap,
@@ -83,6 +84,45 @@ def test_logits_by_hand() -> None:
     play(sim)
     bias = sim.states.rows["own"]["head.bias"][:, 0].tolist()
     assert bias == near(0.5 - (2 * FIRST - 1 - SECOND), -(SECOND - FIRST) / 2)
+
+
+@pytest.mark.usefixtures("double")
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_shared_model_by_hand(engine: str) -> None:
+    # after round 0: W = (1/2, -1/2) at both, b = (1/2, -1/2) and 0: the mean has b = (1/4, -1/4)
+    sim = played(1, engine, share_model=True)
+    assert sim.server["params"]["head.bias"].tolist() == near(0.25, -0.25)
+    assert sim.server["params"]["head.weight"].flatten().tolist() == near(0.5, -0.5)
+    assert sim.server["sums"][0].tolist() == near(FIRST + SECOND, 2 - FIRST - SECOND)
+    # round 1, both from there: at x = 1 logits ±3/4, at x = -1 ∓1/4; targets are of the others
+    one, two = sigmoid(1.5), sigmoid(-0.5)
+    first = one - 1 + one - SECOND
+    second = (one - 1 + one - FIRST + two) / 2
+    play(sim)
+    found = models(sim)
+    assert same(found["0"], found["1"])
+    assert float(found["0"]["head.bias"][0]) == near(0.25 - (first + second) / 2)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_shared_model_without_strength_is_fedavgs(engine: str) -> None:
+    """With equal weights; who was held out has it, too. It costs a model each way."""
+    task, world = task_of("norm"), ragged()
+    methods = (
+        feddistill(task, gamma=0.0, share_model=True),
+        fedavg(task, weighting="uniform"),
+        feddistill(task, share_model=True),
+    )
+    held = torch.tensor([5])
+    off, plain, on = (simulate(m, world, task, engine=engine, held_out=held) for m in methods)
+    for sim in (off, plain, on):
+        (report,) = play(sim, [[0, 1, 3]])
+        play(sim, [[1, 2, 4]])
+    assert same(models(off), models(plain))
+    assert gap(models(on), models(plain)) > 1e-4
+    assert report.down.tolist() == [4 * (75 + 15)] * 3
+    assert report.up.tolist() == [4 * (75 + 12)] * 3
+    assert not methods[2].own_networks
 
 
 @pytest.mark.usefixtures("double")

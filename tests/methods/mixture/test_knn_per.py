@@ -13,6 +13,7 @@ from fedtailor.engine import ClientData
 from fedtailor.methods import fedavg, knn_per
 from tests.methods.worlds import (
     ENGINES,
+    SIZES,
     data_of,
     gap,
     labelled,
@@ -149,6 +150,23 @@ def test_a_store_has_room_for_some_rows():
         {"params": params}, {}, small, turn_of()
     )
     assert many["real"].tolist() == [True] * 7 + [False] * 2
+
+
+def test_a_store_that_is_too_small_is_told_of(caplog):
+    """In one line as the run begins, with what would be enough; then nothing is said."""
+    task, world = task_of(), ragged()
+    told = {}
+    for capacity in (6, 20):
+        caplog.clear()
+        sim = simulate(knn_per(task, choose="fixed", capacity=capacity), world, task)
+        play(sim, 2)
+        told[capacity] = [record.message for record in caplog.records]
+        stored = [int(model["real"].sum()) for model in models(sim).values()]
+        assert stored == [min(n, capacity) for n in SIZES]
+    assert told[20] == []
+    (line,) = told[6]
+    assert line.startswith("capacity is 6: ")
+    assert "--set capacity=20 has room for all" in line
 
 
 @pytest.mark.parametrize("engine", ENGINES)

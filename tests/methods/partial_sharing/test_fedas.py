@@ -125,6 +125,51 @@ def test_without_alignment_and_with_rows_for_traces_it_is_fedper(engine, monkeyp
         assert gap(*(tree.pick(s.server["shared"], weights) for s in (sim, other))) < 1e-9
 
 
+@pytest.mark.usefixtures("double")
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_first_turn_may_go_without_alignment(engine):
+    """It moves a body that is the client's own already; from the second turn on it is there."""
+    task, world = task_of("norm"), ragged()
+    ways = {
+        "no": fedas(task, align_first=False),
+        "yes": fedas(task),
+        "off": fedas(task, align_lr=0.0),
+    }
+    sims = {k: simulate(method, world, task, engine=engine) for k, method in ways.items()}
+    for sim in sims.values():
+        play(sim, [[0, 1]])
+    own = {k: tree.index(sim.states.rows["own"], 0) for k, sim in sims.items()}
+    assert gap(own["no"], own["off"]) < 1e-12
+    assert gap(own["yes"], own["off"]) > 1e-4
+    for sim in sims.values():
+        play(sim, [[0, 3]])
+    rows = {k: sim.states.rows["own"] for k, sim in sims.items()}
+    apart = lambda k: gap(*(tree.index(rows[name], k) for name in ("no", "off")))
+    assert apart(0) > 1e-4  # its second turn
+    assert apart(3) < 1e-12  # its first one
+
+
+def test_traces_that_are_equal_or_all_0_give_the_plain_mean(monkeypatch):
+    """Also where clients have unequal numbers of rows."""
+    task, world = task_of(), ragged()
+    ends = []
+    for value in (0.0, 3.0):
+        equal = lambda task, params, data, *how, v=value: (v * data.n / data.n).clamp(
+            min=module.LEAST
+        )
+        monkeypatch.setattr(module, "fisher_trace", equal)
+        sim = simulate(fedas(task), world, task)
+        play(sim)
+        bodies = tree.pick(sim.states.rows["own"], sim.server["shared"])
+        assert gap(sim.server["shared"], tree.map(lambda p: p.mean(0), bodies)) < 1e-6
+        ends.append(sim.server["shared"])
+    assert gap(*ends) < 1e-6
+    monkeypatch.undo()
+    flat = task._replace(losses=lambda outputs, y, weight: 0 * outputs.sum(-1))
+    none = fisher_trace(flat, flat.init(rng.key(0)), data_of(world, 1), 8, "sum")
+    assert float(none) == pytest.approx(module.LEAST)
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_who_has_not_trained_has_the_received_body_and_the_first_head(engine):
     task, world = task_of(), ragged()

@@ -120,6 +120,71 @@ def test_a_turn_in_plain_pytorch():
         torch.testing.assert_close(out.upload.mean["features"][c], z[y == c].mean(0))
 
 
+@pytest.mark.usefixtures("double")
+@pytest.mark.parametrize("recipe", [Recipe(epochs=2, batch=8, lr=0.1), Recipe(steps=3, batch=8)])
+def test_running_prototypes_in_plain_pytorch(recipe):
+    """Features of the last epoch's batches (of all steps, without epochs), each before its step."""
+    task, data, turn = task_of(), data_of(ragged(), 1), turn_of()
+    initial, targets = task.init(rng.key(3)), torch.randn(3, 6)
+    given = {"prototypes": targets, "seen": torch.ones(3)}
+    told = {
+        (way, weighting): fedproto(
+            task, lam=3.0, proto_from=way, weighting=weighting, recipe=recipe
+        ).client(given, {"own": initial}, data, turn)
+        for way, weighting in (("running", "uniform"), ("running", "data"), ("after", "uniform"))
+    }
+    running, by_rows, after = told.values()
+    assert gap(running.state, after.state) < 1e-12  # training is the same
+    net, met = mlp(), []
+    net.load_state_dict(initial)
+    step = torch.optim.SGD(net.parameters(), lr=recipe.lr)
+    for batch in data.filled(recipe.plan(data, turn.key)):
+        x, y = batch.x[batch.weight > 0], batch.y[batch.weight > 0]
+        step.zero_grad()
+        z = net[:2](x)
+        met.append((z.detach(), y))
+        (F.cross_entropy(net[2](z), y) + 3 * F.mse_loss(z, targets[y])).backward()
+        step.step()
+    last = met if recipe.steps else met[len(met) // 2 :]
+    z, y = (torch.cat(part) for part in zip(*last, strict=True))
+    for c in range(3):
+        torch.testing.assert_close(running.upload.mean["features"][c], z[y == c].mean(0))
+        torch.testing.assert_close(by_rows.upload.mean["features"][c], z[y == c].sum(0))
+    assert by_rows.upload.mean["rows"].tolist() == y.bincount(minlength=3).tolist()
+    assert gap(running.upload.mean, after.upload.mean) > 1e-3
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_running_prototypes_by_hand(engine):
+    # z = x at first, one batch: means of what the step began with, 2 and 5, 8; then with the a of
+    # client 0 after round 1 (see above) it is still the means before that step: a = 1 gives 2
+    task = two_layers([[1.0]], [[0.0], [0.0]])
+    method = fedproto(task, proto_from="running", recipe=EIGHTH)
+    sim = simulate(method, labelled(ROWS), task, engine=engine)
+    play(sim)
+    assert sim.server["prototypes"].flatten().tolist() == near(3.5, 8.0)
+    play(sim, [[0]])
+    a = float(sim.states.rows["own"]["body.weight"].flatten()[0])
+    assert a != pytest.approx(1.0, abs=0.01)
+    assert sim.server["prototypes"].flatten().tolist() == near(2.0, 8.0)
+    play(sim, [[0]])
+    assert sim.server["prototypes"].flatten().tolist() == near(2 * a, 8.0)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_running_without_the_pull_is_training_alone(engine):
+    task, world = task_of("norm"), ragged()
+    recipe = Recipe(epochs=2)
+    ways = (
+        fedproto(task, lam=0, predict="head", proto_from="running", recipe=recipe),
+        local(task, recipe=recipe),
+    )
+    sims = [simulate(method, world, task, engine=engine) for method in ways]
+    for sim in sims:
+        play(sim, COHORTS)
+    assert same(*map(models, sims))
+
+
 # ------------------------------------------------------------------------------------- invariants
 
 

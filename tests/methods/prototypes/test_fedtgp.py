@@ -11,6 +11,7 @@ from fedtailor.core import rng, tree, wire
 from fedtailor.core.method import Upload
 from fedtailor.core.training import Recipe
 from fedtailor.methods import fedproto, fedtgp, local
+from fedtailor.methods.parts.representation import class_sums
 from fedtailor.methods.prototypes.fedtgp import (
     adaptive_margin,
     margin_loss,
@@ -20,6 +21,7 @@ from fedtailor.methods.prototypes.fedtgp import (
 from tests.methods.worlds import (
     ENGINES,
     classes_of,
+    data_of,
     gap,
     labelled,
     models,
@@ -69,6 +71,26 @@ def test_two_clients_by_hand(engine):
     P = float(first[0, 0])
     slope = -(q[0] + 3 * q[1]) / 8 + 0.5 * ((1 - P) * 1 + (3 - P) * 3)
     assert sim.states.rows["own"]["body.weight"].flatten().tolist() == near(1 - slope / 8, 1.0)
+
+
+@pytest.mark.usefixtures("double")
+def test_class_means_may_lag_a_round():
+    """Those of the authors' code: the model that the turn began with, at first the initial one."""
+    task, world, turn = task_of("norm"), ragged(), turn_of()
+    data, initial = data_of(world, 1), task.init(rng.key(3))
+    trained = {}
+    for lag in (False, True):
+        method = fedtgp(task, lag=lag, recipe=Recipe(lr=0.2), **FEW)
+        server = method.init(6, initial, rng.key(0))
+        message = method.send(server, torch.tensor(1), turn)
+        out = method.client(message, {"own": initial}, data, turn)
+        told = wire.value(out.upload.each["classes"])
+        means = class_sums(task, initial if lag else out.state["own"], data)
+        torch.testing.assert_close(told["features"], means.means)
+        assert torch.equal(told["rows"], means.seen)
+        trained[lag] = out
+    assert same(trained[False].state, trained[True].state)
+    assert gap(trained[False].upload.each, trained[True].upload.each) > 1e-3
 
 
 def test_margin_by_hand():

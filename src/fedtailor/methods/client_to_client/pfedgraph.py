@@ -34,6 +34,7 @@ def pfedgraph(
     lam: Annotated[NonNegative, Search(0.001, 1, log=True)] = 0.01,
     reference: Literal["cosine", "approx"] = "cosine",
     sign: Literal["towards", "published"] = "towards",
+    difference: Annotated[Literal["all", "head"], Search()] = "all",
     recipe: Recipe = Recipe(),
 ) -> Method:
     """Inferred collaboration graphs: a client averages with those whose models moved like its own.
@@ -56,6 +57,8 @@ def pfedgraph(
       reference: `cosine`, c_i as above, which doubles the download; `approx`, w̄_i / |w̄_i|.
       sign: `towards` the neighbours, as the paper's objective has it; `published`: away from them,
         as in the authors' codes, to replicate them.
+      difference: which parameters S_ij compares: `all`, or those of the `head` alone (both are in
+        the authors' code).
       recipe: how a client trains in a round.
 
     Deviations: the graph's quadratic program is solved by a projection, which is exact (the authors
@@ -129,7 +132,9 @@ def pfedgraph(
         models = up.each["params"]
         size = server["sizes"][ids]
         q = size / size.sum()
-        likeness = pairwise(learnt(tree.map(torch.sub, models, server["initial"])), cosines)
+        moves = learnt(tree.map(torch.sub, models, server["initial"]))
+        compared = moves if difference == "all" else tree.pick(moves, task.head)
+        likeness = pairwise(compared, cosines)
         likeness = torch.where(likeness > ALIKE, 1.0, likeness)
         graph = onto_simplex(q + likeness / (2 * alpha))
         rows = torch.zeros_like(server["graph"][ids]).index_copy(1, ids, graph)

@@ -11,7 +11,7 @@ from torch import Tensor
 from fedtailor.core import rng, tree
 from fedtailor.core.data import Data
 from fedtailor.core.method import ClientCount, Method, Outcome, Upload
-from fedtailor.core.options import Search, Share, Weighting
+from fedtailor.core.options import NonNegative, Search, Weighting
 from fedtailor.core.rng import Key, Turn
 from fedtailor.core.task import Task
 from fedtailor.core.training import Recipe, fit
@@ -24,7 +24,7 @@ SELF = 0.9999  # a client's likeness to itself, and the most that another's may 
 def pfedsim(
     task: Task,
     *,
-    warmup: Annotated[Share, Search(0.1, 0.9)] = 0.5,
+    warmup: Annotated[NonNegative, Search(0.1, 0.9)] = 0.5,
     weighting: Weighting = "data",
     recipe: Recipe = Recipe(),
 ) -> Method:
@@ -42,7 +42,7 @@ def pfedsim(
     the own head; a client that was in no cohort since the warm-up with w.
 
     Args:
-      warmup: share of the rounds that are FedAvg; with 1 all are.
+      warmup: share of the rounds that are FedAvg; with 1 all are. Above 1 it is their number.
       weighting: a client's weight in FedAvg's mean: `data` or `uniform`.
       recipe: how a client trains in a round.
 
@@ -63,7 +63,8 @@ def pfedsim(
     last = [name for name in task.head if len(shapes[name]) == 2][-1]
 
     def warm(turn: Turn) -> Tensor:
-        return turn.round < (warmup * turn.rounds.double() + 1e-9).floor()
+        of = turn.rounds.double() if warmup <= 1 else torch.ones_like(turn.rounds).double()
+        return turn.round < (warmup * of + 1e-9).floor()
 
     def alike(models: Params) -> Tensor:
         """Likeness of every two of some models, by their heads' rows."""

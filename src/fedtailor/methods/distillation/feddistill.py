@@ -26,6 +26,7 @@ def feddistill(
     gamma: Annotated[NonNegative, Search(0.01, 10, log=True)] = 1.0,
     targets: Literal["probabilities", "logits"] = "probabilities",
     leave_one_out: bool = True,
+    share_model: bool = False,
     recipe: Recipe = Recipe(),
 ) -> Method:
     """Federated distillation: a client learns from what the others say of a class.
@@ -37,19 +38,22 @@ def feddistill(
     What a class's sums are of stays until a cohort has that class again. Networks may differ from
     client to client: only tables of classes x classes travel.
 
-    Learnt on the client: its own model, with which it is tested. Learnt on the server: the sums.
+    Learnt on the client: its own model, with which it is tested. Learnt on the server: the sums;
+    with `share_model`, a model too, which is then trained, sent back and tested by everybody.
 
     Args:
       gamma: strength γ of distillation. With 0 this is training alone.
       targets: what is averaged: `probabilities`, or `logits`, whose mean's softmax is then t_c.
       leave_one_out: whether a client learns from the others only: it takes out of the sums what it
         put in itself, and has no target for a class that nobody else had.
+      share_model: whether clients also share one model, the plain mean of what they trained (the
+        variant that FedGen's authors call FedDistill-FL). Networks may not differ then.
       recipe: how a client trains in a round.
 
     Deviations: sums are of the trained model on all training rows, in evaluation mode (the paper
     and public codes gather them during training, from a model that moves). The round that each
     class's sums are from travels too, with `leave_one_out`, so that a client knows whether it is
-    among them. A variant that averages models besides is not here.
+    among them. Shared models are averaged with equal weights, as sums are added up.
 
     Reference: Jeong et al., "Communication-Efficient On-Device Machine Learning: Federated
     Distillation and Augmentation under Non-IID Private Data", 2018,
@@ -78,11 +82,17 @@ def feddistill(
 
     def init(clients: ClientCount, initial: Params, key: Key) -> Tree:
         found = nothing(number_of_classes(task, initial), key.device)
-        return found | ({"round": torch.full_like(found["rows"], NEVER)} if leave_one_out else {})
+        found |= {"round": torch.full_like(found["rows"], NEVER)} if leave_one_out else {}
+        return found | ({"params": initial} if share_model else {})
 
     def start(msg: Tree, initial: Params, key: Key) -> Tree:
-        own = tree.map(torch.zeros_like, tree.pick(msg, ["sums", "rows"]))
-        return {"own": initial, **own, "round": torch.full_like(msg["rows"][0], NEVER)}
+        said = tree.map(torch.zeros_like, tree.pick(msg, ["sums", "rows"]))
+        own = {} if share_model else {"own": initial}
+        return own | said | {"round": torch.full_like(msg["rows"][0], NEVER)}
+
+    def model(msg: Tree, state: Tree) -> Params:
+        found: Params = msg["params"] if share_model else state["own"]
+        return found
 
     def of_others(msg: Tree, state: Tree) -> Tree:
         """Targets by class, and for each class whether there is one."""
@@ -100,14 +110,14 @@ def feddistill(
     def client(msg: Tree, state: Tree, data: Data, turn: Turn) -> Outcome:
         given = of_others(msg, state)
         loss = taught if gamma else None
-        own = fit(task, state["own"], data, turn, recipe, loss=loss, given=given)
+        own = fit(task, model(msg, state), data, turn, recipe, loss=loss, given=given)
         found = class_sums(task, own, data, look=say)
         said = {"sums": found.features.to(msg["sums"].dtype), "rows": found.rows}
         said["rows"] = said["rows"].to(msg["rows"].dtype)
-        now = turn.round.to(state["round"].dtype)
-        return Outcome(
-            {"own": own, **said, "round": now}, Upload(said, by_size(data, "uniform")), own
-        )
+        kept = said | {"round": turn.round.to(state["round"].dtype)}
+        sent = {"params": own} if share_model else {}
+        upload = Upload(said | sent, by_size(data, "uniform"))
+        return Outcome(kept if share_model else {"own": own} | kept, upload, own)
 
     def receive(server: Tree, ids: Tensor, up: Upload, turn: Turn) -> Tree:
         rows = (up.mean["rows"] * len(ids)).round()
@@ -119,7 +129,7 @@ def feddistill(
         if leave_one_out:
             now = turn.round.to(rows.dtype)
             new["round"] = torch.where(fresh, now, server["round"])
-        return new
+        return new | tree.pick(up.mean, ["params"])
 
     return Method(
         init=init,
@@ -127,11 +137,11 @@ def feddistill(
         start=start,
         client=client,
         receive=receive,
-        personal=lambda msg, state, data, turn: state["own"],
+        personal=lambda msg, state, data, turn: model(msg, state),
         predict=task.predict,
         mean_only="its server adds up sums and numbers of rows that belong together",
         not_private="sums over the rows of a class are sent without noise, so there is no "
         "guarantee: choose another method",
         refuses=only_classes("it averages class probabilities"),
-        own_networks="deepest",
+        own_networks="" if share_model else "deepest",
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Annotated, Literal
 
 import torch
@@ -9,15 +10,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from fedtailor.core.data import Counts, Data
-from fedtailor.core.method import Method, beginning, only_classes
+from fedtailor.core.method import ClientCount, Method, beginning, only_classes
 from fedtailor.core.options import Above, Count, Search, Share, Weighting
-from fedtailor.core.rng import Turn
+from fedtailor.core.rng import Key, Turn
 from fedtailor.core.scoring import outputs_on
 from fedtailor.core.task import Task
 from fedtailor.core.training import Recipe, fit
 from fedtailor.core.tree import Params, Tree
 from fedtailor.methods.one_model.fedavg import fedavg
 from fedtailor.methods.parts.representation import FAR, head_split, number_of_classes
+
+log = logging.getLogger(__name__)
 
 GRID = 11  # values of λ that are tried: 0, 0.1, …, 1
 
@@ -50,13 +53,14 @@ def knn_per(
       choose: whether each `client` chooses its λ among 0, 0.1, …, 1 by how many of its validation
         rows are right, and of equal ones by their loss; or λ is `fixed`. A client without
         validation rows takes `lam`.
-      capacity: rows that a store has room for; a client with more takes some at random.
+      capacity: rows that a store has room for; a client with more takes some at random. A line
+        says so as the run begins, and how many would be enough for all.
       weighting: a client's weight in the mean: `data` or `uniform`.
       recipe: how a client trains in a round.
 
-    Deviations: stores hold 1,000 rows by default (the paper: all). Probabilities are mixed, as the
-    paper says; the authors' scripts mix logits with probabilities, since their flag for it is
-    always on. λ is chosen on validation rows (their script: on test rows).
+    Deviations: stores hold 1,000 rows by default (the paper: all). Probabilities are
+    mixed, as the paper says; the authors' scripts mix logits with probabilities, since their flag
+    for it is always on. λ is chosen on validation rows (their script: on test rows).
 
     Reference: Marfoq et al., "Personalized Federated Learning through Local Memorization", ICML
     2022, https://arxiv.org/abs/2111.09360
@@ -68,6 +72,17 @@ def knn_per(
     split = head_split(task, "neighbours are found by their features")
     classes, width = number_of_classes(task), split.width
     shared = fedavg(task, weighting=weighting, recipe=recipe)
+
+    def init(clients: ClientCount, initial: Params, key: Key) -> Tree:
+        most = int(clients.sizes.max())
+        if capacity < most:
+            log.warning(
+                "capacity is %d: of a client's training rows so many are neighbours, drawn at "
+                "random; --set capacity=%d has room for all of everybody's",
+                capacity,
+                most,
+            )
+        return shared.init(clients, initial, key)
 
     def store(params: Params, data: Data, turn: Turn) -> Tree:
         """The features and labels of a client's rows; places that it does not fill are not real."""
@@ -141,6 +156,7 @@ def knn_per(
         return with_store(fit(task, model["params"], data, turn, recipe), data, turn)
 
     return shared._replace(
+        init=init,
         personal=personal,
         predict=predict,
         general=lambda msg, state: msg["params"],

@@ -31,6 +31,7 @@ def fedas(
     align_lr: Annotated[NonNegative, Search(0.001, 0.1, log=True)] = 0.01,
     align_epochs: Whole = 1,
     align_batch: Count = 16,
+    align_first: bool = True,
     trace: Annotated[Literal["sum", "mean"], Search()] = "sum",
     recipe: Recipe = Recipe(),
 ) -> Method:
@@ -50,6 +51,8 @@ def fedas(
       align_lr: learning rate of the alignment. With 0 there is none.
       align_epochs: how long it takes.
       align_batch: its batches.
+      align_first: whether a client aligns in its first turn, too (the authors' code), when its own
+        body is the initial one: rows are then pulled to class means that nobody has learnt.
       trace: F_k as the `sum` over batches (the authors' code), which grows with a client's rows, or
         their `mean`.
       recipe: how a client trains in a round, and the batches of F_k.
@@ -93,7 +96,9 @@ def fedas(
         params = joined(msg, state)
         if align_lr and align_epochs:
             given = {"means": class_sums(task, state["own"], data).means}
-            params = fit(task, params, data, turn, calm, loss=apart, given=given, train=body)
+            aligned = fit(task, params, data, turn, calm, loss=apart, given=given, train=body)
+            may = torch.ones_like(state["trained"]) if align_first else state["trained"]
+            params = tree.where(may > 0, aligned, params)
         params = fit(task, params, data, turn, recipe)
         weight = fisher_trace(task, params, data, recipe.batch, trace)
         moved = scaled_move(task, msg["shared"], tree.pick(params, body), weight)

@@ -14,14 +14,17 @@ from fedtailor.core.errors import BadInput
 from fedtailor.core.method import ClientCount, Method, Outcome, Upload, only_classes
 from fedtailor.core.options import NonNegative, Search, Weighting
 from fedtailor.core.rng import Key, Turn
-from fedtailor.core.task import Task
-from fedtailor.core.training import Recipe, fit
+from fedtailor.core.task import Batch, Task, weighted_mean
+from fedtailor.core.training import Recipe, descend, fit
 from fedtailor.core.tree import Params, Tree
+from fedtailor.methods.parts.local_steps import local_steps
 from fedtailor.methods.parts.representation import (
+    ClassSums,
     class_sums,
     head_split,
     nearness,
     number_of_classes,
+    pull,
     pulled_loss,
     rows_per_class,
 )
@@ -34,6 +37,7 @@ def fedproto(
     *,
     lam: Annotated[NonNegative, Search(0.1, 100, log=True)] = 1.0,
     weighting: Weighting = "uniform",
+    proto_from: Literal["after", "running"] = "after",
     keep: bool = True,
     predict: Annotated[Predict, Search()] = "nearest",
     networks: Sequence[Task] = (),
@@ -55,6 +59,9 @@ def fedproto(
     Args:
       lam: strength λ of the pull. With 0 models are those of training alone.
       weighting: v_kc: 1 (`uniform`, the authors' code) or the client's rows of class c (`data`).
+      proto_from: what p_k[c] is a mean of: features of all rows `after` training, in evaluation
+        mode, or, as in the authors' code, those that batches had in the last epoch, each before its
+        step (`running`: with a single batch, those of the model before it was trained).
       keep: whether a class that nobody of the cohort has keeps its P; without (the authors' code)
         it has none until somebody has it again.
       predict: by the `nearest` P, by the nearest of a class that the client has (`own_nearest`, the
@@ -62,9 +69,8 @@ def fedproto(
       networks: those of all clients, the server's first, where they differ.
       recipe: how a client trains in a round.
 
-    Deviations: prototypes are means over all rows with the trained model in evaluation mode; the
-    authors' code averages the features met during the last epoch, while the model moves. λ is for
-    squared distances divided by K, as in the code.
+    Deviations: prototypes are means over all rows with the trained model, see `proto_from`. λ is
+    for squared distances divided by K, as in the code.
 
     Reference: Tan et al., "FedProto: Federated Prototype Learning across Heterogeneous Clients",
     AAAI 2022, https://arxiv.org/abs/2105.00243
@@ -91,10 +97,55 @@ def fedproto(
             "seen": some.new_zeros(classes),
         }
 
+    def objective(theta: Tree, batch: Batch, given: Tree, carried: Tree) -> tuple[Tensor, Tree]:
+        """The same loss; features of the last epoch's batches are added up on the way."""
+        features, logits, buffers = split.embed(carried["buffers"] | theta, batch)
+        value = weighted_mean(task.losses(logits, batch.y, batch.weight), batch)
+        if lam:
+            value = value + lam * pull(features, batch, given["targets"], given["seen"])
+        last = (carried["step"] >= given["last"]).to(features.dtype)
+        every = torch.arange(classes, device=batch.y.device)
+        of = (batch.y[:, None] == every) * (last * batch.weight)[:, None]
+        changed = {
+            "buffers": carried["buffers"] | buffers,
+            "features": carried["features"] + of.mT @ features.detach(),
+            "rows": carried["rows"] + of.sum(0),
+            "step": carried["step"] + 1,
+        }
+        return value, changed
+
+    def trained_with_sums(
+        begin: Params, data: Data, turn: Turn, given: Tree
+    ) -> tuple[Params, ClassSums]:
+        steps, zero = local_steps(recipe, data), torch.zeros_like(given["targets"])
+        epochs = 1 if recipe.steps else max(recipe.epochs, 1)
+        done = descend(
+            objective,
+            tree.drop(begin, task.buffers),
+            data,
+            turn,
+            recipe,
+            given=given | {"last": steps - steps // epochs},
+            carried={
+                "buffers": tree.pick(begin, task.buffers),
+                "features": zero,
+                "rows": zero[:, 0],
+                "step": torch.zeros_like(steps),
+            },
+            task=task,
+            augment=task.augment,
+        )
+        found = done.carried
+        params = {k: (found["buffers"] | done.theta)[k] for k in begin}
+        return params, ClassSums(found["features"], found["rows"], zero[:, 0])
+
     def client(msg: Tree, state: Tree, data: Data, turn: Turn) -> Outcome:
         given = {"targets": msg["prototypes"], "seen": msg["seen"]}
-        params = fit(task, state["own"], data, turn, recipe, loss=loss, given=given)
-        sums = class_sums(task, params, data)
+        if proto_from == "running":
+            params, sums = trained_with_sums(state["own"], data, turn, given)
+        else:
+            params = fit(task, state["own"], data, turn, recipe, loss=loss, given=given)
+            sums = class_sums(task, params, data)
         if weighting == "uniform":
             told = {"features": sums.seen[:, None] * sums.means, "rows": sums.seen}
         else:

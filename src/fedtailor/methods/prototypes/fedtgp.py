@@ -18,7 +18,7 @@ from fedtailor.core.rng import Key, Turn
 from fedtailor.core.task import Task
 from fedtailor.core.training import Recipe
 from fedtailor.core.tree import Params, Tree
-from fedtailor.methods.parts.representation import number_of_classes
+from fedtailor.methods.parts.representation import class_sums, number_of_classes
 from fedtailor.methods.parts.server_training import train_on_rows, uploaded_rows
 from fedtailor.methods.prototypes.fedproto import Predict, fedproto
 
@@ -31,6 +31,7 @@ def fedtgp(
     server_lr: Annotated[NonNegative, Search(0.001, 0.1, log=True)] = 0.01,
     server_epochs: Annotated[Whole, Search(10, 1000, log=True)] = 100,
     server_batch: Whole = 10,
+    lag: bool = False,
     predict: Predict = "nearest",
     networks: Sequence[Task] = (),
     recipe: Recipe = Recipe(),
@@ -55,14 +56,15 @@ def fedtgp(
       server_lr: the server's learning rate. With 0 prototypes stay random.
       server_epochs: S, the server's passes over what a round's clients uploaded.
       server_batch: class means per step of the server, in an order drawn anew; 0 takes all at once.
+      lag: whether class means are of the model before this round's training, as in the authors'
+        code: they are a round late, and those of the first round are of random features.
       predict: as FedProto's: by the `nearest` prototype, by the nearest of a class that the client
         has (`own_nearest`), or by the client's `head`.
       networks: those of all clients, the server's first, where they differ.
       recipe: how a client trains in a round.
 
-    Deviations: class means are of the model after this round's training; the authors' code reads
-    the model of the round before. They are of all rows, in evaluation mode. Distances have 1e-12
-    under the root: at 0 its slope is infinite.
+    Deviations: class means are of the model after this round's training, see `lag`. They are of all
+    rows, in evaluation mode. Distances have 1e-12 under the root: at 0 its slope is infinite.
 
     Reference: Zhang et al., "FedTGP: Trainable Global Prototypes with Adaptive-Margin-Enhanced
     Contrastive Learning for Data and Model Heterogeneity in Federated Learning", AAAI 2024,
@@ -94,6 +96,9 @@ def fedtgp(
     def client(msg: Tree, state: Tree, data: Data, turn: Turn) -> Outcome:
         out = base.client(opened(msg), state, data, turn)
         told = out.upload.mean
+        if lag:
+            before = class_sums(task, state["own"], data)
+            told = {"features": before.means, "rows": before.seen}
         return out._replace(upload=Upload(each={"classes": wire.maybe(told["rows"] > 0, told)}))
 
     def receive(server: Tree, ids: Tensor, up: Upload, turn: Turn) -> Tree:
