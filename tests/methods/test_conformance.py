@@ -743,6 +743,8 @@ VARIANTS = [
     _slow("pfedgraph", {"difference": "head"}),
     _slow("pfedsim", {"warmup": 2.0}),
     _slow("feddistill", {"share_model": True}),
+    _slow("fedkd", {"literal": True}),
+    _slow("fedrod", {"hyper": True}),
 ]
 
 

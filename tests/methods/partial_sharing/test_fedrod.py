@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from fedtailor.core import rng
+from fedtailor.core import rng, tree
 from fedtailor.core.data import Data
 from fedtailor.core.errors import BadInput
 from fedtailor.core.task import classification
@@ -172,6 +172,92 @@ def test_who_has_never_trained_uses_the_generic_head_alone(engine):
     assert not torch.allclose(said["0"], task.predict(server, x), atol=1e-3)
     general = sim.outputs(general=True).test
     assert general.isfinite().all()
+
+
+# ------------------------------------------------------------------------- with a hypernetwork
+
+
+@pytest.mark.usefixtures("double")
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_written_head_by_hand(engine):
+    # as by hand above, h begins as 0: slopes of what a head is are those of the writer's last bias,
+    # and times r_k = ReLU(A π_k + a) those of its last weight; A has none, since that weight is 0
+    #   d_0 = (W[0], b[0]) = (1/4, 1/4) and d_1 = (-1, -1/2), with weights 4/5 and 1/5
+    # so client k's head is Σ_j Ω_j d_j (1 + r_j r_k), also that of client 2, who is not there
+    task = two_layers([[1.0]], [[0.0], [0.0]])
+    rows = [[([1.0], 0), ([2.0], 0), ([3.0], 0), ([4.0], 1)], [([2.0], 1)], [([9.0], 0)] * 2]
+    method = fedrod(task, hyper=True, hidden=4, recipe=ONE)
+    sim = simulate(method, labelled(rows), task, engine=engine, held_out=torch.tensor([2]))
+    first = tree.map(torch.clone, sim.server["hyper"]["first"])
+    play(sim, [[0, 1]])
+    pi = torch.tensor([[3 / 4, 1 / 4], [0.0, 1.0], [1.0, 0.0]])
+    r = (pi @ first["weight"].T + first["bias"]).relu()
+    for k, model in models(sim).items():
+        near_0, near_1 = (1 + float(r[j] @ r[int(k)]) for j in (0, 1))
+        weight = 0.8 * 0.25 * near_0 - 0.2 * near_1
+        bias = 0.8 * 0.25 * near_0 - 0.2 * 0.5 * near_1
+        assert model["own"]["head.weight"].flatten().tolist() == near(weight, -weight)
+        assert model["own"]["head.bias"].tolist() == near(bias, -bias)
+    assert gap(sim.server["hyper"]["first"], first) < 1e-12
+    assert sim.server["params"]["head.weight"].flatten().tolist() == near(-0.3, 0.3)
+
+
+@pytest.mark.usefixtures("double")
+def test_the_writer_is_trained_as_in_plain_pytorch():
+    task, recipe = task_of(), Recipe(epochs=2, batch=8, lr=0.1, momentum=0.5)
+    data, turn, initial = data_of(ragged(), 1), turn_of(), task.init(rng.key(3))
+    method = fedrod(task, hyper=True, hidden=5, recipe=recipe)
+    server = method.init(6, initial, rng.key(1))
+    drawn = tree.map(lambda p: p + 0.3 * torch.randn_like(p), server["hyper"])
+    out = method.client(server | {"hyper": drawn}, {}, data, turn)
+    net, hyper = mlp(), nn.Sequential(nn.Linear(3, 5), nn.ReLU(), nn.Linear(5, 21))
+    net.load_state_dict(initial)
+    last = drawn["last"]
+    hyper.load_state_dict({
+        "0.weight": drawn["first"]["weight"],
+        "0.bias": drawn["first"]["bias"],
+        "2.weight": torch.cat([last[k]["weight"] for k in ("2.weight", "2.bias")]),
+        "2.bias": torch.cat([last[k]["bias"] for k in ("2.weight", "2.bias")]),
+    })  # fmt: skip
+    counts = torch.bincount(data.y[data.rows[: int(data.n)]], minlength=3).double()
+    write = lambda: hyper(counts / counts.sum()).split([18, 3])
+    steps = [torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.5) for m in (net, hyper)]
+    for batch in data.filled(recipe.plan(data, turn.key)):
+        x, y = batch.x[batch.weight > 0], batch.y[batch.weight > 0]
+        for step in steps:
+            step.zero_grad()
+        z = net[:2](x)
+        g, (weight, bias) = net[2](z), write()
+        own = F.linear(z.detach(), weight.view(3, 6), bias)
+        (F.cross_entropy(g + counts.log(), y) + F.cross_entropy(g.detach() + own, y)).backward()
+        for step in steps:
+            step.step()
+    sent = out.upload.mean["hyper"]
+    torch.testing.assert_close(sent["first"]["weight"], hyper[0].weight.detach())
+    torch.testing.assert_close(sent["last"]["2.bias"]["weight"], hyper[2].weight.detach()[18:])
+    torch.testing.assert_close(out.model["own"]["2.weight"].flatten(), write()[0].detach())
+    assert gap(out.upload.mean["params"], dict(net.state_dict())) < 1e-12
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_writer_changes_nothing_for_the_generic_path_and_travels(engine):
+    """C → 32 → 21 numbers more each way; and clients with the same shares have the same head."""
+    task, world = task_of("norm"), ragged()
+    ways = (fedrod(task, hyper=True), fedrod(task, hyper=True, own_start="zero"), fedrod(task))
+    sims = [simulate(method, world, task, engine=engine) for method in ways]
+    for sim in sims:
+        (*_, report) = play(sim, COHORTS)
+        if "hyper" in sim.server:
+            size = 3 * 32 + 32 + 32 * 21 + 21
+            assert report.down.tolist() == report.up.tolist() == [4 * (75 + size)] * 3
+        assert same(sim.server["params"], sims[0].server["params"])
+    begun = simulate(ways[1], world, task)
+    model = models(begun)["0"]
+    assert torch.equal(
+        ways[1].predict(model, world.x[:5]), task.predict(begun.initial, world.x[:5])
+    )
+    copied = models(simulate(ways[0], world, task))["0"]["own"]
+    assert same(copied, tree.pick(begun.initial, task.head))
 
 
 @pytest.mark.usefixtures("double")

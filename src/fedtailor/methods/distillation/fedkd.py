@@ -32,6 +32,7 @@ def fedkd(
     *,
     first_energy: Annotated[Share, Search(0.5, 0.99)] = 0.95,
     last_energy: Annotated[Share, Search(0.9, 1)] = 0.98,
+    literal: bool = False,
     weighting: Weighting = "uniform",
     networks: Sequence[Task] = (),
     recipe: Recipe = Recipe(),
@@ -60,16 +61,18 @@ def fedkd(
     Args:
       first_energy: T_0, the share of an update's energy that travels in the beginning.
       last_energy: T_1, the share in the end. With 1 and 1 nothing is lost.
+      literal: whether gradients go through targets and S as well, as in the authors' code: each
+        network then also makes the other's target easier.
       weighting: a client's weight in the mean: `uniform` (the authors) or `data`.
       networks: the student's first, where clients' networks differ.
       recipe: how a client trains in a round.
 
     Deviations: where clients have one network, the student has its architecture; it begins with
-    other weights, which the server draws. Targets and S are constants for gradients, and W is
-    trained (in the authors' code neither is so). k is at least 1 and may be the full rank (in two
-    public codes a matrix of which only the full rank has enough energy becomes 0). Updates are
-    truncated, not parameters. Kernels of convolutions are matrices of output channels by all else;
-    embeddings are matrices. S counts as at least 1e-6.
+    other weights, which the server draws. Targets and S are constants for gradients, see `literal`,
+    and W is trained (in the authors' code it is never used). k is at least 1 and may be the full
+    rank (in two public codes a matrix of which only the full rank has enough energy becomes 0).
+    Updates are truncated, not parameters. Kernels of convolutions are matrices of output channels
+    by all else; embeddings are matrices. S counts as at least 1e-6.
 
     Reference: Wu et al., "Communication-Efficient Federated Learning via Knowledge Distillation",
     Nature Communications 2022, https://arxiv.org/abs/2108.13323
@@ -92,11 +95,13 @@ def fedkd(
             weighted_mean(task.losses(outputs, batch.y, batch.weight), batch)
             for outputs in (teacher, student)
         ]
-        scale = (hard[0] + hard[1]).detach().clamp(min=LEAST)
+        fixed = (lambda value: value) if literal else Tensor.detach
+        scale = fixed(hard[0] + hard[1]).clamp(min=LEAST)
         mapped = of_student @ more["map"].mT
-        apart = (of_teacher - mapped.detach()).square().mean(-1)
-        apart = apart + (of_teacher.detach() - mapped).square().mean(-1)
-        soft = divergence(student, teacher) + divergence(teacher, student)
+        apart = (of_teacher - fixed(mapped)).square().mean(-1)
+        apart = apart + (fixed(of_teacher) - mapped).square().mean(-1)
+        soft = divergence(student, teacher, constant=not literal)
+        soft = soft + divergence(teacher, student, constant=not literal)
         value = hard[0] + hard[1] + weighted_mean(soft + apart, batch) / scale
         return value, f_buffers, g_buffers
 
@@ -185,7 +190,7 @@ def truncated(update: Params, energy: Tensor) -> Tree:
             parts[name] = {"dense": leaf}
             continue
         matrix = leaf.reshape(len(leaf), -1)
-        u, sigma, v = singular_values(matrix)
+        u, sigma, v = torch.linalg.svd(matrix, full_matrices=False)
         sums = sigma.square().cumsum(0)
         # the last sum is all there is, so one direction at least and all at most
         k = (sums < energy.to(sums.dtype) * sums[-1]).sum() + 1
@@ -201,28 +206,6 @@ def truncated(update: Params, energy: Tensor) -> Tree:
             "dense": leaf,
         }
     return parts
-
-
-def singular_values(matrix: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """U, σ and Vᵀ of a matrix, by the eigenvectors of the smaller of M Mᵀ and MᵀM.
-
-    Five times as fast as `torch.linalg.svd` for a layer of 512 x 1600. Energies, which decide how
-    many are sent, are what it finds; σ Vᵀ is Uᵀ M, whatever small σ lose by squaring. Directions
-    without energy are 0 on one side. Of a matrix with numbers that are not finite, σ are not
-    either: decompositions end with an error there, and it is the engine that says who diverged.
-    """
-    peak = matrix.abs().amax()  # by which nothing overflows when it is squared
-    finite, wide = peak.isfinite(), matrix.shape[0] <= matrix.shape[1]
-    some = torch.where(finite & (peak > 0), peak, 1.0)
-    m = torch.where(finite, (matrix if wide else matrix.mT) / some, 0.0).double()
-    energies, vectors = torch.linalg.eigh(m @ m.mT)
-    rounding = len(m) * torch.finfo(m.dtype).eps * energies[-1]
-    energies = torch.where(energies > rounding, energies, 0.0)
-    sigma, u = energies.flip(-1).sqrt(), vectors.flip(-1)
-    v = (u.mT @ m) / torch.where(sigma > 0, sigma, 1.0)[:, None]
-    u, v = (u, v) if wide else (v.mT, u.mT)
-    sigma = torch.where(finite, sigma * some, torch.nan)
-    return u.to(matrix.dtype), sigma.to(matrix.dtype), v.to(matrix.dtype)
 
 
 def as_message(parts: Tree, there: Tensor) -> Tree:

@@ -134,14 +134,20 @@ def fit_both(
     return own, common, tree.pick(done.theta, extra)
 
 
-def divergence(target: Tensor, outputs: Tensor) -> Tensor:
+def divergence(target: Tensor, outputs: Tensor, *, constant: bool = True) -> Tensor:
     """KL(p | q) of each row, p and q the probabilities of two networks' logits.
 
-    No gradient goes to the target. Summed over classes, as the mathematics has it.
+    Summed over classes, as the mathematics has it.
+
+    Args:
+      target: logits that p is of.
+      outputs: logits that q is of.
+      constant: whether no gradient goes to the target.
 
     Example:
       >>> divergence(torch.zeros(1, 2), torch.tensor([[0.0, 1.0]]))
       tensor([0.1201])
     """
-    log_p, log_q = target.detach().log_softmax(-1), outputs.log_softmax(-1)
+    target = target.detach() if constant else target
+    log_p, log_q = target.log_softmax(-1), outputs.log_softmax(-1)
     return (log_p.exp() * (log_p - log_q)).sum(-1)
