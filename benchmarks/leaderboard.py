@@ -89,6 +89,7 @@ FIRST = (
 # one round of these takes many epochs
 LAST = ("apple", "fedtgp", "centralised", "fedavg-c", "fedprox-c")
 LADDER = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)  # of rates
+GRACE = 15.0  # seconds for a round that began in time
 POINTS = 12  # of a curve: as many as `training_end` needs
 
 log = logging.getLogger("fedtailor")
@@ -127,16 +128,16 @@ class Clock:
 
     def __init__(self, seconds: float) -> None:
         self.until = time.monotonic() + seconds
-        self._took: list[float] = []  # by methods of this call
+        self._took: list[float] = []  # by searches
 
     @property
     def may_begin(self) -> bool:
-        """Whether another method should begin, as long as those before it took."""
+        """Whether another method should begin: its search may end, as long as others' took."""
         usual = statistics.median(self._took) if self._took else 0.0
         return time.monotonic() + usual < self.until
 
     def took(self, seconds: float) -> None:
-        """Notes how long a method took."""
+        """Notes how long a search took, which is kept though the run after it is cut off."""
         self._took.append(seconds)
 
     def watch(self, line: Line, rounds: int) -> None:
@@ -545,12 +546,11 @@ def play_world(
         if taken is None:
             return
         contender, row = taken
-        since = time.monotonic()
         save = partial(call.save, contender, row)
         with suppress(OutOfTime):
             play_contender(contender, row, world, clock, save)
         save(ended=True)
-        clock.took(time.monotonic() - since)
+        clock.took(row.get("tuning", {}).get("seconds", 0.0))
         if is_done(row):
             print(in_a_line(world.name, contender, row), flush=True)
 
@@ -650,7 +650,11 @@ def lanes(
         yield
     finally:
         for process in started:
-            process.wait()
+            try:
+                process.wait(max(0.0, clock.until - time.monotonic()) + GRACE)
+            except subprocess.TimeoutExpired:  # within one round, or one operator; rows are saved
+                process.kill()
+                process.wait()
 
 
 if __name__ == "__main__":
