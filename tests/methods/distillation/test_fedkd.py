@@ -10,8 +10,14 @@ import torch.nn.functional as F
 from fedtailor import BadInput
 from fedtailor.core import rng, tree, wire
 from fedtailor.core.training import Recipe
+from fedtailor.engine import Diverged
 from fedtailor.methods import fedkd
-from fedtailor.methods.distillation.fedkd import as_message, from_message, truncated
+from fedtailor.methods.distillation.fedkd import (
+    as_message,
+    from_message,
+    singular_values,
+    truncated,
+)
 from tests.methods.worlds import (
     ENGINES,
     data_of,
@@ -82,6 +88,43 @@ def test_a_flat_spectrum_is_not_zeroed_and_zero_stays_zero() -> None:
     assert sent == 16
     found, _ = through(torch.zeros(6, 6), 0.95)
     assert float(found.abs().max()) == 0
+
+
+@pytest.mark.usefixtures("double")
+@pytest.mark.parametrize("shape", [(6, 9), (9, 6), (7, 7)])
+@pytest.mark.parametrize("scale", [1.0, 1e-170, 1e170])
+def test_directions_are_those_of_a_decomposition(shape: tuple[int, int], scale: float) -> None:
+    """Whatever the scale: its squares are neither 0 nor infinite."""
+    matrix = torch.randn(shape, generator=torch.Generator().manual_seed(2)) * scale
+    u, sigma, v = singular_values(matrix)
+    assert np.allclose(sigma / scale, np.linalg.svd(matrix / scale, compute_uv=False), rtol=1e-12)
+    assert torch.allclose(u * (sigma / scale) @ v, matrix / scale, atol=1e-13)
+    assert torch.allclose(u.mT @ u, torch.eye(6 if shape != (7, 7) else 7), atol=1e-12)
+
+
+@pytest.mark.usefixtures("double")
+@pytest.mark.parametrize("shape", [(30, 40), (40, 30)])
+def test_all_the_energy_of_few_directions_is_few_directions(shape: tuple[int, int]) -> None:
+    """What squaring rounds off is no energy: a matrix of rank 3 is sent as three directions."""
+    maker = torch.Generator().manual_seed(3)
+    rows, columns = shape
+    left, right = (torch.randn(n, 3, generator=maker) for n in shape)
+    found, sent = through(left @ right.mT, 1.0)
+    assert torch.allclose(found, left @ right.mT, atol=1e-12)
+    assert sent == 3 * (rows + columns + 1)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_who_diverges_is_named(engine: str) -> None:
+    """An update that is not finite has no decomposition; it is not the method that ends there."""
+    data, task = (
+        labelled([[([1.0], 0)], [([float("nan")], 1)]]),
+        two_layers([[1.0]], [[0.0], [0.0]]),
+    )
+    sim = simulate(fedkd(task, recipe=Recipe(batch=0)), data, task, engine=engine)
+    with pytest.raises(Diverged) as caught:
+        play(sim)
+    assert caught.value.clients == ["client-1"]
 
 
 # --------------------------------------------------------------------------------- distillation
