@@ -745,6 +745,7 @@ VARIANTS = [
     _slow("feddistill", {"share_model": True}),
     _slow("fedkd", {"literal": True}),
     _slow("fedrod", {"hyper": True}),
+    _slow("fedselect", {"sends": "shared"}),
 ]
 
 

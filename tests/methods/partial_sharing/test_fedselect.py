@@ -45,14 +45,15 @@ def sixty_four_numbers() -> Task:
 
 @pytest.mark.usefixtures("double")
 @pytest.mark.parametrize("engine", ENGINES)
-def test_two_clients_by_hand(engine: str) -> None:
+@pytest.mark.parametrize("sends", ["whole", "shared"])
+def test_two_clients_by_hand(engine: str, sends: str) -> None:
     # η = 1/2, one step of a pass: an entry goes c/2 of its way to x; x = 2 and 8, equal weights.
     # round 0: w_i = c_i x/2 = (0.1, 0.2, 0.4, 0.8) and four times that; all shared: mean 2.5 c_i
     # round 1 (every = 1, p = 1/4): shared entries again, 2.5 c_i + (x - 2.5 c_i) c_i/2; of four
     #   the one with the largest change becomes personal: the last, at both clients
     # round 2: the last entry stays at its client's, the others come from the server
     task, c = four_numbers(), torch.tensor([0.1, 0.2, 0.4, 0.8])
-    method = fedselect(task, every=1, recipe=HALF)
+    method = fedselect(task, every=1, sends=sends, recipe=HALF)
     sim = simulate(method, rows_of([[2.0], [8.0]]), task, engine=engine)
     play(sim)
     first = 2.5 * c
@@ -169,6 +170,38 @@ def test_turns_are_a_clients_own_and_the_absent_rest() -> None:
     for client in range(6):
         kept = same(tree.index(before, client), tree.index(sim.states.rows, client))
         assert kept == (client not in (1, 2))
+
+
+@pytest.mark.usefixtures("double")
+@pytest.mark.parametrize("engine", ENGINES)
+def test_shared_entries_alone_are_enough(engine: str) -> None:
+    """Models are the same, whoever takes part; the server knows everybody's masks."""
+    task, world = task_of("norm"), ragged()
+    recipe = Recipe(momentum=0.5, batch=8)
+    sims = [
+        simulate(fedselect(task, every=2, sends=sends, recipe=recipe), world, task, engine=engine)
+        for sends in ("whole", "shared")
+    ]
+    for cohort in ([0, 1, 3], [0, 1, 2, 4], [0, 1, 2, 3], [0, 1, 2], [0, 1, 2, 3, 4, 5]):
+        for sim in sims:
+            play(sim, [cohort])
+        assert gap(*map(models, sims)) < 1e-12
+        assert gap(*(sim.server["params"] for sim in sims)) < 1e-12
+        known, kept = sims[1].server["personal"], sims[1].states.rows["personal"]
+        assert all(torch.equal(known[k], kept[k]) for k in known)
+    assert known["4.weight"].any()
+    assert sims[1].method.general is None
+
+
+def test_bytes_fall_as_personal_shares_rise() -> None:
+    """Of 64 entries 16 become personal, then 12, then 9; masks that grow are 8 bytes."""
+    task = sixty_four_numbers()
+    method = fedselect(task, every=1, sends="shared", recipe=HALF)
+    sim = simulate(method, rows_of([[1.0], [2.0]]), task, rounds=12)
+    for shared, told in ((64, 0), (64, 8), (48, 8), (36, 8), (27, 8)):
+        (report,) = play(sim)
+        assert report.down.tolist() == [4 * shared] * 2
+        assert report.up.tolist() == [4 * shared + told] * 2
 
 
 def test_bytes() -> None:

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Annotated
+from typing import Annotated, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
+from torch.func import vmap
 
-from fedtailor.core import tree
+from fedtailor.core import rng, tree, wire
 from fedtailor.core.data import Data
-from fedtailor.core.method import Method, Outcome, Upload, by_size
+from fedtailor.core.method import ClientCount, Method, Outcome, Upload, by_size
 from fedtailor.core.options import Count, Search, Share
 from fedtailor.core.rng import Key, Turn
 from fedtailor.core.task import Batch, Task
@@ -24,6 +26,7 @@ def fedselect(
     p: Annotated[Share, Search(0.05, 0.5)] = 0.25,
     limit: Annotated[Share, Search(0.2, 1)] = 0.8,
     every: Annotated[Count, Search(1, 10)] = 3,
+    sends: Literal["whole", "shared"] = "whole",
     recipe: Recipe = Recipe(),
 ) -> Method:
     """The personal part of a network grows, client by client, where its parameters move most.
@@ -44,14 +47,17 @@ def fedselect(
       p: part of a tensor's shared entries that becomes personal at a time; with 0 all stay shared.
       limit: a tensor whose personal share is larger grows no more.
       every: L.
+      sends: what travels. `whole`: all values, and up a second number for each entry that says
+        whether it is shared: a mean is enough for the server. `shared`: entries that are shared
+        alone, and up a bit for each when they have changed: bytes fall as personal shares rise, but
+        the server sees everybody's values and masks, and no client has the global model.
       recipe: how a client trains in a round; each epoch is two passes.
 
     Deviations: exactly round(p · shared) entries are taken, ties by position (the authors cut by
     value, so that a tensor with many equal changes becomes personal as a whole). Turns are a
     client's own: with everybody in every round they are the rounds. Each pass has an optimiser of
-    its own. Values travel whole, with a second number for each entry that says whether it is
-    shared: so a mean is enough for the server, but nothing is saved. An entry that is shared by
-    nobody keeps its value at the server, for newcomers.
+    its own. Values travel whole by default, see `sends`: models are the same. An entry that is
+    shared by nobody keeps its value at the server, for newcomers.
 
     Reference: Tamirisa et al., "FedSelect: Personalized Federated Learning with Customized
     Selection of Parameters for Fine-Tuning", CVPR 2024, https://arxiv.org/abs/2404.02478
@@ -60,7 +66,7 @@ def fedselect(
       >>> from fedtailor.methods.check import toy_task
       >>> method = fedselect(toy_task(), p=0.1)
     """
-    one_pass = replace(recipe, epochs=1)
+    one_pass, shapes = replace(recipe, epochs=1), tree.shapes(task.init(rng.key(0)))
 
     def may_be_personal(name: str) -> bool:
         return name not in task.buffers and "bias" not in name.rpartition(".")[2]
@@ -75,9 +81,30 @@ def fedselect(
         return task.loss(placed(params, given), batch)
 
     def merged(msg: Tree, state: Tree) -> Params:
-        own, mask = state["own"], state["personal"]
-        found = {k: torch.where(m, own[k], msg["params"][k]) for k, m in mask.items()}
-        return {k: (msg["params"] | tree.pick(own, task.buffers) | found)[k] for k in own}
+        own, mask, sent = state["own"], state["personal"], received(msg)
+        found = {k: torch.where(m, own[k], sent[k]) for k, m in mask.items()}
+        return {k: (sent | tree.pick(own, task.buffers) | found)[k] for k in own}
+
+    def init(clients: ClientCount, initial: Params, key: Key) -> Tree:
+        if sends == "whole":
+            return {"params": initial}
+        none = {k: v != v for k, v in initial.items() if may_be_personal(k)}
+        return {"params": initial, "personal": tree.tile(none, clients)}
+
+    def send(server: Tree, cid: Tensor, turn: Turn) -> Tree:
+        params = server["params"]
+        if sends == "whole":
+            return {"params": params}
+        mask = tree.index(server["personal"], cid)
+        return {"rest": tree.drop(params, mask), "some": some_entries(params, mask)}
+
+    def received(msg: Tree) -> Params:
+        """The server's values; 0 where they were not sent."""
+        if sends == "whole":
+            whole: Params = msg["params"]
+            return whole
+        some = {k: _entries(part).view(shapes[k]) for k, part in msg["some"].items()}
+        return {k: (msg["rest"] | some)[k] for k in shapes}
 
     def grown(mask: Tensor, change: Tensor) -> Tensor:
         """A mask with the largest of the changes that it does not cover yet."""
@@ -89,7 +116,7 @@ def fedselect(
         return mask | (rank < count).view(mask.shape)
 
     def start(msg: Tree, initial: Params, key: Key) -> Tree:
-        own = msg["params"]
+        own = received(msg)
         mask = {k: v != v for k, v in own.items() if may_be_personal(k)}
         turns = torch.zeros((), dtype=torch.int64, device=key.device)
         return {"own": own, "reference": tree.pick(own, mask), "personal": mask, "turns": turns}
@@ -116,11 +143,34 @@ def fedselect(
             "turns": state["turns"] + 1,
         }
         # of this turn's mask: what has just become personal is shared a last time
+        if sends == "shared":
+            each = {
+                "some": some_entries(own, mask),
+                "personal": wire.maybe(due, {"bits": packed(more)}),
+            }
+            upload = Upload({"rest": tree.drop(own, mask)}, by_size(data, "uniform"), each)
+            return Outcome(kept, upload, own)
         told = {k: (~m).to(own[k].dtype) for k, m in mask.items()}
         values = own | {k: own[k] * told[k] for k in told}
         return Outcome(
             kept, Upload({"values": values, "shared": told}, by_size(data, "uniform")), own
         )
+
+    def take_in(server: Tree, ids: Tensor, up: Upload, turn: Turn) -> Tree:
+        """The same, from entries that came one by one."""
+        params, told = dict(server["params"] | up.mean["rest"]), up.each["personal"]
+        for k, part in up.each["some"].items():
+            count = wire.here(part).sum(0)
+            mean = _entries(part).sum(0) / count.clamp(min=1)
+            params[k] = torch.where(count > 0, mean, params[k].flatten()).view(shapes[k])
+        before = tree.index(server["personal"], ids)
+        new = vmap(lambda bits: unpacked(bits, tree.index(before, 0)))(wire.value(told)["bits"])
+        changed = tree.map(
+            lambda a, b: torch.where(wire.here(told).view(-1, *[1] * (a.ndim - 1)), a, b),
+            new,
+            before,
+        )
+        return {"params": params, "personal": tree.put(server["personal"], ids, changed)}
 
     def receive(server: Tree, ids: Tensor, up: Upload, turn: Turn) -> Tree:
         values, old = up.mean["values"], server["params"]
@@ -131,13 +181,49 @@ def fedselect(
         return {"params": {k: (values | found)[k] for k in old}}
 
     return Method(
-        init=lambda clients, initial, key: {"params": initial},
-        send=lambda server, cid, turn: {"params": server["params"]},
+        init=init,
+        send=send,
         start=start,
         client=client,
-        receive=receive,
+        receive=receive if sends == "whole" else take_in,
         personal=lambda msg, state, data, turn: merged(msg, state),
         predict=task.predict,
-        general=lambda msg, state: msg["params"],
+        general=(lambda msg, state: msg["params"]) if sends == "whole" else None,
         mean_only="its server divides two means that belong together",
     )
+
+
+def some_entries(params: Params, personal: Tree) -> Tree:
+    """The entries of weights that are not personal, as they are sent."""
+    return {
+        k: wire.maybe(~m.flatten(), {"values": params[k].flatten()}) for k, m in personal.items()
+    }
+
+
+def _entries(part: Tree) -> Tensor:
+    return torch.where(wire.here(part), wire.value(part)["values"], 0.0)
+
+
+def packed(masks: Tree) -> Tensor:
+    """Masks as bits, eight to a number.
+
+    Example:
+      >>> packed({"w": torch.tensor([True, False, True]), "v": torch.ones(6, dtype=torch.bool)})
+      tensor([253,   1], dtype=torch.uint8)
+    """
+    bits = torch.cat([mask.flatten() for mask in masks.values()]).to(torch.int16)
+    padded = F.pad(bits, (0, -len(bits) % 8)).view(-1, 8)
+    return (padded << torch.arange(8, device=bits.device)).sum(-1).to(torch.uint8)
+
+
+def unpacked(bits: Tensor, like: Tree) -> Tree:
+    """Masks of the shapes of others, from their bits.
+
+    Example:
+      >>> unpacked(torch.tensor([5], dtype=torch.uint8), {"w": torch.zeros(1, 3)})
+      {'w': tensor([[ True, False,  True]])}
+    """
+    flat = (bits.to(torch.int16)[:, None] >> torch.arange(8, device=bits.device) & 1).flatten() > 0
+    sizes = [leaf.numel() for leaf in like.values()]
+    parts = torch.split(flat[: sum(sizes)], sizes)
+    return {k: part.view(leaf.shape) for (k, leaf), part in zip(like.items(), parts, strict=True)}
