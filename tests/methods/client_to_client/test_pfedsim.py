@@ -153,6 +153,23 @@ def test_heads_that_are_the_same_give_no_nan() -> None:
     assert same(tree.pick(sent, task.head), tree.pick(w, task.head))
 
 
+@pytest.mark.usefixtures("double")
+def test_nobody_outweighs_a_client_itself() -> None:
+    """A cosine of 0.99995 counts as 0.9999: else the other would have 0.518, and itself 0.482."""
+    task = two_layers([[0.0], [0.0]], [[1.0, 0.0], [1.0, 0.0]])
+    near_by = [0.99995, sqrt(1 - 0.99995**2)]
+    uploads = [
+        task.init(rng.key(0))
+        | {"head.weight": torch.tensor([row, row]), "body.weight": torch.full((2, 1), value)}
+        for row, value in (([1.0, 0.0], 0.0), (near_by, 1.0))
+    ]
+    method = pfedsim(task)
+    server = told(uploads, method, task)
+    for client in range(2):
+        sent = method.send(server, torch.tensor(client), turn_of(6))["params"]
+        assert float(sent["body.weight"][0]) == near(0.5)
+
+
 def test_likeness_is_of_pairs_that_met_and_the_absent_keep_theirs() -> None:
     task, world = task_of(), ragged()
     sim = simulate(pfedsim(task, warmup=0.0), world, task)

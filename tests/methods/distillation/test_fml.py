@@ -137,6 +137,26 @@ def test_the_meme_begins_elsewhere_and_serves_clients_without_a_model() -> None:
             assert same(found[str(client)], sims[0].server["params"])
 
 
+@pytest.mark.usefixtures("double")
+@pytest.mark.parametrize("weighting", ["uniform", "data"])
+def test_memes_are_averaged_with_their_running_statistics(weighting: str) -> None:
+    """The server has the mean of what each client alone would have sent."""
+    task, world = task_of("norm"), ragged()
+    method = fml(task, weighting=weighting)
+    alone = []
+    for client in range(6):
+        sim = simulate(method, world, task)
+        play(sim, [[client]])
+        alone.append(sim.server["params"])
+    sim = simulate(method, world, task)
+    play(sim)
+    size = world.train.n.double() if weighting == "data" else torch.ones(6)
+    share = size / size.sum()
+    mean = tree.map(lambda *p: torch.tensordot(share, torch.stack(p), 1), *alone)
+    assert gap(sim.server["params"], mean) < 1e-12
+    assert gap(tree.pick(mean, task.buffers), tree.pick(alone[0], task.buffers)) > 1e-3
+
+
 def test_private_models_of_the_absent_rest() -> None:
     task, world = task_of("norm"), ragged()
     sim = simulate(fml(task), world, task)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedtailor import BadInput
-from fedtailor.core import tree
+from fedtailor.core import rng, tree
 from fedtailor.core.objectives import prox
 from fedtailor.core.training import Recipe, fit
 from fedtailor.methods import fedavg, feddyn
@@ -104,6 +104,18 @@ def test_the_first_round_is_fedprox_and_steps_twice_as_far(engine: str) -> None:
     w0 = tree.pick(first["params"], drift)
     expected = tree.add(w0, tree.scale(drift, 2))
     assert gap(tree.pick(sim.server["params"], drift), expected) < 1e-12
+
+
+@pytest.mark.usefixtures("double")
+def test_hardly_any_strength_is_fedavgs_local_training() -> None:
+    """While there is no drift; with drift, the strength times it is what is left."""
+    task, world, recipe = task_of("norm"), ragged(), Recipe(epochs=2)
+    method, data, turn = feddyn(task, alpha=1e-12, recipe=recipe), data_of(world, 1), turn_of()
+    w = task.init(rng.key(3))
+    message = {"params": w, "size": torch.tensor(12.0)}
+    state = method.start(message, w, turn.key)
+    out = method.client(message, state, data, turn)
+    assert gap(out.model, fit(task, w, data, turn, recipe)) < 1e-9
 
 
 @pytest.mark.usefixtures("double")

@@ -122,6 +122,14 @@ def test_its_fixed_point_is_the_optimum_of_all_rows() -> None:
     assert errors["fedavg", 0.002] > 1.2
 
 
+def test_who_does_not_move_moves_nothing() -> None:
+    """One public code weighs models by p_k τ/a_k, which sum to more than 1: it would grow."""
+    task, world = task_of(), ragged()
+    sim = simulate(fednova(task, recipe=Recipe(lr=0.0)), world, task)
+    play(sim)
+    assert gap(sim.server["params"], sim.initial) == 0
+
+
 def test_bytes_are_fedavgs_and_one_number_more() -> None:
     task = task_of("norm")
     (report,) = play(simulate(fednova(task), ragged(), task))

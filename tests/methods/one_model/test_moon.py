@@ -132,6 +132,37 @@ def test_much_temperature_is_no_contrast() -> None:
     assert gap(default, plain) > 1e-4
 
 
+def test_other_models_are_looked_at_in_evaluation_mode() -> None:
+    """Two public codes run them in training mode: running statistics would be of three models.
+
+    After one batch they are FedAvg's to the last bit; and the models that were looked at stay.
+    """
+    task, data = task_of("norm"), data_of(ragged(), 1)
+    w, recipe = task.init(rng.key(3)), Recipe(steps=1, batch=8)
+    last = [random_like(w, seed, 0.1) for seed in (1, 2)]
+    state = {"last": tree.stack(last), "kept": torch.tensor(2)}
+    ours = moon(task, buffer=2, recipe=recipe).client({"params": w}, state, data, turn_of())
+    theirs = fedavg(task, recipe=recipe).client({"params": w}, {}, data, turn_of())
+    assert same(tree.pick(ours.model, task.buffers), tree.pick(theirs.model, task.buffers))
+    assert gap(tree.drop(ours.model, task.buffers), tree.drop(theirs.model, task.buffers)) > 1e-4
+    assert same(tree.index(ours.state["last"], 1), last[0])
+
+
+@pytest.mark.usefixtures("double")
+def test_batches_of_one_row() -> None:
+    """A public code squeezes them to nothing: here a step is that of a plain loop."""
+    task = two_layers(IDENTITY, [[0.0, 0.0], [0.0, 0.0]])
+    w = task.init(rng.key(0))
+    one = labelled([[([1.0, 0.0], 0)]])
+    method = moon(task, mu=4.0, temperature=1 / math.log(3), recipe=Recipe(batch=1, lr=0.5))
+    state = method.start({"params": w}, w, rng.key(0))
+    state["last"]["body.weight"] = torch.tensor([SWAP])
+    state["kept"] = torch.tensor(1)
+    out = method.client({"params": w}, state, data_of(one, 0), turn_of())
+    moved = -math.log(3) / 2  # as by hand above
+    assert out.model["body.weight"].flatten().tolist() == near(1.0, 0.0, moved, 1.0)
+
+
 def test_absent_clients_keep_their_models() -> None:
     task, world = task_of("norm"), ragged()
     sim = simulate(moon(task), world, task)

@@ -85,6 +85,20 @@ def test_equal_losses_give_the_direction_of_fedavg_for_every_q() -> None:
 
 
 @pytest.mark.usefixtures("double")
+@pytest.mark.parametrize("q", [0.5, 1.0, 3.0])
+def test_the_unit_of_losses_does_not_matter(q: float) -> None:
+    """All losses times c, with a rate of 1/c: weights keep their ratios, and w its path."""
+    found = []
+    for c in (1.0, 7.0):
+        task = one_number(factor=c)
+        recipe = Recipe(batch=0, lr=0.5 / c)
+        sim = simulate(qfedavg(task, q=q, recipe=recipe), rows_of([[2.0], [4.0] * 3]), task)
+        play(sim, 2)
+        found.append(float(sim.server["params"]["w"]))
+    assert found[0] == near(found[1])
+
+
+@pytest.mark.usefixtures("double")
 @pytest.mark.parametrize("sign", [1.0, -1.0])
 def test_losses_count_client_by_client(sign: float) -> None:
     """Two clients pull equally hard, but one has more loss: the server goes its way.

@@ -108,6 +108,31 @@ def test_a_turn_in_plain_pytorch():
 
 
 @pytest.mark.usefixtures("double")
+def test_a_trace_grows_with_rows_unless_it_is_a_mean():
+    """The same rows twice and four times, in whole batches: as in the authors' code."""
+    task, data = task_of(), data_of(ragged(), 1)
+    params, rows = task.init(rng.key(3)), data.rows[:16]
+    found = {
+        over: [
+            float(
+                fisher_trace(
+                    task,
+                    params,
+                    data._replace(rows=rows.repeat(k), n=torch.tensor(16 * k)),
+                    8,
+                    over,
+                )
+            )
+            for k in (1, 2, 4)
+        ]
+        for over in ("sum", "mean")
+    }
+    one = found["sum"][0]
+    assert found["sum"] == pytest.approx([one, 2 * one, 4 * one])
+    assert found["mean"] == pytest.approx([one / 2] * 3)
+
+
+@pytest.mark.usefixtures("double")
 @pytest.mark.parametrize("engine", ENGINES)
 def test_without_alignment_and_with_rows_for_traces_it_is_fedper(engine, monkeypatch):
     """And a factor on all traces changes nothing."""

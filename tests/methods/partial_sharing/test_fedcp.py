@@ -152,6 +152,7 @@ def test_mmd():
     assert float(mmd(one, one, every)) == pytest.approx(0, abs=1e-6)
     assert float(slope.abs().max()) < 1e-6  # as in the first batch of a turn
     assert mmd(one, two, every * 0) == 0
+    torch.testing.assert_close(mmd(one[:1], two[:1], every[:1]), plain_mmd(one[:1], two[:1]))
 
 
 @pytest.mark.parametrize("engine", ENGINES)

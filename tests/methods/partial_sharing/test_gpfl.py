@@ -169,6 +169,40 @@ def test_the_received_table_conditions(engine):
         assert report.down.tolist() == report.up.tolist() == [4 * (30 + extra)] * len(report.ids)
 
 
+@pytest.mark.usefixtures("double")
+def test_names_of_classes_do_not_matter():
+    """Labels, rows of the table and rows of the head in another order: so is all that is learnt."""
+    task, data, turn = task_of(), data_of(ragged(), 1), turn_of(round=2)
+    method, initial = gpfl(task, lam=0.3, recipe=Recipe(epochs=2, batch=8)), task.init(rng.key(3))
+    server = method.init(6, initial, rng.key(1))
+    own = tree.pick(initial, task.head)
+    out = method.client(server, {"own": own}, data, turn)
+    order = torch.tensor([2, 0, 1])  # class c is now called order[c]
+    back = order.argsort()
+    shared = server["shared"] | {TABLE: server["shared"][TABLE][back]}
+    turned = method.client(
+        {"shared": shared},
+        {"own": {k: p[back] for k, p in own.items()}},
+        data._replace(y=order[data.y]),
+        turn,
+    )
+    found = turned.upload.mean["shared"]
+    assert gap(found | {TABLE: found[TABLE][order]}, out.upload.mean["shared"]) < 1e-9
+    assert gap({k: p[order] for k, p in turned.state["own"].items()}, out.state["own"]) < 1e-9
+
+
+def test_features_at_their_embeddings_have_a_finite_slope():
+    # one feature: the valve does nothing at first, so f_G = x; T is where the rows are
+    task = two_layers([[1.0]], [[0.0], [0.0]])
+    method = gpfl(task, lam=1.0, recipe=EIGHTH)
+    world = labelled([[([1.0], 0), ([3.0], 1)]])
+    server = method.init(1, task.init(rng.key(0)), rng.key(1))
+    server["shared"][TABLE] = torch.tensor([[1.0], [3.0]])
+    own = {"own": tree.pick(task.init(rng.key(0)), task.head)}
+    out = method.client(server, own, data_of(world, 0), turn_of())
+    assert all(leaf.isfinite().all() for leaf in tree.leaves(out.upload.mean))
+
+
 def test_strength_and_decay_matter():
     task, world = task_of(), ragged()
     ends = []

@@ -125,6 +125,11 @@ def test_statistics_are_those_of_rows():
     torch.testing.assert_close(h, outer.mean(0))
     apart = (outer - outer.mean(0)).square().sum((1, 2)).mean()
     torch.testing.assert_close(V, apart / len(rows) + 1e-8)
+    # rows of one kind have no variance, and still nobody divides by 0
+    once = data._replace(rows=rows[:1].repeat(4), n=torch.tensor(4))
+    assert float(head_statistics(class_sums(task, params, once))[1]) == pytest.approx(
+        1e-8, rel=1e-3
+    )
 
 
 @pytest.mark.parametrize("engine", ENGINES)
