@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from fedtailor import BadInput
-from fedtailor.core import rng, tree
+from fedtailor.core import rng, tree, wire
 from fedtailor.core.method import ClientCount, Upload
 from fedtailor.core.training import Recipe
 from fedtailor.methods import fedavg, local, pfedsim
@@ -58,11 +58,11 @@ def test_three_heads_by_hand() -> None:
         0.9999, s, 0.0, s, 0.9999, 0.0, 0.0, 0.0, 0.9999
     )
     own, other = -log(1 - 0.9999), -log(1 - s)
-    sent = [method.send(server, torch.tensor(i), turn_of(6))["params"] for i in range(3)]
-    bodies = [float(one["body.weight"][0]) for one in sent]
+    sent = [method.send(server, torch.tensor(i), turn_of(6)) for i in range(3)]
+    bodies = [float(one["body"]["body.weight"][0]) for one in sent]
     mean = lambda a, b: (a * own + b * other) / (own + other)
     assert bodies == near(mean(1.0, 2.0), mean(2.0, 1.0), 4.0)
-    assert [one["head.weight"].tolist() for one in sent] == heads
+    assert not any(wire.here(one["head"]) for one in sent)  # each has its own
     # lengths of rows do not count, signs do
     scaled = [u | {"head.weight": u["head.weight"] * torch.tensor([[3.0], [0.1]])} for u in uploads]
     assert gap({"s": told(scaled, method, task)["likeness"]}, {"s": server["likeness"]}) < 1e-12
@@ -147,10 +147,9 @@ def test_heads_that_are_the_same_give_no_nan() -> None:
     method = pfedsim(task)
     bodies = [tree.pick(random_like(w, i), [k for k in w if k not in task.head]) for i in range(3)]
     server = told([w | body for body in bodies], method, task)
-    sent = method.send(server, torch.tensor(1), turn_of(6))["params"]
+    sent = method.send(server, torch.tensor(1), turn_of(6))
     mean = tree.map(lambda *p: torch.stack(p).mean(0), *bodies)
-    assert gap(tree.pick(sent, mean), mean) < 1e-5
-    assert same(tree.pick(sent, task.head), tree.pick(w, task.head))
+    assert gap(sent["body"], mean) < 1e-5
 
 
 @pytest.mark.usefixtures("double")
@@ -166,7 +165,7 @@ def test_nobody_outweighs_a_client_itself() -> None:
     method = pfedsim(task)
     server = told(uploads, method, task)
     for client in range(2):
-        sent = method.send(server, torch.tensor(client), turn_of(6))["params"]
+        sent = method.send(server, torch.tensor(client), turn_of(6))["body"]
         assert float(sent["body.weight"][0]) == near(0.5)
 
 
@@ -185,6 +184,25 @@ def test_likeness_is_of_pairs_that_met_and_the_absent_keep_theirs() -> None:
         assert same(old, new) == (client not in (2, 3))
     found = models(sim)
     assert same(found["5"], sim.initial)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_heads_stay_with_their_clients(engine: str) -> None:
+    """A model down in the warm-up and in a client's first turn after it, then a body: 54 of 75."""
+    task, world = task_of("norm"), ragged()
+    sim = simulate(pfedsim(task, warmup=2.0), world, task, engine=engine)
+    down = []
+    for cohort in ([0, 1], [0, 2], [0, 1, 2], [0, 1, 3], [0, 3]):
+        (report,) = play(sim, [cohort])
+        down.append([n // 4 for n in report.down.tolist()])
+        assert report.up.tolist() == [4 * 75] * len(cohort)
+    assert down == [[75] * 2, [75] * 2, [75] * 3, [54, 54, 75], [54, 54]]
+    found = models(sim)
+    for client in range(4):
+        own = tree.pick(found[str(client)], task.head)
+        assert same(own, tree.pick(tree.index(sim.server["models"], client), task.head))
+    assert same(found["5"], sim.server["params"])
+    assert not same(*(tree.pick(found[k], task.head) for k in "01"))
 
 
 def test_a_network_without_a_head_is_refused() -> None:

@@ -180,6 +180,17 @@ def test_heads_of_absent_clients_stay_and_strangers_get_the_mean(engine):
     assert float(weights[1, 1]) > 0
 
 
+def test_fine_tuning_trains_the_head_alone():
+    task, world, recipe = task_of("norm"), ragged(), Recipe(epochs=2, lr=0.1)
+    sim = simulate(fedpac(task), world, task, held_out=torch.tensor([5]))
+    play(sim, [[0, 1, 3]])
+    for cid, tuned in sim.models(recipe, ids=torch.tensor([0, 5])):
+        plain = models(sim)[str(cid)]
+        learnt = [k for k in tuned if k not in (*task.head, *task.buffers)]
+        assert same(tree.pick(tuned, learnt), tree.pick(plain, learnt))
+        assert gap(tree.pick(tuned, task.head), tree.pick(plain, task.head)) > 1e-3
+
+
 @pytest.mark.usefixtures("double")
 def test_weights_go_with_their_clients():
     """Another order of uploads gives everyone the same head; small weights are left out."""

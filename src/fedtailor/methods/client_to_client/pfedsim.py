@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from fedtailor.core import rng, tree
+from fedtailor.core import rng, tree, wire
 from fedtailor.core.data import Data
 from fedtailor.core.method import ClientCount, Method, Outcome, Upload
 from fedtailor.core.options import NonNegative, Search, Weighting
@@ -38,8 +38,9 @@ def pfedsim(
     s_ij = 0; absent clients count with their latest model. Rows of classes that two clients lack
     stay near those of the warm-up, and make them look alike.
 
-    Learnt on the server: w, everybody's latest model, and the likenesses. Tested with body_i and
-    the own head; a client that was in no cohort since the warm-up with w.
+    Learnt on the server: w, everybody's latest model, and the likenesses. Learnt on the client: its
+    head, which it uploads and is not sent back. Tested with body_i and the own head; a client that
+    was in no cohort since the warm-up with w.
 
     Args:
       warmup: share of the rounds that are FedAvg; with 1 all are. Above 1 it is their number.
@@ -48,8 +49,7 @@ def pfedsim(
 
     Deviations: s_ij counts as at most 0.9999: with 1 the authors' weights are not numbers, and
     between 0.9999 and 1 a neighbour would outweigh the client itself; right after the warm-up that
-    is the rule, not the exception. The server keeps whole models, so a client's head travels both
-    ways, and clients keep nothing.
+    is the rule, not the exception.
 
     Reference: Tan et al., "pFedSim: Similarity-Aware Model Aggregation Towards Personalized
     Federated Learning", 2023, https://arxiv.org/abs/2305.15706
@@ -85,15 +85,22 @@ def pfedsim(
     def send(server: Tree, cid: Tensor, turn: Turn) -> Tree:
         weights = -(1 - server["likeness"][cid].double()).log()
         share = weights / weights.sum()
-        models, own = server["models"], tree.index(server["models"], cid)
-        body = tree.drop(models, task.head)
+        body = tree.drop(server["models"], task.head)
         mixed = tree.map(lambda p: torch.tensordot(share.to(p.dtype), p, 1), body)
-        whole = {k: (own | mixed)[k] for k in own}
-        return {"params": tree.where(server["met"][cid] > 0, whole, server["params"])}
+        met, w = server["met"][cid] > 0, server["params"]
+        return {
+            "body": tree.where(met, mixed, tree.drop(w, task.head)),
+            "head": wire.maybe(~met, tree.pick(w, task.head)),
+        }
+
+    def model(msg: Tree, state: Tree) -> Params:
+        new, head = wire.here(msg["head"]), wire.value(msg["head"])
+        params = msg["body"] | tree.where(new, head, state["head"])
+        return {k: params[k] for k in shapes}
 
     def client(msg: Tree, state: Tree, data: Data, turn: Turn) -> Outcome:
-        own = fit(task, msg["params"], data, turn, recipe)
-        return Outcome(state, Upload(each={"params": own}), own)
+        own = fit(task, model(msg, state), data, turn, recipe)
+        return Outcome({"head": tree.pick(own, task.head)}, Upload(each={"params": own}), own)
 
     def receive(server: Tree, ids: Tensor, up: Upload, turn: Turn) -> Tree:
         models, size, early = up.each["params"], server["sizes"][ids], warm(turn)
@@ -112,10 +119,10 @@ def pfedsim(
     return Method(
         init=init,
         send=send,
-        start=lambda msg, initial, key: {},
+        start=lambda msg, initial, key: {"head": tree.pick(initial, task.head)},
         client=client,
         receive=receive,
-        personal=lambda msg, state, data, turn: msg["params"],
+        personal=lambda msg, state, data, turn: model(msg, state),
         predict=task.predict,
         record=lambda server: {"likeness": server["likeness"]},
     )

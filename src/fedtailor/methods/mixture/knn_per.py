@@ -51,8 +51,8 @@ def knn_per(
       sigma: σ: how far a neighbour may be to count.
       lam: λ, where it is not chosen: 0 is FedAvg, 1 is the vote alone.
       choose: whether each `client` chooses its λ among 0, 0.1, …, 1 by how many of its validation
-        rows are right, and of equal ones by their loss; or λ is `fixed`. A client without
-        validation rows takes `lam`.
+        rows are right, and of equal ones by their loss; or λ is `fixed`: one for all, which
+        `fedtailor tune` finds on validation rows. A client without them takes `lam`.
       capacity: rows that a store has room for; a client with more takes some at random. A line
         says so as the run begins, and how many would be enough for all.
       weighting: a client's weight in the mean: `data` or `uniform`.

@@ -51,7 +51,8 @@ def fedpac(
 
     Learnt on the server: body, prototypes P, and a head for each client, which is sent to it alone.
     Kept by the client: nothing. Tested with body and its head; who never took part gets the mean of
-    the last round's heads. Weights α below 0.001 are left out, and the others sum to 1 again.
+    the last round's heads. Fine-tuning before a test trains the head alone. Weights α below 0.001
+    are left out, and the others sum to 1 again.
 
     Args:
       lam: strength λ of the pull.
@@ -161,6 +162,7 @@ def fedpac(
             "means and numbers of rows of each class are sent without noise, so there is no "
             "guarantee: choose another method"
         ),
+        finetune=lambda model, data, turn, recipe: fit(task, model, data, turn, recipe, train=head),
     )
 
 
