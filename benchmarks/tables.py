@@ -450,6 +450,7 @@ CHANGED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "apple": ({"eta2": 0.001}, {"eta2": 0.01}),
     "fedrep": ({"head_epochs": 10}, {"head_epochs": 3}),
     "cfl": ({"e2": 1.6}, {"e2": 0.2}),
+    "moon": ({"mu": 5}, {"mu": 0.1}),
 }
 
 
