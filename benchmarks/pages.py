@@ -15,7 +15,8 @@ from fedtailor.methods.check import tasks_of
 from fedtailor.methods.describe import page
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [ROOT / "docs" / "faithful.md", *sorted((ROOT / "docs" / "howto").glob("*.md"))]
+DOCS = ROOT / "docs"
+PAGES = [DOCS / "faithful.md", DOCS / "own-method.md", *sorted((DOCS / "howto").glob("*.md"))]
 METHODS = re.compile(r"(<!-- pages -->\n).*?(<!-- end -->)", re.DOTALL)
 CODE = re.compile(r"(<!-- code: ([\w/.]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 

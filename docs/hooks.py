@@ -75,7 +75,7 @@ def moved(name: str) -> str:
     """A page from the repository's root, its links as they are on the site."""
     text = (ROOT / name).read_text(encoding="utf-8")
     text = re.sub(r"\]\(docs/", "](", text)
-    text = re.sub(r"\]\(examples/your_own_method\.py\)", "](howto/method.md)", text)
+    text = re.sub(r"\]\(examples/your_own_method\.py\)", "](own-method.md)", text)
     for other, place in OUTSIDE.items():
         text = text.replace(f"]({other})", f"]({place})")
     return text

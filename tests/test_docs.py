@@ -41,7 +41,7 @@ def test_the_site_builds_without_a_warning(tmp_path: Path) -> None:
     quiet = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
     done = subprocess.run(run, capture_output=True, text=True, check=False, cwd=ROOT, env=quiet)
     assert done.returncode == 0, done.stdout + done.stderr
-    for page in ("index", "guide", "methods/fedala", "api/index", "api/core", "howto/method"):
+    for page in ("index", "guide", "methods/fedala", "api/index", "api/core", "own-method"):
         assert (tmp_path / f"{page}.html").exists(), page
     fetched = re.compile(r'<(?:script|img|link)[^>]+(?:src|href)="https?://')
     for page in tmp_path.rglob("*.html"):
