@@ -21,7 +21,7 @@ from fedtailor.core.rng import Key, Turn
 from fedtailor.core.task import Task
 from fedtailor.core.training import Recipe, fit_on, trained_names
 from fedtailor.core.tree import Params, Tree
-from fedtailor.methods.parts.attention import cosines, pairwise
+from fedtailor.methods.parts.attention import cosines
 
 
 def cfl(
@@ -160,7 +160,7 @@ def refined(cluster: Tensor, ids: Tensor, updates: Params, still: float, moving:
             continue
         mine = tree.index(updates, members)
         if at_odds(mine, still, moving):
-            half = bipartition(pairwise(mine, cosines))
+            half = bipartition(cosines(mine))
             minority = half == np.argmin(np.bincount(half, minlength=2))
             leaving = ids[members[torch.from_numpy(minority).to(ids.device)]]
             out = out.index_fill(0, leaving, int(out.max()) + 1)

@@ -12,7 +12,7 @@ from fedtailor.core.options import Above, NonNegative, Search
 from fedtailor.core.task import Task
 from fedtailor.core.training import Recipe
 from fedtailor.core.tree import Params
-from fedtailor.methods.parts.attention import attentive, pairwise, squared_distances
+from fedtailor.methods.parts.attention import attentive, squared_distances
 
 
 def fedamp(
@@ -48,7 +48,7 @@ def fedamp(
     """
 
     def weigh(models: Params) -> Tensor:
-        apart = pairwise(models, squared_distances)
+        apart = squared_distances(models)
         others = alpha_K * (-apart / sigma).exp() / sigma
         others = others * (1 - torch.eye(len(others), device=others.device, dtype=others.dtype))
         others = others / others.sum(1, keepdim=True).clamp(min=1)

@@ -12,7 +12,7 @@ from fedtailor.core.options import NonNegative, Search, Share
 from fedtailor.core.task import Task
 from fedtailor.core.training import Recipe
 from fedtailor.core.tree import Params
-from fedtailor.methods.parts.attention import attentive, cosines, pairwise
+from fedtailor.methods.parts.attention import attentive, cosines
 
 
 def heurfedamp(
@@ -44,7 +44,7 @@ def heurfedamp(
     """
 
     def weigh(models: Params) -> Tensor:
-        alike = sigma * pairwise(models, cosines)
+        alike = sigma * cosines(models)
         eye = torch.eye(len(alike), device=alike.device, dtype=torch.bool)
         if len(alike) == 1:
             return torch.ones_like(alike)

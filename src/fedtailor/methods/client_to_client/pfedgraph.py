@@ -15,7 +15,7 @@ from fedtailor.core.rng import Key, Turn
 from fedtailor.core.task import Batch, Task
 from fedtailor.core.training import Recipe, fit
 from fedtailor.core.tree import Params, Tree
-from fedtailor.methods.parts.attention import cosines, pairwise
+from fedtailor.methods.parts.attention import cosines
 from fedtailor.methods.parts.simplex import onto_simplex
 
 ALIKE = 0.9  # a cosine above it counts as 1
@@ -134,7 +134,7 @@ def pfedgraph(
         q = size / size.sum()
         moves = learnt(tree.map(torch.sub, models, server["initial"]))
         compared = moves if difference == "all" else tree.pick(moves, task.head)
-        likeness = pairwise(compared, cosines)
+        likeness = cosines(compared)
         likeness = torch.where(likeness > ALIKE, 1.0, likeness)
         graph = onto_simplex(q + likeness / (2 * alpha))
         rows = torch.zeros_like(server["graph"][ids]).index_copy(1, ids, graph)

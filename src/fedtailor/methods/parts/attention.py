@@ -17,27 +17,30 @@ from fedtailor.core.training import Recipe, fit
 from fedtailor.core.tree import Params, Tree
 
 
-def pairwise(models: Params, fn: Callable[[Params, Params], Tensor]) -> Tensor:
-    """`fn` of every two models; one row at a time, so that memory is that of the models."""
-    count = len(next(iter(models.values())))
-    rows = [fn(models, tree.index(models, i)) for i in range(count)]
-    return torch.stack(rows)
-
-
 def _rows(stacked: Tensor) -> Tensor:
     return stacked.reshape(len(stacked), -1)
 
 
-def squared_distances(models: Params, one: Params) -> Tensor:
-    """|w_j − w|² for all j."""
-    return torch.stack([_rows(models[k] - one[k]).square().sum(1) for k in one]).sum(0)
+def squared_distances(models: Params) -> Tensor:
+    """|w_i − w_j|² of every two models; one row at a time, so that memory is that of the models."""
+
+    def from_one(one: Params) -> Tensor:
+        return torch.stack([_rows(models[k] - one[k]).square().sum(1) for k in one]).sum(0)
+
+    count = len(next(iter(models.values())))
+    return torch.stack([from_one(tree.index(models, i)) for i in range(count)])
 
 
-def cosines(models: Params, one: Params) -> Tensor:
-    """cos(w_j, w) for all j."""
-    dot = torch.stack([_rows(models[k] * one[k]).sum(1) for k in one]).sum(0)
-    length = torch.stack([_rows(models[k]).square().sum(1) for k in one]).sum(0).sqrt()
-    return dot / (length * tree.sq_norm(one).sqrt()).clamp(min=1e-12)
+def cosines(models: Params) -> Tensor:
+    """cos(w_i, w_j) of every two models; 0 where one has no length.
+
+    In double precision: models that are much alike differ in digits that fast products lack.
+    """
+    each = [_rows(leaf) for leaf in models.values()]
+    dots = torch.stack([rows.double() @ rows.double().mT for rows in each]).sum(0)
+    length = dots.diagonal().sqrt()
+    found = dots / (length[:, None] * length).clamp(min=1e-12)
+    return found.to(next(rows.dtype for rows in each if rows.is_floating_point()))
 
 
 def attentive(
