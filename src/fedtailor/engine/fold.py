@@ -71,4 +71,6 @@ class Fold:
     def share(self) -> Tree:
         """For each name, the share of all weight that sent it."""
         empty = {k: v for k, v in self._mean.items() if k.endswith("/")}
-        return tree.unflatten({k: w / self._total for k, w in self._weight.items()} | empty)
+        # most names have one and the same weight
+        shares = {id(weight): weight / self._total for weight in self._weight.values()}
+        return tree.unflatten({k: shares[id(w)] for k, w in self._weight.items()} | empty)

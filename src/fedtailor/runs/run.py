@@ -86,6 +86,8 @@ class Runner(PreparedRun):
         return self._stale(self.progress.history)
 
     def _stale(self, lines: Sequence[Line]) -> bool:
+        if not self.config.patience:  # a long history is not walked through in every round
+            return False
         values = [line["pre_val"].get("mean") for line in lines if "pre_val" in line]
         return is_stale(values, self.config.patience, self.evaluation.metric.name)
 
