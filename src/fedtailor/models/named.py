@@ -21,6 +21,7 @@ from fedtailor.models.small import (
     linear_model,
     logistic,
     mlp,
+    moon_cnn,
     tf_cnn,
 )
 from fedtailor.models.text import fasttext, lstm, transformer
@@ -36,6 +37,7 @@ MODELS: dict[str, Factory] = {
     "mlp-2": partial(mlp, hidden=2),
     "mlp-3": partial(mlp, hidden=3),
     "lenet": lenet,
+    "moon-cnn": moon_cnn,
     "cnn": cnn,
     "tf-cnn": tf_cnn,
     "fedbabu-cnn": fedbabu_cnn,

@@ -11,9 +11,12 @@ from torch import nn
 
 from fedtailor import BadInput
 from fedtailor.core import rng, tree
+from fedtailor.core.form import Form
 from fedtailor.core.method import Upload
+from fedtailor.core.task import classification
 from fedtailor.core.training import Recipe
 from fedtailor.methods import fedavg, moon
+from fedtailor.models import build
 from tests.methods.worlds import (
     ENGINES,
     data_of,
@@ -180,6 +183,20 @@ def test_features_of_no_length_have_no_direction() -> None:
     sim = simulate(moon(task), labelled([[([1.0, 2.0], 0)], [([2.0, 1.0], 1)]]), task)
     play(sim, 3)
     assert all(leaf.isfinite().all() for leaf in tree.leaves(sim.server))
+
+
+def test_the_authors_network_is_contrasted_after_its_projection() -> None:
+    """d² + 257 d + 256 numbers more, d = 84; the projection itself has no ReLU at its end."""
+    form = Form("image", (3, 32, 32), 10)
+    task = classification(lambda: build("moon-cnn", form), form=form)
+    params = task.init(rng.key(0))
+    extra = sum(p.numel() for k, p in params.items() if k.startswith("project"))
+    assert extra == 84**2 + 257 * 84 + 256
+    x = torch.randint(0, 256, (4, 3, 32, 32), dtype=torch.uint8)
+    features = task.features(params, x)
+    assert features.shape == (4, 256)
+    assert (features < 0).any()
+    assert moon(task).client is not fedavg(task).client
 
 
 def test_a_network_without_a_head_is_refused() -> None:

@@ -48,10 +48,10 @@ def moon(
       recipe: how a client trains in a round.
 
     Deviations: features are what the network's head is given. The authors put a projection (linear,
-    ReLU, linear of 256) before the classifier: with a network that ends so, this is their method;
-    other networks are contrasted as they are. A client without a last model has no contrast, as in
-    the authors' code (which gives latecomers one with random weights). z_g and z_p are features in
-    evaluation mode, so nobody's running statistics change.
+    ReLU, linear of 256) before the classifier: with a network that ends so (`--model moon-cnn`),
+    this is their method; other networks are contrasted as they are. A client without a last model
+    has no contrast, as in the authors' code (which gives latecomers one with random weights). z_g
+    and z_p are features in evaluation mode, so nobody's running statistics change.
 
     Reference: Li et al., "Model-Contrastive Federated Learning", CVPR 2021,
     https://arxiv.org/abs/2103.16257
