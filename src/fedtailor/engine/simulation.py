@@ -163,6 +163,11 @@ class Simulation:
         return self.clients.stores[0]
 
     @property
+    def works_meanwhile(self) -> bool:
+        """Whether rounds are played while this thread goes on: by a GPU of this machine."""
+        return isinstance(self.clients, LocalClients) and self.device.type == "cuda"
+
+    @property
     def place(self) -> str:
         """Where client states are kept."""
         return self.clients.place
