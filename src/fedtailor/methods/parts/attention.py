@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 
 import torch
 from torch import Tensor
@@ -17,30 +17,36 @@ from fedtailor.core.training import Recipe, fit
 from fedtailor.core.tree import Params, Tree
 
 
-def _rows(stacked: Tensor) -> Tensor:
-    return stacked.reshape(len(stacked), -1)
-
-
 def squared_distances(models: Params) -> Tensor:
-    """|w_i − w_j|² of every two models; one row at a time, so that memory is that of the models."""
-
-    def from_one(one: Params) -> Tensor:
-        return torch.stack([_rows(models[k] - one[k]).square().sum(1) for k in one]).sum(0)
-
-    count = len(next(iter(models.values())))
-    return torch.stack([from_one(tree.index(models, i)) for i in range(count)])
+    """|w_i − w_j|² of every two models."""
+    # from their mean, so that nothing large is subtracted from something large
+    dots = _dots(rows - rows.mean(0) for rows in _flat(models))
+    length = dots.diagonal()
+    return (length[:, None] + length - 2 * dots).clamp(min=0).to(_kind(models))
 
 
 def cosines(models: Params) -> Tensor:
-    """cos(w_i, w_j) of every two models; 0 where one has no length.
+    """cos(w_i, w_j) of every two models; 0 where one has no length."""
+    dots = _dots(_flat(models))
+    length = dots.diagonal().sqrt()
+    return (dots / (length[:, None] * length).clamp(min=1e-12)).to(_kind(models))
+
+
+def _flat(models: Params) -> Iterator[Tensor]:
+    """Leaf by leaf, a row for each model.
 
     In double precision: models that are much alike differ in digits that fast products lack.
     """
-    each = [_rows(leaf) for leaf in models.values()]
-    dots = torch.stack([rows.double() @ rows.double().mT for rows in each]).sum(0)
-    length = dots.diagonal().sqrt()
-    found = dots / (length[:, None] * length).clamp(min=1e-12)
-    return found.to(next(rows.dtype for rows in each if rows.is_floating_point()))
+    return (leaf.reshape(len(leaf), -1).double() for leaf in models.values())
+
+
+def _dots(leaves: Iterable[Tensor]) -> Tensor:
+    """w_i · w_j of every two models."""
+    return torch.stack([rows @ rows.mT for rows in leaves]).sum(0)
+
+
+def _kind(models: Params) -> torch.dtype:
+    return next(leaf.dtype for leaf in models.values() if leaf.is_floating_point())
 
 
 def attentive(
