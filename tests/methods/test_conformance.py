@@ -739,7 +739,7 @@ VARIANTS = [
     _slow("fedrep+clip", {}),
     _slow("fedproto", {"proto_from": "running"}),
     _slow("fedtgp", {"lag": True, "server_epochs": 5}),
-    _slow("fedas", {"align_first": False}),
+    _slow("fedas", {"align_first": False, "eval_point": "aligned"}),
     _slow("pfedgraph", {"difference": "head"}),
     _slow("pfedsim", {"warmup": 2.0}),
     _slow("feddistill", {"share_model": True}),

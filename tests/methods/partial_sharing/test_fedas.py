@@ -174,6 +174,38 @@ def test_a_first_turn_may_go_without_alignment(engine):
     assert apart(3) < 1e-12  # its first one
 
 
+@pytest.mark.usefixtures("double")
+@pytest.mark.parametrize("engine", ENGINES)
+def test_the_aligned_body_may_be_tested(engine):
+    """Below the own head; who has not trained has the body as received."""
+    task, world = task_of(), ragged()
+    sims = {}
+    for point in ("own", "aligned"):
+        method = fedas(task, eval_point=point, align_lr=0.3, recipe=Recipe(lr=0.1))
+        sims[point] = simulate(method, world, task, engine=engine)
+        play(sims[point], COHORTS[:1])
+    own, aligned = (models(sim) for sim in sims.values())
+    assert same(*(sim.server for sim in sims.values()))
+    body = sims["own"].server["shared"]
+    assert same(tree.pick(aligned["0"], task.head), tree.pick(own["0"], task.head))
+    assert gap(tree.pick(aligned["0"], body), body) > 1e-4
+    assert gap(aligned["0"], own["0"]) > 1e-4
+    assert same(tree.pick(aligned["2"], body), body)
+
+
+@pytest.mark.usefixtures("double")
+def test_what_is_tested_aligned_is_where_training_begins():
+    """With a rate of 0 it also ends there."""
+    task, data, turn = task_of(), data_of(ragged(), 1), turn_of()
+    method = fedas(task, eval_point="aligned", align_lr=0.3, recipe=Recipe(lr=0.0))
+    own, received = (task.init(rng.key(i)) for i in (3, 4))
+    msg = {"shared": tree.drop(received, task.head)}
+    state = {"own": own, "trained": torch.tensor(1.0)}
+    ends = method.client(msg, state, data, turn).state["own"]
+    assert same(method.personal(msg, state, data, turn), ends)
+    assert gap(tree.pick(ends, msg["shared"]), msg["shared"]) > 1e-3
+
+
 def test_traces_that_are_equal_or_all_0_give_the_plain_mean(monkeypatch):
     """Also where clients have unequal numbers of rows."""
     task, world = task_of(), ragged()

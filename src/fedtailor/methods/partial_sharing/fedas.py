@@ -33,6 +33,7 @@ def fedas(
     align_batch: Count = 16,
     align_first: bool = True,
     trace: Annotated[Literal["sum", "mean"], Search()] = "sum",
+    eval_point: Literal["own", "aligned"] = "own",
     recipe: Recipe = Recipe(),
 ) -> Method:
     """A shared body that is aligned before it is trained, a head of one's own.
@@ -55,6 +56,8 @@ def fedas(
         body is the initial one: rows are then pulled to class means that nobody has learnt.
       trace: F_k as the `sum` over batches (the authors' code), which grows with a client's rows, or
         their `mean`.
+      eval_point: what is tested: the client's `own` model as its last training left it (the
+        authors' code), or the received body, `aligned` as for training, below its head.
       recipe: how a client trains in a round, and the batches of F_k.
 
     Deviations: what is received is copied before it is aligned (the authors' server hands out its
@@ -92,14 +95,17 @@ def fedas(
     def joined(msg: Tree, state: Tree) -> Params:
         return {k: (state["own"] | msg["shared"])[k] for k in state["own"]}
 
-    def client(msg: Tree, state: Tree, data: Data, turn: Turn) -> Outcome:
+    def aligned(msg: Tree, state: Tree, data: Data, turn: Turn) -> Params:
         params = joined(msg, state)
-        if align_lr and align_epochs:
-            given = {"means": class_sums(task, state["own"], data).means}
-            aligned = fit(task, params, data, turn, calm, loss=apart, given=given, train=body)
-            may = torch.ones_like(state["trained"]) if align_first else state["trained"]
-            params = tree.where(may > 0, aligned, params)
-        params = fit(task, params, data, turn, recipe)
+        if not align_lr or not align_epochs:
+            return params
+        given = {"means": class_sums(task, state["own"], data).means}
+        moved = fit(task, params, data, turn, calm, loss=apart, given=given, train=body)
+        may = torch.ones_like(state["trained"]) if align_first else state["trained"]
+        return tree.where(may > 0, moved, params)
+
+    def client(msg: Tree, state: Tree, data: Data, turn: Turn) -> Outcome:
+        params = fit(task, aligned(msg, state, data, turn), data, turn, recipe)
         weight = fisher_trace(task, params, data, recipe.batch, trace)
         moved = scaled_move(task, msg["shared"], tree.pick(params, body), weight)
         upload = Upload({"shared": moved, "trace": weight})
@@ -110,7 +116,9 @@ def fedas(
         return {"shared": moved_by(task, server["shared"], up.mean["shared"], 1 / up.mean["trace"])}
 
     def personal(msg: Tree, state: Tree, data: Data, turn: Turn) -> Params:
-        return tree.where(state["trained"] > 0, state["own"], joined(msg, state))
+        received = joined(msg, state)
+        now = state["own"] if eval_point == "own" else aligned(msg, state, data, turn)
+        return tree.where(state["trained"] > 0, now, received)
 
     return Method(
         init=init,
