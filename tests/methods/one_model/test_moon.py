@@ -135,20 +135,36 @@ def test_much_temperature_is_no_contrast() -> None:
     assert gap(default, plain) > 1e-4
 
 
+@pytest.mark.usefixtures("double")
 def test_other_models_are_looked_at_in_evaluation_mode() -> None:
-    """Two public codes run them in training mode: running statistics would be of three models.
+    """Two public codes run them in training mode, where they depend on the batch."""
+    make = lambda: nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3))
+    task, data, recipe = (
+        classification(make),
+        data_of(ragged(), 1),
+        Recipe(steps=1, batch=8, lr=0.1),
+    )
+    w = task.init(rng.key(3))
+    last = random_like(w, 1, 0.1)
+    state = {"last": tree.stack([last]), "kept": torch.tensor(1)}
+    method = moon(task, mu=0.7, temperature=0.3, recipe=recipe)
+    out = method.client({"params": w}, state, data, turn_of())
 
-    After one batch they are FedAvg's to the last bit; and the models that were looked at stay.
-    """
-    task, data = task_of("norm"), data_of(ragged(), 1)
-    w, recipe = task.init(rng.key(3)), Recipe(steps=1, batch=8)
-    last = [random_like(w, seed, 0.1) for seed in (1, 2)]
-    state = {"last": tree.stack(last), "kept": torch.tensor(2)}
-    ours = moon(task, buffer=2, recipe=recipe).client({"params": w}, state, data, turn_of())
-    theirs = fedavg(task, recipe=recipe).client({"params": w}, {}, data, turn_of())
-    assert same(tree.pick(ours.model, task.buffers), tree.pick(theirs.model, task.buffers))
-    assert gap(tree.drop(ours.model, task.buffers), tree.drop(theirs.model, task.buffers)) > 1e-4
-    assert same(tree.index(ours.state["last"], 1), last[0])
+    net, *others = (make() for _ in range(3))
+    for module, params in zip((net, *others), (w, w, last), strict=True):
+        module.load_state_dict(params, strict=False)
+    (batch,) = data.filled(recipe.plan(data, turn_of().key))
+    z = net[:3](batch.x)
+    with torch.no_grad():
+        theirs = [other.eval()[:3](batch.x) for other in others]
+    cosines = torch.stack([F.cosine_similarity(z, t) for t in theirs], 1) / 0.3
+    loss = F.cross_entropy(net[3](z), batch.y)
+    loss = loss + 0.7 * F.cross_entropy(cosines, torch.zeros_like(batch.y))
+    loss.backward()
+    expected = {k: (p - 0.1 * p.grad).detach() for k, p in net.named_parameters()}
+    assert gap(tree.drop(out.model, task.buffers), expected) < 1e-12
+    running = {k: v for k, v in net.named_buffers() if k in task.buffers}
+    assert gap(tree.pick(out.model, task.buffers), running) < 1e-12
 
 
 @pytest.mark.usefixtures("double")
