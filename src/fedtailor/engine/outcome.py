@@ -80,8 +80,8 @@ def join_chunks(
     good = [chunk for chunk in chunks if len(chunk.taken)]
 
     def each() -> Tree:
-        (place,) = upload(device, rows)
-        return tree.index(tree.cat([chunk.each for chunk in good]), place)
+        together = tree.cat([chunk.each for chunk in good])
+        return tree.index(together, *upload(device, rows)) if tree.leaves(together) else together
 
     @functools.cache
     def measured() -> TurnReport:

@@ -93,10 +93,14 @@ class StateStore:
             self._rows = self._make_files()
         return self._rows
 
+    def _upload(self, ids: Tensor) -> Tensor:
+        """Numbers of rows, where the rows are; many methods' clients keep none."""
+        return upload(self._where, ids)[0] if tree.leaves(self.like) else ids
+
     def get(self, ids: Tensor) -> Tree:
         """The rows of some clients, on the compute device; a client not yet met has zeros."""
         if self._copying is None:
-            (there,) = upload(self._where, ids)
+            there = self._upload(ids)
             return tree.map(lambda p: p[there], self.rows)
         ahead, self._ahead = self._ahead, None
         if ahead is None or not torch.equal(ahead.ids, ids):
@@ -116,7 +120,7 @@ class StateStore:
         """Keeps new rows for some clients."""
         if self._ahead is not None and bool(torch.isin(self._ahead.ids, ids).any()):
             self._ahead = None  # it is what these clients had before
-        (there,) = upload(self._where, ids)
+        there = self._upload(ids)
         tree.map(
             lambda old, new: old.index_copy_(0, there, new.to(old.device)),
             self.rows,
