@@ -37,6 +37,7 @@ NUMBERS = {  # of blocks: leaf, coarse
     "mlp-2": (3, 3),
     "mlp-3": (4, 4),
     "lenet": (5, 5),
+    "moon-cnn": (7, 7),
     "cnn": (4, 4),
     "tf-cnn": (5, 5),
     "fedbabu-cnn": (5, 5),
