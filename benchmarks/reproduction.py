@@ -51,6 +51,7 @@ PUBLISHED = {
     "plgu-table2": Table("plgu/table2", ["CIFAR10 C=10"], Scale(rounds=30)),
     "pmixfed-table2-all": Table("pmixfed/table2", ["CIFAR-10? N*C = 100%"], Scale(rounds=10)),
     "pmixfed-table2-some": Table("pmixfed/table2", ["CIFAR-10? N*C = 10%"], Scale(rounds=50)),
+    "pmixfed-table2-long": Table("pmixfed/table2", ["CIFAR-10? N = 100, C = 10%"]),
     "pmixfed-table2-mnist": Table("pmixfed/table2", ["MNIST*"], Scale(rounds=20)),
     "pmixfed-table3": Table("pmixfed/table3", ["CIFAR-10"], Scale(rounds=10)),
     "pmixfed-table4": Table("pmixfed/table4", ["CIFAR-10? *"], Scale(rounds=10)),
