@@ -63,21 +63,23 @@ def train_on_rows(
       tensor(1.5000)
     """
     count = len(rows[0])
+    own = tree.map(lambda leaf: leaf.detach().clone().requires_grad_(), theta)
     for epoch in range(epochs if count else 0):
         steps: Sequence[Tensor | slice] = [slice(None)]
         if batch:
             steps = torch.split(rng.permutation(rng.fold(key, epoch), count), batch)
         for some in steps:
-            theta = _stepped(loss, theta, [part[some] for part in rows], lr)
-    return theta
+            _step(loss, own, [part[some] for part in rows], lr)
+    return tree.map(Tensor.detach, own)
 
 
-def _stepped(loss: RowsLoss, theta: Tree, rows: Sequence[Tensor], lr: float) -> Tree:
-    # nothing is mapped here, and for thousands of small steps torch.func.grad takes twice as long
-    own = tree.map(lambda leaf: leaf.detach().requires_grad_(), theta)
+def _step(loss: RowsLoss, own: Tree, rows: Sequence[Tensor], lr: float) -> None:
+    """One step, in place: there are thousands, and new tensors would take as long as gradients."""
+    # nothing is mapped here, and torch.func.grad takes twice as long
     with torch.enable_grad():
         value = loss(own, *rows)
-    slopes = torch.autograd.grad(value, tree.leaves(own), allow_unused=True, materialize_grads=True)
-    found = iter(slopes)
+    leaves = tree.leaves(own)
+    slopes = torch.autograd.grad(value, leaves, allow_unused=True, materialize_grads=True)
     with torch.no_grad():
-        return tree.map(lambda leaf: leaf - lr * next(found), own)
+        for leaf, slope in zip(leaves, slopes, strict=True):
+            leaf.sub_(slope, alpha=lr)
