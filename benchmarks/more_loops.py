@@ -240,7 +240,7 @@ class FedCP(FeatureLoop, Averaged):
 
     Attributes:
       server: body, head for all, and gate.
-      own: everybody's own head.
+      own: the own head of everybody who has trained; it begins as the head for all.
     """
 
     method = "fedcp"
@@ -251,7 +251,7 @@ class FedCP(FeatureLoop, Averaged):
         start = gate_of(self.width, rng.key(self.seed, rng.SERVER))
         self.gate = Gate(start).to(self.device)
         self.server = self.initial | {name: start[name].to(self.device) for name in GATE}
-        self.own = {cid: {k: self.initial[k] for k in self.head_names} for cid in self.clients}
+        self.own: dict[int, Params] = {}
         self.gate_weights = list(self.gate.parameters())
         self.optimiser = torch.optim.SGD([*self.weights, *self.gate_weights], lr=self.lr)
 
@@ -268,9 +268,10 @@ class FedCP(FeatureLoop, Averaged):
 
     def client(self, cid: int, plan: _GatedPlan) -> Params:
         received = self.server
-        params = self.copy(received | self.own[cid])
+        own = self.own.get(cid, {name: received[name] for name in self.head_names})
+        params = self.copy(received | own)
         gate = {name: received[name].clone() for name in GATE}
-        summed = self.own[cid][self.head_names[0]].sum(0)
+        summed = own[self.head_names[0]].sum(0)
         toward = summed / (summed.square().sum() + 1e-12).sqrt()
         self.show(received)
         self.place(params.values())
