@@ -101,8 +101,7 @@ def fedas(
             return params
         given = {"means": class_sums(task, state["own"], data).means}
         moved = fit(task, params, data, turn, calm, loss=apart, given=given, train=body)
-        may = torch.ones_like(state["trained"]) if align_first else state["trained"]
-        return tree.where(may > 0, moved, params)
+        return moved if align_first else tree.where(state["trained"] > 0, moved, params)
 
     def client(msg: Tree, state: Tree, data: Data, turn: Turn) -> Outcome:
         params = fit(task, aligned(msg, state, data, turn), data, turn, recipe)

@@ -66,7 +66,7 @@ def fedrod(
       gamma: γ, how much classes are balanced. With 0 the generic path is FedAvg.
       own_start: what h_k begins as: a `copy` of the initial h_G, or `zero`, which adds nothing.
       hyper: whether a hypernetwork writes h_k. It travels both ways: for K features and C classes
-        about 32 C (K + 1) numbers more.
+        about `hidden` · C (K + 1) numbers more.
       hidden: units of the hypernetwork's hidden layer.
       weighting: a client's weight in the mean: `data` or `uniform`.
       recipe: how a client trains in a round; `clip` is of both heads' gradients together.
@@ -112,8 +112,7 @@ def fedrod(
         first = tree.map(lambda p: p.to(tree.leaves(own)[0]), linear(key, classes, hidden))
         return {"first": first, "last": last}
 
-    def shares_of(data: Data) -> Tensor:
-        rows = rows_per_class(data, classes)
+    def shares_of(rows: Tensor) -> Tensor:
         return rows / rows.sum().clamp(min=1)
 
     def init(clients: ClientCount, initial: Params, key: Key) -> Tree:
@@ -126,8 +125,9 @@ def fedrod(
         return {"own": first_head(initial), "met": torch.zeros((), device=key.device)}
 
     def client(msg: Tree, state: Tree, data: Data, turn: Turn) -> Outcome:
-        begin, shares = beginning(msg, msg["params"]), shares_of(data)
-        given = {"prior": log_prior(rows_per_class(data, classes))} if gamma else {}
+        begin, rows = beginning(msg, msg["params"]), rows_per_class(data, classes)
+        given = {"prior": log_prior(rows)} if gamma else {}
+        given |= {"shares": shares_of(rows)} if hyper else {}
         mine = {"hyper": msg["hyper"]} if hyper else {"own": state["own"]}
         done = descend(
             objective,
@@ -135,21 +135,21 @@ def fedrod(
             data,
             turn,
             recipe,
-            given=given | ({"shares": shares} if hyper else {}),
+            given=given,
             carried=tree.pick(begin, task.buffers),
             task=task,
             augment=task.augment,
         )
         params = {k: (done.theta["params"] | done.carried)[k] for k in begin}
         sent: Tree = {"params": params} | tree.pick(done.theta, ["hyper"])
-        own = written(sent["hyper"], shares) if hyper else done.theta["own"]
+        own = written(sent["hyper"], given["shares"]) if hyper else done.theta["own"]
         kept = {} if hyper else {"own": own, "met": torch.ones_like(state["met"])}
         upload = Upload(sent, by_size(data, weighting))
         return Outcome(kept, upload, {"params": params, "own": own})
 
     def personal(msg: Tree, state: Tree, data: Data, turn: Turn) -> Tree:
         if hyper:
-            own = written(msg["hyper"], shares_of(data))
+            own = written(msg["hyper"], shares_of(rows_per_class(data, classes)))
         else:  # a head of zeros says nothing
             own = tree.map(lambda p: torch.where(state["met"] > 0, p, 0.0), state["own"])
         return {"params": beginning(msg, msg["params"]), "own": own}

@@ -110,6 +110,19 @@ def number_of_classes(task: Task, params: Params | None = None) -> int:
     return len(known[task.head[-1]])
 
 
+def weights_by_class(y: Tensor, weight: Tensor, classes: int, kind: torch.dtype) -> Tensor:
+    """Rows x classes: each row's weight in the column of its class.
+
+    Example:
+      >>> weights_by_class(torch.tensor([1, 0]), torch.tensor([1.0, 0.5]), 2, torch.float32)
+      tensor([[0.0000, 1.0000],
+              [0.5000, 0.0000]])
+    """
+    # F.one_hot looks at its labels: a step that is not mapped could then not be traced
+    of = (y[:, None] == torch.arange(classes, device=y.device)).to(kind)
+    return of * weight[:, None].to(kind)
+
+
 def class_sums(
     task: Task,
     params: Params,
@@ -140,9 +153,7 @@ def class_sums(
     ) -> Tree:
         x, y = (rows[now.rows] for rows in store)
         features = see(given["model"], x)
-        # F.one_hot looks at its labels: a step that is not mapped could then not be traced
-        of = (y[:, None] == torch.arange(classes, device=y.device)).to(features.dtype)
-        of = of * now.weight[:, None].to(features.dtype)
+        of = weights_by_class(y, now.weight, classes, features.dtype)
         return {
             "features": carry["features"] + of.mT @ features,
             "rows": carry["rows"] + of.sum(0),

@@ -27,6 +27,7 @@ from fedtailor.methods.parts.representation import (
     pull,
     pulled_loss,
     rows_per_class,
+    weights_by_class,
 )
 
 Predict = Literal["nearest", "own_nearest", "head"]
@@ -104,8 +105,7 @@ def fedproto(
         if lam:
             value = value + lam * pull(features, batch, given["targets"], given["seen"])
         last = (carried["step"] >= given["last"]).to(features.dtype)
-        every = torch.arange(classes, device=batch.y.device)
-        of = (batch.y[:, None] == every) * (last * batch.weight)[:, None]
+        of = weights_by_class(batch.y, last * batch.weight, classes, features.dtype)
         changed = {
             "buffers": carried["buffers"] | buffers,
             "features": carried["features"] + of.mT @ features.detach(),
