@@ -83,7 +83,7 @@ def with_hostile_rows(data: ClientData, hostile: Tensor, attack: str, classes: i
             own[i] = np.concatenate([own[i], np.arange(at, at + len(own[i]))])
             at = int(own[i][-1]) + 1
         x, y = torch.cat([data.x, more]), torch.cat([data.y, torch.full((len(rows),), TARGET)])
-        return data._replace(x=x, y=y, train=Rows.of(own, data.x.device))
+        return data._replace(x=x, y=y, train=Rows.of(own))
     return data
 
 

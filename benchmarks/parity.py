@@ -125,10 +125,7 @@ MORE: dict[str, Callable[[], nn.Module]] = {
 def play(method: str, network: str, way: str, recipe: Recipe, device: str) -> dict[str, Any]:
     """All clients' models after five rounds."""
     fed = toy_federation()
-    rows = [part._replace(flat=part.flat.to(device)) for part in (fed.train, fed.val, fed.test)]
-    fed = fed._replace(
-        x=fed.x.float().to(device), y=fed.y.to(device), train=rows[0], val=rows[1], test=rows[2]
-    )
+    fed = fed._replace(x=fed.x.float().to(device), y=fed.y.to(device))
     task = classification((NETS | MORE)[network], device=device)
     engine = "sequential" if way == "sequential" else "vectorised"
     fast: Any = "plain" if way == "sequential" else way

@@ -273,6 +273,18 @@ def test_epochs_have_orders_of_their_own() -> None:
     assert len({int(batch.key) for batch in batches}) == 3
 
 
+def test_an_epoch_draws_the_same_whatever_others_there_are() -> None:
+    data, key = client(9), turn().key
+    together = Recipe(epochs=3, batch=4).plan(data, key)
+    passes = []
+    for epoch in range(3):
+        order, each = rng.split(rng.fold(key, epoch))
+        passes.append(data.shuffle(order).steps(4, each))
+    for name in ("rows", "weight", "active", "key"):
+        apart = torch.cat([getattr(one, name) for one in passes])
+        assert torch.equal(getattr(together, name), apart)
+
+
 def rate(recipe: Recipe, round: int) -> float:
     step, _ = recipe.make_optimizer(recipe.rate(turn(round))).update(
         {"w": torch.ones(())}, {}, {"w": torch.ones(())}

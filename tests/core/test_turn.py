@@ -127,3 +127,12 @@ def test_fine_tuning_is_charged_with_the_model_that_it_begins_with() -> None:
     _, both = ClientTurn(method, initial, message, data, turn).personal(tune)
     assert adapted.tolist() == [1, 1, 0.2]
     assert both.tolist() == [1 + 5, 1, 0.2]
+
+
+def test_nobody_asks_for_a_first_state_where_nothing_is_kept() -> None:
+    def never(*given: Any) -> Any:
+        raise AssertionError("start was asked")
+
+    method, none = telling()._replace(start=never), {"none": {}}
+    data, fresh = data_of(ragged(), 0), torch.tensor(True)
+    assert ClientTurn(method, INITIAL, MESSAGE, data, turn_of(1), none, fresh).state() is none

@@ -48,6 +48,15 @@ def test_the_mean_of_one_client_is_its_value_to_the_last_bit(
     assert torch.equal(fold.mean()["a"], one["a"][0])
 
 
+@pytest.mark.parametrize("shape", [(), (1,), (7,), (0,), (3, 0), (5, 3, 2), (1, 1)])
+def test_the_mean_is_one_product_to_the_last_bit(shape: tuple[int, ...]) -> None:
+    stacked, weight = rng.normal(rng.key(1), 9, *shape), torch.arange(1.0, 10.0)
+    fold = Fold()
+    fold.add({"a": stacked}, weight)
+    assert fold.mean()["a"].shape == shape
+    assert torch.equal(fold.mean()["a"], torch.tensordot(weight / weight.sum(), stacked, 1))
+
+
 def test_equal_values_stay_equal() -> None:
     same = {"a": torch.full((4, 3), 0.1)}
     fold = Fold()

@@ -78,6 +78,21 @@ def test_both_mappers_give_the_same() -> None:
     assert set(MAPPERS) == {"sequential", "vectorised"}
 
 
+def test_results_keep_their_form_in_both() -> None:
+    """Parts that are empty, the same for all, or within each other come back as they were."""
+
+    def fn(client: ClientContext) -> Any:
+        shared = {"w": client.server["w"], "none": {}}
+        return Result(shared, client.cid, torch.tensor(3), (client.state["w"], ()))  # type: ignore[arg-type]
+
+    states = {"w": rng.normal(rng.key(4), 3, 2)}
+    given = contexts(world([5, 3, 1], [1, 1, 1]), {"w": torch.ones(2)}, states)
+    found = vectorised(fn)(given)
+    assert found.best[1] == () and found.state["none"] == {} and found.seen.tolist() == [3, 3, 3]
+    compare(sequential(fn)(given), found)
+    assert vectorised(lambda client: ({}, ()))(given) == ({}, ())
+
+
 @pytest.mark.parametrize(
     "recipe",
     [

@@ -37,6 +37,27 @@ def test_no_pinned_memory_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked and made.shape == (2, 3) and made.dtype == torch.float64
 
 
+NUMBERS = torch.arange(6).reshape(2, 3), torch.tensor([7]), torch.zeros(0, 4, dtype=torch.int64)
+
+
+def test_what_is_on_its_device_is_not_copied() -> None:
+    there = transfer.upload(torch.device("cpu"), *NUMBERS)
+    assert all(a is b for a, b in zip(there, NUMBERS, strict=True))
+
+
+@needs_gpu
+def test_numbers_reach_a_gpu_without_waiting_for_it() -> None:
+    device = torch.device("cuda", 0)
+    transfer.upload(device, *NUMBERS)  # libraries set themselves up
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        there = transfer.upload(device, *NUMBERS)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    for a, b in zip(there, NUMBERS, strict=True):
+        assert a.device == device and torch.equal(a.cpu(), b)
+
+
 @needs_gpu
 @pytest.mark.parametrize("place", ["host", "disk"])
 @pytest.mark.parametrize("pinned", [True, False])

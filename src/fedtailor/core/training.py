@@ -125,10 +125,12 @@ class Recipe:
         if self.steps:
             keys = rng.fold(key, torch.arange(self.steps, device=key.device))
             return self._sampled(data, data.draws(self.batch, keys))
-        passes = []
-        for epoch in range(self.epochs):
-            order, each = rng.split(rng.fold(key, epoch))
-            passes.append(data.shuffle(order).steps(self.batch, each, self.last))
+        epochs, two = (torch.arange(n, device=key.device) for n in (self.epochs, 2))
+        keys = rng.fold(rng.fold(key, epochs)[:, None], two)  # all at once: hashes are many calls
+        passes = [
+            data.shuffle(order).steps(self.batch, each, self.last)
+            for order, each in (of_epoch.unbind() for of_epoch in keys.unbind())
+        ]
         return self._sampled(data, join_steps(passes))
 
     def _sampled(self, data: Data, steps: Steps) -> Steps:

@@ -124,12 +124,14 @@ def finite_rows(a: Tree) -> Tensor:
     rows = [p.reshape(len(p), -1) for p in leaves(a) if p.is_floating_point() and p.numel()]
     if not rows:
         return torch.ones(1, dtype=torch.bool)
-    # a sum is finite only if its terms are, and looks at them once
-    found = torch.stack([p.sum(1).isfinite() for p in rows]).all(0)
-    if not bool(found.all()):  # or it is too large a number itself
-        ends = [p.amax(1).isfinite() & p.amin(1).isfinite() for p in rows]
-        found = torch.stack(ends).all(0)
-    return found
+    if not rows[0].is_cuda:  # a GPU would be waited for
+        # a sum is finite only if its terms are, and looks at them once
+        found = torch.stack([p.sum(1) for p in rows]).isfinite().all(0)
+        if bool(found.all()):
+            return found
+    # a sum may be too large a number itself; NaN comes out as both ends
+    ends = torch.stack([end for p in rows for end in p.aminmax(dim=1)])
+    return ends.isfinite().all(0)
 
 
 def pick(params: Params, names: Iterable[str]) -> Params:

@@ -42,7 +42,7 @@ class ClientTurn(NamedTuple):
 
     def state(self) -> Tree:
         """The state that the turn begins with: what was kept, or at first contact `start`'s."""
-        if self.kept is not None and self.fresh is None:
+        if self.kept is not None and (self.fresh is None or not tree.leaves(self.kept)):
             return self.kept
         made = self.method.start(self.message, self.initial, self.turn.at_start())
         if self.kept is None or self.fresh is None:

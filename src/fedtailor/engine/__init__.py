@@ -9,8 +9,9 @@ from fedtailor.engine.cohort import (
     who_answers,
     who_is_in_time,
 )
+from fedtailor.engine.outcome import RoundReport
 from fedtailor.engine.ray.cluster import Cluster
-from fedtailor.engine.simulation import Diverged, RoundReport, Scores, Simulation
+from fedtailor.engine.simulation import Diverged, Scores, Simulation
 
 __all__ = [
     "ClientData",

@@ -11,26 +11,26 @@ from torch import Tensor
 
 from fedtailor.core import rng
 from fedtailor.core.data import Counts, Data
+from fedtailor.engine.transfer import upload
 
 
 class Rows(NamedTuple):
-    """Row numbers of every client, one after the other."""
+    """Row numbers of every client, one after the other, on the host."""
 
-    flat: Tensor  # all row numbers, on the compute device
+    flat: Tensor  # all row numbers
     offset: Tensor  # where each client's begin
     n: Tensor  # how many each client has
 
     @classmethod
-    def of(cls, rows: Sequence[np.ndarray], device: torch.device | str) -> Rows:
+    def of(cls, rows: Sequence[np.ndarray]) -> Rows:
         """From one array of row numbers per client."""
         n = torch.tensor([len(r) for r in rows], dtype=torch.int64)
         flat = torch.from_numpy(np.concatenate([np.asarray(r, dtype=np.int64) for r in rows]))
-        return cls(flat.to(device), torch.cat([n.new_zeros(1), n.cumsum(0)[:-1]]), n)
+        return cls(flat, torch.cat([n.new_zeros(1), n.cumsum(0)[:-1]]), n)
 
     def each(self) -> list[Tensor]:
-        """Every client's row numbers, on the host."""
-        begins, counts = self.offset.tolist(), self.n.tolist()
-        return [self.flat[o : o + n].cpu() for o, n in zip(begins, counts, strict=True)]
+        """Every client's row numbers."""
+        return list(torch.split(self.flat, self.n.tolist()))
 
     def at(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         """(padded row numbers, counts) of some clients.
@@ -38,14 +38,15 @@ class Rows(NamedTuple):
         Padding repeats a client's own rows; a client without any is padded with row 0 of the store.
         """
         n = self.n[ids]
-        width = max(int(n.max()), 1)
-        position = torch.arange(width) % n.clamp(min=1)[:, None]
-        where = (self.offset[ids, None] + position).clamp(max=max(len(self.flat) - 1, 0))
-        device = self.flat.device
-        if not len(self.flat):
-            return torch.zeros(len(ids), 1, dtype=torch.int64, device=device), n.to(device)
-        own = (n > 0)[:, None].to(device)
-        return torch.where(own, self.flat[where.to(device)], 0), n.to(device)
+        least, most = (int(count) for count in n.aminmax())
+        if not most:
+            return n.new_zeros(len(ids), 1), n
+        begin, position = self.offset[ids, None], torch.arange(most)
+        if least == most:
+            return self.flat[begin + position], n
+        where = begin + position % n.clamp(min=1)[:, None]
+        rows = self.flat[where.clamp(max=len(self.flat) - 1)]
+        return torch.where(n[:, None] > 0, rows, 0), n
 
 
 class ClientData(NamedTuple):
@@ -85,7 +86,7 @@ class ClientData(NamedTuple):
     ) -> ClientData:
         """From a store and one array of row numbers per client and part."""
         names = names or [f"client-{i}" for i in range(len(train))]
-        rows = [Rows.of(part, x.device) for part in (train, val, test)]
+        rows = [Rows.of(part) for part in (train, val, test)]
         return cls(x, y, rows[0], rows[1], rows[2], tuple(names))
 
     def pooled(self, share: float, seed: int, outside: Collection[int] = ()) -> PooledData:
@@ -108,7 +109,7 @@ class ClientData(NamedTuple):
         each = self.row_bytes
         gave = torch.tensor([len(g) for g in given])
         got = torch.tensor([0 if i in outside else len(pool) for i in range(len(own))])
-        with_pool = self._replace(train=Rows.of(all_rows, self.x.device))
+        with_pool = self._replace(train=Rows.of(all_rows))
         return PooledData(with_pool, (got - gave) * each, gave * each)
 
     def gathered(self, outside: Collection[int] = ()) -> ClientData:
@@ -137,14 +138,13 @@ class ClientData(NamedTuple):
 
     def data(self, ids: Tensor) -> Data:
         """What methods see of some clients: training and validation rows."""
-        rows, n = self.train.at(ids)
-        val_rows, val_n = self.val.at(ids)
-        counts = Counts(self.train.n[ids], self.val.n[ids])
-        return Data(self.x, self.y, rows, n, val_rows, val_n, counts)
+        train, val = self.train.at(ids), self.val.at(ids)
+        rows, n, val_rows, val_n = upload(self.x.device, *train, *val)
+        return Data(self.x, self.y, rows, n, val_rows, val_n, Counts(train[1], val[1]))
 
     def labels(self, ids: Tensor, which: str) -> tuple[Tensor, Tensor]:
         """(labels, weights) of a part of some clients: padding weighs 0, real rows 1."""
-        rows, n = getattr(self, which).at(ids)
+        rows, n = upload(self.x.device, *getattr(self, which).at(ids))
         real = torch.arange(rows.shape[1], device=n.device) < n[:, None]
         return self.y[rows], real.float()
 
@@ -152,8 +152,9 @@ class ClientData(NamedTuple):
         """One part (`train`, `val` or `test`) of some clients, for evaluation."""
         part: Rows = getattr(self, which)
         rows, n = part.at(ids)
-        counts = Counts(part.n[ids], part.n[ids] * 0)
-        return Data(self.x, self.y, rows, n, rows[:, :1], n * 0, counts)
+        counts = Counts(n, torch.zeros_like(n))
+        rows, n, val_n = upload(self.x.device, rows, n, counts.val_n)
+        return Data(self.x, self.y, rows, n, rows[:, :1], val_n, counts)
 
 
 class PooledData(NamedTuple):

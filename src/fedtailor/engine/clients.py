@@ -53,7 +53,7 @@ class TurnReport(NamedTuple):
     down: Tensor  # bytes sent to it
     up: Tensor  # bytes received from it
     finite: Tensor  # whether all numbers that it kept and sent are finite
-    post: Outputs  # outputs after local training; without rows if not asked for
+    post: Outputs | tuple[()]  # outputs after local training; empty if not asked for
     noisy: Tensor  # what noisy gradients (DP-SGD) it took: rows of `privacy.Spent`
     fresh: Tensor  # whether this was its first round
     watched: Tensor  # a row of `UploadWatch.look`
@@ -63,12 +63,12 @@ class CohortOutcome(NamedTuple):
     """What the turns of some clients came to. Nothing has changed yet."""
 
     drawn: Tensor  # the ids of all, ascending
-    measured: TurnReport  # one row for each of them
-    taken: Tensor  # those that did not diverge and count, ascending
-    notes: Tree  # what the method noted of those, one row each
+    taken: Tensor  # those that count, ascending
     fold: Fold  # the weighted mean of their uploads
     each: Callable[[], Tree]  # gives what the server needs of them one by one, one row each
     keep: Callable[[], None]  # makes their new states count
+    measured: Callable[[], TurnReport]  # waits for the device, and gives a row for each of all
+    notes: Callable[[], Tree]  # the same for what the method noted of those that count
 
 
 class ClientStates(NamedTuple):
@@ -97,9 +97,13 @@ class SimulatedClients(Protocol):
         """What tracing and compiling steps took so far, as far as it is known here."""
 
     def play(
-        self, server: Tree, cohort: Tensor, turn: Turn, *, post: bool = False
+        self, server: Tree, cohort: Tensor, turn: Turn, *, post: bool = False, skip: bool = True
     ) -> CohortOutcome:
-        """The turns of the clients `cohort`, at least one; `post` also asks trained models."""
+        """The turns of the clients `cohort`, at least one; `post` also asks trained models.
+
+        Those that diverge do not count if they are to be `skip`ped. Else nobody waits to hear who
+        did, and all may count.
+        """
 
     def outputs(
         self, server: Tree, ids: Tensor, turn: Turn, choice: ModelChoice, part: str = "test"

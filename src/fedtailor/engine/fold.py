@@ -41,7 +41,12 @@ class Fold:
             if name.endswith("/"):  # an empty dict has nothing to average, but it is there
                 means[name] = stacked
                 continue
-            means[name] = torch.tensordot(share.to(stacked.dtype), stacked, 1)
+            own = share.to(stacked.dtype)
+            if stacked.shape[1:].numel() == 1:
+                means[name] = torch.tensordot(own, stacked, 1)
+            else:  # the same product, without a walk over axes
+                mean = torch.mm(own[None], stacked.flatten(1))
+                means[name] = mean.reshape(stacked.shape[1:])
             weights[name] = here
         self.merge(Folded(means, weights, here))
 
@@ -71,4 +76,7 @@ class Fold:
     def share(self) -> Tree:
         """For each name, the share of all weight that sent it."""
         empty = {k: v for k, v in self._mean.items() if k.endswith("/")}
-        return tree.unflatten({k: w / self._total for k, w in self._weight.items()} | empty)
+        # most names have one and the same weight
+        different = {id(weight): weight for weight in self._weight.values()}
+        shares = {key: weight / self._total for key, weight in different.items()}
+        return tree.unflatten({k: shares[id(w)] for k, w in self._weight.items()} | empty)

@@ -34,12 +34,14 @@ from fedtailor.engine.clients import (
     Outputs,
     TurnReport,
 )
-from fedtailor.engine.fold import Fold, Folded
+from fedtailor.engine.fold import Fold
 from fedtailor.engine.group import ClientGroup
 from fedtailor.engine.loops.runner import LoopRunner
-from fedtailor.engine.mapper import ClientContext, EngineMapper, Found, common_notes, concatenate
+from fedtailor.engine.mapper import ClientContext, EngineMapper, Found, concatenate
 from fedtailor.engine.memory import is_out_of_memory, nbytes
+from fedtailor.engine.outcome import ChunkResult, arriving, join_chunks
 from fedtailor.engine.state_store import STATES, StatePlace, StateStore, choose_place
+from fedtailor.engine.transfer import new_stream, upload
 
 Asked = tuple[str, bool | ModelChoice]  # what is done for clients, and how
 # (function of one client, contexts of these clients, their group, what else must be the same where
@@ -61,18 +63,11 @@ class _ClientResult(NamedTuple):
     state: Tree
     upload: Upload
     notes: Tree
-    measured: TurnReport
-
-
-class _ChunkResult(NamedTuple):
-    """A chunk's turn: what was measured of all, and the rest of those that count."""
-
-    measured: TurnReport
-    ids: Tensor
-    state: Tree
-    folded: Folded
-    each: Tree
-    notes: Tree
+    down: Tensor
+    up: Tensor
+    post: Outputs | tuple[()]
+    noisy: Tensor
+    watched: Tensor
 
 
 class LocalClients:
@@ -104,9 +99,8 @@ class LocalClients:
         mode = loop_mode if engine == "vectorised" else "plain"
         self.runner = LoopRunner(mode, self.device, limit, keep_programs=keep)
         self._mapper = EngineMapper(engine)
-        self.joint: Joint | None = (
-            None  # maps several runs' clients together, with these among them
-        )
+        self.joint: Joint | None = None  # maps clients of several runs, with these among them
+        self._copying = new_stream(self.device) if self.device.type == "cuda" else None
         self.stores: list[StateStore] = []
         training, scoring = [], []
         for group in groups:
@@ -170,7 +164,8 @@ class LocalClients:
         """
         scoring = scoring and self._scoring > 0
         for group, store in zip(self.groups, self.stores, strict=True):
-            mine = ids[torch.isin(ids, group.members)].sort().values
+            mine = ids if len(self.groups) == 1 else ids[torch.isin(ids, group.members)]
+            mine = mine.sort().values
             left = mine[self.client_data.train.n[mine].argsort(stable=True, descending=True)]
             while len(left):
                 size = self._scoring if scoring else self.chunk
@@ -229,7 +224,8 @@ class LocalClients:
     ) -> Found:
         """`fn` of every client of a chunk, with its state, data and turn."""
         group, store, ids, following = chunk
-        here, rows = ids.to(self.device), group.rows(ids)
+        rows = group.rows(ids)
+        here, met = upload(self.device, ids, store.met[rows].long())
         stacked = ClientContext(
             server,
             here,
@@ -237,7 +233,7 @@ class LocalClients:
             self.client_data.data(ids),
             self.client_data.part(ids, part),
             turn.of(here),
-            ~store.met[rows].to(self.device),
+            met == 0,
         )
         what = asked, part, self.groups.index(group)
         found = self.joint(fn, stacked, group, what) if self.joint else self.mapped(fn, stacked)
@@ -259,75 +255,60 @@ class LocalClients:
     # --- what clients do ---
 
     def play(
-        self, server: Tree, cohort: Tensor, turn: Turn, *, post: bool = False
+        self, server: Tree, cohort: Tensor, turn: Turn, *, post: bool = False, skip: bool = True
     ) -> CohortOutcome:
         """The turns of the clients `cohort`, all of them here; see `SimulatedClients`."""
-        fold = Fold()
-        drawn: list[Tensor] = []
-        turned: list[_ChunkResult] = []
+        turned: list[ChunkResult] = []
         staged: list[tuple[StateStore, Tensor, Callable[[], Tree]]] = []
-        for chunk, one in self._chunks(cohort, lambda c: self._turn(server, c, turn, post)):
-            drawn.append(chunk.ids)
-            fold.merge(one.folded)
+        for chunk, one in self._chunks(cohort, lambda c: self._turn(server, c, turn, post, skip)):
             if staged:
                 staged[-1][-1]()  # arrived by now: frees what it travelled in
-            if len(one.ids):
-                rows = chunk.group.rows(one.ids)
+            if len(one.taken):
+                rows = chunk.group.rows(one.taken)
                 staged.append((chunk.store, rows, chunk.store.stage(rows, one.state)))
             turned.append(one._replace(state={}))  # else all states of a round lie on the device
-        all_ids, order = torch.cat(drawn).sort()
-        taken, rows = torch.cat([one.ids for one in turned]).sort()
-        good = [one for one in turned if len(one.ids)]
 
         def keep() -> None:
             for store, ids, state in staged:
                 store.commit(ids, state())
 
-        def each() -> Tree:
-            return tree.index(tree.cat([one.each for one in good]), rows.to(self.device))
+        return join_chunks(turned, keep, self.device)
 
-        return CohortOutcome(
-            all_ids,
-            concatenate([one.measured for one in turned], order),
-            taken,
-            common_notes([one.notes for one in good], rows),
-            fold,
-            each,
-            keep,
-        )
-
-    def _turn(self, server: Tree, chunk: _Chunk, turn: Turn, post: bool) -> _ChunkResult:
+    def _turn(self, server: Tree, chunk: _Chunk, turn: Turn, post: bool, skip: bool) -> ChunkResult:
         def act(client: ClientContext) -> _ClientResult:
             own = chunk.group.turn(client)
             (state, up, model, notes), noisy = own.play()
-            zero = torch.zeros_like(client.cid)
-            none = Outputs(zero.new_zeros(0, 0), zero.new_zeros(0, 0), zero)
-            measured = TurnReport(
-                zero + wire.size(own.message),
-                zero + wire.size(up.mean) + wire.size(up.each),
-                zero == 0,
-                self._said(chunk.group, model, client) if post else none,
+            weight = up.weight + torch.zeros_like(client.cid)
+            return _ClientResult(
+                state,
+                own.method.admit(own.message, up._replace(weight=weight)),
+                notes,
+                torch.as_tensor(wire.size(own.message)),  # mostly a number that is known here
+                torch.as_tensor(wire.size(up.mean) + wire.size(up.each)),
+                self._said(chunk.group, model, client) if post else (),
                 noisy,
-                client.fresh,
                 chunk.group.watch.look(own.message, up, sums_for(self.client_data.clients)),
             )
-            up = own.method.admit(own.message, up._replace(weight=up.weight + zero))
-            return _ClientResult(state, up, notes, measured)
 
-        state, up, notes, measured = self._map(act, server, chunk, turn, ("play", post))
+        found = self._map(act, server, chunk, turn, ("play", post))
+        state, up, notes = found[:3]
         fold = Fold()
         fold.add(up.mean, up.weight)  # before asking who diverged: the device is still at work
         good = tree.finite_rows({"state": state, "mean": up.mean, "each": up.each})
-        good = good.to(measured.finite.device) & measured.finite
-        ids, measured, good = chunk.ids, measured._replace(finite=good), good.cpu()
-        if not bool(good.all()):
-            keep, ids = good.nonzero()[:, 0].to(self.device), ids[good]
+        ids, good = chunk.ids, good.expand(len(chunk.ids))
+        fresh = ~chunk.store.met[chunk.group.rows(ids)]
+        measured = TurnReport(
+            found.down, found.up, good, found.post, found.noisy, fresh, found.watched
+        )
+        if skip and not bool(good.all()):
+            keep, ids = good.nonzero()[:, 0].to(self.device), ids[good.cpu()]
             state, notes = tree.index(state, keep), tree.index(notes, keep)
             up = Upload(tree.index(up.mean, keep), up.weight[keep], tree.index(up.each, keep))
             fold = Fold()
             if len(ids):
                 fold.add(up.mean, up.weight)
-        return _ChunkResult(measured, ids, state, fold.folded(), up.each, notes)
+        told = arriving(measured, notes, self._copying)
+        return ChunkResult(chunk.ids, ids, state, fold.folded(), up.each, told)
 
     def outputs(
         self, server: Tree, ids: Tensor, turn: Turn, choice: ModelChoice, part: str = "test"

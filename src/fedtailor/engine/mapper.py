@@ -47,16 +47,42 @@ class ClientContext(NamedTuple):
 
 Mapper = Callable[[Callable[[ClientContext], Any]], Callable[[ClientContext], Any]]
 
-_DATA: Any = Data(None, None, 0, 0, 0, 0, None)  # type: ignore[arg-type]
+
+def _own(client: ClientContext) -> ClientContext:
+    """What each client has of its own: a context without what all of them share."""
+    nobody: Any = None
+    shared = {"x": nobody, "y": nobody, "counts": None}
+    data, test = client.data._replace(**shared), client.test._replace(**shared)
+    turn = client.turn._replace(round=nobody, rounds=nobody, ledger=None)
+    return client._replace(server=nobody, data=data, test=test, turn=turn)
 
 
-def _axes(client: ClientContext) -> Any:
-    """Which axis is the clients' (None: what they share)."""
-    differing = (client.turn.lr, client.message, client.numbers)
-    lr, message, numbers = (None if given is None else 0 for given in differing)
-    turn: Any = Turn(0, None, None, None, lr)  # type: ignore[arg-type]
-    axes: Any = ClientContext(None, 0, 0, _DATA, _DATA, turn, 0, message, numbers)  # type: ignore[arg-type]
-    return axes
+def _with_shared(own: ClientContext, client: ClientContext) -> ClientContext:
+    """The whole context again."""
+    data, test = (
+        part._replace(x=whole.x, y=whole.y, counts=whole.counts)
+        for part, whole in ((own.data, client.data), (own.test, client.test))
+    )
+    turn = client.turn._replace(key=own.turn.key, lr=own.turn.lr)
+    return own._replace(server=client.server, data=data, test=test, turn=turn)
+
+
+def flat_parts(value: Any) -> list[Any]:
+    """All that stands in trees and tuples, in order."""
+    if isinstance(value, (dict, tuple)):
+        parts = value.values() if isinstance(value, dict) else value
+        return [leaf for part in parts for leaf in flat_parts(part)]
+    return [] if value is None else [value]
+
+
+def with_parts(like: Any, left: Iterator[Any]) -> Any:
+    """What `flat_parts` was given, with other values in it."""
+    if isinstance(like, dict):
+        return {name: with_parts(part, left) for name, part in like.items()}
+    if isinstance(like, tuple):
+        parts = [with_parts(part, left) for part in like]
+        return type(like)(*parts) if hasattr(like, "_fields") else tuple(parts)
+    return None if like is None else next(left)
 
 
 def _with_own_numbers(fn: Callable[[ClientContext], Any]) -> Callable[[ClientContext], Any]:
@@ -70,37 +96,45 @@ def _with_own_numbers(fn: Callable[[ClientContext], Any]) -> Callable[[ClientCon
 def vectorised(fn: Callable[[ClientContext], Any]) -> Callable[[ClientContext], Any]:
     """All clients at once."""
     own = _with_own_numbers(fn)
-    return lambda client: vmap(own, in_dims=(_axes(client),), randomness="different")(client)
+
+    def everyone(client: ClientContext) -> Any:
+        # `vmap` sees a flat list of tensors: its own walks over trees take longer than a small step
+        parts, found = _own(client), []
+
+        def of_flat(*tensors: Tensor) -> tuple[Any, ...]:
+            found.append(own(_with_shared(with_parts(parts, iter(tensors)), client)))
+            return tuple(flat_parts(found[0]))
+
+        mapped = vmap(of_flat, randomness="different")(*flat_parts(parts))
+        return with_parts(found[0], iter(mapped))
+
+    return everyone
 
 
 def _stack(results: list[Any]) -> Any:
     """Results of one client each, joined along a new first axis."""
-    first = results[0]
-    if isinstance(first, Tensor):
-        return torch.stack(_alike(results, 0))
-    if isinstance(first, dict):
-        return {k: _stack([r[k] for r in results]) for k in first}
-    return type(first)(*(_stack([r[i] for r in results]) for i in range(len(first))))
+    leaves = zip(*map(flat_parts, results), strict=True)
+    return with_parts(results[0], (torch.stack(_alike(same, 0)) for same in leaves))
 
 
 def concatenate(parts: list[Any], order: Tensor, device: torch.device | str = "cpu") -> Any:
     """Stacked results of several chunks, joined on a device and put in order."""
-    first = parts[0]
-    if isinstance(first, Tensor):
-        here = [p.to(device) for p in parts]
-        whole = here[0] if len(here) == 1 else torch.cat(_alike(here, 1))
-        return whole[order.to(device)]
-    found = (concatenate([p[i] for p in parts], order, device) for i in range(len(first)))
-    return type(first)(*found)
+    place = order.to(device)
+
+    def whole(same: tuple[Tensor, ...]) -> Tensor:
+        here = tuple(leaf.to(device) for leaf in same)
+        return (here[0] if len(here) == 1 else torch.cat(_alike(here, 1)))[place]
+
+    return with_parts(parts[0], map(whole, zip(*map(flat_parts, parts), strict=True)))
 
 
-def _alike(tensors: list[Tensor], axis: int) -> list[Tensor]:
+def _alike(tensors: tuple[Tensor, ...], axis: int) -> tuple[Tensor, ...]:
     """Tensors padded with zeros along an axis of rows, of which some clients have fewer."""
     if tensors[0].ndim <= axis or len({t.shape for t in tensors}) == 1:
         return tensors
     most = max(t.shape[axis] for t in tensors)
     after = tensors[0].ndim - axis - 1
-    return [F.pad(t, (0, 0) * after + (0, most - t.shape[axis])) for t in tensors]
+    return tuple(F.pad(t, (0, 0) * after + (0, most - t.shape[axis])) for t in tensors)
 
 
 def common_notes(chunks: list[Tree], order: Tensor) -> Tree:

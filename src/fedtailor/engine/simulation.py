@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,11 +17,12 @@ from fedtailor.core.scoring import Score
 from fedtailor.core.task import Task
 from fedtailor.core.training import Recipe
 from fedtailor.core.tree import Params, Tree
-from fedtailor.core.uploads.watch import SeenUploads, compare_uploads
+from fedtailor.core.uploads.watch import compare_uploads
 from fedtailor.engine.client_data import ClientData
 from fedtailor.engine.clients import (
     ClientSettings,
     ClientStates,
+    CohortOutcome,
     ModelChoice,
     Outputs,
     Point,
@@ -31,8 +32,10 @@ from fedtailor.engine.group import ClientGroup
 from fedtailor.engine.local_clients import LocalClients
 from fedtailor.engine.loops.runner import LoopMode
 from fedtailor.engine.loops.tracing import COMPILE_LIMIT
+from fedtailor.engine.outcome import RoundReport
 from fedtailor.engine.ray.cluster import Cluster
 from fedtailor.engine.state_store import StatePlace, StateStore
+from fedtailor.engine.transfer import upload
 
 
 class Diverged(RuntimeError):
@@ -44,32 +47,6 @@ class Diverged(RuntimeError):
             f"{', '.join(clients)} diverged (NaN or infinity) in round {round}: "
             "lower --lr, set --clip, or leave such clients out of the round with --on-nan skip"
         )
-
-
-class RoundReport(NamedTuple):
-    """What happened in a round.
-
-    Attributes:
-      ids: the cohort, in ascending order.
-      skipped: those of it that diverged and were left out.
-      down: bytes sent to each client of the cohort.
-      up: bytes received from each.
-      post: outputs after local training, one entry per client of the cohort; None if not asked for.
-      noisy: what noisy gradients (DP-SGD) each took: rows of `privacy.Spent`.
-      taken: those of the cohort that count.
-      notes: what methods noted of them, one row per client that counts.
-      uploads: how long the uploads of those were, how far from the others', and which stand out.
-    """
-
-    ids: Tensor
-    skipped: Tensor
-    down: Tensor
-    up: Tensor
-    post: Outputs | None
-    noisy: Tensor
-    taken: Tensor
-    notes: Tree
-    uploads: SeenUploads | None = None
 
 
 class Scores(NamedTuple):
@@ -186,6 +163,11 @@ class Simulation:
         return self.clients.stores[0]
 
     @property
+    def works_meanwhile(self) -> bool:
+        """Whether rounds are played while this thread goes on: by a GPU of this machine."""
+        return isinstance(self.clients, LocalClients) and self.device.type == "cuda"
+
+    @property
     def place(self) -> str:
         """Where client states are kept."""
         return self.clients.place
@@ -211,7 +193,11 @@ class Simulation:
     def _turn(self, purpose: int) -> Turn:
         """The round's turn; a client's own is `.of(id)`."""
         key = rng.key(self.seed, purpose, self.round, device=self.device)
-        now, end = torch.tensor([self.round, self.rounds], device=self.device)
+        # filled in, not copied: a copy from the host would wait for all that a GPU still has to do
+        now, end = (
+            torch.full((), number, dtype=torch.int64, device=self.device)
+            for number in (self.round, self.rounds)
+        )
         return Turn(key, now, end)
 
     def step(self, cohort: Tensor, *, post: bool = False, on_nan: str = "stop") -> RoundReport:
@@ -223,45 +209,77 @@ class Simulation:
           on_nan: `stop` raises `Diverged`; `skip` leaves diverged clients out of the round: their
             states and the server are as if they had not been drawn.
         """
-        turn = self._turn(rng.TURN)
+        return self._begin(cohort, post, on_nan == "skip", ahead=False)()
+
+    def begin(self, cohort: Tensor) -> Callable[[], RoundReport]:
+        """Begins a round as `step` plays it, and does not wait for a GPU that is still at work.
+
+        The next round may begin before anybody asks how this one went. If clients diverged, the
+        server and their states have it in them by the time that this is known.
+
+        Returns:
+          What waits for the round, and reports on it or raises `Diverged`.
+        """
+        return self._begin(cohort, post=False, skip=False, ahead=True)
+
+    def _begin(
+        self, cohort: Tensor, post: bool, skip: bool, ahead: bool
+    ) -> Callable[[], RoundReport]:
+        turn, number = self._turn(rng.TURN), self.round
         if self.centre is not None:
-            played = self.centre.play(self.server, torch.tensor([0]), turn)
+            played = self.centre.play(self.server, torch.tensor([0]), turn, skip=skip)
         else:
-            played = self.clients.play(self.server, cohort, turn, post=post)
-        drawn, taken, measured = played.drawn, played.taken, played.measured
-        counts = torch.isin(drawn, taken)
-        skipped = drawn[~counts]
-        if len(skipped) and (on_nan != "skip" or not len(taken)):
-            names = (self.centre or self).client_data.names
-            raise Diverged([names[i] for i in skipped.tolist()], self.round + 1)
-        upload = Upload(played.fold.mean(), played.fold.share(), played.each())
-        with torch.no_grad():
-            server = self.method.receive(self.server, taken.to(self.device), upload, turn)
+            played = self.clients.play(self.server, cohort, turn, post=post, skip=skip)
+
+        def stop_if_diverged() -> None:
+            lost = played.drawn[~played.measured().finite]
+            if len(lost) and not (skip and len(played.taken)):
+                names = (self.centre or self).client_data.names
+                raise Diverged([names[i] for i in lost.tolist()], number + 1)
+
+        def report() -> RoundReport:
+            stop_if_diverged()
+            return self._report(played, number)
+
+        if not ahead:
+            stop_if_diverged()
+        try:
+            sent = Upload(played.fold.mean(), played.fold.share(), played.each())
+            (taken,) = upload(self.device, played.taken)
+            with torch.no_grad():
+                server = self.method.receive(self.server, taken, sent, turn)
+        except Exception:  # a server may well stumble over numbers that are not finite
+            stop_if_diverged()
+            raise
         played.keep()
         self.server = server
         self.round += 1
+        return report
+
+    def _report(self, played: CohortOutcome, number: int) -> RoundReport:
+        drawn, measured = played.drawn, played.measured()
         if self.centre is not None:
-            return self._report_of_the_centre(measured.noisy)
+            return self._report_of_the_centre(measured.noisy, number)
         # what goes into a common pool is sent once, in a client's first round
         once = measured.fresh.long()
         down, up = (self.pool.down[drawn], self.pool.up[drawn]) if self.pool else (0, 0)
         return RoundReport(
             drawn,
-            skipped,
+            drawn[~measured.finite],
             measured.down + once * down,
             measured.up + once * up,
-            measured.post if post else None,
+            measured.post or None,
             measured.noisy,
-            taken,
-            played.notes,
-            compare_uploads(measured.watched[counts]),
+            played.taken,
+            played.notes(),
+            compare_uploads(measured.watched[measured.finite]),
         )
 
-    def _report_of_the_centre(self, noisy: Tensor) -> RoundReport:
+    def _report_of_the_centre(self, noisy: Tensor, number: int) -> RoundReport:
         """Everyone takes part by its rows, which are sent once; no model travels."""
         ids = self.givers
         sent = self.client_data.train.n[ids] * self.client_data.row_bytes
-        none, up = torch.zeros_like(ids), sent if self.round == 1 else torch.zeros_like(ids)
+        none, up = torch.zeros_like(ids), torch.zeros_like(ids) if number else sent
         noisy = noisy.new_zeros(len(ids), *noisy.shape[1:])
         return RoundReport(ids, ids[:0], none, up, None, noisy, ids, {})
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from fedtailor.core import tree
 from fedtailor.core.tree import Tree
 from fedtailor.engine.memory import free_memory
-from fedtailor.engine.transfer import Prefetch, Writeback, new_stream
+from fedtailor.engine.transfer import Prefetch, land, new_stream, upload
 
 StatePlace = Literal["device", "host", "disk"]
 STATES = "client-states"  # a run's folder for states on disk, there while it is played
@@ -63,9 +63,12 @@ class StateStore:
         self._copying = new_stream(device) if apart else None
         self._ahead: Prefetch | None = None
 
+    @property
+    def _where(self) -> torch.device:
+        return self.device if self.place == "device" else torch.device("cpu")
+
     def _allocate(self, like: Tensor) -> Tensor:
-        where = self.device if self.place == "device" else torch.device("cpu")
-        return like.new_zeros(len(self.met), *like.shape[1:], device=where)
+        return like.new_zeros(len(self.met), *like.shape[1:], device=self._where)
 
     def _make_files(self) -> Tree:
         folder = self.folder or Path(tempfile.mkdtemp(prefix="fedtailor-states-"))
@@ -90,10 +93,15 @@ class StateStore:
             self._rows = self._make_files()
         return self._rows
 
+    def _upload(self, ids: Tensor) -> Tensor:
+        """Numbers of rows, where the rows are; many methods' clients keep none."""
+        return upload(self._where, ids)[0] if tree.leaves(self.like) else ids
+
     def get(self, ids: Tensor) -> Tree:
         """The rows of some clients, on the compute device; a client not yet met has zeros."""
         if self._copying is None:
-            return tree.map(lambda p: p[ids.to(p.device)], self.rows)
+            there = self._upload(ids)
+            return tree.map(lambda p: p[there], self.rows)
         ahead, self._ahead = self._ahead, None
         if ahead is None or not torch.equal(ahead.ids, ids):
             ahead = Prefetch(self.rows, ids, self.device, self._copying)
@@ -108,22 +116,17 @@ class StateStore:
             except torch.OutOfMemoryError:
                 self._ahead = None  # they come when they are asked for
 
-    def land(self, rows: Tree) -> Callable[[], Tree]:
-        """Begins to bring new rows to where they are kept; gives them when they have arrived."""
-        if self._copying is None:
-            return lambda: rows
-        return Writeback(rows, self._copying).rows
-
     def put(self, ids: Tensor, rows: Tree) -> None:
         """Keeps new rows for some clients."""
-        if self._ahead is not None and bool(torch.isin(self._ahead.ids, ids.cpu()).any()):
+        if self._ahead is not None and bool(torch.isin(self._ahead.ids, ids).any()):
             self._ahead = None  # it is what these clients had before
+        there = self._upload(ids)
         tree.map(
-            lambda old, new: old.index_copy_(0, ids.to(old.device), new.to(old.device)),
+            lambda old, new: old.index_copy_(0, there, new.to(old.device)),
             self.rows,
             rows,
         )
-        self.met[ids.cpu()] = True
+        self.met[ids] = True
 
     def stage(self, ids: Tensor, rows: Tree) -> Callable[[], Tree]:
         """Holds new rows until a round is whole, for `commit`.
@@ -131,7 +134,7 @@ class StateStore:
         On disk there may be more than fits in memory: such rows are put there at once (a round
         that breaks ends the run, and the last checkpoint counts).
         """
-        landing = self.land(rows)
+        landing = land(rows, self._copying)
         if self.place != "disk":
             return landing
         self.put(ids, landing())

@@ -6,6 +6,7 @@ The rows themselves stay in ordinary memory, which costs nothing before it is us
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import suppress
 
 import torch
@@ -26,6 +27,19 @@ def _pinned(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
     with suppress(RuntimeError):
         return torch.empty(shape, dtype=dtype, pin_memory=True)
     return torch.empty(shape, dtype=dtype)
+
+
+def upload(device: torch.device, *tensors: Tensor) -> list[Tensor]:
+    """Whole numbers of the host on a device, in one copy, for which the caller does not wait.
+
+    A copy out of ordinary memory would wait for all that a GPU still has to do.
+    """
+    if device.type != "cuda":
+        return list(tensors)
+    flat = torch.cat([tensor.reshape(-1) for tensor in tensors])
+    there = _pinned(tuple(flat.shape), flat.dtype).copy_(flat).to(device, non_blocking=True)
+    parts = torch.split(there, [tensor.numel() for tensor in tensors])
+    return [part.view(tensor.shape) for part, tensor in zip(parts, tensors, strict=True)]
 
 
 def _upload(kept: Tensor, ids: Tensor, device: torch.device) -> Tensor:
@@ -63,11 +77,14 @@ class Writeback:
         with torch.cuda.stream(stream):
             self._rows = tree.map(self._download, rows)
         for leaf in tree.leaves(rows):
-            leaf.record_stream(stream)
+            if leaf.is_cuda:
+                leaf.record_stream(stream)
         self._arrived: torch.cuda.Event | None = stream.record_event()
 
     @staticmethod
     def _download(leaf: Tensor) -> Tensor:
+        if not leaf.is_cuda:
+            return leaf
         return _pinned(tuple(leaf.shape), leaf.dtype).copy_(leaf, non_blocking=True)
 
     def rows(self) -> Tree:
@@ -77,3 +94,11 @@ class Writeback:
             self._rows = tree.map(torch.clone, self._rows)
             self._arrived = None
         return self._rows
+
+
+def land(rows: Tree, stream: torch.cuda.Stream | None) -> Callable[[], Tree]:
+    """Begins to bring rows to the host, on a stream; gives them when they have arrived.
+
+    Without a stream they are where they have to be.
+    """
+    return (lambda: rows) if stream is None else Writeback(rows, stream).rows

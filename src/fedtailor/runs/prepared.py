@@ -9,22 +9,24 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
+from torch import Tensor
 
 from fedtailor.core import rng
 from fedtailor.core.errors import BadInput
 from fedtailor.core.steps.privacy import Spent, epsilon
 from fedtailor.core.training import Recipe
-from fedtailor.engine import Cluster, Outputs, Simulation
+from fedtailor.engine import Cluster, Outputs, RoundReport, Simulation
 from fedtailor.engine.loops.runner import LoopMode, Workload, choose_loop_mode
 from fedtailor.results.config import Config
 from fedtailor.results.outputs import SaidInRound
 from fedtailor.runs.build import make_players, players_on, prove_private, server_model
 from fedtailor.runs.data import RunData, load_run_data
 from fedtailor.runs.evaluation import evaluation_of
-from fedtailor.runs.schedule import arrivals, networks
+from fedtailor.runs.saved_models import PathModels
+from fedtailor.runs.schedule import arrivals, networks, times_of_clients
 from fedtailor.runs.stopwatch import Stopwatch
 
 Line = dict[str, Any]  # of a run's history
@@ -61,6 +63,17 @@ class Progress:
     down: int = 0
     noisy: list[Spent] = field(default_factory=list)  # noisy gradients taken, per client
     best: SaidInRound | None = None  # what models said in the best round so far
+
+
+class BegunRound(NamedTuple):
+    """A round that clients are playing."""
+
+    number: int  # from 1
+    here: Tensor  # the clients that have arrived
+    absent: Line  # who does not answer, and what time it takes
+    points: PathModels | None  # models that are kept
+    took: float  # seconds so far
+    report: Callable[[], RoundReport]  # waits for it
 
 
 class PreparedRun:
@@ -186,11 +199,25 @@ class PreparedRun:
         """Of the data: they do not change while a run lasts, and hashing them takes a while."""
         return self._digest()
 
+    @cached_property
+    def times(self) -> Tensor:
+        """How long each client takes for a round."""
+        rows = self.simulation.client_data.train.n
+        return times_of_clients(self.config, self.method, rows, self.data.trained)
+
     @property
     def finetune(self) -> Recipe | None:
         """How models are trained before the final test, if they are."""
         epochs = self.config.finetune
         return replace(self.config.recipe(), epochs=epochs, steps=0) if epochs else None
+
+    def spend(self, ids: Sequence[int], noisy: Tensor) -> dict[str, Any]:
+        """Charges clients for noisy gradients; returns everyone's ε over all rounds so far."""
+        if not self.progress.noisy:
+            self.progress.noisy = [Spent()] * self.data.client_data.clients
+        for i, more in zip(ids, noisy.tolist(), strict=True):
+            self.progress.noisy[i] = self.progress.noisy[i].and_then(Spent.of(more))
+        return self.epsilon(self.progress.noisy)
 
     def epsilon(self, spent: Sequence[Spent]) -> dict[str, Any]:
         """Everyone's ε, for files."""

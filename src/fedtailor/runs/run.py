@@ -7,26 +7,15 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from fedtailor.core import __version__, tree
 from fedtailor.core.errors import Interrupted
 from fedtailor.core.inputs.files import sync, write_atomically, write_json
-from fedtailor.core.steps.privacy import Spent
-from fedtailor.engine import (
-    Outputs,
-    RoundReport,
-    client_times,
-    draw_cohort,
-    normal_steps,
-    who_answers,
-    who_is_in_time,
-)
+from fedtailor.engine import Outputs, RoundReport
 from fedtailor.results import folder as files
 from fedtailor.results.config import Config, write_config
 from fedtailor.results.confusion import save_confusion
@@ -38,7 +27,7 @@ from fedtailor.results.storage import Snapshot, save_checkpoint, save_tensors
 from fedtailor.runs.data import RunData
 from fedtailor.runs.evaluation import is_better, is_stale
 from fedtailor.runs.interruption import ctrl_c
-from fedtailor.runs.prepared import Line, PreparedRun, meanwhile
+from fedtailor.runs.prepared import BegunRound, Line, PreparedRun, meanwhile
 from fedtailor.runs.result import (
     client_table,
     facts_of,
@@ -47,7 +36,7 @@ from fedtailor.runs.result import (
     said_in_round,
 )
 from fedtailor.runs.saved_models import PathModels, keep_general, keep_personal
-from fedtailor.runs.schedule import clients_present
+from fedtailor.runs.schedule import attending, clients_present
 
 Watcher = Callable[[Line, int], None]  # (line of the history, number of rounds)
 
@@ -86,6 +75,8 @@ class Runner(PreparedRun):
         return self._stale(self.progress.history)
 
     def _stale(self, lines: Sequence[Line]) -> bool:
+        if not self.config.patience:  # a long history is not walked through in every round
+            return False
         values = [line["pre_val"].get("mean") for line in lines if "pre_val" in line]
         return is_stale(values, self.config.patience, self.evaluation.metric.name)
 
@@ -102,29 +93,28 @@ class Runner(PreparedRun):
         if self.folder and not files.has_checkpoint(self.folder):
             self._checkpoint()
         with ctrl_c() as interrupted:
-            while self.simulation.round < last and not self.impatient:
-                line = self.play_round()
+            ahead: BegunRound | None = None
+            while ahead or (self.simulation.round < last and not self.impatient):
+                now = ahead or self._begin_round()
+                due = self._is_checkpoint_due(now.number, saved_at)
+                # only what is known of all rounds so far can be saved
+                ahead = None if due or interrupted() else self._begin_ahead(now, last)
+                line = self._finish_round(now)
                 self.progress.seconds = time.monotonic() - begun
                 line["seconds"] = round(self.progress.seconds, 3)
                 self.progress.history.append(line)
                 self._append(line)
-                done = self.simulation.round
                 if watch:
                     watch(line, self.config.rounds)
+                if ahead:
+                    continue
                 stop = interrupted()
-                since = time.monotonic() - saved_at
-                if self._writing is not None and self._writing.done():
-                    self._settle()
-                rare = max(CHECKPOINT_SECONDS, CHECKPOINT_SHARE * self._cost)
-                due = self._writing is None and since > rare
-                if self.config.checkpoint_every:
-                    due = done % self.config.checkpoint_every == 0
                 if self.folder and (due or stop):
                     self._checkpoint()
                     saved_at = time.monotonic()
-                if stop and done < last and not self.impatient:
+                if stop and now.number < last and not self.impatient:
                     self._settle()
-                    raise Interrupted(self.folder, done)
+                    raise Interrupted(self.folder, now.number)
             # a first Ctrl-C from here on waits: results are about to be written
             if self.folder:
                 self._checkpoint()
@@ -150,20 +140,55 @@ class Runner(PreparedRun):
 
     def play_round(self) -> Line:
         """Plays and evaluates the next round; returns its line of the history."""
-        sim, fed = self.simulation, self.data.client_data
+        return self._finish_round(self._begin_round())
+
+    def _evaluates(self, number: int) -> bool:
+        return number % self.config.eval_every == 0 or number == self.config.rounds
+
+    def _can_wait(self, number: int) -> bool:
+        """Whether the next round may begin before anybody looks at what came of this one."""
+        stops = self.config.on_nan == "stop" and not self._evaluates(number)
+        return stops and self.simulation.works_meanwhile
+
+    def _begin_ahead(self, now: BegunRound, last: int) -> BegunRound | None:
+        """The next round, for a GPU to go on with while this one is written down, if it may."""
+        number = self.simulation.round + 1
+        if number > last or not (self._can_wait(now.number) and self._can_wait(number)):
+            return None
+        try:
+            return self._begin_round()
+        except Exception:
+            now.report()  # it may have gone wrong there already
+            raise
+
+    def _begin_round(self) -> BegunRound:
+        sim = self.simulation
         number = sim.round + 1
-        evaluate = number % self.config.eval_every == 0 or number == self.config.rounds
+        evaluate = self._evaluates(number)
         here = clients_present(self.data.trained, self.late, sim.round)
-        cohort, absent = self._attending(here)
+        cohort, absent = attending(self.config, self.method, here, self.times, sim.round)
         points = None
         if evaluate and self.folder and self.config.keep_path:
             points = PathModels(sim, self.data.trained[: self.config.keep_path], cohort)
         begun, prepared = time.monotonic(), sim.preparing_seconds
         with self.stopwatch.phase("training"):
-            report: RoundReport = sim.step(cohort, post=evaluate, on_nan=self.config.on_nan)
-        trained, prepared = time.monotonic() - begun, sim.preparing_seconds - prepared
+            if self._can_wait(number):
+                report = sim.begin(cohort)
+            else:
+                done = sim.step(cohort, post=evaluate, on_nan=self.config.on_nan)
+                report = lambda: done
+        took, prepared = time.monotonic() - begun, sim.preparing_seconds - prepared
         self.stopwatch.count("training", -prepared)
         self.stopwatch.count("preparing", prepared)
+        return BegunRound(number, here, absent, points, took, report)
+
+    def _finish_round(self, begun: BegunRound) -> Line:
+        """Waits for a round and evaluates it; returns its line of the history."""
+        fed, waits = self.data.client_data, time.monotonic()
+        number, here, absent, points, took, arrives = begun
+        with self.stopwatch.phase("training"):
+            report = arrives()
+        trained, evaluate = took + time.monotonic() - waits, self._evaluates(number)
         up, down = int(report.up.sum()), int(report.down.sum())
         self.progress.up += up
         self.progress.down += down
@@ -174,7 +199,7 @@ class Runner(PreparedRun):
             "train_seconds": round(trained, 4),
         } | absent
         if self.config.dp_clip:
-            line["epsilon"] = self._spend(report.ids.tolist(), report.noisy)
+            line["epsilon"] = self.spend(report.ids.tolist(), report.noisy)
         arrived = [i for at, ids in self.late if at == number - 1 for i in ids.tolist()]
         if arrived:
             line["joined"] = [fed.names[i] for i in arrived]
@@ -197,38 +222,6 @@ class Runner(PreparedRun):
                     points.save(self.folder, number)
         return line
 
-    def _attending(self, here: Tensor) -> tuple[Tensor, Line]:
-        """The clients that count in the next round; who does not answer, and what time it takes."""
-        config, number = self.config, self.simulation.round
-        drawn = draw_cohort(config.seed, number, here, config.participation)
-        # rows that lie in one place are waited for by nobody
-        answering = drawn
-        if not self.method.gathered:
-            answering = who_answers(config.seed, number, drawn, config.dropout)
-        # no more are clients that never hear of each other
-        waits = 0.0 if self.method.gathered or self.method.alone else config.deadline
-        cohort, took = who_is_in_time(self._times, answering, waits)
-        absent: Line = {}
-        if config.dropout:
-            absent["dropped"] = drawn[~torch.isin(drawn, answering)].tolist()
-        if config.deadline:
-            absent["stragglers"] = answering[~torch.isin(answering, cohort)].tolist()
-        if config.deadline or config.slow:
-            absent["simulated_time"] = round(took, 6)
-        return cohort, absent
-
-    @cached_property
-    def _times(self) -> Tensor:
-        """How long each client takes for a round."""
-        config, rows = self.config, self.simulation.client_data.train.n
-        count = config.recipe().count
-        steps = torch.tensor([count(n) for n in rows.tolist()])
-        trained = self.data.trained
-        if self.method.gathered:  # one machine of normal speed has all rows
-            alone = count(int(rows[trained].sum())) / normal_steps(steps, trained)
-            return torch.full((len(rows),), alone)
-        return client_times(config.seed, steps, trained, config.slow)
-
     def _evaluate(self, line: Line, report: RoundReport, here: Tensor) -> None:
         """Adds what models say to a round's line; `here` are the clients that have arrived."""
         sim, judge, number = self.simulation, self.evaluation, line["round"]
@@ -237,7 +230,7 @@ class Runner(PreparedRun):
         line["pre_val"] = judge.summary(pre.val, "val")
         last = number == self.config.rounds or self._stale([*self.progress.history, line])
         if self.config.dp_clip and not last:  # the result pays for the last
-            line["epsilon"] = self._spend(range(self.data.client_data.clients), pre.noisy)
+            line["epsilon"] = self.spend(range(self.data.client_data.clients), pre.noisy)
         self._keep_best(line, pre)
         if report.post is not None:
             after = judge.judged(report.post.test, ids=report.ids)
@@ -255,16 +248,6 @@ class Runner(PreparedRun):
         metric = self.evaluation.metric.name
         if now is not None and all(is_better(metric, now, value) for value in known):
             self.progress.best = said_in_round(self, line["round"], said)
-
-    # --- privacy ---
-
-    def _spend(self, ids: Sequence[int], noisy: Tensor) -> dict[str, Any]:
-        """Charges clients for noisy gradients; returns everyone's ε over all rounds so far."""
-        if not self.progress.noisy:
-            self.progress.noisy = [Spent()] * self.data.client_data.clients
-        for i, more in zip(ids, noisy.tolist(), strict=True):
-            self.progress.noisy[i] = self.progress.noisy[i].and_then(Spent.of(more))
-        return self.epsilon(self.progress.noisy)
 
     def _record(self, number: int, report: RoundReport) -> None:
         """Keeps what the method noted: small arrays, for figures."""
@@ -301,6 +284,16 @@ class Runner(PreparedRun):
         if self.folder:
             with (self.folder / files.HISTORY).open("a", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
+
+    def _is_checkpoint_due(self, done: int, saved_at: float) -> bool:
+        if self.folder is None:
+            return False
+        if self._writing is not None and self._writing.done():
+            self._settle()
+        if self.config.checkpoint_every:
+            return done % self.config.checkpoint_every == 0
+        rare = max(CHECKPOINT_SECONDS, CHECKPOINT_SHARE * self._cost)
+        return self._writing is None and time.monotonic() - saved_at > rare
 
     def _checkpoint(self) -> None:
         """Copies what a checkpoint needs; it is written while rounds go on."""

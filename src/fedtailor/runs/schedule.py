@@ -1,14 +1,18 @@
-"""Who is there when, and with which network: late clients and several networks."""
+"""Who is there when, who counts in a round, and which network each has."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from fedtailor.core.errors import BadInput
+from fedtailor.core.method import Method
+from fedtailor.engine import client_times, draw_cohort, normal_steps, who_answers, who_is_in_time
 from fedtailor.partition import draws
+from fedtailor.results.config import Config
 
 
 def _pairs(text: str, setting: str, example: str) -> list[tuple[str, int]]:
@@ -50,6 +54,46 @@ def clients_present(trained: Tensor, late: Sequence[tuple[int, Tensor]], round: 
     """Ids of the clients that are there in a round (counted from 0)."""
     missing = [ids for number, ids in late if round < number]
     return trained[~torch.isin(trained, torch.cat(missing))] if missing else trained
+
+
+def attending(
+    config: Config, method: Method, here: Tensor, times: Tensor, number: int
+) -> tuple[Tensor, dict[str, Any]]:
+    """Of the clients that are there in a round, those that count; and of the others, for its line.
+
+    Args:
+      config: of the run.
+      method: what is played.
+      here: ids of the clients that are there.
+      times: how long each client takes, see `times_of_clients`.
+      number: of the round, from 0.
+    """
+    drawn = draw_cohort(config.seed, number, here, config.participation)
+    # rows that lie in one place are waited for by nobody
+    answering = drawn
+    if not method.gathered:
+        answering = who_answers(config.seed, number, drawn, config.dropout)
+    # no more are clients that never hear of each other
+    waits = 0.0 if method.gathered or method.alone else config.deadline
+    cohort, took = who_is_in_time(times, answering, waits)
+    absent: dict[str, Any] = {}
+    if config.dropout:
+        absent["dropped"] = drawn[~torch.isin(drawn, answering)].tolist()
+    if config.deadline:
+        absent["stragglers"] = answering[~torch.isin(answering, cohort)].tolist()
+    if config.deadline or config.slow:
+        absent["simulated_time"] = round(took, 6)
+    return cohort, absent
+
+
+def times_of_clients(config: Config, method: Method, rows: Tensor, trained: Tensor) -> Tensor:
+    """How long each client takes for a round; `rows` says how many each has."""
+    count = config.recipe().count
+    steps = torch.tensor([count(n) for n in rows.tolist()])
+    if method.gathered:  # one machine of normal speed has all rows
+        alone = count(int(rows[trained].sum())) / normal_steps(steps, trained)
+        return torch.full((len(rows),), alone)
+    return client_times(config.seed, steps, trained, config.slow)
 
 
 def networks(text: str, model: str, clients: int) -> list[tuple[str, Tensor]]:

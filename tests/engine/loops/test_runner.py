@@ -207,6 +207,21 @@ def test_programs_are_made_once() -> None:
     sim.close()
 
 
+def test_no_two_kinds_of_loops_ever_have_the_same_number() -> None:
+    """Whoever remembers a number would take one for the other."""
+    task, everyone = classification(dense), torch.arange(len(ROWS))
+    sim = Simulation(METHODS["fedavg"](task, recipe=PLAIN), world(), task, loop_mode="traced")
+    runner = sim.clients.runner  # type: ignore[attr-defined]
+    given: list[int] = []
+    for _ in range(2):
+        sim.step(everyone)
+        sim.score()
+        given += [number for number, _ in runner._known.values()]
+        runner.forget()  # as when memory runs out
+    assert len(given) == 4 and len(set(given)) == 4  # one trains, one scores
+    sim.close()
+
+
 def test_a_step_that_closes_over_a_client_is_run_as_it_is(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

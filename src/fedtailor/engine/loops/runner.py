@@ -6,6 +6,7 @@ again, also when it is resumed. Only where compiling would not end does a clock 
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
@@ -119,8 +120,11 @@ class LoopRunner:
         self.loop_mode, self.device = possible(loop_mode), device
         self._limit = CompileLimit(compile_limit)
         self._programs: dict[Hashable, Any] = {}
-        self._held: dict[Hashable, list[Any]] = {}  # what programs are known by must stay alive
-        self._plain: set[Hashable] = set()  # loops whose steps cannot be prepared
+        # a number for each kind of loop, and what it is known by, which must stay alive. A number
+        # is looked up in no time, and none is given twice: others may remember it
+        self._known: dict[Hashable, tuple[int, list[Any]]] = {}
+        self._numbers = itertools.count()
+        self._plain: set[int] = set()  # loops whose steps cannot be prepared
         self._warned = False
         self._capture_pool: CapturePool | None = None
         self._workers: ThreadedLoops | None = None
@@ -146,13 +150,16 @@ class LoopRunner:
             return plainly(loop, tensors)
         held: list[Any] = []
         try:
-            key = self._key(loop, tensors, held)
+            kind = self._key(loop, tensors, held)
         except ClosesOverClient:
             if not self._warned:
                 log.warning("a step closes over a client's tensor: it is run as it is, slowly")
             self._warned = True
             return plainly(loop, tensors)
-        self._held.setdefault(key, held)
+        known = self._known.get(kind)
+        if known is None:
+            known = self._known[kind] = next(self._numbers), held
+        key = known[0]
         if key in self._plain:
             return plainly(loop, tensors)
         try:
@@ -166,7 +173,7 @@ class LoopRunner:
         log.warning("a step cannot be %s and is run as it is, slower: %s", self.loop_mode, reason)
         return found
 
-    def _prepared(self, loop: Loop, tensors: Sequence[Tensor], key: Hashable) -> Sequence[Tensor]:
+    def _prepared(self, loop: Loop, tensors: Sequence[Tensor], key: int) -> Sequence[Tensor]:
         """With a step that is prepared, now or before."""
         if self.device.type == "cpu" and self.loop_mode != "fused":
             if self._workers is None:
@@ -180,7 +187,7 @@ class LoopRunner:
             return self._workers.run(loop, tensors, key)
         return self._captured(loop, tensors, key)
 
-    def _captured(self, loop: Loop, tensors: Sequence[Tensor], key: Hashable) -> Sequence[Tensor]:
+    def _captured(self, loop: Loop, tensors: Sequence[Tensor], key: int) -> Sequence[Tensor]:
         kind = key, len(tensors[0])
         if kind not in self._programs:
             if self.device.type == "cuda" and self._capture_pool is None:
@@ -240,7 +247,7 @@ class LoopRunner:
         """Frees all programs and their buffers."""
         self._programs.clear()
         self._plain.clear()
-        self._held.clear()
+        self._known.clear()
         self._capture_pool = None
         release_gpu_memory(self.device)
 

@@ -215,9 +215,9 @@ class RayClients:
     # --- rounds ---
 
     def play(
-        self, server: Tree, cohort: Tensor, turn: Turn, *, post: bool = False
+        self, server: Tree, cohort: Tensor, turn: Turn, *, post: bool = False, skip: bool = True
     ) -> CohortOutcome:
-        """The turns of the clients `cohort`; see `LocalClients.play`."""
+        """The turns of the clients `cohort`; who diverged is known here, and never counts."""
         sent, shares, now = self._broadcast(server), self._having(cohort), as_arrays(turn)
 
         def ask(slot: _Slot) -> Any:
@@ -263,15 +263,9 @@ class RayClients:
 
             self._unsettled = settle
 
-        return CohortOutcome(
-            drawn,
-            concatenate([answer.measured for answer in answers], order),
-            taken,
-            common_notes([answer.notes for answer in answers if len(answer.taken)], rows),
-            fold,
-            each,
-            keep,
-        )
+        measured = concatenate([answer.measured for answer in answers], order)
+        notes = common_notes([answer.notes for answer in answers if len(answer.taken)], rows)
+        return CohortOutcome(drawn, taken, fold, each, keep, lambda: measured, lambda: notes)
 
     def _tidy(self, slot: _Slot) -> None:
         """One copy of all states of a worker, instead of many of some."""

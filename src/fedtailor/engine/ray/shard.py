@@ -39,8 +39,7 @@ class Shard(NamedTuple):
         """The federation that a worker sees: all others have no rows."""
         found = from_arrays(self.store, device)
         train, val, test = (
-            Rows(found[part]["flat"], found[part]["offset"].cpu(), found[part]["n"].cpu())
-            for part in PARTS
+            Rows(*(found[part][name].cpu() for name in Rows._fields)) for part in PARTS
         )
         return ClientData(found["x"], found["y"], train, val, test, self.names)
 

@@ -158,9 +158,9 @@ class RayWorker:
         each = to_arrays(played.each()) if len(played.taken) else {}
         answer = RoundAnswer(
             played.drawn,
-            played.measured,
+            played.measured(),
             played.taken,
-            played.notes,
+            played.notes(),
             bool(each),
             self.clients.chunk,
             self._warnings.take(),
