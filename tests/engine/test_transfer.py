@@ -74,7 +74,7 @@ def test_rows_go_there_and_back(
     new = tree.map(lambda p: p.to(device), states(ROWS))
     landings = []
     for ids in torch.arange(ROWS).split(8):
-        landings.append((ids, store.land(tree.index(new, ids.to(device)))))
+        landings.append((ids, transfer.land(tree.index(new, ids.to(device)), store._copying)))
         # the device is busy, and memory that was just read is used again
         tree.map(torch.zeros_like, tree.index(new, ids.to(device)))
     for ids, landing in landings:
@@ -134,7 +134,7 @@ def test_a_gpu_that_is_too_small_gets_smaller_chunks() -> None:
         try:
             for _ in range(2):
                 simulation.step(torch.arange(64))
-            ends.append((simulation.chunk, simulation.store.rows["own"]))
+            ends.append((simulation.chunk, simulation.states.rows["own"]))
         finally:
             torch.cuda.set_per_process_memory_fraction(1.0)
     assert ends[1][0] < 64
