@@ -18,9 +18,10 @@ nothing is played twice:
 
 A method's learning rate is chosen among `--rates` on validation rows after `--tune-rounds` (as
 `fedtailor tune` does, no test row is read), the runs side by side; where the best one lies at an
-edge, the next of `LADDER` is tried, until it lies within or the ladder ends. Then it is played for
-`--rounds` with `--seeds` side by side, and judged on test rows with its last models. Where a seed
-diverges, the next best rate is taken. What cannot be played is a row with the reason.
+edge, the next of `LADDER` is tried, until it lies within or the ladder ends; where all diverge, the
+next smaller one. Then it is played for `--rounds` with `--seeds` side by side, and judged on test
+rows with its last models. Where a seed diverges, the next best rate is taken. What cannot be played
+is a row with the reason.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ from fedtailor.methods.combine import small_method
 from fedtailor.methods.describe import page
 from fedtailor.reproduce.playing.jobs import FOR_JOBS
 from fedtailor.results.config import Config, make_config
+from fedtailor.results.folder import TRIALS
 from fedtailor.results.statistics import training_end
 from fedtailor.results.status import reason_of
 from fedtailor.runs.data import RunData, load_run_data
@@ -63,7 +65,7 @@ from fedtailor.runs.device import hardware
 from fedtailor.runs.prepared import Line
 from fedtailor.runs.several.together import RunEnd, RunToPlay, play_together
 from fedtailor.runs.tuning.plan import Candidate, TuningPlan
-from fedtailor.runs.tuning.play import play_tuning
+from fedtailor.runs.tuning.play import TrialBook, Tried, in_words, play_tuning
 from fedtailor.runs.tuning.search import SearchRules
 
 RESULTS = Path(__file__).resolve().parent / "results" / "leaderboard"
@@ -88,7 +90,7 @@ FIRST = (
 )  # fmt: skip
 # one round of these takes many epochs
 LAST = ("apple", "fedtgp", "centralised", "fedavg-c", "fedprox-c")
-LADDER = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)  # of rates
+LADDER = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)  # of rates
 GRACE = 15.0  # seconds for a round that began in time
 POINTS = 12  # of a curve: as many as `training_end` needs
 
@@ -222,30 +224,29 @@ def side_by_side_if_it_fits(play: Callable[[bool], Any]) -> Any:
 def tuned(
     contender: str, world: World, clock: Clock, rates: Sequence[float] = ()
 ) -> dict[str, Any]:
-    """The settings that were tried of a contender, on validation rows, and the chosen one.
+    """The settings that were tried of a contender, on validation rows; all of them may have failed.
 
     `rates` are tried instead of those of the world.
     """
     candidate, rules = candidate_of(contender, world, rates)
     begun = time.monotonic()
 
-    def play(together: bool) -> dict[str, Any]:
+    def play(together: bool) -> list[Tried]:
         announce = lambda name, place, left: clock.watch
         with TemporaryDirectory() as folder:
-            found = play_tuning(
-                {contender: candidate}, rules, world.data, Path(folder), announce,
-                side_by_side=together,
-            )  # fmt: skip
-        chosen: dict[str, Any] = found["methods"][contender]
-        return chosen
+            try:
+                play_tuning(
+                    {contender: candidate}, rules, world.data, Path(folder), announce,
+                    side_by_side=together,
+                )  # fmt: skip
+            except BadInput:
+                if not (Path(folder) / TRIALS).exists():
+                    raise  # nothing was tried at all
+            return list(TrialBook(Path(folder) / TRIALS).trials.values())
 
-    found = side_by_side_if_it_fits(play)
-    values = lambda trial: list(trial["values"].values())[-1] if trial["values"] else None
+    trials = sorted(side_by_side_if_it_fits(play), key=lambda trial: trial.number)
     return {
-        "tried": [
-            {"setting": t["setting"], "val": values(t), "failed": t["failed"]}
-            for t in found["trials"]
-        ],
+        "tried": [{"setting": t.setting, "val": t.value, "failed": t.failed} for t in trials],
         "seconds": round(time.monotonic() - begun, 2),
     }
 
@@ -308,11 +309,17 @@ def played(contender: str, chosen: dict[str, Any], world: World, clock: Clock) -
 
 
 def beyond(tried: Sequence[dict[str, Any]]) -> float | None:
-    """The rate to try next: beside the best one, if that lies at the edge of those tried."""
-    rates = {rate_of(trial["setting"]): trial["val"] for trial in tried}
-    known = {rate: val for rate, val in rates.items() if rate is not None and val is not None}
+    """The rate to try next: beside the best one, if that lies at the edge of those tried.
+
+    Where all of them failed, the next smaller one.
+    """
+    rates = {
+        rate: trial["val"] for trial in tried if (rate := rate_of(trial["setting"])) is not None
+    }
+    known = {rate: val for rate, val in rates.items() if val is not None}
     if not known:
-        return None
+        smaller = [rate for rate in LADDER if rates and rate < min(rates)]
+        return smaller[-1] if smaller else None
     best = max(known, key=lambda rate: known[rate])
     up = [rate for rate in LADDER if rate > max(known)]  # what failed is not tried again
     down = [rate for rate in LADDER if rate < min(known)]
@@ -340,7 +347,7 @@ def search(
         if rate is None:
             found["ended"] = True
         else:
-            more = tried_beyond(contender, world, clock, rate)
+            more = tuned(contender, world, clock, [rate])
             found["tried"] += more["tried"]
             found["seconds"] = round(found["seconds"] + more["seconds"], 2)
         save()
@@ -359,18 +366,6 @@ def best_first(row: dict[str, Any]) -> list[dict[str, Any]]:
     return sorted(known, key=lambda trial: -trial["val"])
 
 
-def tried_beyond(contender: str, world: World, clock: Clock, rate: float) -> dict[str, Any]:
-    """One more rate, which may well be too large for anything."""
-    begun = time.monotonic()
-    try:
-        return tuned(contender, world, clock, [rate])
-    except BadInput as error:
-        candidate, _ = candidate_of(contender, world, [rate])
-        (axis,) = candidate.space
-        trial = {"setting": {axis.name: rate}, "val": None, "failed": reason_of(error)}
-        return {"tried": [trial], "seconds": round(time.monotonic() - begun, 2)}
-
-
 def right_answers(result: dict[str, Any], tested: Sequence[int]) -> str:
     """How many test rows of each client its final model has right: in one line of the file."""
     each = zip(result["per_client"].values(), tested, strict=True)
@@ -384,8 +379,14 @@ def play_until_one_ends(
 
     Raises:
       SeedsDiverged: every setting does.
+      BadInput: none could be tried to the end.
     """
     diverged = row.setdefault("diverged", [])
+    if not diverged and not best_first(row):
+        tried = row["tuning"]["tried"]
+        told = ", ".join(in_words(trial["setting"]) for trial in tried)
+        why = tried[-1]["failed"] or "no client has a value on its validation rows"
+        raise BadInput(f"none could be tried to the end ({told}): {why}")
     for trial in best_first(row):
         begun = time.monotonic()
         try:

@@ -17,6 +17,7 @@ from tests.benchmarks.scripts import load
 
 board = load("leaderboard")
 ranking = load("ranking")
+TOO_LARGE = 1e38  # a learning rate with which anything diverges
 TOLD = ("--rounds", "1", "--tune-rounds", "1", "--seeds", "2", "--rates", "0.01", "0.05")
 
 
@@ -161,7 +162,10 @@ def trial(rate: float, val: float | None) -> dict[str, Any]:
         ({0.01: 0.2, 0.03: 0.3, 0.1: None}, None),
         ({0.01: 0.3, 0.03: None, 0.1: None}, 0.003),
         ({0.3: 0.1, 1.0: 0.2}, None),  # the ladder ends
-        ({0.01: None}, None),
+        ({0.01: None, 0.03: None, 0.1: None}, 0.003),  # nothing is known yet: down
+        ({0.001: None, 0.0003: None}, 0.0001),
+        ({0.0001: None, 0.0003: None}, None),
+        ({0.001: 0.4, 0.003: 0.3, 0.01: None}, 0.0003),
     ],
 )
 def test_a_rate_at_the_edge_is_not_the_last_word(
@@ -174,6 +178,7 @@ def test_other_settings_have_no_edge() -> None:
     tried = [{"setting": {"lam": 15.0, "K": 5}, "val": 0.5, "failed": None}]
     assert board.beyond(tried) is None
     assert board.beyond([{"setting": {}, "val": 0.5, "failed": None}]) is None
+    assert board.beyond([one | {"val": None} for one in tried]) is None
 
 
 def test_a_search_goes_on_beyond_the_edge_and_its_choice_is_played(
@@ -197,22 +202,38 @@ def test_a_search_goes_on_beyond_the_edge_and_its_choice_is_played(
 def test_a_rate_beyond_the_edge_that_diverges_is_one_that_failed(
     play: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(board, "LADDER", (0.01, 0.05, 0.2))
-    tuned = board.tuned
-
-    def diverges(name: str, world: Any, clock: Any, rates: Any = ()) -> dict[str, Any]:
-        if rates:
-            raise BadInput("no setting could be tried to the end: client-3 diverged")
-        found: dict[str, Any] = tuned(name, world, clock)
-        return found
-
-    monkeypatch.setattr(board, "tuned", diverges)
+    monkeypatch.setattr(board, "LADDER", (0.01, 0.05, TOO_LARGE))
     row = play("--methods", "fedavg")["rows"]["fedavg"]
     last = row["tuning"]["tried"][-1]
-    assert last["setting"] == {"lr": 0.2} and last["val"] is None
-    assert "client-3 diverged" in last["failed"]
+    assert last["setting"] == {"lr": TOO_LARGE} and last["val"] is None
+    assert "diverged (NaN or infinity) in round 1" in last["failed"]
     assert row["chosen"] == {"lr": 0.05} and len(row["run"]["right"]) == 2
     assert "failed" not in row
+
+
+def test_where_all_rates_diverge_smaller_ones_are_tried(
+    play: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(board, "LADDER", (0.01, 0.05, TOO_LARGE))
+    two = ("--rates", str(2 * TOO_LARGE), str(3 * TOO_LARGE))
+    row = play("--methods", "fedavg", *two)["rows"]["fedavg"]
+    tried = {t["setting"]["lr"]: t["val"] is not None for t in row["tuning"]["tried"]}
+    assert list(tried) == [2 * TOO_LARGE, 3 * TOO_LARGE, TOO_LARGE, 0.05, 0.01]
+    assert list(tried.values()) == [False, False, False, True, True]
+    assert row["tuning"]["ended"] and row["chosen"] in ({"lr": 0.05}, {"lr": 0.01})
+    assert "failed" not in row
+
+
+def test_a_method_that_diverges_with_every_rate_of_the_ladder_says_which_were_tried(
+    play: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(board, "LADDER", (TOO_LARGE,))
+    found = play("--methods", "fedavg", "--rates", str(2 * TOO_LARGE), str(3 * TOO_LARGE))
+    row = found["rows"]["fedavg"]
+    assert row["failed"].startswith("none could be tried to the end (lr=2e+38, lr=3e+38, lr=1e+38)")
+    assert "diverged (NaN or infinity) in round 1" in row["failed"]
+    assert len(row["tuning"]["tried"]) == 3 and row["tuning"]["ended"]
+    assert ranking.body(found, ranking.ranked(found))[0][1].startswith("failed: none could be")
 
 
 def test_where_a_seed_diverges_the_next_best_rate_counts(
