@@ -9,9 +9,9 @@ DATA has cifar10.npz and cifar100.npz (x_train, y_train, x_test, y_test). One ca
 that `results/leaderboard/WORLD.json` does not have yet, the best known first, for as long as
 `--seconds` says, and can be repeated until nothing is left. Written after every search and every
 run: one that is cut off loses no more than what it was at. `--jobs N` plays N methods at a time,
-each in a process of its own: one prepares its steps while others train. `--results FOLDER` keeps
-them elsewhere; copy what there is to it first (before the first call there is nothing), so that
-nothing is played twice:
+each in a process of its own, which ends with the call's seconds whatever it is at: one prepares its
+steps while others train. `--results FOLDER` keeps them elsewhere; copy what there is to it first
+(before the first call there is nothing), so that nothing is played twice:
 
     cp -r benchmarks/results/leaderboard OUT/; python benchmarks/leaderboard.py cifar10-dir \\
         --folder DATA --device cuda --compile fused --seconds 540 --results OUT/leaderboard
@@ -32,6 +32,7 @@ import gc
 import json
 import logging
 import shlex
+import signal
 import statistics
 import subprocess
 import sys
@@ -48,7 +49,7 @@ import numpy as np
 import torch
 from speed import commit
 
-from fedtailor.core.errors import BadInput
+from fedtailor.core.errors import BadInput, Interrupted
 from fedtailor.core.inputs.files import write_json
 from fedtailor.engine import Diverged
 from fedtailor.engine.memory import is_out_of_memory
@@ -91,7 +92,7 @@ FIRST = (
 # one round of these takes many epochs
 LAST = ("apple", "fedtgp", "centralised", "fedavg-c", "fedprox-c")
 LADDER = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)  # of rates
-GRACE = 15.0  # seconds for a round that began in time
+GRACE = 15.0  # seconds for a round that began in time, where several processes play
 POINTS = 12  # of a curve: as many as `training_end` needs
 
 log = logging.getLogger("fedtailor")
@@ -125,11 +126,11 @@ class Clock:
     """Says when to stop: nothing begins for which there is hardly time, and rounds look at it.
 
     Args:
-      seconds: of the whole call.
+      until: when the call's seconds are over, by the clock that all processes share.
     """
 
-    def __init__(self, seconds: float) -> None:
-        self.until = time.monotonic() + seconds
+    def __init__(self, until: float) -> None:
+        self.until = until
         self._took: list[float] = []  # by searches
 
     @property
@@ -408,12 +409,13 @@ def play_contender(
 
     Raises:
       OutOfTime: there was no time to end it.
+      Interrupted: somebody pressed Ctrl-C.
     """
     try:
         search(contender, row, world, clock, save)
         if "run" not in row:
             play_until_one_ends(contender, row, world, clock, save)
-    except OutOfTime:
+    except (OutOfTime, Interrupted):
         raise
     except Exception as error:  # theirs or ours: the others are played all the same
         row["failed"] = reason_of(error)
@@ -587,6 +589,7 @@ def parsed(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--results", type=Path, default=RESULTS, help="folder of the files")
     parser.add_argument("--jobs", type=int, default=1, help="methods at a time")
     parser.add_argument("--lane", type=int, help=argparse.SUPPRESS)  # which of these processes
+    parser.add_argument("--until", type=float, help=argparse.SUPPRESS)  # its clock's last second
     parser.add_argument("--commit", help="where there is no git to ask")
     return parser.parse_args(words)
 
@@ -601,11 +604,22 @@ def command_of(said: argparse.Namespace, words: Sequence[str]) -> str:
 def main(words: Sequence[str] | None = None) -> None:
     said = parsed(words)
     logging.basicConfig(level=logging.INFO, format="%(message)s")
-    clock = Clock(said.seconds)
-    if said.jobs > 1 and said.device.startswith("cuda"):  # else the first leaves nothing for others
-        torch.cuda.set_per_process_memory_fraction(FOR_JOBS / said.jobs)
+    try:
+        until = said.until or time.monotonic() + said.seconds
+        play_worlds(said, list(words or sys.argv[1:]), Clock(until))
+    except BadInput as error:
+        print(f"leaderboard: {error}", file=sys.stderr)
+        sys.exit(2)
+    except (Interrupted, KeyboardInterrupt):
+        if said.lane is None:
+            print("leaderboard: stopped; the same call goes on with what is left", file=sys.stderr)
+        sys.exit(128 + signal.SIGINT)
+
+
+def play_worlds(said: argparse.Namespace, words: list[str], clock: Clock) -> None:
+    """Plays what was asked for, here or in processes of their own."""
     told = {
-        "command": command_of(said, words or sys.argv[1:]),
+        "command": command_of(said, words),
         "commit": said.commit or commit(),
         "device": f"{said.device} ({hardware(torch.device(said.device))})",
         "torch": torch.__version__,
@@ -618,44 +632,51 @@ def main(words: Sequence[str] | None = None) -> None:
         settings = SHARED | WORLDS[name] | own
         settings["data"] = str(said.folder / settings["data"])
         board = Board(said.results / f"{name}.json", name, settings, budget)
-        try:
-            if said.lane is None:
-                board.clean(said.methods if said.again else ())
-            left = board.left(said.methods)
-            if left and clock.may_begin:
-                with lanes(said, name, words or sys.argv[1:], clock):
-                    data = load_run_data(make_config("fedavg", settings, {}))
-                    play_world(board, World(name, settings, data, budget), left, clock, told)
-        except BadInput as error:
-            print(f"leaderboard: {error}", file=sys.stderr)
-            sys.exit(2)
+        if said.lane is None:
+            board.clean(said.methods if said.again else ())
+        left = board.left(said.methods)
+        if left and clock.may_begin:
+            if said.lane is None and said.jobs > 1:
+                play_in_lanes(said.jobs, name, words, clock)
+                board.clean()
+            else:
+                if said.lane is not None:
+                    prepare_lane(said, clock)
+                data = load_run_data(make_config("fedavg", settings, {}))
+                play_world(board, World(name, settings, data, budget), left, clock, told)
         if said.lane is None:
             left = board.left(said.methods)
             print(f"{name}: {len(left)} of {len(said.methods)} methods are left", flush=True)
 
 
-@contextmanager
-def lanes(
-    said: argparse.Namespace, world: str, words: Sequence[str], clock: Clock
-) -> Iterator[None]:
-    """Meanwhile other processes play the same world; waits for them at the end."""
-    if said.lane is not None or said.jobs == 1:
-        yield
-        return
+def play_in_lanes(jobs: int, world: str, words: list[str], clock: Clock) -> None:
+    """So many processes play a world; they end in time by themselves, and with this one."""
     others = [word for word in words if word not in WORLDS and word != "--again"]
     started = []
-    for lane in range(1, said.jobs):
-        seconds = ["--lane", str(lane), "--seconds", str(clock.until - time.monotonic())]
-        started.append(subprocess.Popen([sys.executable, __file__, world, *others, *seconds]))
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # they inherit it: Ctrl-C is told once
     try:
-        yield
-    finally:
+        for lane in range(jobs):
+            which = ["--lane", str(lane), "--until", str(clock.until)]
+            started.append(subprocess.Popen([sys.executable, __file__, world, *others, *which]))
+        signal.signal(signal.SIGINT, before)
         for process in started:
-            try:
-                process.wait(max(0.0, clock.until - time.monotonic()) + GRACE)
-            except subprocess.TimeoutExpired:  # within one round, or one operator; rows are saved
-                process.kill()
-                process.wait()
+            process.wait()
+    finally:
+        signal.signal(signal.SIGINT, before)
+        for process in started:
+            process.kill()  # rows are saved, and one that has ended does not mind
+            process.wait()
+
+
+def prepare_lane(said: argparse.Namespace, clock: Clock) -> None:
+    """One of several processes takes its share of a GPU's memory, and no more than its time.
+
+    A round may take minutes, and while one operator is at work nothing of Python is heard: so the
+    system ends the process. What was played is in the file.
+    """
+    signal.setitimer(signal.ITIMER_REAL, max(0.0, clock.until - time.monotonic()) + GRACE)
+    if said.device.startswith("cuda"):  # else the first leaves nothing for others
+        torch.cuda.set_per_process_memory_fraction(FOR_JOBS / said.jobs)
 
 
 if __name__ == "__main__":

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedtailor.core.errors import BadInput
+from fedtailor.core.errors import Interrupted
 from fedtailor.engine import Diverged
 from fedtailor.methods import METHODS
 from tests.benchmarks.scripts import load
@@ -271,6 +275,68 @@ def test_several_processes_share_a_world(play: Callable[..., dict[str, Any]]) ->
     assert "at_work" not in found
     alone = play("--methods", "fedavg", "--again")
     assert alone["rows"]["fedavg"]["run"]["right"] == found["rows"]["fedavg"]["run"]["right"]
+
+
+HANGING = """
+import sys, time
+sys.path.insert(0, {folder!r})
+import leaderboard as board
+
+def hang(*told):
+    print("at it", flush=True)
+    time.sleep(100)
+
+board.__file__, board.GRACE, board.play_world = __file__, {grace}, hang
+board.Clock.may_begin = True
+board.main()
+"""
+
+
+def hanging(images: Path, tmp_path: Path, seconds: float, grace: float) -> subprocess.Popen[str]:
+    """A call of two processes that are both within a round without end."""
+    script = tmp_path / "hanging.py"
+    script.write_text(HANGING.format(folder=str(Path(board.__file__).parent), grace=grace))
+    small = ["--clients", "4", "--model", "linear", "--device", "cpu", "--methods", "fedavg"]
+    where = ["--folder", str(images), "--results", str(tmp_path / "board"), "--commit", "abc"]
+    how = ["--jobs", "2", "--seconds", str(seconds)]
+    return subprocess.Popen(
+        [sys.executable, script, "cifar10-dir", *small, *where, *how],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+
+
+def test_processes_end_in_time_though_a_round_does_not(images: Path, tmp_path: Path) -> None:
+    out, err = hanging(images, tmp_path, seconds=0.1, grace=10.0).communicate(timeout=90)
+    assert out.splitlines() == ["at it", "at it", "cifar10-dir: 1 of 1 methods are left"]
+    assert "Traceback" not in err
+
+
+def test_ctrl_c_ends_all_processes_with_one_line(images: Path, tmp_path: Path) -> None:
+    call = hanging(images, tmp_path, seconds=500, grace=15.0)
+    assert call.stdout is not None
+    assert [call.stdout.readline() for _ in range(2)] == ["at it\n"] * 2
+    os.killpg(call.pid, signal.SIGINT)
+    out, err = call.communicate(timeout=20)  # their output ends with the last of them
+    told = [line for line in err.splitlines() if "taken as classes" not in line]
+    assert told == ["leaderboard: stopped; the same call goes on with what is left"]
+    assert out == "" and call.returncode == 130
+
+
+def test_a_run_that_somebody_stops_is_no_failed_one(
+    play: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    together = board.play_together
+
+    def stopped(runs: Any, **how: Any) -> Any:
+        raise Interrupted(None, 1)
+
+    monkeypatch.setattr(board, "play_together", stopped)
+    with pytest.raises(SystemExit) as end:
+        play("--methods", "fedavg")
+    assert end.value.code == 130
+    assert capsys.readouterr().err.splitlines()[-1].startswith("leaderboard: stopped;")
+    monkeypatch.setattr(board, "play_together", together)
+    assert "run" in play("--methods", "fedavg")["rows"]["fedavg"]
 
 
 def test_no_two_calls_take_the_same_contender(
