@@ -282,8 +282,9 @@ class Runner(PreparedRun):
 
     def _append(self, line: Line) -> None:
         if self.folder:
-            with (self.folder / files.HISTORY).open("a", encoding="utf-8") as file:
-                file.write(json.dumps(line) + "\n")
+            # in every round: as bytes and without a buffer, it takes half the time
+            with (self.folder / files.HISTORY).open("ab", buffering=0) as file:
+                file.write(json.dumps(line).encode() + b"\n")
 
     def _is_checkpoint_due(self, done: int, saved_at: float) -> bool:
         if self.folder is None:

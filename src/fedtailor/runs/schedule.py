@@ -75,13 +75,13 @@ def attending(
         answering = who_answers(config.seed, number, drawn, config.dropout)
     # no more are clients that never hear of each other
     waits = 0.0 if method.gathered or method.alone else config.deadline
-    cohort, took = who_is_in_time(times, answering, waits)
-    absent: dict[str, Any] = {}
+    cohort, absent = answering, dict[str, Any]()
     if config.dropout:
         absent["dropped"] = drawn[~torch.isin(drawn, answering)].tolist()
-    if config.deadline:
-        absent["stragglers"] = answering[~torch.isin(answering, cohort)].tolist()
     if config.deadline or config.slow:
+        cohort, took = who_is_in_time(times, answering, waits)
+        if config.deadline:
+            absent["stragglers"] = answering[~torch.isin(answering, cohort)].tolist()
         absent["simulated_time"] = round(took, 6)
     return cohort, absent
 

@@ -11,7 +11,8 @@ import torch
 from torch import nn
 from torch.func import vmap
 
-from fedtailor.engine.loops.identity import ClosesOverClient, identity
+from fedtailor.core.task import Task, classification
+from fedtailor.engine.loops.identity import MOST, ClosesOverClient, TaskNumbers, identity
 
 
 def scaled(factor: Any) -> Any:
@@ -89,3 +90,32 @@ def test_a_mapped_tensor_is_told() -> None:
         return x
 
     vmap(one)(torch.zeros(2))
+
+
+def linear(outputs: int) -> Task:
+    return classification(lambda: nn.Linear(2, outputs))
+
+
+def test_tasks_that_do_the_same_have_the_same_number() -> None:
+    tasks, two = TaskNumbers(), linear(2)
+    alike, other = two._replace(), two._replace(kind="regression")
+    assert tasks.of(two) == tasks.of(two) == tasks.of(alike) != tasks.of(other)
+    steps = [identity(scaled(task), [], tasks) for task in (two, alike, other, linear(2))]
+    assert steps[0] == steps[1] and len(set(steps)) == 3  # a network of its own counts
+
+
+def test_a_task_is_walked_through_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    tasks, task = TaskNumbers(), linear(2)
+    first = identity(scaled(task), [], tasks)
+
+    def nothing_more(*anything: Any) -> None:
+        raise AssertionError("walked through again")
+
+    monkeypatch.setattr(Task, "__iter__", nothing_more)
+    assert identity(scaled(task), [], tasks) == first
+
+
+def test_tasks_that_are_made_anew_and_anew_are_not_all_kept() -> None:
+    tasks, task = TaskNumbers(), linear(2)
+    assert {tasks.of(task._replace()) for _ in range(2 * MOST)} == {0}
+    assert len(tasks._known) <= MOST

@@ -7,7 +7,7 @@ those that do the same.
 from __future__ import annotations
 
 import functools
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable
 from dataclasses import fields, is_dataclass
 from types import FunctionType, MethodType
 from typing import Any
@@ -15,22 +15,48 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedtailor.core.task import Task
 from fedtailor.engine.loops.torch_internals import is_mapped
 
 _VALUES = (int, float, complex, str, bytes, bool, type(None), torch.dtype, torch.device, type)
+_PLAIN = frozenset(_VALUES)  # of most values: looked up faster than asked for one by one
+MOST = 64  # tasks whose numbers are remembered: a method may make one in every round
 
 
 class ClosesOverClient(TypeError):
     """A function closes over a tensor that differs from client to client."""
 
 
-def identity(value: Any, held: list[Any]) -> Hashable:
+class TaskNumbers:
+    """A number for each task, the same for those that do the same.
+
+    Every step closes over a task, whose functions close over all settings of a run. A task never
+    changes, so it is walked through once, and not in every round.
+    """
+
+    def __init__(self) -> None:
+        self._numbers: dict[Hashable, int] = {}
+        self._known: dict[int, tuple[Task, int]] = {}  # by address, with what lies there
+        self._held: list[Any] = []
+
+    def of(self, task: Task) -> int:
+        """The number of a task."""
+        if id(task) not in self._known:
+            key = _key(tuple(task), self._held, {}, self)
+            if len(self._known) >= MOST:
+                self._known.clear()
+            self._known[id(task)] = task, self._numbers.setdefault(key, len(self._numbers))
+        return self._known[id(task)][1]
+
+
+def identity(value: Any, held: list[Any], tasks: TaskNumbers | None = None) -> Hashable:
     """A key that is equal for functions (and values) that do the same.
 
     Args:
       value: usually a function.
       held: gets everything that the key knows by its address only; the key is valid as long as
         these are alive.
+      tasks: numbers of tasks that were met before; keys of other numbers are others.
 
     Example:
       >>> def times(k):
@@ -39,12 +65,13 @@ def identity(value: Any, held: list[Any]) -> Hashable:
       ...     times(3), [])
       (True, False)
     """
-    return _key(value, held, {})
+    return _key(value, held, {}, tasks)
 
 
-def _key(value: Any, held: list[Any], seen: dict[int, int]) -> Hashable:
-    if isinstance(value, _VALUES):
-        return type(value), value
+def _key(value: Any, held: list[Any], seen: dict[int, int], tasks: TaskNumbers | None) -> Hashable:
+    kind = type(value)
+    if kind in _PLAIN or isinstance(value, _VALUES):
+        return kind, value
     if id(value) in seen:  # a function may refer to itself
         return "seen", seen[id(value)]
     if isinstance(value, Tensor):
@@ -53,26 +80,40 @@ def _key(value: Any, held: list[Any], seen: dict[int, int]) -> Hashable:
         held.append(value)
         return "tensor", id(value)
     seen[id(value)] = len(seen)
-    inner = functools.partial(_key, held=held, seen=seen)
-    if isinstance(value, FunctionType):
-        cells = tuple(inner(_content(cell)) for cell in value.__closure__ or ())
-        defaults = tuple(inner(v) for v in value.__defaults__ or ())
-        named = tuple((k, inner(v)) for k, v in (value.__kwdefaults__ or {}).items())
-        return "function", value.__code__, cells, defaults, named
-    if isinstance(value, MethodType):
-        return "method", inner(value.__func__), inner(value.__self__)
+    if kind is Task and tasks is not None:
+        return Task, tasks.of(value)
+
+    def each(values: Iterable[Any]) -> tuple[Hashable, ...]:
+        return tuple([_key(part, held, seen, tasks) for part in values])
+
+    if kind is FunctionType:
+        cells = each([_content(cell) for cell in value.__closure__ or ()])
+        named = value.__kwdefaults__ or {}
+        defaults = each(value.__defaults__ or ()), tuple(named), each(named.values())
+        return "function", value.__code__, cells, defaults
+    if kind is MethodType:
+        return "method", *each((value.__func__, value.__self__))
     if isinstance(value, functools.partial):
-        return "partial", inner(value.func), inner(value.args), inner(value.keywords)
+        return "partial", *each((value.func, value.args, value.keywords))
     if isinstance(value, (tuple, list)):
-        return type(value), tuple(inner(v) for v in value)
+        return kind, each(value)
     if isinstance(value, dict):
-        return dict, tuple((inner(k), inner(v)) for k, v in value.items())
+        return dict, each(value), each(value.values())
     if isinstance(value, (set, frozenset)):
-        return set, frozenset(inner(v) for v in value)
-    if is_dataclass(value) and getattr(value, "__dataclass_params__").frozen:  # noqa: B009
-        return type(value), tuple(inner(getattr(value, f.name)) for f in fields(value))
+        return set, frozenset(each(value))
+    names = _frozen_fields(kind)
+    if names is not None:
+        return kind, each([getattr(value, name) for name in names])
     held.append(value)
-    return type(value), id(value)
+    return kind, id(value)
+
+
+@functools.cache
+def _frozen_fields(kind: type) -> tuple[str, ...] | None:
+    """The names of what a frozen dataclass holds; None of anything else."""
+    if is_dataclass(kind) and getattr(kind, "__dataclass_params__").frozen:  # noqa: B009
+        return tuple(field.name for field in fields(kind))
+    return None
 
 
 def _content(cell: Any) -> Any:

@@ -19,7 +19,7 @@ from fedtailor.core.steps.scan import RUNNER, Loop, plainly
 from fedtailor.engine.culprit import culprit, may_go_plainer
 from fedtailor.engine.kernels.support import has_kernels
 from fedtailor.engine.loops.cuda_graph import CapturedLoop, CapturePool
-from fedtailor.engine.loops.identity import ClosesOverClient, identity
+from fedtailor.engine.loops.identity import ClosesOverClient, TaskNumbers, identity
 from fedtailor.engine.loops.program_files import ProgramFiles
 from fedtailor.engine.loops.recording import can_trace
 from fedtailor.engine.loops.threads import ThreadedLoops
@@ -124,6 +124,7 @@ class LoopRunner:
         # is looked up in no time, and none is given twice: others may remember it
         self._known: dict[Hashable, tuple[int, list[Any]]] = {}
         self._numbers = itertools.count()
+        self._tasks = TaskNumbers()
         self._plain: set[int] = set()  # loops whose steps cannot be prepared
         self._warned = False
         self._capture_pool: CapturePool | None = None
@@ -228,7 +229,7 @@ class LoopRunner:
         shapes = tuple((tuple(t.shape[1:]), t.dtype) for t in tensors[:first])
         batch = tuple(tensors[first].shape[-1:])
         return (
-            identity(loop.step, held),
+            identity(loop.step, held, self._tasks),
             identity(loop.store, held),
             str(loop.carry),
             str(loop.given),
