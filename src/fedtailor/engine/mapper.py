@@ -14,7 +14,6 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.func import vmap
 
 from fedtailor.core import tree
 from fedtailor.core.data import Counts, Data
@@ -23,7 +22,7 @@ from fedtailor.core.rng import Turn
 from fedtailor.core.steps.run_numbers import with_run_numbers
 from fedtailor.core.tree import Tree
 from fedtailor.engine.culprit import culprit, may_go_plainer
-from fedtailor.engine.loops.torch_internals import nothing_is_mapped
+from fedtailor.engine.loops.torch_internals import map_rows, nothing_is_mapped
 
 Found = TypeVar("Found")
 log = logging.getLogger("fedtailor")
@@ -98,14 +97,14 @@ def vectorised(fn: Callable[[ClientContext], Any]) -> Callable[[ClientContext], 
     own = _with_own_numbers(fn)
 
     def everyone(client: ClientContext) -> Any:
-        # `vmap` sees a flat list of tensors: its own walks over trees take longer than a small step
+        # a flat list of tensors: torch's walks over trees take longer than a small step
         parts, found = _own(client), []
 
         def of_flat(*tensors: Tensor) -> tuple[Any, ...]:
             found.append(own(_with_shared(with_parts(parts, iter(tensors)), client)))
             return tuple(flat_parts(found[0]))
 
-        mapped = vmap(of_flat, randomness="different")(*flat_parts(parts))
+        mapped = map_rows(of_flat, flat_parts(parts))
         return with_parts(found[0], iter(mapped))
 
     return everyone

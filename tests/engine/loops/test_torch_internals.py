@@ -10,22 +10,30 @@ from typing import Any
 
 import pytest
 import torch
+from torch.func import grad, vmap
 
 import fedtailor
+from fedtailor.core.steps.scan import RUNNER, Loop, left_by_torch
 from fedtailor.engine.loops import recording, torch_internals
 from fedtailor.engine.loops.runner import LoopRunner, possible
+from fedtailor.engine.loops.torch_internals import leave_mappings
 from tests.engine.loops.test_runner import PLAIN, apart, dense, play
 
 CPU = torch.device("cpu")
+TRIED = (
+    recording.can_trace,
+    torch_internals.has_compiler,
+    torch_internals.can_leave_mappings,
+)
 
 
 @pytest.fixture(autouse=True)
 def untried() -> Iterator[None]:
     """Every test tries the interfaces out anew, and leaves no finding to others."""
-    for tried in (recording.can_trace, torch_internals.has_compiler):
+    for tried in TRIED:
         tried.cache_clear()
     yield
-    for tried in (recording.can_trace, torch_internals.has_compiler):
+    for tried in TRIED:
         tried.cache_clear()
 
 
@@ -53,6 +61,61 @@ def test_without_tracing_runs_go_on_step_by_step_and_say_so_once(
     said = [r.getMessage() for r in caplog.records if "has changed" in r.getMessage()]
     assert len(said) == 1
     assert torch.__version__ in said[0] and "step by step" in said[0]
+
+
+@pytest.mark.parametrize("change", ["gone", "does something else"])
+def test_without_the_parts_of_mappings_torch_maps_and_says_so_once(
+    change: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = play("fedala", dense, "traced", PLAIN)
+    torch_internals.can_leave_mappings.cache_clear()
+    functorch = torch._C._functorch
+    if change == "gone":  # for whoever looks for it now: torch itself has it
+        monkeypatch.delattr(functorch, "CVmapInterpreterPtr")
+    else:
+        as_ever = functorch._remove_batch_dim
+        monkeypatch.setattr(functorch, "_remove_batch_dim", lambda *given: as_ever(*given) + 1)
+    for _ in range(2):
+        assert apart(expected, play("fedala", dense, "traced", PLAIN)) == 0
+    said = [r.getMessage() for r in caplog.records if "has changed" in r.getMessage()]
+    assert len(said) == 1 and "mapped as torch does it" in said[0]
+
+
+def test_a_loop_leaves_mappings_and_gradients_as_torch_lets_it() -> None:
+    """Mapped once, twice, over another axis, over nothing of its own, and under a gradient."""
+    one, rest = torch.rand(3), [torch.zeros(1)] * 4
+    loop = Loop(lambda *given: {}, {"x": None}, {"y": None}, (), 1, None)
+
+    def found(leave: Any) -> tuple[list[Any], list[torch.Tensor]]:
+        seen: list[Any] = []
+
+        def run(loop: Loop, tensors: Any) -> Any:
+            seen.append((loop.axes, [t.shape for t in tensors]))
+            return [tensors[0].sum(-1, keepdim=True) * torch.ones(3)]
+
+        def go(x: torch.Tensor, y: torch.Tensor = one) -> torch.Tensor:
+            return leave(loop, (x, y, *rest))[0]
+
+        token = RUNNER.set(run)
+        try:
+            with torch.no_grad():
+                x = torch.arange(24.0).reshape(2, 4, 3)
+                results = [
+                    go(one),
+                    vmap(go)(x[0]),
+                    vmap(vmap(go))(x),
+                    vmap(vmap(go), in_dims=1, out_dims=1)(x),
+                    vmap(lambda y: go(one, y))(x[0]),
+                    vmap(lambda y: go(one) + y)(x[0]),
+                    grad(lambda y: (go(one) * y).sum())(one),
+                ]
+        finally:
+            RUNNER.reset(token)
+        return seen, results
+
+    (seen, results), (same, expected) = found(leave_mappings), found(left_by_torch)
+    assert seen == same
+    assert all(map(torch.equal, results, expected))
 
 
 def test_without_the_compiler_steps_are_traced(

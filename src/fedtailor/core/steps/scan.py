@@ -200,16 +200,39 @@ class _Scan(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, loop: Loop, *tensors: Tensor) -> tuple[Any, Any]:
-        flags, moved = [], []
-        for i, (tensor, axis) in enumerate(zip(tensors, in_dims[1:], strict=True)):
-            here = tensor if axis is None else tensor.movedim(axis, 0)
-            if axis is None and i < loop.carried:  # what one client changes is its own
-                here = here.expand(info.batch_size, *here.shape)
-            flags.append(axis is not None or i < loop.carried)
-            moved.append(here)
-        outer = replace(loop, axes=(*loop.axes, tuple(flags)))
+        outer, moved = with_mapping(loop, tensors, in_dims[1:], info.batch_size)
         found = _Scan.apply(outer, *moved)  # type: ignore[no-untyped-call]
         return found, (0,) * len(found)
+
+
+def with_mapping(
+    loop: Loop, tensors: Sequence[Tensor], axes: Sequence[int | None], size: int
+) -> tuple[Loop, list[Tensor]]:
+    """The loop of all that a mapping maps over, and its tensors with their mapped axis first.
+
+    Args:
+      loop: of one of them.
+      tensors: of all of them.
+      axes: which of each is the mapped one.
+      size: how many there are.
+    """
+    flags, moved = [], []
+    for i, (tensor, axis) in enumerate(zip(tensors, axes, strict=True)):
+        here = tensor if axis is None else tensor.movedim(axis, 0)
+        if axis is None and i < loop.carried:  # what one client changes is its own
+            here = here.expand(size, *here.shape)
+        flags.append(axis is not None or i < loop.carried)
+        moved.append(here)
+    return replace(loop, axes=(*loop.axes, tuple(flags))), moved
+
+
+def left_by_torch(loop: Loop, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+    """What the loop gives, out of all mappings and gradients around it, as torch leaves them."""
+    found: tuple[Tensor, ...] = _Scan.apply(loop, *tensors)  # type: ignore[no-untyped-call]
+    return found
+
+
+LEAVER: ContextVar[Runner] = ContextVar("leaver", default=left_by_torch)
 
 
 def scan(
@@ -244,8 +267,7 @@ def scan(
         none = torch.zeros_like(steps.active[0])
         own = (leaf + none.to(leaf.dtype) for leaf in carried)  # what one client changes is its own
         return rebuild(loop.carry, plainly(loop, (*own, *kept, *steps.tensors))), loop.notes
-    tensors = (*carried, *kept, *steps.tensors)
-    flat = _Scan.apply(loop, *tensors)  # type: ignore[no-untyped-call]
+    flat = LEAVER.get()(loop, (*carried, *kept, *steps.tensors))
     return rebuild(loop.carry, flat), loop.notes
 
 

@@ -69,7 +69,7 @@ def identity(value: Any, held: list[Any], tasks: TaskNumbers | None = None) -> H
 
 
 def _key(value: Any, held: list[Any], seen: dict[int, int], tasks: TaskNumbers | None) -> Hashable:
-    kind = type(value)
+    kind: Any = type(value)
     if kind in _PLAIN or isinstance(value, _VALUES):
         return kind, value
     if id(value) in seen:  # a function may refer to itself

@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from fedtailor.core.steps.scan import RUNNER, Loop, plainly
+from fedtailor.core.steps.scan import LEAVER, RUNNER, Loop, left_by_torch, plainly
 from fedtailor.engine.culprit import culprit, may_go_plainer
 from fedtailor.engine.kernels.support import has_kernels
 from fedtailor.engine.loops.cuda_graph import CapturedLoop, CapturePool
@@ -23,7 +23,12 @@ from fedtailor.engine.loops.identity import ClosesOverClient, TaskNumbers, ident
 from fedtailor.engine.loops.program_files import ProgramFiles
 from fedtailor.engine.loops.recording import can_trace
 from fedtailor.engine.loops.threads import ThreadedLoops
-from fedtailor.engine.loops.torch_internals import has_compiler, put_off_compiler
+from fedtailor.engine.loops.torch_internals import (
+    can_leave_mappings,
+    has_compiler,
+    leave_mappings,
+    put_off_compiler,
+)
 from fedtailor.engine.loops.tracing import (
     COMPILE_LIMIT,
     CompileLimit,
@@ -140,9 +145,11 @@ class LoopRunner:
     def running(self) -> Iterator[None]:
         """Loops that are met meanwhile are run in this way."""
         token = RUNNER.set(plainly if self.loop_mode == "plain" else self.run)
+        leaver = LEAVER.set(leave_mappings if can_leave_mappings() else left_by_torch)
         try:
             yield
         finally:
+            LEAVER.reset(leaver)
             RUNNER.reset(token)
 
     def run(self, loop: Loop, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
