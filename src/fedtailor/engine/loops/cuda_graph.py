@@ -26,6 +26,7 @@ from fedtailor.engine.loops.operators import MatmulConvolutions
 from fedtailor.engine.loops.program_files import ProgramFiles, kept_program, step_known_by
 from fedtailor.engine.loops.template import NotAlike, Template
 from fedtailor.engine.loops.tracing import CompileLimit, Program, trace
+from fedtailor.engine.transfer import upload
 
 log = logging.getLogger("fedtailor")
 
@@ -105,7 +106,7 @@ class CapturedLoop:
         if order is not None:
             rows = rows[order]
         device = self._number.device
-        place = None if order is None else order.to(device)
+        place = None if order is None else upload(device, order)[0]
         todo = rows.any(0).nonzero()[:, 0].tolist()
         if not todo:
             return list(tensors[: loop.carried])
@@ -145,7 +146,7 @@ class CapturedLoop:
             buffer.copy_(tensor)
         plan = [t.movedim(self.loop.depth(first + i), 0) for i, t in enumerate(ordered[first:])]
         if len(todo) < count:
-            chosen = torch.tensor(todo, device=self._number.device)
+            (chosen,) = upload(self._number.device, torch.tensor(todo))
             plan = [t[chosen] for t in plan]
         if len(todo) > self.capacity:  # room for more: what was captured knows the old buffers
             self.capacity = max(len(todo), 2 * self.capacity)
