@@ -258,6 +258,8 @@ class LocalClients:
         self, server: Tree, cohort: Tensor, turn: Turn, *, post: bool = False, skip: bool = True
     ) -> CohortOutcome:
         """The turns of the clients `cohort`, all of them here; see `SimulatedClients`."""
+        if self.runner.foresees and self.joint is None:
+            self._foresee(server, cohort, turn)
         turned: list[ChunkResult] = []
         staged: list[tuple[StateStore, Tensor, Callable[[], Tree]]] = []
         for chunk, one in self._chunks(cohort, lambda c: self._turn(server, c, turn, post, skip)):
@@ -273,6 +275,17 @@ class LocalClients:
                 store.commit(ids, state())
 
         return join_chunks(turned, keep, self.device)
+
+    def _foresee(self, server: Tree, cohort: Tensor, turn: Turn) -> None:
+        """Prepares the steps of rounds and evaluations together; nothing changes.
+
+        Those of an evaluation would else be prepared one after another. A first chunk shows most.
+        """
+        everyone = torch.cat([group.members for group in self.groups])
+        with self.runner.foreseeing():
+            next(self._chunks(cohort, lambda c: self._turn(server, c, turn, True, False)), None)
+            for part in ("test", "train"):
+                next(self._asked(server, everyone, turn, ModelChoice("pre"), part), None)
 
     def _turn(self, server: Tree, chunk: _Chunk, turn: Turn, post: bool, skip: bool) -> ChunkResult:
         def act(client: ClientContext) -> _ClientResult:
@@ -314,6 +327,17 @@ class LocalClients:
         self, server: Tree, ids: Tensor, turn: Turn, choice: ModelChoice, part: str = "test"
     ) -> Outputs:
         """What a model of each client says of its rows, by ascending id; nothing changes."""
+        seen, found = [], []
+        for chunk, said in self._asked(server, ids, turn, choice, part):
+            seen.append(chunk.ids)
+            found.append(said)
+        ordered: Outputs = concatenate(found, torch.cat(seen).argsort(), self.device)
+        return ordered
+
+    def _asked(
+        self, server: Tree, ids: Tensor, turn: Turn, choice: ModelChoice, part: str
+    ) -> Iterator[tuple[_Chunk, Outputs]]:
+        """The same, chunk by chunk."""
 
         def ask(chunk: _Chunk) -> Outputs:
             def one(client: ClientContext) -> Outputs:
@@ -323,12 +347,7 @@ class LocalClients:
 
             return self._map(one, server, chunk, turn, ("outputs", choice), part)
 
-        seen, found = [], []
-        for chunk, said in self._chunks(ids, ask, scoring=True):
-            seen.append(chunk.ids)
-            found.append(said)
-        ordered: Outputs = concatenate(found, torch.cat(seen).argsort(), self.device)
-        return ordered
+        return self._chunks(ids, ask, scoring=True)
 
     def _said(
         self, group: ClientGroup, model: Model, client: ClientContext, general: bool = False

@@ -476,6 +476,63 @@ def test_a_step_that_is_captured_only_when_tried_is_tried(
     assert captures.count("tried") == captures.count("captured") > 2
 
 
+@pytest.fixture
+def foresight(captures: list[str], monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Loops are foreseen as on a GPU; lists how many graphs are given away to have kernels made."""
+    made: list[int] = []
+    begin = LoopRunner.__init__
+
+    def foreseeing(self: LoopRunner, *given: Any, **more: Any) -> None:
+        begin(self, *given, **more)
+        self.foresees = True
+
+    monkeypatch.setattr(LoopRunner, "__init__", foreseeing)
+    monkeypatch.setattr(runner_module, "make_early", lambda *graphs: made.append(len(graphs)))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("method", "net"),
+    [("fedavg", dense), ("ditto", convolved), ("fedala", dense), ("centralised", dense)],
+    ids=["fedavg", "ditto", "fedala", "centralised"],
+)
+def test_rounds_are_the_same_where_they_are_foreseen(
+    method: str, net: Any, request: pytest.FixtureRequest
+) -> None:
+    options = QUICK.get(method, {})
+    expected = play(method, net, "fused", PLAIN, FEW, **options)
+    made = request.getfixturevalue("foresight")
+    assert apart(expected, play(method, net, "fused", PLAIN, FEW, **options)) == 0
+    assert len(made) == 1 and made[0] >= 2
+
+
+@pytest.mark.parametrize("clients", [6, 200], ids=["any number", "some numbers"])
+def test_steps_of_evaluations_are_prepared_with_those_of_the_first_round(
+    clients: int, foresight: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    traced, alone = [], []
+    trace = CapturedLoop._traced
+
+    def listed(self: CapturedLoop, size: int, masked: bool, compiled: bool = False) -> Any:
+        traced.append((self, size, masked))
+        return trace(self, size, masked, compiled)
+
+    monkeypatch.setattr(CapturedLoop, "_traced", listed)
+    monkeypatch.setattr(cuda_graph, "make_ready", lambda *graphs: alone.append(graphs))
+    task = classification(dense)
+    made = METHODS["fedavg"](task, recipe=PLAIN)
+    sim = Simulation(made, world([8] * clients), task, recipe=PLAIN, rounds=2, loop_mode="fused")
+    everyone = torch.arange(clients)
+    sim.step(everyone)
+    first = len(traced)
+    sim.step(everyone, post=True)
+    sim.outputs()
+    sim.outputs(part="train")
+    sim.close()
+    assert foresight == [first] and len(set(traced)) == len(traced) == first
+    assert not alone
+
+
 def test_a_step_that_is_wrong_stays_wrong() -> None:
     task = classification(lambda: nn.Sequential(nn.Linear(4, 6), nn.Linear(7, 3)))
     with pytest.raises(RuntimeError, match="mat1 and mat2"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
@@ -65,6 +65,22 @@ def make_ready(*graphs: fx.GraphModule) -> int:
     thread: Triton loads all that starts kernels as modules of one name, and of two threads one gets
     what starts the other's kernel.
     """
+    calls = _calls_of(graphs)
+    _make_in_copies(calls)
+    for call in calls:
+        call.here()
+    return len(calls)
+
+
+def make_early(*graphs: fx.GraphModule) -> int:
+    """Makes the same kernels for the disk alone; who calls them finds them there."""
+    calls = _calls_of(graphs)
+    _make_in_copies(calls)
+    return len(calls)
+
+
+def _calls_of(graphs: Iterable[fx.GraphModule]) -> list[_Call]:
+    """All calls of operators with kernels that differ."""
     calls: dict[str, _Call] = {}
     for node in (node for graph in graphs for node in graph.graph.nodes):
         if node.op == "call_function" and getattr(node.target, "namespace", "") == OURS:
@@ -72,17 +88,15 @@ def make_ready(*graphs: fx.GraphModule) -> int:
                 node.target, [outline_of(a) if isinstance(a, fx.Node) else a for a in node.args]
             )
             calls.setdefault(str(call), call)
-    if not calls:
-        return 0
-    device = next(iter(calls.values())).device
-    if device.type == "cuda":
+    return list(calls.values())
+
+
+def _make_in_copies(calls: Sequence[_Call]) -> None:
+    if calls and calls[0].device.type == "cuda":
         from fedtailor.engine.kernels.triton_start import make_for_this_gpu, start_driver
 
-        todo = [call.without_device for call in calls.values()]
-        make_ahead(todo, make_for_this_gpu(device), start_driver)
-    for call in calls.values():
-        call.here()
-    return len(calls)
+        todo = [call.without_device for call in calls]
+        make_ahead(todo, make_for_this_gpu(calls[0].device), start_driver)
 
 
 class _Call(NamedTuple):

@@ -97,10 +97,21 @@ class CapturedLoop:
         self._steps: dict[tuple[int, bool], Callable[[], Any]] = {}
         self._tried: set[bool] = set()  # whether masked: of those steps, one was run before
         self._templates: dict[bool, Template | None] = {}
+        self._traced_before: dict[tuple[int, bool], Program] = {}
+        self._foreseen: list[fx.GraphModule] | None = None
         self.seconds = 0.0
 
-    def run(self, loop: Loop, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """All steps of all clients."""
+    def run(
+        self,
+        loop: Loop,
+        tensors: Sequence[Tensor],
+        foreseen: list[fx.GraphModule] | None = None,
+    ) -> list[Tensor]:
+        """All steps of all clients.
+
+        With `foreseen` none is run: the list gets what was traced for them and needs kernels.
+        """
+        self._foreseen = foreseen
         rows = loop.had(tensors)
         order = self._order(rows)
         if order is not None:
@@ -117,8 +128,12 @@ class CapturedLoop:
         captured: Sequence[int] = range(1, self.clients + 1)
         if self._template(masked) is None:
             masked, captured = not bool(rows[:, todo].all()), sizes(self.clients)[::-1]
-        for needed in last[todo].tolist():
-            self._step(captured[bisect_left(captured, needed)], masked)()
+        asked = [captured[bisect_left(captured, needed)] for needed in last[todo].tolist()]
+        if foreseen is not None:
+            self._foresee(set(asked), masked)
+            return list(tensors[: loop.carried])
+        for size in asked:
+            self._step(size, masked)()
         found = self._fixed[: loop.carried]
         if place is None:
             return [t.clone() for t in found]
@@ -166,6 +181,13 @@ class CapturedLoop:
             *(t[:size] if has else t for t, has in zip(moment, flags[-4:], strict=True)),
         ]
 
+    def _foresee(self, wanted: set[int], masked: bool) -> None:
+        """Traces the steps of so many clients, where not all numbers of them share one program."""
+        if self._template(masked) is None:
+            for key in ((size, masked) for size in wanted):
+                if key not in self._steps and key not in self._traced_before:
+                    self._traced_before[key] = self._trace(*key)
+
     def _step(self, size: int, masked: bool) -> Callable[[], Any]:
         key = size, masked
         if key not in self._steps:
@@ -175,7 +197,11 @@ class CapturedLoop:
     def _make(self, size: int, masked: bool) -> Callable[[], Any]:
         """A step that can be called again and again."""
         template = self._template(masked)
-        program = template.program(size) if template else self._trace(size, masked)
+        if template is not None:
+            program = template.program(size)
+        else:
+            before = self._traced_before.pop((size, masked), None)
+            program = before or self._trace(size, masked)
 
         def step() -> None:
             program(*self._views(size))
@@ -257,10 +283,14 @@ class CapturedLoop:
         return program
 
     def _make_kernels(self, *programs: Program) -> None:
-        """Makes those of all programs at once."""
+        """Makes those of all programs at once, or with those of other loops that are foreseen."""
         if self._fused and self._capture_pool:
             bodies = (program.body for program in programs)
-            make_ready(*(body for body in bodies if isinstance(body, fx.GraphModule)))
+            graphs = [body for body in bodies if isinstance(body, fx.GraphModule)]
+            if self._foreseen is None:
+                make_ready(*graphs)
+            else:
+                self._foreseen.extend(graphs)
 
     def _traced(self, size: int, masked: bool, compiled: bool = False) -> Program:
         with ExitStack() as written:

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import itertools
 import logging
+import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 
 from fedtailor.core.steps.scan import LEAVER, RUNNER, Loop, left_by_torch, plainly
 from fedtailor.engine.culprit import culprit, may_go_plainer
+from fedtailor.engine.kernels.launch import make_early
 from fedtailor.engine.kernels.support import has_kernels
 from fedtailor.engine.loops.cuda_graph import CapturedLoop, CapturePool
 from fedtailor.engine.loops.identity import ClosesOverClient, TaskNumbers, identity
@@ -135,6 +137,9 @@ class LoopRunner:
         self._capture_pool: CapturePool | None = None
         self._workers: ThreadedLoops | None = None
         self._threads = torch.get_num_threads()
+        self._foreseen: list[fx.GraphModule] | None = None
+        # whether it pays to show it early which loops will come: kernels take seconds to be made
+        self.foresees = self.loop_mode == "fused" and device.type == "cuda"
         self.seconds = 0.0
         if self.loop_mode in ("compiled", "fused"):
             keep_compiled_code()
@@ -151,6 +156,21 @@ class LoopRunner:
         finally:
             LEAVER.reset(leaver)
             RUNNER.reset(token)
+
+    @contextmanager
+    def foreseeing(self) -> Iterator[None]:
+        """Loops that are met meanwhile are traced and not run; then their kernels are made.
+
+        All at once, by as many copies of this process as there are processors.
+        """
+        self._foreseen, self.foresees = [], False  # once is enough
+        try:
+            yield
+            began = time.perf_counter()
+            if make_early(*self._foreseen):
+                self._tell(time.perf_counter() - began)
+        finally:
+            self._foreseen = None
 
     def run(self, loop: Loop, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
         """All steps of a loop."""
@@ -211,7 +231,7 @@ class LoopRunner:
             )
         captured: CapturedLoop = self._programs[kind]
         before = captured.seconds
-        found = captured.run(loop, tensors)
+        found = captured.run(loop, tensors, self._foreseen)
         if captured.seconds > before:
             self._tell(captured.seconds - before)
         loop.notes.update(captured.loop.notes)
