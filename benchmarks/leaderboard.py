@@ -8,7 +8,8 @@
 DATA has cifar10.npz and cifar100.npz (x_train, y_train, x_test, y_test). One call plays the methods
 that `results/leaderboard/WORLD.json` does not have yet, the best known first, for as long as
 `--seconds` says, and can be repeated until nothing is left. Written after every search and every
-run: one that is cut off loses no more than what it was at. `--jobs N` plays N methods at a time,
+run: one that is cut off loses no more than what it was at; where the search tells that there is not
+time for all seeds, they are played one after another. `--jobs N` plays N methods at a time,
 each in a process of its own, which ends with the call's seconds whatever it is at: one prepares its
 steps while others train. `--results FOLDER` keeps them elsewhere; copy what there is to it first
 (before the first call there is nothing), so that nothing is played twice:
@@ -79,9 +80,34 @@ WORLDS: dict[str, dict[str, Any]] = {
 SHARED: dict[str, Any] = {
     "clients": 100, "model": "cnn", "batch": 10, "epochs": 1, "val": 0.2, "metric": "accuracy",
 }  # fmt: skip
-# contenders that are a method with settings of the run
-VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
-    "fedavg-finetuned": ("fedavg", {"finetune": 5}),
+
+
+class Declared(NamedTuple):
+    """A contender that is not a method as it comes; its row and the page say so.
+
+    Attributes:
+      method: its name.
+      settings: of the run.
+      options: of the method.
+    """
+
+    method: str
+    settings: dict[str, Any]
+    options: dict[str, Any]
+
+    @property
+    def told(self) -> dict[str, Any]:
+        """What is not as it comes."""
+        return self.settings | self.options
+
+
+VARIANTS = {
+    "fedavg-finetuned": Declared("fedavg", {"finetune": 5}, {}),
+    # all rows in one place are 3,600 steps of ten in a round, none beside another
+    "centralised": Declared("centralised", {"batch": 100}, {}),
+    # where cores are alike, a step of the sum of p_i is eta2 · clients · ⟨g, c⟩: with 100 clients
+    # the default diverged at every rate, and its authors' goes as far as that does with ten
+    "apple": Declared("apple", {}, {"eta2": 0.001}),
 }
 FIRST = (
     "fedavg", "local", "fedavg-finetuned", "fedala", "fedfomo", "pmixfed", "plgu-lf", "plgu-grep",
@@ -137,7 +163,11 @@ class Clock:
     def may_begin(self) -> bool:
         """Whether another method should begin: its search may end, as long as others' took."""
         usual = statistics.median(self._took) if self._took else 0.0
-        return time.monotonic() + usual < self.until
+        return self.has(usual)
+
+    def has(self, seconds: float) -> bool:
+        """Whether there is so much time left."""
+        return time.monotonic() + seconds < self.until
 
     def took(self, seconds: float) -> None:
         """Notes how long a search took, which is kept though the run after it is cut off."""
@@ -187,12 +217,16 @@ def tried_of(method: str, rates: Sequence[float]) -> tuple[dict[str, str], Searc
 def candidate_of(
     contender: str, world: World, rates: Sequence[float] = ()
 ) -> tuple[Candidate, SearchRules]:
-    method, more = VARIANTS.get(contender, (contender, {}))
+    method, more, options = declared(contender)
     over, rules = tried_of(method, rates or world.budget.rates)
     rounds = world.budget.tune_rounds
     settings = world.settings | more | {"rounds": rounds, "eval_every": rounds}
     settings["checkpoint_every"] = rounds  # at the end alone
-    return TuningPlan([method], settings, {}, over, rules).candidates[method], rules
+    return TuningPlan([method], settings, options, over, rules).candidates[method], rules
+
+
+def declared(contender: str) -> Declared:
+    return VARIANTS.get(contender, Declared(contender, {}, {}))
 
 
 # --- playing ---
@@ -252,18 +286,22 @@ def tuned(
     }
 
 
-def configs(contender: str, chosen: dict[str, Any], world: World) -> list[Config]:
+def configs(
+    contender: str, chosen: dict[str, Any], world: World, seeds: Sequence[int]
+) -> list[Config]:
     """The runs that count, one for each seed."""
     candidate, _ = candidate_of(contender, world)
     rounds = world.budget.rounds
     config = replace(
         candidate.with_setting(chosen), rounds=rounds, eval_every=max(1, rounds // POINTS)
     )
-    return [replace(config, seed=seed) for seed in range(world.budget.seeds)]
+    return [replace(config, seed=seed) for seed in seeds]
 
 
-def played(contender: str, chosen: dict[str, Any], world: World, clock: Clock) -> dict[str, Any]:
-    """What a contender comes to with the chosen setting, over seeds.
+def played(
+    contender: str, chosen: dict[str, Any], world: World, clock: Clock, seeds: Sequence[int]
+) -> dict[str, Any]:
+    """What a contender comes to with the chosen setting and some seeds: a part of its run.
 
     Raises:
       SeedsDiverged: not all of its runs came to their end.
@@ -271,7 +309,7 @@ def played(contender: str, chosen: dict[str, Any], world: World, clock: Clock) -
     begun = time.monotonic()
     runs = [
         RunToPlay(config, None, world.data, lambda: clock.watch)
-        for config in configs(contender, chosen, world)
+        for config in configs(contender, chosen, world, seeds)
     ]
 
     def play(together: bool) -> list[RunEnd]:
@@ -286,16 +324,17 @@ def played(contender: str, chosen: dict[str, Any], world: World, clock: Clock) -
 
     ends: list[RunEnd] = side_by_side_if_it_fits(play)
     results = [end.result for end in ends]
-    judged = [[line for line in end.history if "pre_val" in line] for end in ends]
-    rounds = [line["round"] for line in judged[0]]
-    val = np.mean([[line["pre_val"]["mean"] for line in of] for of in judged], axis=0).tolist()
     tested = world.data.client_data.test.n.tolist()
     per_round = len(tested) * world.budget.rounds
     return {
+        "setting": chosen,
+        "seeds": list(seeds),
         "right": [right_answers(result, tested) for result in results],
         "mean": [round(result["score"]["mean"], 6) for result in results],
-        "val_by_round": [[r, round(v, 4)] for r, v in zip(rounds, val, strict=True)],
-        "still_rising": training_end(rounds, val).still_rising,
+        "curves": [
+            [[line["round"], line["pre_val"]["mean"]] for line in end.history if "pre_val" in line]
+            for end in ends
+        ],
         # of a client in a round, as docs/methods.md counts them
         "bytes": {k: round(results[0]["bytes"][k] / per_round) for k in ("up", "down")},
         "seconds": round(time.monotonic() - begun, 2),
@@ -307,6 +346,60 @@ def played(contender: str, chosen: dict[str, Any], world: World, clock: Clock) -
         "precision": results[0]["precision"],
         "options": results[0]["options"],
     }
+
+
+def joined(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """A contender's run over all seeds, of parts with some of them each."""
+    parts = sorted(parts, key=lambda part: part["seeds"])
+    each = lambda name: [one for part in parts for one in part[name]]
+    of_seeds = np.array(each("curves"))  # [seeds, points, round and value]
+    rounds, val = of_seeds[0, :, 0].astype(int).tolist(), of_seeds[:, :, 1].mean(axis=0).tolist()
+    peaks = [part["peak_memory_bytes"] or 0 for part in parts]
+    return parts[0] | {
+        "right": each("right"),
+        "mean": each("mean"),
+        "val_by_round": [[r, round(v, 4)] for r, v in zip(rounds, val, strict=True)],
+        "still_rising": training_end(rounds, val).still_rising,
+        "seconds": round(sum(part["seconds"] for part in parts), 2),
+        "preparing_seconds": round(sum(part["preparing_seconds"] for part in parts), 2),
+        "peak_memory_bytes": max(peaks) or None,
+    }
+
+
+def all_seeds(
+    contender: str,
+    row: dict[str, Any],
+    chosen: dict[str, Any],
+    world: World,
+    clock: Clock,
+    save: Callable[[], None],
+) -> dict[str, Any]:
+    """The runs that count: side by side, or, where time may be short, one seed after another.
+
+    Each is saved when it ends, so that another call plays those that are left.
+    """
+    parts = row.setdefault("parts", [])
+    if any(part["setting"] != chosen for part in parts):
+        parts.clear()
+    known = [seed for part in parts for seed in part["seeds"]]
+    left = [seed for seed in range(world.budget.seeds) if seed not in known]
+    together = clock.has(expected(row, world, len(left)))
+    for some in [left] if together else [[seed] for seed in left]:
+        if some:
+            parts.append(played(contender, chosen, world, clock, some))
+            save()
+    run = joined(parts)
+    for name in ("setting", "seeds", "curves"):
+        del run[name]
+    del row["parts"]
+    return run
+
+
+def expected(row: dict[str, Any], world: World, seeds: int) -> float:
+    """How many seconds so many seeds take, one after another, going by the search."""
+    budget, search = world.budget, row["tuning"]
+    tried = sum(trial["val"] is not None for trial in search["tried"]) * budget.tune_rounds
+    return float(search["seconds"] / max(1, tried) * seeds * budget.rounds)
 
 
 def beyond(tried: Sequence[dict[str, Any]]) -> float | None:
@@ -391,8 +484,9 @@ def play_until_one_ends(
     for trial in best_first(row):
         begun = time.monotonic()
         try:
-            row["run"] = played(contender, trial["setting"], world, clock)
+            row["run"] = all_seeds(contender, row, trial["setting"], world, clock, save)
         except SeedsDiverged as error:
+            row.pop("parts")
             took = round(time.monotonic() - begun, 2)
             diverged.append({"setting": trial["setting"], "why": str(error), "seconds": took})
             save()
@@ -411,6 +505,11 @@ def play_contender(
       OutOfTime: there was no time to end it.
       Interrupted: somebody pressed Ctrl-C.
     """
+    told = declared(contender).told
+    if told != row.get("declared", {}):  # what there is was played otherwise
+        for name in ("tuning", "diverged", "parts", "run", "chosen"):
+            row.pop(name, None)
+        row["declared"] = told
     try:
         search(contender, row, world, clock, save)
         if "run" not in row:

@@ -155,11 +155,12 @@ def body(report: dict[str, Any], by_rank: list[Ranked]) -> list[list[str]]:
 
 
 def setting_of(row: dict[str, Any]) -> str:
-    """What was played; whether it is the least or largest rate, and what had diverged."""
+    """What was played; what is declared of it, whether the rate is an edge, and what diverged."""
     rate = rate_of(row["chosen"])
     tried = [rate_of(trial["setting"]) for trial in row["tuning"]["tried"]]
     rates = [one for one in tried if one is not None]
-    marks = ["edge"] if rates and rate in (min(rates), max(rates)) else []
+    marks = [in_words({name: value}) for name, value in row.get("declared", {}).items()]
+    marks += ["edge"] if rates and rate in (min(rates), max(rates)) else []
     marks += [f"{shown(one['setting'])} diverged" for one in row["diverged"]]
     return shown(row["chosen"]) + (f" ({', '.join(marks)})" if marks else "")
 

@@ -240,6 +240,77 @@ def test_a_method_that_diverges_with_every_rate_of_the_ladder_says_which_were_tr
     assert ranking.body(found, ranking.ranked(found))[0][1].startswith("failed: none could be")
 
 
+def test_what_a_contender_declares_is_played_recorded_and_shown(
+    play: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = play("--methods", "apple")
+    row = found["rows"]["apple"]
+    assert row["declared"] == {"eta2": 0.001}
+    assert row["run"]["options"]["eta2"] == 0.001
+    assert "(eta2=0.001, edge" in ranking.setting_of(row)
+    few = board.Declared("centralised", {"batch": 5}, {})  # no client has 100 rows here
+    monkeypatch.setitem(board.VARIANTS, "centralised", few)
+    seen: list[int] = []
+    together = board.play_together
+    monkeypatch.setattr(
+        board,
+        "play_together",
+        lambda runs, **how: [seen.extend(r.config.batch for r in runs), together(runs, **how)][1],
+    )
+    assert play("--methods", "centralised")["rows"]["centralised"]["declared"] == {"batch": 5}
+    assert seen == [5, 5]
+
+
+def test_a_search_with_other_settings_does_not_count(
+    play: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cut(contender: str, row: Any, chosen: Any, world: Any, clock: Any, save: Any) -> None:
+        clock.until = 0.0
+        raise board.OutOfTime
+
+    monkeypatch.setattr(board, "all_seeds", cut)
+    before = play("--methods", "fedprox")["rows"]["fedprox"]
+    assert "declared" not in before and before["tuning"]["ended"] and "run" not in before
+    fewer = board.Declared("fedprox", {"batch": 5}, {})
+    monkeypatch.setitem(board.VARIANTS, "fedprox", fewer)
+    after = play("--methods", "fedprox")["rows"]["fedprox"]
+    assert after["declared"] == {"batch": 5}
+    values = lambda row: [trial["val"] for trial in row["tuning"]["tried"]]
+    assert values(after) != values(before)
+
+
+def test_where_time_is_short_seeds_are_played_one_by_one_and_kept(
+    play: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = play("--methods", "fedavg")["rows"]["fedavg"]
+    assert whole["run"]["side_by_side"] == 2
+    monkeypatch.setattr(board, "expected", lambda row, world, seeds: 1e12)
+    played, seen = board.played, []
+
+    def one_call_each(contender: str, chosen: Any, world: Any, clock: Any, seeds: Any) -> Any:
+        seen.append(list(seeds))
+        found = played(contender, chosen, world, clock, seeds)
+        clock.until = 0.0  # the time is over when the next one begins
+        return found
+
+    monkeypatch.setattr(board, "played", one_call_each)
+    cut = play("--methods", "fedavg", "--again")["rows"]["fedavg"]
+    assert "run" not in cut and [part["seeds"] for part in cut["parts"]] == [[0]]
+    row = play("--methods", "fedavg")["rows"]["fedavg"]
+    assert seen == [[0], [1], [1]]  # the second was cut off once
+    assert "parts" not in row and row["run"]["side_by_side"] == 1
+    assert set(row["run"]) == set(whole["run"])
+    for name in ("right", "mean", "val_by_round", "bytes", "still_rising"):
+        assert row["run"][name] == whole["run"][name]
+
+
+def test_how_long_seeds_take_is_told_by_the_search() -> None:
+    budget = board.Budget([0.01, 0.03], tune_rounds=10, rounds=40, seeds=3)
+    world = board.World("w", {}, None, budget)
+    row = {"tuning": {"tried": [trial(0.01, 0.5), trial(0.03, None)], "seconds": 20.0}}
+    assert board.expected(row, world, 3) == 2.0 * 40 * 3
+
+
 def test_where_a_seed_diverges_the_next_best_rate_counts(
     play: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
