@@ -72,6 +72,21 @@ def test_the_estimate_covers_at_least_what_training_must_hold(
     assert choose(300_000, monkeypatch) * 3 * model < 300_000
 
 
+def test_what_all_clients_are_sent_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chunk, "free_memory", lambda device: 10**6)
+    made = task()
+    params = made.init(rng.key(0))
+    everybody = {k: torch.zeros(50, *v.shape) for k, v in params.items()}
+    message = {"all": everybody, "flag": torch.ones(50)}
+    server = {"models": everybody}
+    fits = lambda sent, **how: clients_that_fit(made, params, world(), sent, {}, Recipe(), **how)
+    of_one = {"all": {k: v[0].clone() for k, v in everybody.items()}, "flag": message["flag"]}
+    few, many, alone = fits(message), fits(message, server=server), fits(of_one)
+    assert few < alone / 5 and many >= 0.9 * alone  # each makes a model of it at most
+    copied = {"all": {k: v.clone() for k, v in everybody.items()}, "flag": message["flag"]}
+    assert fits(copied, server=server) == few
+
+
 def test_measuring_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(chunk, "free_memory", lambda device: 10**6)
     made = task()

@@ -20,6 +20,7 @@ from fedtailor.core.task import Task, classification
 from fedtailor.core.training import Recipe
 from fedtailor.core.tree import Tree
 from fedtailor.engine import ClientData, Simulation, mapper
+from fedtailor.engine import chunk as engine_chunk
 from fedtailor.engine.mapper import ClientContext, vectorised
 from fedtailor.methods import METHODS, ditto, fedavg
 
@@ -176,6 +177,14 @@ def test_scoring_has_chunks_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.testing.assert_close(simulation.score().test.loss, before, rtol=1e-12, atol=1e-12)
     assert cramped.refused == 1 and simulation.clients._scoring == 3
     assert simulation.chunk == 8  # that training takes more at a time is no matter
+
+
+def test_models_that_everybody_is_sent_lie_there_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_chunk, "free_memory", lambda device: 300_000)
+    alone, everybody = (start(name, chunk=0).clients for name in ("fedavg", "apple"))
+    assert alone.chunk == everybody.chunk == 9
+    # those of several runs are stacked, client by client
+    assert everybody.room < 0.6 * alone.room
 
 
 def test_noisy_gradients_of_a_failed_chunk_are_not_charged(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from fedtailor.core import tree
 from fedtailor.core.task import Task
 from fedtailor.core.training import Recipe
 from fedtailor.core.tree import Params, Tree
@@ -42,17 +43,23 @@ def clients_that_fit(
     state: Tree,
     recipe: Recipe,
     *,
+    server: Tree | None = None,
     mapped: bool = True,
 ) -> int:
     """How many clients fit, from the sizes of model, message, state and one training step.
 
-    Message and state are those of one client. `mapped` says whether steps are mapped as they come;
-    workers have caches of their own.
+    Message and state are those of one client. Where messages are made in the call that takes them,
+    parts of one that are the `server`'s own tensors lie there once for all clients, each of whom
+    makes no more of them than a model. `mapped` says whether steps are mapped as they come; workers
+    have caches of their own.
     """
-    models = MODEL_COPIES * nbytes(params) + 2 * nbytes(message) + 2 * nbytes(state)
+    ours = {id(leaf) for leaf in tree.leaves(server or {})}
+    common = sum(leaf.nbytes for leaf in tree.leaves(message) if id(leaf) in ours)
+    sent = nbytes(message) - common + min(common, nbytes(params))
+    models = MODEL_COPIES * nbytes(params) + 2 * sent + 2 * nbytes(state)
     each = models + 2 * _saved_bytes(task, params, client_data, recipe.batch)
     device = client_data.x.device
-    fits = SHARE * free_memory(device) // each
+    fits = (SHARE * free_memory(device) - common) // each
     if device.type == "cpu" and mapped:
         fits = min(fits, CACHE // (MODEL_COPIES * max(nbytes(params), 1)))
     return int(max(1, fits))

@@ -102,7 +102,7 @@ class LocalClients:
         self.joint: Joint | None = None  # maps clients of several runs, with these among them
         self._copying = new_stream(self.device) if self.device.type == "cuda" else None
         self.stores: list[StateStore] = []
-        training, scoring = [], []
+        training, scoring, joint = [], [], []
         for group in groups:
             group.task.try_out(group.initial, client_data.x)
             first, count = group.members[0].to(self.device), len(group.members)
@@ -120,15 +120,16 @@ class LocalClients:
                     like,
                     mapped=self.runner.loop_mode == "plain",
                 )
-                training.append(fits(recipe))
+                training.append(fits(recipe, server=server))
+                joint.append(fits(recipe))  # messages of several runs are stacked beforehand
                 if self.device.type != "cpu":  # memory is not short there
-                    scoring.append(fits(replace(recipe, batch=SCORED)))
+                    scoring.append(fits(replace(recipe, batch=SCORED), server=server))
         self.keep_states_in(folder)
         self.chunk = self.room = 1  # one after another: a chunk is one client
         if engine == "vectorised":
             members = sum(len(group.members) for group in groups)
-            self.room = chunk or min(training)  # how many the device has room for
-            self.chunk = min(self.room, members)
+            self.room = chunk or min(joint)  # how many of several runs the device has room for
+            self.chunk = min(chunk or min(training), members)
         # clients that are scored at a time; 0: as many as train
         self._scoring = min(scoring, default=0)
 

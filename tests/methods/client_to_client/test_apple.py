@@ -301,3 +301,25 @@ def test_apple_uploads_its_core(engine):
         old = tree.index(before["server"]["cores"], int(client))
         assert gap(core, old) < gap(model, old)
     assert report.up.tolist() == [4 * 51] * 6
+
+
+@pytest.mark.usefixtures("double")
+def test_the_sum_of_weights_moves_with_the_number_of_clients():
+    """All cores are alike at first: a step of Σ_j p_ij is η2 N <g, c>, whatever η1 is."""
+    task = task_of()
+
+    def moved(sizes, lr):
+        world = ragged(sizes)
+        method = apple(task, eta2=0.001, recipe=Recipe(batch=0, lr=lr))
+        sim = simulate(method, world, task)
+        own = data_of(world, 0)
+        batch = next(own._replace(rows=own.rows[: int(own.n)]).batches(0, rng.key(0)))
+        slope = grad(lambda w: task.loss(w, batch)[0])(sim.initial)
+        play(sim)
+        along = sum((slope[k] * sim.initial[k]).sum() for k in slope)
+        return float(sim.states.rows["weights"][0].sum() - 1), float(along)
+
+    for clients in (2, 6):
+        for lr in (0.1, 0.001):
+            sum_moved, along = moved([20] * clients, lr)
+            assert sum_moved == pytest.approx(-0.001 * clients * along, rel=1e-9)
