@@ -31,6 +31,8 @@ from fedtailor.core.network.upper import UpperPart, upper_part
 from fedtailor.core.rng import Key
 from fedtailor.core.tree import Params
 
+BATCH_NORM = nn.modules.batchnorm._BatchNorm  # of any number of dimensions
+
 
 class Sample(NamedTuple):
     """What is known of a batch that is a Poisson sample (DP-SGD)."""
@@ -118,6 +120,7 @@ class Task(NamedTuple):
       blocks: names per block from input to output (section "Layer list"); the last is the head.
       buffers: names that are not trained (running statistics).
       batch_norm: names of everything that belongs to BatchNorm modules.
+      embeddings: names of tables of embeddings, which have a row for each word.
       augment: (x, key) -> x, applied to training batches only.
       outputs: (params, batch) -> (outputs, buffers after the pass), in training mode.
       losses: (outputs, labels, weight) -> one loss per row, for objectives that are more than the
@@ -138,6 +141,7 @@ class Task(NamedTuple):
     blocks: Blocks
     buffers: tuple[str, ...] = ()
     batch_norm: tuple[str, ...] = ()
+    embeddings: tuple[str, ...] = ()
     augment: Augment | None = None
     outputs: Callable[[Params, Batch], tuple[Tensor, Params]] | None = None
     losses: BatchLosses = row_by_row(cross_entropy)
@@ -159,12 +163,6 @@ class Task(NamedTuple):
     def head(self) -> tuple[str, ...]:
         """The names of the last block, which turns features into outputs."""
         return self.blocks[-1]
-
-
-def _batch_norms(module: nn.Module) -> dict[str, Any]:
-    return {
-        k: m for k, m in module.named_modules() if isinstance(m, nn.modules.batchnorm._BatchNorm)
-    }
 
 
 def _nothing() -> None: ...
@@ -204,11 +202,11 @@ def _task(
     training.train()
     evaluating.eval()
     for module in (training, evaluating):
-        for name, norm in _batch_norms(module).items():
-            if norm.momentum is None:
-                raise BadInput(f"module '{name}': BatchNorm needs a momentum, e.g. 0.1")
-            norm.num_batches_tracked = None
-        for part in module.modules():
+        for name, part in module.named_modules():
+            if isinstance(part, BATCH_NORM):
+                if part.momentum is None:
+                    raise BadInput(f"module '{name}': BatchNorm needs a momentum, e.g. 0.1")
+                part.num_batches_tracked = None
             if isinstance(part, nn.RNNBase):  # cuDNN's layout of weights is for one client
                 part.flatten_parameters = _nothing  # type: ignore[method-assign]
     # whole numbers are constants of the network; of names that share a tensor the first counts
@@ -227,14 +225,15 @@ def _task(
     groups = _with_trained(group_blocks(example, grouping), real - frozen, trained)
     names = {name for group in groups for name in group}
     buffers = tuple(k for k, b in training.named_buffers() if k in names and b.is_floating_point())
-    norms = tuple(n for n in sorted(names) if n.rpartition(".")[0] in _batch_norms(training))
+
+    def of_kind(kind: type[nn.Module], some: Collection[str]) -> tuple[str, ...]:
+        within = {k: training.get_submodule(k.rpartition(".")[0]) for k in sorted(some)}
+        return tuple(k for k, part in within.items() if isinstance(part, kind))
+
+    norms, tables = of_kind(BATCH_NORM, names), of_kind(nn.Embedding, names)
 
     # BatchNorm's statistics and scales keep their type
-    full = {
-        *buffers,
-        *norms,
-        *(k for k in frozen if k.rpartition(".")[0] in _batch_norms(training)),
-    }
+    full = {*buffers, *norms, *of_kind(BATCH_NORM, frozen)}
     halved = {k: v if k in full or not compute else v.to(compute) for k, v in constants.items()}
     keyed = {module: may_draw(module) for module in (training, evaluating)}
 
@@ -311,8 +310,8 @@ def _task(
     upper = cache(partial(upper_part, nn.Identity() if whole else training, constants))
 
     return Task(
-        init, mean_loss, predict, groups, buffers, norms, augment, outputs, losses, kind, try_out,
-        features, form, device, constants, upper, split if split.width else None,
+        init, mean_loss, predict, groups, buffers, norms, tables, augment, outputs, losses, kind,
+        try_out, features, form, device, constants, upper, split if split.width else None,
     )  # fmt: skip
 
 

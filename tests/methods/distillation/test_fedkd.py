@@ -9,6 +9,9 @@ import torch.nn.functional as F
 
 from fedtailor import BadInput
 from fedtailor.core import rng, tree, wire
+from fedtailor.core.form import Form
+from fedtailor.core.method import ClientCount
+from fedtailor.core.task import classification
 from fedtailor.core.training import Recipe
 from fedtailor.engine import Diverged
 from fedtailor.methods import fedkd
@@ -18,6 +21,7 @@ from fedtailor.methods.distillation.fedkd import (
     singular_values,
     truncated,
 )
+from fedtailor.models.named import build
 from tests.methods.worlds import (
     ENGINES,
     data_of,
@@ -57,6 +61,21 @@ def test_directions_by_hand() -> None:
         kept = torch.diag(torch.tensor([4.0, 2.0, 1.0][:k] + [0.0] * (10 - k)))
         assert torch.allclose(found, kept, atol=1e-12)
         assert sent == k * 21
+
+
+@pytest.mark.usefixtures("double")
+def test_embeddings_travel_whole() -> None:
+    """A table has a row for each word: of those that a client never saw nothing would be left."""
+    task = classification(lambda: build("transformer", Form("text", (6,), 3, vocabulary=40)))
+    assert task.embeddings == ("embedding.weight",)
+    method, turn = fedkd(task), turn_of()
+    server = method.init(ClientCount.of(torch.tensor([4, 4])), task.init(rng.key(0)), rng.key(1))
+    for name, part in method.send(server, torch.tensor(0), turn)["update"].items():
+        plain = server["params"][name].ndim < 2 or name in task.embeddings
+        assert ("factors" in part) == (not plain)
+    table = torch.randn(30, 4)
+    (found,) = truncated({"w": table}, torch.tensor(0.5), whole=["w"]).values()
+    assert list(found) == ["dense"] and torch.equal(found["dense"], table)
 
 
 @pytest.mark.usefixtures("double")

@@ -1,6 +1,7 @@
 """FedTGP: prototypes that a small network at the server learns to keep apart."""
 
 import math
+import sys
 
 import pytest
 import torch
@@ -45,7 +46,7 @@ FEW = {"server_epochs": 5}
 def uploaded(means: torch.Tensor, seen: torch.Tensor) -> Upload:
     """Class means as they arrive: what was not sent is no number."""
     sent = torch.where(seen[..., None] > 0, means, torch.nan)
-    return Upload(each={"classes": wire.maybe(seen > 0, {"features": sent, "rows": seen})})
+    return Upload(each={"classes": wire.maybe(seen > 0, {"means": sent})})
 
 
 # ---------------------------------------------------------------------------------------- by hand
@@ -73,6 +74,21 @@ def test_two_clients_by_hand(engine):
     assert sim.states.rows["own"]["body.weight"].flatten().tolist() == near(1 - slope / 8, 1.0)
 
 
+@pytest.mark.parametrize("lag", [False, True])
+def test_rows_are_seen_once_for_their_class_means(lag, monkeypatch):
+    seen = []
+    module = sys.modules["fedtailor.methods.prototypes.fedproto"]
+    monkeypatch.setattr(
+        module, "class_sums", lambda *told: [seen.append(told[1]), class_sums(*told)][1]
+    )
+    task, world, turn = task_of(), ragged(), turn_of()
+    initial = task.init(rng.key(3))
+    method = fedtgp(task, lag=lag, **FEW)
+    message = method.send(method.init(6, initial, rng.key(0)), torch.tensor(1), turn)
+    out = method.client(message, {"own": initial}, data_of(world, 1), turn)
+    assert len(seen) == 1 and same(seen[0], initial if lag else out.state["own"])
+
+
 @pytest.mark.usefixtures("double")
 def test_class_means_may_lag_a_round():
     """Those of the authors' code: the model that the turn began with, at first the initial one."""
@@ -86,8 +102,9 @@ def test_class_means_may_lag_a_round():
         out = method.client(message, {"own": initial}, data, turn)
         told = wire.value(out.upload.each["classes"])
         means = class_sums(task, initial if lag else out.state["own"], data)
-        torch.testing.assert_close(told["features"], means.means)
-        assert torch.equal(told["rows"], means.seen)
+        torch.testing.assert_close(told["means"], means.means)
+        assert list(told) == ["means"]
+        assert torch.equal(wire.here(out.upload.each["classes"]), means.rows > 0)
         trained[lag] = out
     assert same(trained[False].state, trained[True].state)
     assert gap(trained[False].upload.each, trained[True].upload.each) > 1e-3
@@ -218,7 +235,7 @@ def test_training_draws_prototypes_to_their_classes():
 
 
 def test_bytes_are_those_of_prototypes_and_of_the_classes_there():
-    """Nothing down in the first round, then 3 x 6; 6 + 1 for each class that a client has up."""
+    """Nothing down in the first round, then 3 x 6; 6 for each class that a client has up."""
     task, world = task_of(), ragged([7, 2, 13, 1])
     has = [classes_of(world, k) for k in range(4)]
     assert 1 in has and 3 in has
@@ -227,7 +244,7 @@ def test_bytes_are_those_of_prototypes_and_of_the_classes_there():
     assert first.down.tolist() == [0] * 3
     assert second.down.tolist() == [4 * 18] * 4
     for report in (first, second):
-        assert report.up.tolist() == [4 * 7 * has[k] for k in report.ids.tolist()]
+        assert report.up.tolist() == [4 * 6 * has[k] for k in report.ids.tolist()]
 
 
 def test_a_class_that_nobody_has_is_pushed_away_and_may_be_predicted():

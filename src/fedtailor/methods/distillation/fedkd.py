@@ -48,8 +48,8 @@ def fedkd(
 
     h are features (what the head is given), p class probabilities; where one network is the other's
     target, no gradient goes through it. A matrix travels as k columns of each factor, or whole
-    where that is less; vectors and running statistics travel whole. A client that was not in the
-    last cohort gets the whole student.
+    where that is less; vectors, embeddings and running statistics travel whole. A client that was
+    not in the last cohort gets the whole student.
 
     Learnt on the server: the student. Learnt on the client: its teacher, with which it is tested,
     and W, which begins as 1. A client that was never trained is tested with the student.
@@ -72,7 +72,7 @@ def fedkd(
     and W is trained (in the authors' code it is never used). k is at least 1 and may be the full
     rank (in two public codes a matrix of which only the full rank has enough energy becomes 0).
     Updates are truncated, not parameters. Kernels of convolutions are matrices of output channels
-    by all else; embeddings are matrices. S counts as at least 1e-6.
+    by all else. S counts as at least 1e-6.
 
     Reference: Wu et al., "Communication-Efficient Federated Learning via Knowledge Distillation",
     Nature Communications 2022, https://arxiv.org/abs/2108.13323
@@ -110,7 +110,7 @@ def fedkd(
         still = tree.map(torch.zeros_like, student)
         return {
             "params": student,
-            "update": truncated(still, torch.ones((), device=key.device)),
+            "update": truncated(still, torch.ones((), device=key.device), common.embeddings),
             "there": torch.zeros(clients, dtype=torch.bool, device=key.device),
             "sizes": clients.sizes.to(torch.get_default_dtype()).to(key.device),
         }
@@ -140,7 +140,7 @@ def fedkd(
             *((task, common), state["own"], student, mutual, data, turn, recipe),
             {"map": state["map"]},
         )
-        parts = truncated(tree.sub(taught, student), energy(turn))
+        parts = truncated(tree.sub(taught, student), energy(turn), common.embeddings)
         yes = torch.ones_like(state["taught"])
         kept = {"own": own, "taught": yes, "student": student, "map": more["map"]}
         return Outcome(kept, Upload(each={"change": as_message(parts, yes > 0)}), own)
@@ -153,7 +153,7 @@ def fedkd(
         for i in range(len(ids)):
             one = from_message(tree.index(up.each["change"], i), old)
             mean = tree.map(lambda m, u, i=i: m + share[i].to(m.dtype) * u, mean, one)
-        parts = truncated(mean, energy(turn))
+        parts = truncated(mean, energy(turn), common.embeddings)
         here = torch.ones_like(server["there"][0])
         return server | {
             "params": tree.add(old, from_message(as_message(parts, here), old)),
@@ -177,16 +177,17 @@ def fedkd(
     )
 
 
-def truncated(update: Params, energy: Tensor) -> Tree:
+def truncated(update: Params, energy: Tensor, whole: Sequence[str] = ()) -> Tree:
     """What of an update is sent: for each matrix its strongest directions, or all of it.
 
     Args:
       update: parameters' changes.
       energy: the least share of a matrix's squared norm that is kept.
+      whole: names of matrices that are sent as they are.
     """
     parts: Tree = {}
     for name, leaf in update.items():
-        if leaf.ndim < 2:
+        if leaf.ndim < 2 or name in whole:
             parts[name] = {"dense": leaf}
             continue
         matrix = leaf.reshape(len(leaf), -1)

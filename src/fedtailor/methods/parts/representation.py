@@ -224,20 +224,35 @@ def pull(features: Tensor, batch: Batch, targets: Tensor, seen: Tensor) -> Tenso
     return weighted_mean(seen[batch.y] * apart, batch)
 
 
-def pulled_loss(task: Task, lam: float) -> Loss:
+def pulled(
+    task: Task, lam: float, params: Params, batch: Batch, given: Tree
+) -> tuple[Tensor, Tensor, Params]:
     """The task's loss plus `lam` times the pull to given["targets"], where given["seen"] has one.
 
     Args:
       task: a network whose body and head are apart, see `head_split`.
       lam: strength of the pull.
+      params: all of its parameters.
+      batch: examples.
+      given: the targets.
+
+    Returns:
+      The loss, the batch's features, and buffers after the pass.
     """
-    split = task.split
-    assert split is not None
+    assert task.split is not None
+    features, logits, buffers = task.split.embed(params, batch)
+    value = weighted_mean(task.losses(logits, batch.y, batch.weight), batch)
+    if lam:
+        value = value + lam * pull(features, batch, given["targets"], given["seen"])
+    return value, features, buffers
+
+
+def pulled_loss(task: Task, lam: float) -> Loss:
+    """What `pulled` makes small, as the loss of a training."""
 
     def loss(params: Params, batch: Batch, given: Tree) -> tuple[Tensor, Params]:
-        features, logits, buffers = split.embed(params, batch)
-        hard = weighted_mean(task.losses(logits, batch.y, batch.weight), batch)
-        return hard + lam * pull(features, batch, given["targets"], given["seen"]), buffers
+        value, _, buffers = pulled(task, lam, params, batch, given)
+        return value, buffers
 
     return loss
 

@@ -73,7 +73,7 @@ def fedgh(
     def client(msg: Tree, state: Tree, data: Data, turn: Turn) -> Outcome:
         params = fit(task, joined(msg, state), data, turn, recipe)
         sums = class_sums(task, params, data)
-        told = wire.maybe(sums.rows > 0, {"means": sums.means, "seen": sums.seen})
+        told = wire.maybe(sums.rows > 0, {"means": sums.means})
         return Outcome({"body": tree.drop(params, head)}, Upload(each={"classes": told}), params)
 
     def receive(server: Tree, ids: Tensor, up: Upload, turn: Turn) -> Tree:

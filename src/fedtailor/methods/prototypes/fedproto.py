@@ -14,7 +14,7 @@ from fedtailor.core.errors import BadInput
 from fedtailor.core.method import ClientCount, Method, Outcome, Upload, only_classes
 from fedtailor.core.options import NonNegative, Search, Weighting
 from fedtailor.core.rng import Key, Turn
-from fedtailor.core.task import Batch, Task, weighted_mean
+from fedtailor.core.task import Batch, Task
 from fedtailor.core.training import Recipe, descend, fit
 from fedtailor.core.tree import Params, Tree
 from fedtailor.methods.parts.local_steps import local_steps
@@ -24,7 +24,7 @@ from fedtailor.methods.parts.representation import (
     head_split,
     nearness,
     number_of_classes,
-    pull,
+    pulled,
     pulled_loss,
     rows_per_class,
     weights_by_class,
@@ -38,7 +38,7 @@ def fedproto(
     *,
     lam: Annotated[NonNegative, Search(0.1, 100, log=True)] = 1.0,
     weighting: Weighting = "uniform",
-    proto_from: Literal["after", "running"] = "after",
+    proto_from: Literal["after", "running", "before"] = "after",
     keep: bool = True,
     predict: Annotated[Predict, Search()] = "nearest",
     networks: Sequence[Task] = (),
@@ -61,8 +61,9 @@ def fedproto(
       lam: strength λ of the pull. With 0 models are those of training alone.
       weighting: v_kc: 1 (`uniform`, the authors' code) or the client's rows of class c (`data`).
       proto_from: what p_k[c] is a mean of: features of all rows `after` training, in evaluation
-        mode, or, as in the authors' code, those that batches had in the last epoch, each before its
-        step (`running`: with a single batch, those of the model before it was trained).
+        mode, or `before` it, or, as in the authors' code, those that batches had in the last epoch,
+        each before its step (`running`: with a single batch, those of the model before it was
+        trained).
       keep: whether a class that nobody of the cohort has keeps its P; without (the authors' code)
         it has none until somebody has it again.
       predict: by the `nearest` P, by the nearest of a class that the client has (`own_nearest`, the
@@ -100,10 +101,8 @@ def fedproto(
 
     def objective(theta: Tree, batch: Batch, given: Tree, carried: Tree) -> tuple[Tensor, Tree]:
         """The same loss; features of the last epoch's batches are added up on the way."""
-        features, logits, buffers = split.embed(carried["buffers"] | theta, batch)
-        value = weighted_mean(task.losses(logits, batch.y, batch.weight), batch)
-        if lam:
-            value = value + lam * pull(features, batch, given["targets"], given["seen"])
+        params = carried["buffers"] | theta
+        value, features, buffers = pulled(task, lam, params, batch, given)
         last = (carried["step"] >= given["last"]).to(features.dtype)
         of = weights_by_class(batch.y, last * batch.weight, classes, features.dtype)
         changed = {
@@ -145,7 +144,7 @@ def fedproto(
             params, sums = trained_with_sums(state["own"], data, turn, given)
         else:
             params = fit(task, state["own"], data, turn, recipe, loss=loss, given=given)
-            sums = class_sums(task, params, data)
+            sums = class_sums(task, params if proto_from == "after" else state["own"], data)
         if weighting == "uniform":
             told = {"features": sums.seen[:, None] * sums.means, "rows": sums.seen}
         else:

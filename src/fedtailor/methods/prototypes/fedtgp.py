@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -18,7 +18,7 @@ from fedtailor.core.rng import Key, Turn
 from fedtailor.core.task import Task
 from fedtailor.core.training import Recipe
 from fedtailor.core.tree import Params, Tree
-from fedtailor.methods.parts.representation import class_sums, number_of_classes
+from fedtailor.methods.parts.representation import number_of_classes
 from fedtailor.methods.parts.server_training import train_on_rows, uploaded_rows
 from fedtailor.methods.prototypes.fedproto import Predict, fedproto
 
@@ -74,7 +74,9 @@ def fedtgp(
       >>> from fedtailor.methods.check import toy_task
       >>> method = fedtgp(toy_task(), lam=1.0, server_epochs=10)
     """
-    base = fedproto(task, lam=lam, predict=predict, networks=networks, recipe=recipe)
+    when: Literal["before", "after"] = "before" if lag else "after"
+    how: dict[str, Any] = {"predict": predict, "networks": networks, "recipe": recipe}
+    base = fedproto(task, lam=lam, proto_from=when, **how)
     assert task.split is not None
     classes, width = number_of_classes(task), task.split.width
 
@@ -96,14 +98,12 @@ def fedtgp(
     def client(msg: Tree, state: Tree, data: Data, turn: Turn) -> Outcome:
         out = base.client(opened(msg), state, data, turn)
         told = out.upload.mean
-        if lag:
-            before = class_sums(task, state["own"], data)
-            told = {"features": before.means, "rows": before.seen}
-        return out._replace(upload=Upload(each={"classes": wire.maybe(told["rows"] > 0, told)}))
+        means = wire.maybe(told["rows"] > 0, {"means": told["features"]})
+        return out._replace(upload=Upload(each={"classes": means}))
 
     def receive(server: Tree, ids: Tensor, up: Upload, turn: Turn) -> Tree:
         sent, there = wire.value(up.each["classes"]), wire.here(up.each["classes"])
-        means = torch.where(there[..., None], sent["features"], 0.0)
+        means = torch.where(there[..., None], sent["means"], 0.0)
         seen = there.to(means.dtype)
         delta = adaptive_margin(means, seen, margin)
         rows, classes_of = uploaded_rows(means, seen)
