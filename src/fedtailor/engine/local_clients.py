@@ -130,8 +130,7 @@ class LocalClients:
             members = sum(len(group.members) for group in groups)
             self.room = chunk or min(joint)  # how many of several runs the device has room for
             self.chunk = min(chunk or min(training), members)
-        # clients that are scored at a time; 0: as many as train
-        self._scoring = min(scoring, default=0)
+        self._scoring = min(scoring, default=0)  # so many at a time; 0: as many as train
 
     def keep_states_in(self, folder: Path | None) -> None:
         """Says where states on disk go; to be called before anybody has one."""
