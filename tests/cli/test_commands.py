@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -35,6 +37,26 @@ def cli(
         return said.out, said.err
 
     return run
+
+
+GARBAGE = """
+import gc, sys
+from fedtailor.cli import main
+assert "torch" not in sys.modules
+try:
+    main(sys.argv[1:])
+except SystemExit as end:
+    print(end.code, gc.isenabled(), gc.get_freeze_count() > 50_000)
+"""
+
+
+@pytest.mark.parametrize(("method", "code"), [("fedavg", 0), ("nosuch", 2)])
+def test_what_a_run_imports_is_never_looked_through_for_garbage_and_all_else_is(
+    method: str, code: int, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-c", GARBAGE, "run", method, *SMALL, "--out", str(tmp_path / "out")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == f"{code} True True"
 
 
 def table(path: Path, clients: tuple[str, ...], huge: str = "") -> Path:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import sys
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -56,6 +57,20 @@ SideBySide = Annotated[
         help="Several runs of a method share one program where they can; each ends as if alone.",
     ),
 ]
+
+
+@contextmanager
+def _importing() -> Iterator[None]:
+    """Within, torch may be imported: nobody looks for garbage among it, neither then nor later."""
+    first = "torch" not in sys.modules
+    if first:  # it has so many objects that this takes a tenth of the import
+        gc.disable()
+    try:
+        yield
+    finally:
+        if first:
+            gc.freeze()
+            gc.enable()
 
 
 def _tracking(track: str | None, folder: Path) -> Any:
@@ -197,11 +212,12 @@ def run(
 
     Example: fedtailor run fedala --data digits --clients 20 --partition dirichlet:0.1
     """
-    name, values, hyper = gather(method, given, options, config)
-    from fedtailor import api
-    from fedtailor.cli.showing import show_result, show_sweep
-    from fedtailor.results.config import make_config
-    from fedtailor.results.folder import free_folder
+    with _importing():
+        name, values, hyper = gather(method, given, options, config)
+        from fedtailor import api
+        from fedtailor.cli.showing import show_result, show_sweep
+        from fedtailor.results.config import make_config
+        from fedtailor.results.folder import free_folder
 
     stopwatch = Stopwatch()
     stopwatch.count("importing", process_age())
@@ -312,12 +328,13 @@ def compare(
     """
     if not methods:
         raise BadInput("no methods to compare: name at least one (fedtailor list shows them)")
-    methods, given, pairs = gather_several(methods, given, options, config)
-    from fedtailor import api
-    from fedtailor.cli.showing import show_summary
-    from fedtailor.results.folder import free_folder
-    from fedtailor.runs.comparison.plan import ComparisonPlan
-    from fedtailor.runs.tuning.plan import check_words
+    with _importing():
+        methods, given, pairs = gather_several(methods, given, options, config)
+        from fedtailor import api
+        from fedtailor.cli.showing import show_summary
+        from fedtailor.results.folder import free_folder
+        from fedtailor.runs.comparison.plan import ComparisonPlan
+        from fedtailor.runs.tuning.plan import check_words
 
     check_words(search, "mean")
     if tune is None and search != "random":
@@ -350,10 +367,11 @@ def resume(
     json: Json = False,
 ) -> None:
     """Go on with a run, comparison, sweep or search that was stopped; it ends as if it had not."""
-    from fedtailor import api
-    from fedtailor.cli.showing import show_result, show_summary, show_sweep
-    from fedtailor.cli.views.tuning import show_tuning
-    from fedtailor.results.folder import is_comparison, is_sweep, is_tuning
+    with _importing():
+        from fedtailor import api
+        from fedtailor.cli.showing import show_result, show_summary, show_sweep
+        from fedtailor.cli.views.tuning import show_tuning
+        from fedtailor.results.folder import is_comparison, is_sweep, is_tuning
 
     if not folder.is_dir():
         raise BadInput(f"'{folder}' is no folder: name a run's folder")
