@@ -141,10 +141,10 @@ def test_ctrl_c_in_the_last_round_says_that_the_result_is_there(
     from fedtailor.cli import main
     from fedtailor.runs.run import Runner
 
-    folder, plain, at = tmp_path / "run", Runner.play_round, [1, 3]
+    folder, plain, at = tmp_path / "run", Runner._finish_round, [1, 3]
 
-    def pressed(runner: Runner) -> Any:
-        line = plain(runner)
+    def pressed(runner: Runner, begun: Any) -> Any:
+        line = plain(runner, begun)
         if line["round"] in at:
             at.remove(line["round"])
             signal.raise_signal(signal.SIGINT)
@@ -152,7 +152,7 @@ def test_ctrl_c_in_the_last_round_says_that_the_result_is_there(
 
     if command == "run":
         at.remove(1)
-    monkeypatch.setattr(Runner, "play_round", pressed)
+    monkeypatch.setattr(Runner, "_finish_round", pressed)
     settings = SETTINGS | {"rounds": 3}
     asked = [["run", "fedavg", "--out", str(folder), *flags(settings)], ["resume", str(folder)]]
     for words in asked[: 1 + (command == "resume")]:
