@@ -85,6 +85,22 @@ def test_real_sites_end_with_the_models_of_a_simulation(tmp_path: Path) -> None:
         assert distance(model, simulated[i]) < 1e-5
 
 
+@pytest.mark.parametrize("method", ["fedproto", "fml"])
+def test_a_sites_model_alone_is_fine_tuned_by_labels(method: str, tmp_path: Path) -> None:
+    """A method's own way is for what the server sends, and FedProto's does not end without it."""
+    trial = Trial(tmp_path, method, finetune=1)
+    coordinator(trial, FakeTransport(trial)).run()
+    recipe = trial.world.config.recipe()
+    alone = Trial(tmp_path, "local", finetune=1).simulate().score(finetune=recipe).test.correct
+    shares = alone / trial.world.client_data.test.n
+    simulated = dict(trial.simulate().models(recipe))
+    for i in range(3):
+        (card,) = (tmp_path / f"site-{i}").rglob("card.json")
+        assert json.loads(card.read_text())["local_score"] == pytest.approx(float(shares[i]))
+        model = tree.unflatten(load_tensors(model_file(card.parent, f"site-{i}")))
+        assert distance(model, simulated[i]) < 1e-5
+
+
 def test_fine_tuning_trains_every_number_but_counts_and_statistics() -> None:
     task = toy_task("batch-norm")
     method = side_by_side(task)
@@ -93,7 +109,7 @@ def test_fine_tuning_trains_every_number_but_counts_and_statistics() -> None:
     draw = np.random.default_rng(0)
     x, y = torch.tensor(draw.normal(size=(20, 6))).float(), torch.arange(20) % 3
     turn = Turn(rng.key(2), torch.tensor(0), torch.tensor(1))
-    after = finetuned(method, task, model, Data.of(x, y), turn, Recipe(epochs=3, lr=0.1))
+    after = finetuned(method, task, {}, {}, model, Data.of(x, y), turn, Recipe(epochs=3, lr=0.1))
     assert after.keys() == model.keys() and torch.equal(after["seen"], model["seen"])
     for part in ("own", "shared"):
         for name in params:

@@ -142,8 +142,9 @@ class Method(NamedTuple):
       own_networks: which network the server has where clients' networks differ (`--models`): the
         `deepest` of theirs, or the one that is `named` for all; empty if they may not differ. A
         factory with an argument `networks` is given all of them then, the server's first.
-      finetune: (model, data, turn, recipe) -> that model after more training on the client's rows,
-        where this is not to train all of its numbers (see `finetuned`).
+      finetune: (message, state, model, data, turn, recipe) -> the `personal` model after more
+        training on the client's rows, where this is not to train all of its numbers with the task's
+        loss (see `finetuned`).
 
     Example:
       Federated averaging: all train the server's model, and the server takes the mean.
@@ -188,7 +189,7 @@ class Method(NamedTuple):
     one_rate: str = ""
     own_rates: bool = False
     own_networks: Literal["", "deepest", "named"] = ""
-    finetune: Callable[[Model, Data, Turn, Recipe], Model] | None = None
+    finetune: Callable[[Tree, Tree, Model, Data, Turn, Recipe], Model] | None = None
 
 
 def download_of(method: Method) -> Download | None:

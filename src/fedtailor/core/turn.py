@@ -62,18 +62,20 @@ class ClientTurn(NamedTuple):
         return outcome, charged(ledger.entries, self.data.n)
 
     def personal(
-        self, finetune: Callable[[Model, Turn], Model] | None = None
+        self, task: Task | None = None, recipe: Recipe | None = None
     ) -> tuple[Model, Tensor]:
         """The model that the client would use now, and what noisy gradients making it took.
 
         Args:
-          finetune: trains the model further.
+          task: the network and its loss, where there is a `recipe`.
+          recipe: trains the model further, see `finetuned`.
         """
         own, ledger = self._own()
         before, after = own.split()
-        model = self.method.personal(self.message, self.state(), self.data, before)
-        if finetune is not None:
-            model = finetune(model, after)
+        given = self.message, self.state()
+        model = self.method.personal(*given, self.data, before)
+        if task is not None and recipe is not None:
+            model = finetuned(self.method, task, *given, model, self.data, after, recipe)
         return model, charged(ledger.entries, self.data.n)
 
 
@@ -97,7 +99,14 @@ def predict_general(method: Method, task: Task) -> Callable[[Model, Tensor], Ten
 
 
 def finetuned(
-    method: Method, task: Task, model: Model, data: Data, turn: Turn, recipe: Recipe
+    method: Method,
+    task: Task,
+    message: Tree,
+    state: Tree,
+    model: Model,
+    data: Data,
+    turn: Turn,
+    recipe: Recipe,
 ) -> Model:
     """A client's model after more training on its own rows.
 
@@ -105,7 +114,7 @@ def finetuned(
     as ever, and a model that is more, a tree of a method's own, by `finetuned_entries`.
     """
     if method.finetune is not None:
-        return method.finetune(model, data, turn, recipe)
+        return method.finetune(message, state, model, data, turn, recipe)
     if is_network(task, model):
         return fit(task, model, data, turn, recipe)
     return finetuned_entries(method.predict, task, model, data, turn, recipe)

@@ -13,7 +13,7 @@ from fedtailor.core.ledger import charged
 from fedtailor.core.method import Method, Model
 from fedtailor.core.task import Task
 from fedtailor.core.tree import Params
-from fedtailor.core.turn import ClientTurn, finetuned, predict_general
+from fedtailor.core.turn import ClientTurn, predict_general
 from fedtailor.core.uploads.watch import UploadWatch
 from fedtailor.engine.clients import ModelChoice
 from fedtailor.engine.mapper import ClientContext
@@ -72,8 +72,4 @@ class ClientGroup:
         if choice.point == "general":
             assert self.method.general is not None
             return self.method.general(own.message, own.state()), charged((), client.cid)
-        if recipe is None:
-            return own.personal()
-        return own.personal(
-            lambda model, turn: finetuned(self.method, self.task, model, client.data, turn, recipe)
-        )
+        return own.personal(self.task, recipe)

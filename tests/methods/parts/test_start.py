@@ -44,6 +44,20 @@ def test_finetuning_begins_after_some_epochs_and_remembers_nothing() -> None:
     assert (begun.memory, begun.notes) == ({}, {})
 
 
+def test_a_hosts_own_way_of_fine_tuning_sees_its_own_state() -> None:
+    task, received, own, data = setting()
+    host = fedavg(task)._replace(
+        start=lambda msg, initial, key: {"kept": torch.tensor(7.0)},
+        finetune=lambda msg, state, model, data, turn, recipe: {"kept": state["kept"]},
+    )
+    method, msg = with_finetuning(host, task, Recipe(), 1), {"params": received}
+    state = method.start(msg, own, turn_of().key)
+    assert method.finetune is not None
+    found = method.finetune(msg, state, received, data, turn_of(), Recipe())
+    assert float(found["kept"]) == 7
+    assert with_finetuning(fedavg(task), task, Recipe(), 1).finetune is None
+
+
 def test_without_epochs_it_is_the_host() -> None:
     host = fedavg(task_of())
     assert with_finetuning(host, task_of(), Recipe(), 0) is host

@@ -23,7 +23,6 @@ from fedtailor.core.method import Model
 from fedtailor.core.steps.privacy import Spent, epsilon, epsilon_in_words
 from fedtailor.core.training import Recipe, fit
 from fedtailor.core.tree import Tree
-from fedtailor.core.turn import finetuned
 from fedtailor.engine import ClientData
 from fedtailor.federation.protocol.lines import Line
 from fedtailor.federation.protocol.plan import Setup
@@ -61,13 +60,10 @@ CARD = "card.json"
 GLOBAL = "global"  # what the global model is called on a site's page
 
 
-def finetuned_model(setup: Setup, model: Model, data: Data, turn: rng.Turn) -> Model:
-    """The model after the fine-tuning that was agreed on, if any was."""
+def finetuning(setup: Setup) -> Recipe | None:
+    """How models are trained before they are judged, if that was agreed on."""
     epochs = setup.config.finetune
-    if not epochs:
-        return model
-    recipe: Recipe = replace(setup.config.recipe(), epochs=epochs, steps=0)
-    return finetuned(setup.method, setup.task, model, data, turn, recipe)
+    return replace(setup.config.recipe(), epochs=epochs, steps=0) if epochs else None
 
 
 def local_model(
@@ -90,7 +86,8 @@ def local_model(
         own = fit(setup.task, own, data, turn, recipe)
         after(round, own, time.monotonic() - begun)
     last = setup.turn(rng.SCORE, setup.plan.rounds).of(torch.tensor(client)).at_client()
-    return finetuned_model(setup, own, data, last.split()[1])
+    more = finetuning(setup)  # by itself: the method's own way needs what the server sends
+    return own if more is None else fit(setup.task, own, data, last.split()[1], more)
 
 
 def _spent(setup: Setup, noisy: Spent) -> dict[str, Any] | None:

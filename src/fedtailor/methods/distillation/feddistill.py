@@ -40,6 +40,7 @@ def feddistill(
 
     Learnt on the client: its own model, with which it is tested. Learnt on the server: the sums;
     with `share_model`, a model too, which is then trained, sent back and tested by everybody.
+    Fine-tuning before a test is on the same loss.
 
     Args:
       gamma: strength γ of distillation. With 0 this is training alone.
@@ -119,6 +120,12 @@ def feddistill(
         upload = Upload(said | sent, by_size(data, "uniform"))
         return Outcome(kept if share_model else {"own": own} | kept, upload, own)
 
+    def finetune(
+        msg: Tree, state: Tree, model: Params, data: Data, turn: Turn, recipe: Recipe
+    ) -> Params:
+        loss, given = (taught if gamma else None), of_others(msg, state)
+        return fit(task, model, data, turn, recipe, loss=loss, given=given)
+
     def receive(server: Tree, ids: Tensor, up: Upload, turn: Turn) -> Tree:
         rows = (up.mean["rows"] * len(ids)).round()
         fresh = rows > 0.5
@@ -144,4 +151,5 @@ def feddistill(
         "guarantee: choose another method",
         refuses=only_classes("it averages class probabilities"),
         own_networks="" if share_model else "deepest",
+        finetune=finetune,
     )

@@ -53,6 +53,8 @@ def fedkd(
 
     Learnt on the server: the student. Learnt on the client: its teacher, with which it is tested,
     and W, which begins as 1. A client that was never trained is tested with the student.
+    Fine-tuning before a test trains the teacher in the same way, beside the student as it was
+    received: that of a client that was never trained, too.
 
     Clients may have teachers of different depths and kinds: then the student is the network that
     `--model` names, and W has a row for each of the teacher's features, a column for each of the
@@ -134,12 +136,15 @@ def fedkd(
         ones = torch.eye(split.width, small.width, dtype=kind, device=key.device)
         return frame.start(msg, initial, key) | {"student": student, "map": ones}
 
+    def learn(
+        state: Tree, student: Params, data: Data, turn: Turn, recipe: Recipe
+    ) -> tuple[Params, Params, Tree]:
+        given = (task, common), state["own"], student, mutual
+        return fit_both(*given, data, turn, recipe, {"map": state["map"]})
+
     def client(msg: Tree, state: Tree, data: Data, turn: Turn) -> Outcome:
         student = received(msg, state)
-        own, taught, more = fit_both(
-            *((task, common), state["own"], student, mutual, data, turn, recipe),
-            {"map": state["map"]},
-        )
+        own, taught, more = learn(state, student, data, turn, recipe)
         parts = truncated(tree.sub(taught, student), energy(turn), common.embeddings)
         yes = torch.ones_like(state["taught"])
         kept = {"own": own, "taught": yes, "student": student, "map": more["map"]}
@@ -164,6 +169,11 @@ def fedkd(
     def personal(msg: Tree, state: Tree, data: Data, turn: Turn) -> Params:
         return tested_with(task, common, state, received(msg, state))
 
+    def finetune(
+        msg: Tree, state: Tree, model: Params, data: Data, turn: Turn, recipe: Recipe
+    ) -> Params:
+        return learn(state, received(msg, state), data, turn, recipe)[0]
+
     frame = with_common_network(task, common, client)
     return frame._replace(
         init=init,
@@ -172,6 +182,7 @@ def fedkd(
         receive=receive,
         personal=personal,
         general=received,
+        finetune=finetune,
         common="",  # clients follow the server by its updates
         refuses=only_classes("its networks compare class probabilities"),
     )

@@ -36,7 +36,8 @@ def fml(
     take a step on the same batch, each from the other's probabilities before it. Only memes travel.
 
     Learnt on the server: the meme g. Learnt on the client: its private model f, with which it is
-    tested; a client that was never trained is tested with g.
+    tested; a client that was never trained is tested with g. Fine-tuning before a test trains f in
+    the same way, beside g as it was received: that of a client that was never trained, too.
 
     Clients may have private networks of different depths and kinds: then g is the network that
     `--model` names. A client whose network is another one is tested with it, trained or not.
@@ -79,5 +80,12 @@ def fml(
         kept = {"own": own, "taught": torch.ones_like(state["taught"])}
         return Outcome(kept, Upload({"params": meme}, by_size(data, weighting)), own)
 
+    def finetune(
+        msg: Tree, state: Tree, model: Params, data: Data, turn: Turn, recipe: Recipe
+    ) -> Params:
+        given = (task, common), state["own"], msg["params"], mutual
+        own, _, _ = fit_both(*given, data, turn, recipe)
+        return own
+
     why = only_classes("its networks compare class probabilities")
-    return with_common_network(task, common, client)._replace(refuses=why)
+    return with_common_network(task, common, client)._replace(refuses=why, finetune=finetune)

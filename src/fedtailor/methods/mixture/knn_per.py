@@ -152,7 +152,9 @@ def knn_per(
     def personal(msg: Tree, state: Tree, data: Data, turn: Turn) -> Tree:
         return with_store(beginning(msg, msg["params"]), data, turn)
 
-    def finetune(model: Tree, data: Data, turn: Turn, recipe: Recipe) -> Tree:
+    def finetune(
+        msg: Tree, state: Tree, model: Tree, data: Data, turn: Turn, recipe: Recipe
+    ) -> Tree:
         return with_store(fit(task, model["params"], data, turn, recipe), data, turn)
 
     return shared._replace(

@@ -134,7 +134,9 @@ def feddbe(
         features = task.features(model["params"], x)
         return split.classify(model["params"], features + model["offset"])
 
-    def finetune(model: Tree, data: Data, turn: Turn, recipe: Recipe) -> Tree:
+    def finetune(
+        msg: Tree, state: Tree, model: Tree, data: Data, turn: Turn, recipe: Recipe
+    ) -> Tree:
         tuned: Tree = finetuned_entries(predict, task, model, data, turn, recipe, ["offset"])
         return tuned
 

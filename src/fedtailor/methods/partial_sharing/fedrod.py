@@ -171,7 +171,7 @@ def fedrod(
         download=Download("params", client),
         refuses=only_classes("its loss balances classes"),
         not_private=_PRIVATE if gamma or hyper else "",
-        finetune=lambda model, data, turn, recipe: finetuned_entries(
+        finetune=lambda msg, state, model, data, turn, recipe: finetuned_entries(
             predict, task, model, data, turn, recipe, ["own"]
         ),
     )

@@ -85,7 +85,12 @@ def with_start(
         general = lambda msg, state: shared(msg, state.get("host", {}))
     elif tested and rest is None:  # the host's personal model was the global one
         general = lambda msg, state: msg[entry]
-    return host._replace(start=start, client=client, personal=personal, general=general)
+    finetune, tune = None, host.finetune
+    if tune is not None:
+        finetune = lambda msg, state, *more: tune(msg, state.get("host", {}), *more)
+    return host._replace(
+        start=start, client=client, personal=personal, general=general, finetune=finetune
+    )
 
 
 def with_finetuning(

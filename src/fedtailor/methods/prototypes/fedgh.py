@@ -111,7 +111,7 @@ def fedgh(
             "means of each class's features are sent without noise, so there is no guarantee: "
             "choose another method"
         ),
-        finetune=lambda model, data, turn, recipe: fit(
+        finetune=lambda msg, state, model, data, turn, recipe: fit(
             task, model, data, turn, recipe, train=[k for k in model if k not in head]
         ),
     )

@@ -162,7 +162,9 @@ def fedpac(
             "means and numbers of rows of each class are sent without noise, so there is no "
             "guarantee: choose another method"
         ),
-        finetune=lambda model, data, turn, recipe: fit(task, model, data, turn, recipe, train=head),
+        finetune=lambda msg, state, model, data, turn, recipe: fit(
+            task, model, data, turn, recipe, train=head
+        ),
     )
 
 

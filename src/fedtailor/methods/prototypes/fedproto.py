@@ -169,7 +169,9 @@ def fedproto(
             seen = seen & (rows_per_class(data, classes) > 0)
         return {"params": params, "prototypes": msg["prototypes"], "seen": seen}
 
-    def finetune(model: Tree, data: Data, turn: Turn, recipe: Recipe) -> Tree:
+    def finetune(
+        msg: Tree, state: Tree, model: Tree, data: Data, turn: Turn, recipe: Recipe
+    ) -> Tree:
         given = {"targets": model["prototypes"], "seen": model["seen"]}
         params = fit(task, model["params"], data, turn, recipe, loss=loss, given=given)
         return model | {"params": params}
