@@ -182,7 +182,7 @@ class _Convolved(torch.autograd.Function):
         x, w, place, laid = ctx.saved_tensors
         g = gradients[0]
         if ctx.chosen:
-            g = _Spread.apply(g, place, ctx.pool, ctx.slide.places(*ctx.size))  # type: ignore[no-untyped-call]
+            g = spread_back(g, place, ctx.pool, ctx.slide.places(*ctx.size))
         dx = dw = db = None
         if ctx.needs_input_grad[0]:
             dx = _InputGradient.apply(g, w, laid, ctx.slide, ctx.size)  # type: ignore[no-untyped-call]
@@ -230,6 +230,12 @@ class _Spread(torch.autograd.Function):
         stacked = stack_clients(info.batch_size, axes[:2], g, place)
         found = _Spread.apply(*stacked, *how)  # type: ignore[no-untyped-call]
         return _apart(info.batch_size, found)[0], 0
+
+
+def spread_back(g: Tensor, place: Tensor, pool: int, size: tuple[int, int]) -> Tensor:
+    """A gradient before the ReLU and the pooling that chose these places; has a gradient, too."""
+    found: Tensor = _Spread.apply(g, place, pool, size)  # type: ignore[no-untyped-call]
+    return found
 
 
 class _Gathered(torch.autograd.Function):

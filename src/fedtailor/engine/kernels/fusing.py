@@ -1,4 +1,4 @@
-"""Meets convolution, ReLU, pooling and cross entropy while a step is traced, and fuses them.
+"""Meets convolutions, norms, ReLU, pooling and losses while a step is traced, and fuses them.
 
 Whatever a network does with what lies between stays right: each operator is written down on its
 own first, and once more together with the ones before it when the next one comes. Nobody uses the
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from types import FunctionType
 from typing import Any
 
@@ -19,6 +20,7 @@ from torch.overrides import TorchFunctionMode
 
 from fedtailor.engine.kernels.convolutions import fused_convolution
 from fedtailor.engine.kernels.losses import fused_cross_entropy
+from fedtailor.engine.kernels.norms import fused_norm, norm_moments
 from fedtailor.engine.kernels.outline import tensors_in
 from fedtailor.engine.kernels.reference import Slide
 
@@ -28,6 +30,10 @@ _LOSS = (
     "input", "target", "weight", "size_average", "ignore_index", "reduce", "reduction",
     "label_smoothing",
 )  # fmt: skip
+_BATCH_NORM = (
+    "input", "running_mean", "running_var", "weight", "bias", "training", "momentum", "eps",
+)  # fmt: skip
+_GROUP_NORM = ("input", "num_groups", "weight", "bias", "eps")
 LARGEST = 8  # window that a program can pool
 _RELUS = (F.relu, torch.relu, Tensor.relu)
 _RELUS_IN_PLACE = (torch.relu_, Tensor.relu_)
@@ -53,15 +59,13 @@ _VIEWS = frozenset(
 class _Made:
     """How a tensor was made."""
 
-    x: Tensor
-    w: Tensor
-    bias: Tensor | None
-    slide: Slide
+    make: Callable[[bool, int], Tensor]  # with ReLU or not, of windows of this size
+    size: tuple[int, int]  # before pooling
     relu: bool = False
     pool: int = 1
 
     def tensor(self) -> Tensor:
-        return fused_convolution(self.x, self.w, self.bias, self.slide, self.relu, self.pool)
+        return self.make(self.relu, self.pool)
 
 
 class CannotFuse(RuntimeError):
@@ -115,6 +119,10 @@ class FusedOperators(TorchFunctionMode):
         """What a function makes, if there is an operator for it."""
         if func is torch.conv2d:
             return _convolution(_named(_CONVOLUTION, args, given))
+        if func is F.batch_norm:
+            return _batch_norm(**_named(_BATCH_NORM, args, given))
+        if func is F.group_norm:
+            return _group_norm(**_named(_GROUP_NORM, args, given))
         if func not in (*_RELUS, *_RELUS_IN_PLACE, *_POOLS):
             return None
         named = _named(_POOL, args, given)
@@ -194,7 +202,57 @@ def _convolution(named: dict[str, Any]) -> _Made | None:
     if not plain or stride is None or padding is None or x.ndim != 4 or not x.is_floating_point():
         return None
     slide = Slide((w.shape[2], w.shape[3]), stride, padding)
-    return _Made(x, w, bias, slide) if min(slide.places(x.shape[2], x.shape[3])) > 0 else None
+    size = slide.places(x.shape[2], x.shape[3])
+    return _Made(partial(fused_convolution, x, w, bias, slide), size) if min(size) > 0 else None
+
+
+def _batch_norm(
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> _Made | None:
+    """By the batch's own moments, which running ones follow."""
+    numbers = input.numel() // input.shape[1] if input.ndim == 4 else 0
+    if not training or numbers < 2:  # torch says what is wrong with one number
+        return None
+    if (running_mean is None) != (running_var is None):
+        return None
+    made = _norm(input, 0, weight, bias, eps)
+    if made is not None and running_mean is not None and running_var is not None:
+        mean, var = made.make.args[3]  # type: ignore[attr-defined]
+        for running, now in ((running_mean, mean), (running_var, var * (numbers / (numbers - 1)))):
+            running.mul_(1 - momentum).add_(now[0].to(running.dtype), alpha=momentum)
+    return made
+
+
+def _group_norm(
+    input: Tensor,
+    num_groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> _Made | None:
+    channels = input.shape[1] if input.ndim == 4 else 0
+    if num_groups < 1 or channels % num_groups:  # torch says what is wrong
+        return None
+    return _norm(input, num_groups, weight, bias, eps)
+
+
+def _norm(
+    x: Tensor, groups: int, weight: Tensor | None, bias: Tensor | None, eps: float
+) -> _Made | None:
+    if x.ndim != 4 or not x.numel() or not x.is_floating_point():
+        return None
+    if weight is None or bias is None or not x.dtype == weight.dtype == bias.dtype:
+        return None
+    moments = norm_moments(x, groups)
+    make = partial(fused_norm, x, weight, bias, moments, groups, eps)
+    return _Made(make, (x.shape[2], x.shape[3]))
 
 
 def _with_pool(
@@ -216,8 +274,7 @@ def _with_pool(
     )  # fmt: skip
     if not simple or kernel is None:
         return None
-    places = made.slide.places(made.x.shape[2], made.x.shape[3])
-    if min(places) < kernel[0] or (ceil_mode and any(size % kernel[0] for size in places)):
+    if min(made.size) < kernel[0] or (ceil_mode and any(size % kernel[0] for size in made.size)):
         return None
     return replace(made, pool=kernel[0])
 

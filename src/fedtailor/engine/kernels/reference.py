@@ -67,8 +67,13 @@ def plain_convolution(
     if bias is not None:
         y = y + bias[:, None]
     y = y.reshape(clients, x.shape[1], *slide.places(*x.shape[2:4]), out)
+    return _largest(y, relu, pool)
+
+
+def _largest(y: Tensor, relu: bool, pool: int) -> tuple[Tensor, Tensor]:
+    """ReLU if wanted, the largest of windows, and where these were."""
     if not relu and pool == 1:
-        return y, y.new_zeros(clients, 0, dtype=torch.int8)
+        return y, y.new_zeros(len(y), 0, dtype=torch.int8)
     windows = _windows(y, pool)
     most, place = windows[0], torch.zeros_like(windows[0], dtype=torch.int8)
     for number, value in enumerate(windows[1:], 1):
@@ -122,6 +127,50 @@ def plain_weight_gradient(
     flat = g.reshape(clients, -1, out)
     weight = (flat.mT @ _patches(x, slide)).reshape(clients, out, x.shape[-1], *slide.kernel)
     return weight, flat.sum(1) if biased else g.new_zeros(clients, 0)
+
+
+def plain_moments(z: Tensor, groups: int) -> tuple[Tensor, Tensor]:
+    """Mean and variance of the numbers that are normalised together, for each channel.
+
+    Without groups these are a channel's in all rows of a client (BatchNorm): (clients, channels).
+    With groups they are those of a group of channels in one row: (clients * rows, channels).
+    """
+    if not groups:
+        var, mean = torch.var_mean(z, (1, 2, 3), correction=0)
+        return mean, var
+    each = z.shape[-1] // groups
+    rows = z.reshape(-1, *z.shape[2:4], groups, each)
+    var, mean = torch.var_mean(rows, (1, 2, 4), correction=0)
+    return mean.repeat_interleave(each, 1), var.repeat_interleave(each, 1)
+
+
+def _beside(moment: Tensor, z: Tensor) -> Tensor:
+    """A number for each channel, of a client or of a row, beside their pixels."""
+    return moment.reshape(len(z), -1, 1, 1, z.shape[-1])
+
+
+def plain_norm(
+    z: Tensor, scale: Tensor, shift: Tensor, mean: Tensor, var: Tensor, eps: float,
+    relu: bool, pool: int,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Images brought to mean 0 and variance 1, scaled and shifted; then as convolutions are."""
+    standard = (z - _beside(mean, z)) * (_beside(var, z) + eps).rsqrt()
+    return _largest(standard * _beside(scale, z) + _beside(shift, z), relu, pool)
+
+
+def plain_norm_gradient(
+    g: Tensor, z: Tensor, scale: Tensor, mean: Tensor, var: Tensor, groups: int, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The gradients of images, scales and shifts; `g` is spread already.
+
+    Means and variances are made of the images, and so have a part in their gradient.
+    """
+    steep = (_beside(var, z) + eps).rsqrt()
+    standard = (z - _beside(mean, z)) * steep
+    pull = g * _beside(scale, z)
+    level, turn = (_beside(plain_moments(t, groups)[0], z) for t in (pull, pull * standard))
+    back = steep * (pull - level - standard * turn)
+    return back, (g * standard).sum((1, 2, 3)), g.sum((1, 2, 3))
 
 
 def plain_cross_entropy(logits: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:

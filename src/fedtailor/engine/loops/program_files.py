@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from fedtailor.core.inputs.files import write_atomically
 from fedtailor.core.steps.scan import Loop, Notes
-from fedtailor.engine.kernels import convolutions, losses  # noqa: F401  their operators have names
+from fedtailor.engine.kernels import convolutions, losses, norms  # noqa: F401  of operators
 from fedtailor.engine.kernels.support import may_round
 from fedtailor.engine.loops.fingerprint import CannotTell, environment_fingerprint, fingerprint
 from fedtailor.engine.loops.in_place import Update
