@@ -75,6 +75,7 @@ class Case:
     options: dict[str, Any] = field(default_factory=dict)
     precision: str = "tf32"
     rounds: int = 5
+    batch: int = BATCH
 
 
 CASES = (
@@ -111,6 +112,14 @@ CASES = (
 )
 # the largest client has 288 batches of colour images, all together 4,541
 UNEQUAL, UNEQUAL_ROWS = Case("profile-unequal", "cuda", 0, form=COLOUR, unequal=True), 450
+# FedBABU's CNN: four convolutions, each with BatchNorm, ReLU and a pool after it
+NORMS, NORMS_ROWS = (
+    [
+        Case(f"{n} clients", "cuda", 0, clients=n, model="fedbabu-cnn", form=COLOUR, batch=32)
+        for n in (10, 100)
+    ],
+    416,
+)
 GROWTH = 1.2  # at most: a round out of 10,000 clients against one out of 1,000
 
 
@@ -164,7 +173,7 @@ def sizes_of(case: Case, rows: int = ROWS) -> list[int]:
         return [rows] * case.clients
     draw = np.random.default_rng(0)
     shares = draw.dirichlet(np.full(case.clients, 0.1), size=10).sum(0) / 10
-    return [max(BATCH, int(rows * case.clients * share)) for share in shares]
+    return [max(case.batch, int(rows * case.clients * share)) for share in shares]
 
 
 def world(sizes: list[int], form: Form, device: str, val: int = VAL) -> ClientData:
@@ -195,7 +204,7 @@ def seconds(device: str, fn: Any, *arguments: Any) -> float:
 def simulation(case: Case, fed: ClientData, device: str, way: str, **more: Any) -> Simulation:
     compute = torch.bfloat16 if case.precision == "bf16" else None
     task = classification(lambda: build(case.model, case.form), device=device, compute=compute)
-    recipe = Recipe(epochs=1, batch=BATCH, lr=LR)
+    recipe = Recipe(epochs=1, batch=case.batch, lr=LR)
     method = METHODS[case.method](task, recipe=recipe, **case.options)
     return Simulation(method, fed, task, recipe=recipe, rounds=100, loop_mode=way, **more)
 
@@ -207,12 +216,12 @@ def measure(case: Case, device: str, floors: dict[str, float]) -> dict[str, Any]
     fed = world(sizes, case.form, device)
     everyone = list(range(case.clients))
     loop = (LOOPS | MORE_LOOPS)[case.method](
-        case.model, case.form, fed, 0, LR, BATCH, device, case.options, rounds=100
+        case.model, case.form, fed, 0, LR, case.batch, device, case.options, rounds=100
     )
     for number in range(max(case.timed) + 1):
         loop.prepare(number, everyone)
     if device == "cuda":  # the libraries' first calls are nobody's fault
-        warm = LOOPS["fedavg"](case.model, case.form, fed, 0, LR, BATCH, device)
+        warm = LOOPS["fedavg"](case.model, case.form, fed, 0, LR, case.batch, device)
         warm.round(0, [0])
     slow = {n: seconds(device, loop.round, n, everyone) for n in range(max(case.timed) + 1)}
 
@@ -234,7 +243,7 @@ def measure(case: Case, device: str, floors: dict[str, float]) -> dict[str, Any]
             loop.prepare(number, everyone)
             loop_times.append(seconds(device, loop.round, number, everyone))
     fast, slowly = statistics.median(times), statistics.median(loop_times)
-    steps = -(-max(sizes) // BATCH)
+    steps = -(-max(sizes) // case.batch)
     floor = _floors(sim.task, case, sizes, floors)
     row = {
         "name": case.name,
@@ -304,16 +313,16 @@ def _floors(task: Task, case: Case, sizes: list[int], known: dict[str, float]) -
     params = task.init(rng.key(0))
     device = next(iter(params.values())).device
     batch = Batch(
-        torch.zeros(BATCH, *case.form.shape, dtype=torch.uint8, device=device),
-        torch.zeros(BATCH, dtype=torch.int64, device=device),
-        torch.ones(BATCH, device=device),
+        torch.zeros(case.batch, *case.form.shape, dtype=torch.uint8, device=device),
+        torch.zeros(case.batch, dtype=torch.int64, device=device),
+        torch.ones(case.batch, device=device),
         torch.ones((), dtype=torch.bool, device=device),
         rng.key(0, device=device),
     )
     leaves = {k: v.requires_grad_(k not in task.buffers) for k, v in params.items()}
     with FlopCounterMode(display=False) as counter:
         task.loss(leaves, batch)[0].backward()
-    steps = sum(-(-n // BATCH) for n in sizes)
+    steps = sum(-(-n // case.batch) for n in sizes)
     size = sum(p.numel() for p in params.values()) * 4
     return {
         "memory_floor_seconds": steps * PASSES * size / known["bytes_per_second"],
@@ -366,8 +375,8 @@ def profile(
     use_precision(case.precision)
     sizes = sizes_of(case, rows)
     fed, ids = world(sizes, case.form, device), torch.arange(case.clients)
-    found: dict[str, Any] = {"client_steps": sum(-(-n // BATCH) for n in sizes)}
-    found["steps"] = max(-(-n // BATCH) for n in sizes)
+    found: dict[str, Any] = {"client_steps": sum(-(-n // case.batch) for n in sizes)}
+    found["steps"] = max(-(-n // case.batch) for n in sizes)
     for way in ways:
         try:
             found[way] = _profiled(simulation(case, fed, device, way), ids, device, found["steps"])
@@ -430,6 +439,12 @@ _OWN = {
     "_weight_parts",
     "_add_parts",
     "_cross_entropy",
+    "_moment_parts",
+    "_moments",
+    "_norm",
+    "_gradient_parts",
+    "_gradient_sums",
+    "_norm_input",
 }
 
 
@@ -465,7 +480,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cpu")
     parser.add_argument(
-        "--only", nargs="+", help="names of rows, growth, profile or profile-unequal"
+        "--only", nargs="+", help="names of rows, growth, profile, profile-unequal or profile-norms"
     )
     parser.add_argument(
         "--ways", nargs="+", default=["traced", "compiled", "fused"], help="of profile-unequal"
@@ -478,7 +493,12 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     device = arguments.device
-    known = {case.name for case in CASES} | {"growth", "profile", "profile-unequal"}
+    known = {case.name for case in CASES} | {
+        "growth",
+        "profile",
+        "profile-unequal",
+        "profile-norms",
+    }
     if unknown := sorted(set(arguments.only or ()) - known):
         parser.error(f"--only: no row {', '.join(unknown)}; there are {', '.join(sorted(known))}")
     logging.basicConfig(level=logging.INFO, format="%(message)s")
@@ -534,6 +554,11 @@ def main() -> None:
             save()
         if arguments.only and "profile-unequal" in arguments.only:
             report["profile-unequal"] = profile(device, UNEQUAL, arguments.ways, UNEQUAL_ROWS)
+            save()
+        if arguments.only and "profile-norms" in arguments.only:
+            report["profile"] = {
+                case.name: profile(device, case, ["fused"], NORMS_ROWS)["fused"] for case in NORMS
+            }
             save()
 
 
