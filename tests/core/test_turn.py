@@ -12,7 +12,7 @@ from torch.func import vmap
 from fedtailor.core import rng, tree
 from fedtailor.core.method import ClientCount, Method, Outcome, Upload
 from fedtailor.core.rng import Turn
-from fedtailor.core.training import Recipe, fit
+from fedtailor.core.training import Recipe
 from fedtailor.core.turn import ClientTurn
 from fedtailor.methods import METHODS
 from tests.methods.worlds import data_of, gap, ragged, same, task_of, turn_of
@@ -57,8 +57,8 @@ def test_a_personal_model_has_random_numbers_apart_from_its_fine_tuning() -> Non
     before, after = turn.at_client().split()
     model, _ = ClientTurn(method, INITIAL, MESSAGE, data, turn).personal()
     assert model["key"] == before.key
-    tune = lambda model, turn: model | {"key": turn.key}
-    tuned, _ = ClientTurn(method, INITIAL, MESSAGE, data, turn).personal(tune)
+    method = method._replace(finetune=lambda *given: given[2] | {"key": given[4].key})
+    tuned, _ = ClientTurn(method, INITIAL, MESSAGE, data, turn).personal(task_of(), Recipe())
     assert tuned["key"] == after.key
     assert tuned["first"] == model["first"] == 3
 
@@ -123,8 +123,7 @@ def test_fine_tuning_is_charged_with_the_model_that_it_begins_with() -> None:
     initial, data = task.init(rng.key(0)), data_of(ragged(), 1)  # 20 rows
     message, turn = {"params": initial}, turn_of(1)
     _, adapted = ClientTurn(method, initial, message, data, turn).personal()
-    tune = lambda model, turn: fit(task, model, data, turn, recipe)
-    _, both = ClientTurn(method, initial, message, data, turn).personal(tune)
+    _, both = ClientTurn(method, initial, message, data, turn).personal(task, recipe)
     assert adapted.tolist() == [1, 1, 0.2]
     assert both.tolist() == [1 + 5, 1, 0.2]
 
