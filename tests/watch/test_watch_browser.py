@@ -117,4 +117,4 @@ def test_without_an_answer_it_says_so(browser: Browser, tmp_path: Path) -> None:
         wait_for(browser, "document.documentElement?.dataset.page || ''", "1")
     wait_for(browser, "document.documentElement.dataset.state", "lost")
     assert words(browser) == "round 4 of 9, running (no answer: was it stopped?)"
-    assert browser.evaluate(f"!!{PAGE}.querySelector('#accuracy-chart svg')"), "the page stays"
+    assert browser.evaluate(f"!!{PAGE}.querySelector('#score-chart svg')"), "the page stays"
