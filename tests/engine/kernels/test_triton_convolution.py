@@ -5,7 +5,6 @@ TRITON_INTERPRET=1 python -m pytest tests/engine/kernels
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import pytest
@@ -20,25 +19,14 @@ from fedtailor.engine.kernels.reference import (
     plain_spread,
     plain_weight_gradient,
 )
+from tests.engine.kernels.device import DEVICE, INTERPRETED, close
 from tests.engine.kernels.shapes import SHAPES, Shape
-
-pytest.importorskip("triton")
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-if not INTERPRETED and not torch.cuda.is_available():
-    pytest.skip("needs a GPU, or TRITON_INTERPRET=1", allow_module_level=True)
-DEVICE = "cpu" if INTERPRETED else "cuda"
 
 
 def kernels() -> Any:
     from fedtailor.engine.kernels import triton_convolution
 
     return triton_convolution
-
-
-def close(found: Tensor, expected: Tensor, tolerance: float = 1e-5) -> None:
-    assert found.shape == expected.shape
-    far = (found.double().cpu() - expected).norm() / expected.norm().clamp(min=1e-30)
-    assert float(far) < tolerance
 
 
 def given(shape: Shape, dtype: torch.dtype = torch.float32) -> tuple[list[Tensor], list[Tensor]]:

@@ -5,7 +5,6 @@ TRITON_INTERPRET=1 python -m pytest tests/engine/kernels
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import pytest
@@ -18,12 +17,8 @@ from fedtailor.engine.kernels.reference import (
     plain_norm_gradient,
     plain_spread,
 )
+from tests.engine.kernels.device import DEVICE, INTERPRETED, close
 
-pytest.importorskip("triton")
-INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-if not INTERPRETED and not torch.cuda.is_available():
-    pytest.skip("needs a GPU, or TRITON_INTERPRET=1", allow_module_level=True)
-DEVICE = "cpu" if INTERPRETED else "cuda"
 EPS = 1e-3
 # clients, rows, height, width, channels; groups
 SHAPES = {
@@ -42,12 +37,6 @@ def kernels() -> Any:
     return triton_norms
 
 
-def close(found: Tensor, expected: Tensor, tolerance: float = 1e-5) -> None:
-    assert found.shape == expected.shape
-    far = (found.double().cpu() - expected).norm() / expected.norm().clamp(min=1e-30)
-    assert float(far) < tolerance
-
-
 def given(name: str, far: float = 3.0) -> tuple[list[Tensor], list[Tensor], int]:
     """Images, scales and shifts for kernels, and the same numbers in float64."""
     shape, groups = SHAPES[name]
@@ -61,7 +50,9 @@ def given(name: str, far: float = 3.0) -> tuple[list[Tensor], list[Tensor], int]
 @pytest.mark.parametrize("programs", [1, 400])
 @pytest.mark.parametrize("name", SHAPES)
 def test_moments(name: str, programs: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels(), "PROGRAMS", programs)  # long sums, or many parts
+    from fedtailor.engine.kernels import triton_convolution
+
+    monkeypatch.setattr(triton_convolution, "PROGRAMS", programs)  # long sums, or many parts
     monkeypatch.setattr(kernels(), "BLOCK", 256)
     (z, *_), (z64, *_), groups = given(name, far=1000.0)
     found = [kernels().launch_moments(z, groups) for _ in range(2)]

@@ -202,7 +202,7 @@ def _convolution(named: dict[str, Any]) -> _Made | None:
     if not plain or stride is None or padding is None or x.ndim != 4 or not x.is_floating_point():
         return None
     slide = Slide((w.shape[2], w.shape[3]), stride, padding)
-    size = slide.places(x.shape[2], x.shape[3])
+    size = slide.places(*_size(x))
     return _Made(partial(fused_convolution, x, w, bias, slide), size) if min(size) > 0 else None
 
 
@@ -217,17 +217,19 @@ def _batch_norm(
     eps: float = 1e-5,
 ) -> _Made | None:
     """By the batch's own moments, which running ones follow."""
-    numbers = input.numel() // input.shape[1] if input.ndim == 4 else 0
-    if not training or numbers < 2:  # torch says what is wrong with one number
+    if not training or weight is None or bias is None or not _are_alike(input, weight, bias):
+        return None
+    numbers = input.numel() // input.shape[1]
+    if numbers < 2:  # torch says what is wrong with one number
         return None
     if (running_mean is None) != (running_var is None):
         return None
-    made = _norm(input, 0, weight, bias, eps)
-    if made is not None and running_mean is not None and running_var is not None:
-        mean, var = made.make.args[3]  # type: ignore[attr-defined]
+    moments = norm_moments(input)
+    if running_mean is not None and running_var is not None:
+        mean, var = moments
         for running, now in ((running_mean, mean), (running_var, var * (numbers / (numbers - 1)))):
             running.mul_(1 - momentum).add_(now[0].to(running.dtype), alpha=momentum)
-    return made
+    return _Made(partial(fused_norm, input, weight, bias, moments, 0, eps), _size(input))
 
 
 def _group_norm(
@@ -237,22 +239,22 @@ def _group_norm(
     bias: Tensor | None = None,
     eps: float = 1e-5,
 ) -> _Made | None:
-    channels = input.shape[1] if input.ndim == 4 else 0
-    if num_groups < 1 or channels % num_groups:  # torch says what is wrong
+    if weight is None or bias is None or not _are_alike(input, weight, bias):
         return None
-    return _norm(input, num_groups, weight, bias, eps)
+    if num_groups < 1 or input.shape[1] % num_groups:  # torch says what is wrong
+        return None
+    moments = norm_moments(input, num_groups)
+    return _Made(partial(fused_norm, input, weight, bias, moments, num_groups, eps), _size(input))
 
 
-def _norm(
-    x: Tensor, groups: int, weight: Tensor | None, bias: Tensor | None, eps: float
-) -> _Made | None:
-    if x.ndim != 4 or not x.numel() or not x.is_floating_point():
-        return None
-    if weight is None or bias is None or not x.dtype == weight.dtype == bias.dtype:
-        return None
-    moments = norm_moments(x, groups)
-    make = partial(fused_norm, x, weight, bias, moments, groups, eps)
-    return _Made(make, (x.shape[2], x.shape[3]))
+def _are_alike(x: Tensor, weight: Tensor, bias: Tensor) -> bool:
+    """Whether these are images, with scales and shifts of the same type."""
+    images = x.ndim == 4 and x.numel() > 0 and x.is_floating_point()
+    return images and x.dtype == weight.dtype == bias.dtype
+
+
+def _size(images: Tensor) -> tuple[int, int]:
+    return images.shape[2], images.shape[3]
 
 
 def _with_pool(

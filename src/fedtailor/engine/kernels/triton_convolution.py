@@ -327,9 +327,7 @@ def launch_weight_gradient(
     block_n, block_d, block_s = _power(out, 64), 32 if flat else _power(channels, 64), 64
     tiles = triton.cdiv(taps * channels, block_d) if flat else taps * triton.cdiv(channels, block_d)
     columns = triton.cdiv(out, block_n)
-    # enough programs for all processors, but none without a block of places, and few sums to add
-    blocks = triton.cdiv(rows * high * wide, block_s)
-    splits = max(1, min(SPLITS, blocks, -(-2 * PROGRAMS // (clients * tiles * columns))))
+    splits = parts_of_sums(clients * tiles * columns, triton.cdiv(rows * high * wide, block_s))
     part = x.new_empty(clients, splits, taps * channels + 1, out, dtype=torch.float32)
     start(
         _weight_parts, ((tiles + biased) * columns, splits, clients),
@@ -345,6 +343,11 @@ def launch_weight_gradient(
         num_warps=4,
     )  # fmt: skip
     return dw, db
+
+
+def parts_of_sums(programs: int, blocks: int) -> int:
+    """Enough programs for all processors, but none without a block, and few sums to add."""
+    return max(1, min(SPLITS, blocks, -(-2 * PROGRAMS // programs)))
 
 
 def _rows(t: Tensor) -> Tensor:

@@ -14,10 +14,9 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from fedtailor.engine.kernels.triton_convolution import parts_of_sums
 from fedtailor.engine.kernels.triton_start import start
 
-PROGRAMS = 264  # that keep a large GPU busy, two for each of its processors
-SPLITS = 16  # of a sum, at most: they are added one after another
 BLOCK = 2048  # numbers at a time
 
 
@@ -204,7 +203,7 @@ def launch_moments(z: Tensor, groups: int) -> tuple[Tensor, Tensor]:
     z = z.contiguous()
     sets, numbers, channels = _sets(z, groups)
     block_m, block_c = _blocks(channels)
-    splits = _splits(sets * triton.cdiv(channels, block_c), triton.cdiv(numbers, block_m))
+    splits = parts_of_sums(sets * triton.cdiv(channels, block_c), triton.cdiv(numbers, block_m))
     part = z.new_empty(sets, splits, 2, channels, dtype=torch.float32)
     start(
         _moment_parts, (sets, splits, triton.cdiv(channels, block_c)),
@@ -254,7 +253,7 @@ def launch_norm_gradient(
     chosen = place.ndim > 2
     block, block_c = _blocks(channels)
     columns = triton.cdiv(channels, block_c)
-    splits = _splits(sets * columns, triton.cdiv(spots, block))
+    splits = parts_of_sums(sets * columns, triton.cdiv(spots, block))
     part = z.new_empty(sets, splits, 2, channels, dtype=torch.float32)
     start(
         _gradient_parts, (sets, splits, columns),
@@ -297,8 +296,3 @@ def _blocks(channels: int) -> tuple[int, int]:
     """How many places and channels a program has at a time."""
     wide = min(64, triton.next_power_of_2(channels))
     return BLOCK // wide, wide
-
-
-def _splits(programs: int, blocks: int) -> int:
-    """Enough programs for all processors, but none without a block, and few sums to add."""
-    return max(1, min(SPLITS, blocks, -(-2 * PROGRAMS // programs)))
