@@ -11,6 +11,7 @@ the same clients in it; Student's interval), with one seed the client (the permu
 from __future__ import annotations
 
 import json
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -26,9 +27,12 @@ PICTURE = ROOT / "docs" / "img" / "claims.png"
 POINT = 100 * MARGIN
 COLUMNS = {
     "Cifar10": "CIFAR-10, Dir(0.1)",
+    "Cifar10 pat": "CIFAR-10, two classes each",
     "Cifar100": "CIFAR-100, Dir(0.1)",
     "CIFAR-10, N = 100, C = 10%": "CIFAR-10, ten of 100 clients",
 }  # where a table's own name says too little
+TICKS = (-20, -10, -5, -2, 0, 2, 5, 10, 20, 50)  # of pictures
+ACROSS = 3  # panels in a line
 Answer = Literal["holds", "does not hold", "cannot tell"]
 
 
@@ -48,6 +52,7 @@ BESIDE_FEDALA = (
 )  # fmt: skip
 SAID = [
     Said("FedALA", "fedala-table2-long", "FedALA", BESIDE_FEDALA, ("Cifar10",)),
+    Said("FedALA", "fedala-table2-long-pat", "FedALA", BESIDE_FEDALA, ("Cifar10 pat",)),
     Said("FedALA", "fedala-table2-long-100", "FedALA", BESIDE_FEDALA, ("Cifar100",)),
     Said(
         "FedFomo",
@@ -138,6 +143,25 @@ def judged() -> list[Judged]:
     return found
 
 
+def _draw_panel(
+    axes: Any, title: str, rows: list[Judged], most: int, colours: dict[Answer, str]
+) -> None:
+    for place, row in enumerate(reversed(rows)):
+        colour = colours[row.answer]
+        axes.plot([row.low, row.high], [place, place], color=colour, linewidth=2)
+        axes.plot(row.mean, place, "o", color=colour, markersize=6)
+        axes.plot(row.papers, place, "s", color="black", markerfacecolor="none", markersize=6)
+    axes.set_ylim(len(rows) - most - 0.5, len(rows) - 0.5)  # as far apart as in its neighbours
+    axes.set_title(title, fontsize=9, loc="left")
+    axes.set_yticks(range(len(rows)), [row.other for row in reversed(rows)], fontsize=8)
+    axes.axvline(0, color="black", linewidth=1)
+    axes.axvspan(-POINT, POINT, color="0.9", zorder=0)
+    axes.set_xscale("symlog", linthresh=5)
+    axes.set_xticks(TICKS, labels=[f"{x:d}".replace("-", "\N{MINUS SIGN}") for x in TICKS])
+    axes.tick_params(labelbottom=True, labelsize=8)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
 def draw() -> None:
     """Each statement's difference with its interval, and the paper's as a hollow square."""
     import matplotlib
@@ -147,23 +171,25 @@ def draw() -> None:
     from matplotlib.lines import Line2D
 
     colours = {"holds": "#0072B2", "cannot tell": "#7F7F7F", "does not hold": "#D55E00"}
-    rows = judged()
-    figure, axes = plt.subplots(figsize=(8.6, 0.27 * len(rows) + 1.6), layout="constrained")
-    for place, row in enumerate(reversed(rows)):
-        colour = colours[row.answer]
-        axes.plot([row.low, row.high], [place, place], color=colour, linewidth=2)
-        axes.plot(row.mean, place, "o", color=colour, markersize=6)
-        axes.plot(row.papers, place, "s", color="black", markerfacecolor="none", markersize=6)
-    names = [f"{r.paper}, {r.column}: above {r.other}" for r in reversed(rows)]
-    axes.set_yticks(range(len(rows)), names, fontsize=8)
-    axes.axvline(0, color="black", linewidth=1)
-    axes.axvspan(-POINT, POINT, color="0.9", zorder=0)
-    axes.set_xscale("symlog", linthresh=5)
-    axes.set_xticks([-20, -10, -5, -2, 0, 2, 5, 10, 20, 50], labels=[
-        "−20", "−10", "−5", "−2", "0", "2", "5", "10", "20", "50",
-    ])  # fmt: skip
-    axes.set_xlabel("points of accuracy above the other method (95 % interval; grey: one point)")
-    axes.spines[["top", "right"]].set_visible(False)
+    panels: dict[str, list[Judged]] = {}
+    for row in judged():
+        panels.setdefault(f"{row.paper}, {row.column}: above", []).append(row)
+    lines = [list(panels.items())[i : i + ACROSS] for i in range(0, len(panels), ACROSS)]
+    most = [max(len(rows) for _, rows in line) for line in lines]
+    heights = [rows + 1.5 for rows in most]
+    figure, grid = plt.subplots(
+        len(lines), ACROSS, squeeze=False, sharex=True, layout="constrained",
+        figsize=(4.2 * ACROSS, 0.27 * sum(heights) + 1.4), height_ratios=heights,
+    )  # fmt: skip
+    for line, across, rows in zip(lines, grid, most, strict=True):
+        for axes, panel in zip_longest(across, line):
+            if panel is None:
+                axes.set_axis_off()
+            else:
+                _draw_panel(axes, *panel, rows, colours)
+    figure.supxlabel(
+        "points of accuracy above the other method (95 % interval; grey: one point)", fontsize=9
+    )
     handles = [Line2D([], [], marker="o", color=c, label=name) for name, c in colours.items()]
     square = {"marker": "s", "color": "black", "markerfacecolor": "none", "linestyle": ""}
     handles.append(Line2D([], [], label="in the paper", **square))  # type: ignore[arg-type]

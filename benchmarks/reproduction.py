@@ -42,6 +42,9 @@ PUBLISHED = {
     "fedala-table2-long": Table(
         "fedala/table2", ["Cifar10"], Scale(rounds=500, seeds=1, patience=10)
     ),
+    "fedala-table2-long-pat": Table(
+        "fedala/table2", ["Cifar10 pat"], Scale(rounds=500, seeds=1, patience=10)
+    ),
     "fedala-table2-long-100": Table(
         "fedala/table2", ["Cifar100"], Scale(rounds=500, seeds=3, patience=10)
     ),
