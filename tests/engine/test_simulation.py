@@ -99,6 +99,22 @@ def test_engines_chunks_and_places_make_no_difference(name: str, tmp_path: Path)
         torch.testing.assert_close(other, ends[0], rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize("engine", ["sequential", "vectorised"])
+def test_a_servers_loops_are_run_as_clients_are(engine: str) -> None:
+    """Long ones are prepared once, but for the reference, where they stay plain."""
+    task = make_task()
+    method = METHODS["fedgh"](task, server_epochs=100)
+    simulation = Simulation(method, world(), task, engine=engine)
+    expected = Simulation(method, world(), task, engine="sequential")
+    for _ in range(2):
+        for one in (simulation, expected):
+            one.step(everyone(one))
+    runner = simulation.clients.runner
+    assert len(runner._programs) == (engine == "vectorised")
+    assert torch.allclose(flat(simulation.server), flat(expected.server), atol=1e-12)
+    simulation.close()
+
+
 def test_the_order_of_a_cohort_does_not_matter() -> None:
     task, client_data = make_task(), world()
     ends = []

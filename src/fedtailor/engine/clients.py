@@ -12,7 +12,7 @@ from fedtailor.core.rng import Turn
 from fedtailor.core.training import Recipe
 from fedtailor.core.tree import Tree
 from fedtailor.engine.fold import Fold
-from fedtailor.engine.loops.runner import LoopMode
+from fedtailor.engine.loops.runner import LoopMode, LoopRunner
 from fedtailor.engine.loops.tracing import COMPILE_LIMIT
 from fedtailor.engine.state_store import StatePlace
 
@@ -79,7 +79,13 @@ class ClientStates(NamedTuple):
 
 
 class SimulatedClients(Protocol):
-    """All clients of a federation, wherever they are. They never change the server's state."""
+    """All clients of a federation, wherever they are. They never change the server's state.
+
+    Attributes:
+      runner: runs loops on this machine, also the server's.
+    """
+
+    runner: LoopRunner
 
     @property
     def chunk(self) -> int:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -17,12 +16,11 @@ from torch import Tensor
 
 from fedtailor.core import tree
 from fedtailor.core.data import Counts, Data
-from fedtailor.core.objectives import UNMAPPED
 from fedtailor.core.rng import Turn
 from fedtailor.core.steps.run_numbers import with_run_numbers
 from fedtailor.core.tree import Tree
 from fedtailor.engine.culprit import culprit, may_go_plainer
-from fedtailor.engine.loops.torch_internals import map_rows, nothing_is_mapped
+from fedtailor.engine.loops.torch_internals import map_rows, one_client
 
 Found = TypeVar("Found")
 log = logging.getLogger("fedtailor")
@@ -171,16 +169,6 @@ def _alone(client: ClientContext, i: int) -> ClientContext:
         None if message is None else tree.index(message, i),
         None if numbers is None else tree.index(numbers, i),
     )
-
-
-@contextmanager
-def one_client() -> Iterator[None]:
-    """Within, clients are played one at a time: gradients are taken in the quickest way for one."""
-    token = UNMAPPED.set(nothing_is_mapped)
-    try:
-        yield
-    finally:
-        UNMAPPED.reset(token)
 
 
 def sequential(fn: Callable[[ClientContext], Any]) -> Callable[[ClientContext], Any]:

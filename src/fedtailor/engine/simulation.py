@@ -31,6 +31,7 @@ from fedtailor.engine.clients import (
 from fedtailor.engine.group import ClientGroup
 from fedtailor.engine.local_clients import LocalClients
 from fedtailor.engine.loops.runner import LoopMode
+from fedtailor.engine.loops.torch_internals import one_client
 from fedtailor.engine.loops.tracing import COMPILE_LIMIT
 from fedtailor.engine.outcome import RoundReport
 from fedtailor.engine.ray.cluster import Cluster
@@ -246,7 +247,8 @@ class Simulation:
         try:
             sent = Upload(played.fold.mean(), played.fold.share(), played.each())
             (taken,) = upload(self.device, played.taken)
-            with torch.no_grad():
+            alone = one_client if self.engine == "sequential" else self.clients.runner.running_alone
+            with torch.no_grad(), alone():
                 server = self.method.receive(self.server, taken, sent, turn)
         except Exception:  # a server may well stumble over numbers that are not finite
             stop_if_diverged()

@@ -7,6 +7,7 @@ import logging
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedtailor.core.steps.scan import Loop
+from fedtailor.core import rng, tree, wire
+from fedtailor.core.method import ClientCount, Upload
+from fedtailor.core.steps.scan import Loop, Steps, scan
 from fedtailor.core.task import Task, classification
 from fedtailor.core.training import Recipe
 from fedtailor.core.tree import flatten
@@ -27,6 +30,7 @@ from fedtailor.engine.loops import runner as runner_module
 from fedtailor.engine.loops.cuda_graph import CapturedLoop, CapturePool, sizes
 from fedtailor.engine.loops.runner import LoopRunner, Workload, choose_loop_mode
 from fedtailor.methods import METHODS
+from fedtailor.methods.prototypes import fedtgp
 from tests.methods.worlds import QUICK
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
@@ -360,6 +364,129 @@ def test_on_a_gpu_ways_agree_too(method: str, way: str) -> None:
     from parity import compare
 
     assert compare(method, "batch-norm", way) < 1e-4
+
+
+# --- a server's loops ---
+
+
+def served(
+    runner: LoopRunner | None, method: str, counts: Sequence[int], **options: Any
+) -> dict[str, Tensor]:
+    """The server after as many rounds as `counts` has entries: classes that clients have in each.
+
+    Without a runner nobody runs loops in any way of its own.
+    """
+    task, clients, classes, width = classification(dense), 4, 3, 6
+    made = METHODS[method](task, **options)
+    server = made.init(ClientCount.of(torch.full((clients,), 9)), task.init(rng.key(0)), rng.key(1))
+    for number, count in enumerate(counts):
+        draw = torch.Generator().manual_seed(number)
+        up: Any
+        if method == "fedgen":
+            heads = [tree.pick(task.init(rng.key(9, number, i)), task.head) for i in range(count)]
+            rows = torch.randint(0, 4, (count, classes), generator=draw).double()
+            each = {"head": tree.stack(heads), "rows": rows}
+            up = Upload({"body": tree.drop(task.init(rng.key(2)), task.head)}, each=each)
+        else:
+            lot = torch.randperm(clients * classes, generator=draw).view(clients, classes)
+            means = torch.randn(clients, classes, width, generator=draw)
+            up = Upload(each={"classes": wire.maybe(lot < count, {"means": means})})
+        turn = rng.Turn(rng.key(3, number), torch.tensor(number), torch.tensor(len(counts)))
+        with torch.no_grad(), runner.running_alone() if runner else nullcontext():
+            server = made.receive(server, torch.arange(clients), up, turn)
+    return flatten(server)
+
+
+SERVERS = {
+    "fedtgp": {"server_epochs": 7, "server_batch": 4},
+    "fedgh": {"server_epochs": 7, "server_batch": 4, "server_lr": 0.3},
+    "fedgen": {"hidden": 8, "noise": 4, "generator_steps": 5, "generator_lr": 0.01},
+}
+
+
+@pytest.mark.parametrize("way", ["plain", "traced", "buffered", "fused"])
+@pytest.mark.parametrize("method", SERVERS)
+def test_ways_agree_at_a_server(method: str, way: str, caplog: pytest.LogCaptureFixture) -> None:
+    """With a last batch of one row, and of three; none of the prepared ones goes a plainer way."""
+    counts = (4, 4) if method == "fedgen" else (9, 11)
+    expected = served(None, method, counts, **SERVERS[method])
+    runner = Buffered("traced", CPU) if way == "buffered" else LoopRunner(way, CPU)  # type: ignore[arg-type]
+    found = served(runner, method, counts, **SERVERS[method])
+    assert apart(expected, found) < 1e-12
+    assert apart(expected, served(None, method, counts[:1], **SERVERS[method])) > 1e-3
+    assert len(runner._programs) == (way != "plain")
+    assert not [r for r in caplog.records if r.levelno >= logging.WARNING]
+    runner.close()
+
+
+@pytest.mark.parametrize("way", ["traced", "buffered"])
+@pytest.mark.parametrize("batch", [0, 4])
+@pytest.mark.parametrize("method", ["fedtgp", "fedgh"])
+def test_other_numbers_of_uploaded_rows_need_no_other_program(
+    method: str, batch: int, way: str
+) -> None:
+    options = SERVERS[method] | {"server_batch": batch}
+    runner = Buffered("traced", CPU) if way == "buffered" else LoopRunner("traced", CPU)
+    counts = (9, 12, 10, 0, 11, 9)
+    assert (
+        apart(served(None, method, counts, **options), served(runner, method, counts, **options))
+        < 1e-12
+    )
+    (program,) = runner._programs.values()
+    if way == "buffered":
+        assert program.capacity == (7 * 3 if batch else 7)
+    served(runner, method, (5, 8, 6, 7), **options)
+    assert len(runner._programs) == 2  # one for up to 8 rows, one for up to 16
+    runner.close()
+
+
+def test_what_a_server_captures_does_not_hold_a_rounds_numbers(captures: list[str]) -> None:
+    """One capture for three rounds, of which each has another margin."""
+    runner = Buffered("traced", CPU)
+    options = SERVERS["fedtgp"]
+    margins = []
+    keep = fedtgp.adaptive_margin
+
+    def noted(*given: Any) -> Tensor:
+        margins.append(float(keep(*given)))
+        return keep(*given)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fedtgp, "adaptive_margin", noted)
+        found = served(runner, "fedtgp", (9, 10, 12), **options)
+    assert len(set(margins)) == 3
+    assert captures == ["tried", "captured"]
+    assert apart(served(None, "fedtgp", (9, 10, 12), **options), found) < 1e-12
+
+
+def test_long_loops_of_a_server_are_traced_where_those_of_clients_are_too_few() -> None:
+    few, many = ({"server_epochs": n, "server_batch": 4} for n in (33, 34))  # three steps each
+    for options, programs in ((few, 0), (many, 1)):
+        runner = LoopRunner("plain", CPU)
+        found = served(runner, "fedtgp", (9,), **options)
+        assert len(runner._programs) == programs
+        assert apart(served(None, "fedtgp", (9,), **options), found) < 1e-12
+        runner.close()
+
+
+def test_a_servers_step_that_can_be_neither_mapped_nor_traced_is_run_as_it_is(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def step(carry: Any, given: Any, now: Any, store: Any, notes: Any) -> Any:
+        return {"w": carry["w"] * (2 if float(carry["w"]) < 5 else 3) + given["more"]}
+
+    begun, given = {"w": torch.tensor(1.0)}, {"more": torch.tensor(1.0)}
+    rows = torch.zeros(3, 1).long()
+    steps = Steps.alone(rows, rows, rows[:, 0])
+    for runner in (LoopRunner("traced", CPU), Buffered("traced", CPU)):
+        for _ in range(2):
+            with torch.no_grad(), runner.running_alone():
+                found, _ = scan(step, begun, given, steps, ())
+            assert float(found["w"]) == 22  # 3, 7, 22
+        (said,) = [r.getMessage() for r in caplog.records if r.levelno >= logging.WARNING]
+        assert "cannot be traced" in said
+        caplog.clear()
+        runner.close()
 
 
 # --- steps that cannot be prepared ---

@@ -6,6 +6,9 @@ stacked, at whoever runs the round (`RUNNER`). That one may replay a captured st
 give clients to a pool of workers, and no method knows. Run plainly, it stays a loop: a mapping of
 its own would only take time.
 
+A server's loop is the same with nothing mapped: whoever runs the round may take it for the loop of
+one client.
+
 So a step gets every tensor that differs between clients as an argument, and closes over constants
 only.
 """
@@ -45,6 +48,13 @@ class Steps(NamedTuple):
     key: Tensor
     number: tuple[int, ...]
     known: HostMask | None = None
+
+    @classmethod
+    def alone(cls, rows: Tensor, weight: Tensor, key: Tensor) -> Steps:
+        """Steps of one who shares them with nobody, as a server: it has all of them."""
+        has = torch.ones(len(key), dtype=torch.bool)
+        there = torch.ones_like(key, dtype=torch.bool)
+        return cls(rows, weight, there, key, tuple(range(len(key))), HostMask(has[None]))
 
     @property
     def tensors(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -176,12 +186,12 @@ Runner = Callable[[Loop, Sequence[Tensor]], Sequence[Tensor]]
 
 def plainly(loop: Loop, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
     """Step after step, each operator as it comes: what every faster way must equal."""
-    rows = loop.known.rows if loop.known is not None else None
+    everyone = [False] * loop.count if loop.known is None else loop.known.rows.all(0).tolist()
     steps = {masked: loop.for_all(masked) for masked in (False, True)}
     carry, given = list(tensors[: loop.carried]), tensors[loop.carried : -4]
     for number in range(loop.count):
-        everyone = rows is not None and bool(rows[:, number].all())
-        carry = list(steps[not everyone](*carry, *given, *loop.step_rows(tensors, number)))
+        step = steps[not everyone[number]]
+        carry = list(step(*carry, *given, *loop.step_rows(tensors, number)))
     return carry
 
 

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor, fx
 
-from fedtailor.core.steps.scan import LEAVER, RUNNER, Loop, left_by_torch, plainly
+from fedtailor.core.steps.scan import LEAVER, RUNNER, Loop, left_by_torch, plainly, with_mapping
 from fedtailor.engine.culprit import culprit, may_go_plainer
 from fedtailor.engine.kernels.launch import make_early
 from fedtailor.engine.kernels.support import has_kernels
@@ -29,6 +29,7 @@ from fedtailor.engine.loops.torch_internals import (
     can_leave_mappings,
     has_compiler,
     leave_mappings,
+    one_client,
     put_off_compiler,
 )
 from fedtailor.engine.loops.tracing import (
@@ -53,6 +54,8 @@ TRACE_FROM_IN_A_ROW = {"cuda": 1_000}
 COMPILE_FROM = {"cpu": 100_000, "cuda": 1_500_000}  # steps of all clients
 # of a network with convolutions: own kernels take seconds to be made, once on a machine
 FUSE_FROM_IN_A_ROW = {"cuda": 2_000}
+# steps of a server's loop in one round; how much a run's clients have to do says nothing of it
+TRACE_ALONE_FROM = {"cpu": 100, "cuda": 100}
 NOTABLE = 3.0  # seconds of preparing that people are told about
 NEVER = 1 << 62
 
@@ -158,6 +161,19 @@ class LoopRunner:
             RUNNER.reset(token)
 
     @contextmanager
+    def running_alone(self) -> Iterator[None]:
+        """The same where nothing is mapped, as at a server: its loops are as one client's.
+
+        Long ones are traced also where clients' loops are too short for that.
+        """
+        with self.running():
+            token = RUNNER.set(self._run_alone)
+            try:
+                yield
+            finally:
+                RUNNER.reset(token)
+
+    @contextmanager
     def foreseeing(self) -> Iterator[None]:
         """Loops that are met meanwhile are traced and not run; then their kernels are made.
 
@@ -176,6 +192,25 @@ class LoopRunner:
         """All steps of a loop."""
         if not loop.axes:
             return plainly(loop, tensors)
+        return self._run(loop, tensors, lambda: plainly(loop, tensors))
+
+    def _run_alone(self, loop: Loop, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+        def plain() -> Sequence[Tensor]:
+            with one_client():
+                return plainly(loop, tensors)
+
+        if loop.axes:
+            return self.run(loop, tensors)
+        few = loop.count < TRACE_ALONE_FROM.get(self.device.type, NEVER)
+        if self.loop_mode == "plain" and (few or not can_trace()):
+            return plain()
+        one, of_one = with_mapping(loop, [t[None] for t in tensors], [0] * len(tensors), 1)
+        return [t[0] for t in self._run(one, of_one, lambda: [t[None] for t in plain()])]
+
+    def _run(
+        self, loop: Loop, tensors: Sequence[Tensor], plain: Callable[[], Sequence[Tensor]]
+    ) -> Sequence[Tensor]:
+        """All steps of a mapped loop: prepared, or else as `plain` has them."""
         held: list[Any] = []
         try:
             kind = self._key(loop, tensors, held)
@@ -183,22 +218,23 @@ class LoopRunner:
             if not self._warned:
                 log.warning("a step closes over a client's tensor: it is run as it is, slowly")
             self._warned = True
-            return plainly(loop, tensors)
+            return plain()
         known = self._known.get(kind)
         if known is None:
             known = self._known[kind] = next(self._numbers), held
         key = known[0]
         if key in self._plain:
-            return plainly(loop, tensors)
+            return plain()
         try:
             return self._prepared(loop, tensors, key)
         except Exception as error:  # tracing may fail in any way; a step still runs as it is
             if not may_go_plainer(error):
                 raise
             reason = culprit(error)
-        found = plainly(loop, tensors)  # fails in the same way if it is nobody's tracing
+        found = plain()  # fails in the same way if it is nobody's tracing
         self._plain.add(key)
-        log.warning("a step cannot be %s and is run as it is, slower: %s", self.loop_mode, reason)
+        how = "traced" if self.loop_mode == "plain" else self.loop_mode
+        log.warning("a step cannot be %s and is run as it is, slower: %s", how, reason)
         return found
 
     def _prepared(self, loop: Loop, tensors: Sequence[Tensor], key: int) -> Sequence[Tensor]:
@@ -269,7 +305,8 @@ class LoopRunner:
     def _tell(self, seconds: float) -> None:
         self.seconds += seconds
         level = logging.INFO if seconds > NOTABLE else logging.DEBUG
-        log.log(level, "a step was %s in %.1f s", self.loop_mode, seconds)
+        how = "traced" if self.loop_mode == "plain" else self.loop_mode
+        log.log(level, "a step was %s in %.1f s", how, seconds)
 
     def forget(self) -> None:
         """Frees all programs and their buffers."""

@@ -11,14 +11,15 @@ import importlib
 import logging
 import operator
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 from torch.func import vmap
 
+from fedtailor.core.objectives import UNMAPPED
 from fedtailor.core.steps.scan import RUNNER, Loop, left_by_torch, with_mapping
 
 log = logging.getLogger("fedtailor")
@@ -100,6 +101,16 @@ def nothing_is_mapped() -> bool:
     """Whether no mapping and no gradient is under way; False if nobody knows."""
     level = getattr(torch._C._functorch, "maybe_current_level", lambda: 0)
     return not torch.is_grad_enabled() and level() is None
+
+
+@contextmanager
+def one_client() -> Iterator[None]:
+    """Within, clients are played one at a time: gradients are taken in the quickest way for one."""
+    token = UNMAPPED.set(nothing_is_mapped)
+    try:
+        yield
+    finally:
+        UNMAPPED.reset(token)
 
 
 def map_rows(fn: Callable[..., Sequence[Tensor]], tensors: Sequence[Tensor]) -> Sequence[Tensor]:

@@ -31,6 +31,7 @@ from fedtailor.engine.clients import (
     Outputs,
 )
 from fedtailor.engine.fold import Fold
+from fedtailor.engine.loops.runner import LoopRunner
 from fedtailor.engine.mapper import common_notes, concatenate
 from fedtailor.engine.ray.arrays import Arrays, as_arrays, as_tensors, from_arrays, to_arrays
 from fedtailor.engine.ray.cluster import Cluster
@@ -83,6 +84,10 @@ class RayClients:
         settings: ClientSettings,
         seed: int,
     ) -> None:
+        # of the server: workers have their own
+        limit, keep = settings.compile_limit, settings.keep_programs
+        device = client_data.x.device
+        self.runner = LoopRunner(settings.loop_mode, device, limit, keep_programs=keep)
         self._session = Session(cluster, client_data.clients)
         self._ray, self._turn = self._session.ray, turn
         self._server: Tree | None = None
@@ -326,7 +331,10 @@ class RayClients:
         ask: Callable[[_Slot], Any] = lambda slot: slot.actor.set_chunk.remote(size)
         self._gather(self._slots, ask, self._ray.get)
 
-    preparing_seconds = 0.0  # workers prepare for themselves, and do not say
+    @property
+    def preparing_seconds(self) -> float:
+        """What the server's steps took; workers prepare for themselves, and do not say."""
+        return self.runner.seconds
 
     @property
     def place(self) -> str:
@@ -369,6 +377,7 @@ class RayClients:
 
     def close(self) -> None:
         """Gives the workers back."""
+        self.runner.close()
         for slot in self._slots:
             self._session.release(slot.actor)
             slot.replicas.clear()

@@ -22,6 +22,7 @@ from fedtailor.core.method import Method
 from fedtailor.core.tree import Tree
 from fedtailor.core.uploads.watch import UploadWatch
 from fedtailor.engine.cohort import draw_cohort
+from fedtailor.engine.loops.runner import LoopRunner
 from fedtailor.federation.coordinator.gather import Gathered
 from fedtailor.federation.coordinator.membership import Membership, Responses
 from fedtailor.federation.coordinator.store import CoordinatorStore, ServerCheckpoint, read_latest
@@ -70,6 +71,7 @@ class Coordinator:
         # with signs that no site can know and hide from
         buffers = {name for _, task, _ in setup.players for name in task.buffers}
         self._watch = UploadWatch(buffers, secrets.randbits(64))
+        self._loops = LoopRunner("plain", torch.device("cpu"))  # what a server trains may take long
         self._odd: set[int] = set()  # who has been said to stand out
         blank = first_server(setup, torch.ones(setup.plan.clients, dtype=torch.int64))
         self._by_network = {name: setup.of(int(ids[0])) for name, ids in setup.plan.models()}
@@ -245,7 +247,7 @@ class Coordinator:
         turn = self.setup.turn(rng.TURN, self.now.round)
         try:
             ids, upload, _ = gathered.whole()
-            with torch.no_grad():
+            with torch.no_grad(), self._loops.running_alone():
                 server = self.setup.method.receive(self.now.server, ids, upload, turn)
         except BadInput:
             raise

@@ -21,7 +21,7 @@ from fedtailor.core.tree import Tree
 from fedtailor.core.turn import ClientTurn
 from fedtailor.datasets import Encoder
 from fedtailor.engine.fold import Fold
-from fedtailor.engine.mapper import one_client
+from fedtailor.engine.loops.torch_internals import one_client
 from fedtailor.federation.protocol.messages import to_arrays
 from fedtailor.federation.protocol.plan import (
     Setup,

@@ -28,7 +28,7 @@ from fedtailor.core.tree import Params, Tree
 from fedtailor.core.turn import ClientTurn
 from fedtailor.datasets import Encoder
 from fedtailor.engine.fold import Fold
-from fedtailor.engine.mapper import one_client
+from fedtailor.engine.loops.torch_internals import one_client
 from fedtailor.federation.protocol.messages import Spec, spec_of
 from fedtailor.federation.protocol.packet import PROTOCOL, Limits
 from fedtailor.models import MODELS

@@ -16,7 +16,7 @@ from fedtailor.core.inputs.files import write_atomically
 from fedtailor.core.method import Model
 from fedtailor.core.tree import Tree
 from fedtailor.core.turn import ClientTurn, predict_general
-from fedtailor.engine.mapper import one_client
+from fedtailor.engine.loops.torch_internals import one_client
 from fedtailor.federation.protocol.messages import (
     from_arrays,
     like_of,

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.func import grad, vmap
+from torch.func import vmap
 
 from fedtailor.core import rng, tree
 from fedtailor.core.data import Data
 from fedtailor.core.method import ClientCount, Method, Outcome, Upload, by_size, only_classes
+from fedtailor.core.objectives import exact_gradient
 from fedtailor.core.options import Count, NonNegative, Search, Weighting, Whole
 from fedtailor.core.rng import Key, Turn
 from fedtailor.core.steps.optim import adam
+from fedtailor.core.steps.scan import Notes, StepRows, Steps, scan
 from fedtailor.core.task import Batch, Task, weighted_mean
 from fedtailor.core.training import Recipe, fit
 from fedtailor.core.tree import Params, Tree
@@ -131,32 +134,47 @@ def fedgen(
         return Outcome(state, upload, params)
 
     def disagreement(
-        theta: Tree, statistics: Tree, heads: Tree, shares: Tensor, y: Tensor, drawn: Tensor
+        theta: Tree, made: Batch, given: Tree, statistics: Tree
     ) -> tuple[Tensor, Tree]:
-        """What G makes small, and its running statistics afterwards."""
-        z, moved = generated_in_training(theta | statistics, y, drawn)
-        said = vmap(lambda head: split.classify(head, z))(heads)
-        right = -said.log_softmax(-1).gather(-1, y.expand(len(said), -1)[..., None])[..., 0]
-        wrong = (shares[y].T * right).sum(0).mean()
-        return wrong + diversity * alike(drawn, z), moved
+        """What G makes small, from noise x and labels y; its running statistics afterwards."""
+        z, moved = generated_in_training(theta | statistics, made.y, made.x)
+        said = vmap(lambda head: split.classify(head, z))(given["heads"])
+        right = -said.log_softmax(-1).gather(-1, made.y.expand(len(said), -1)[..., None])[..., 0]
+        wrong = (given["shares"][made.y].T * right).sum(0).mean()
+        return wrong + diversity * alike(made.x, z), moved
+
+    slope = exact_gradient(disagreement)
+
+    def step(
+        carry: Tree, given: Tree, now: StepRows, store: Sequence[Tensor], notes: Notes
+    ) -> Tree:
+        made = carry["generator"]
+        theta, statistics = tree.drop(made, STATISTICS), tree.pick(made, STATISTICS)
+        kind = made["last.weight"].dtype
+        y, drawn = random_labels(now.key, given["known"], generator_batch, noise, kind)
+        some = Batch(drawn, y, now.weight, now.active, now.key)
+        grads, _, moved = slope(theta, some, given, statistics)
+        optimiser = adam(given["rate"], generator_decay)
+        change, memory = optimiser.update(grads, carry["memory"], theta)
+        after = tree.map(lambda p, c: p + c.to(p.dtype), theta, change)
+        return {"generator": {k: (after | moved)[k] for k in made}, "memory": memory}
 
     def taught(server: Tree, heads: Tree, rows: Tensor, turn: Turn) -> Tree:
         """The generator after this round's steps, and its optimiser's memory."""
-        made, memory = server["generator"], server["memory"]
-        known, shares = (rows > 1).any(0), class_shares(rows)
-        slope = grad(disagreement, has_aux=True)
-        optimiser = adam(generator_lr * FADE ** turn.round.double(), generator_decay)
-        for step in range(generator_steps if bool(known.any()) else 0):
-            theta = tree.drop(made, STATISTICS)
-            kind = made["last.weight"].dtype
-            key = rng.fold(turn.key, step)
-            y, drawn = random_labels(key, known, generator_batch, noise, kind)
-            statistics = tree.pick(made, STATISTICS)
-            grads, moved = slope(theta, statistics, heads, shares.to(kind), y, drawn)
-            change, memory = optimiser.update(grads, memory, theta)
-            after = tree.map(lambda p, c: p + c.to(p.dtype), theta, change)
-            made = {k: (after | moved)[k] for k in made}
-        return {"generator": made, "memory": memory}
+        begun, known = tree.pick(server, ["generator", "memory"]), (rows > 1).any(0)
+        kind = server["generator"]["last.weight"].dtype
+        given = {
+            "heads": heads,
+            "shares": class_shares(rows).to(kind),
+            "known": known,
+            "rate": generator_lr * FADE ** turn.round.double(),
+        }
+        number = torch.arange(generator_steps, device=turn.key.device)
+        # steps have no rows: they draw labels and noise
+        steps = Steps.alone(number[:, None], torch.ones_like(number), rng.fold(turn.key, number))
+        trained, _ = scan(step, begun, given, steps, (), compiles=False)
+        # where there is nothing to learn from it is let go of: nobody waits to hear whether so
+        return tree.where(known.any(), trained, begun)
 
     def receive(server: Tree, ids: Tensor, up: Upload, turn: Turn) -> Tree:
         heads, rows = up.each["head"], up.each["rows"]

@@ -12,7 +12,7 @@ from fedtailor.core.data import Data
 from fedtailor.core.method import ClientCount, Method, Outcome, Upload, only_classes
 from fedtailor.core.options import NonNegative, Search, Whole
 from fedtailor.core.rng import Key, Turn
-from fedtailor.core.task import Task
+from fedtailor.core.task import Batch, Task, weighted_mean
 from fedtailor.core.training import Recipe, fit
 from fedtailor.core.tree import Params, Tree
 from fedtailor.methods.parts.partial import upper_on_server
@@ -63,9 +63,8 @@ def fedgh(
     head = task.head
     there = upper_on_server(task, networks[0] if networks else task, 1)
 
-    def loss(theta: Tree, features: Tensor, labels: Tensor) -> Tensor:
-        everyone = features.new_ones(len(labels))
-        return task.losses(split.classify(theta, features), labels, everyone).mean()
+    def loss(theta: Tree, some: Batch, given: Tree) -> Tensor:
+        return weighted_mean(task.losses(split.classify(theta, some.x), some.y, some.weight), some)
 
     def send(server: Tree, cid: Tensor, turn: Turn) -> Tree:
         return {"head": {k: server["head"][there[k]] for k in head}}

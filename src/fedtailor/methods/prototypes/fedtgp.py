@@ -15,7 +15,7 @@ from fedtailor.core.data import Data
 from fedtailor.core.method import ClientCount, Method, Outcome, Upload
 from fedtailor.core.options import Above, NonNegative, Search, Whole
 from fedtailor.core.rng import Key, Turn
-from fedtailor.core.task import Task
+from fedtailor.core.task import Batch, Task
 from fedtailor.core.training import Recipe
 from fedtailor.core.tree import Params, Tree
 from fedtailor.methods.parts.representation import number_of_classes
@@ -105,18 +105,18 @@ def fedtgp(
         sent, there = wire.value(up.each["classes"]), wire.here(up.each["classes"])
         means = torch.where(there[..., None], sent["means"], 0.0)
         seen = there.to(means.dtype)
-        delta = adaptive_margin(means, seen, margin)
-        rows, classes_of = uploaded_rows(means, seen)
+        rows = uploaded_rows(means, seen)
         net = train_on_rows(
-            lambda net, some, labels: margin_loss(prototypes_of(net), some, labels, delta),
+            server_loss,
             server["net"],
-            (rows, classes_of),
+            rows,
             epochs=server_epochs,
             batch=server_batch,
             lr=server_lr,
             key=turn.key,
+            given={"margin": adaptive_margin(means, seen, margin)},
         )
-        known = torch.ones_like(server["seen"]) if len(rows) else server["seen"]
+        known = torch.ones_like(server["seen"]) if len(rows[0]) else server["seen"]
         return {"net": net, "prototypes": prototypes_of(net), "seen": known}
 
     return base._replace(
@@ -175,8 +175,30 @@ def adaptive_margin(means: Tensor, seen: Tensor, most: float) -> Tensor:
     return torch.where(there, nearest, 0.0).max().clamp(max=most)
 
 
-def margin_loss(prototypes: Tensor, means: Tensor, labels: Tensor, margin: Tensor) -> Tensor:
-    """CE(−d, c), with d the distances of class means to all prototypes, and δ more to their own."""
+def server_loss(net: Tree, some: Batch, given: Tree) -> Tensor:
+    """What the server's network makes small."""
+    return margin_loss(prototypes_of(net), some.x, some.y, given["margin"], some.weight)
+
+
+def margin_loss(
+    prototypes: Tensor,
+    means: Tensor,
+    labels: Tensor,
+    margin: Tensor,
+    weight: Tensor | None = None,
+) -> Tensor:
+    """CE(−d, c), with d the distances of class means to all prototypes, and δ more to their own.
+
+    Args:
+      prototypes: one row for each class.
+      means: class means.
+      labels: their classes.
+      margin: δ.
+      weight: of each class mean; None for equal ones.
+    """
     squared = (means[:, None] - prototypes).square().sum(-1)
-    own = F.one_hot(labels, len(prototypes)).to(squared.dtype)
-    return F.cross_entropy(-((squared + 1e-12).sqrt() + margin * own), labels)
+    # F.one_hot looks at its labels: a step with it could not be captured
+    own = labels[:, None] == torch.arange(len(prototypes), device=labels.device)
+    apart = (squared + 1e-12).sqrt() + margin * own
+    each = F.cross_entropy(-apart, labels, reduction="none")
+    return each.mean() if weight is None else (each * weight).sum() / weight.sum()
