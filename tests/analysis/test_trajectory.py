@@ -66,6 +66,7 @@ def test_runs_of_one_method_are_told_apart_by_their_folders(runs: list[Path]) ->
     assert [run["label"] for run in found["runs"]] == ["fedavg (avg)", "fedavg (twin)"]
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_a_comparisons_yardsticks_with_another_network_are_left_out_and_named(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

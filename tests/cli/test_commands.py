@@ -140,6 +140,7 @@ def test_a_config_of_another_method_lends_its_settings_only(cli: Any) -> None:
     assert made.rounds == 2
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_compare_takes_the_options_of_its_config(cli: Any) -> None:
     cli("run", "fedprox", *SMALL, "--set", "mu=0.3", "--out", "one")
     given = ("--config", "one/config.toml", "--no-yardsticks")
@@ -221,6 +222,7 @@ def test_compare(cli: Any) -> None:
     }
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_compare_and_resume_json(cli: Any) -> None:
     given = (*SMALL, "--set", "fedavg.weighting=uniform", "--no-yardsticks")
     out, _ = cli("compare", "fedavg", *given, "--json")
@@ -352,6 +354,7 @@ def test_skipped_clients_are_not_markup(cli: Any, tmp_path: Path) -> None:
     assert "[/x]" in err
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_lonely_clients_are_not_markup(cli: Any, tmp_path: Path) -> None:
     """The verdict names clients that are better off alone; here both are, their rules opposite."""
     rows = ["client,a,label"]

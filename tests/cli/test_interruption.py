@@ -164,6 +164,7 @@ def test_ctrl_c_in_the_last_round_says_that_the_result_is_there(
     assert (folder / "result.json").exists() and (folder / "report.html").exists()
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_ctrl_c_in_a_comparison(tmp_path: Path) -> None:
     folder = tmp_path / "compared"
     given = [*flags(SETTINGS | QUICKER), "--no-yardsticks"]

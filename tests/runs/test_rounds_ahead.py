@@ -76,7 +76,7 @@ def test_what_must_be_known_first_is_waited_for(
         ("fedfomo", {"chunk": 1}),
         ("scaffold", {"join": "5:1", "dropout": 0.3}),
         ("centralised", {"patience": 1}),
-        ("ditto", {"dp_clip": 1.0, "dp_noise": 1.0}),
+        ("ditto", {"dp_clip": 1.0, "dp_noise": 1.0, "model": "linear"}),
     ],
 )
 def test_a_run_is_the_same_to_the_last_bit(

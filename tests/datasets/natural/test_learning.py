@@ -8,7 +8,7 @@ from torch import nn
 
 import fedtailor
 from fedtailor.core.form import Form
-from fedtailor.models.text import LSTMText
+from fedtailor.models.text import LSTMText, TransformerText
 from tests.datasets.natural.plays_and_sensors import write_play
 
 pytestmark = pytest.mark.usefixtures("float64")
@@ -19,7 +19,12 @@ def narrow_lstm(form: Form) -> nn.Module:
     return LSTMText(form, width=4, units=8)
 
 
-@pytest.mark.parametrize("model", [f"{__name__}:narrow_lstm", "transformer"])
+def narrow_transformer(form: Form) -> nn.Module:
+    """The transformer with few units, for the same reason."""
+    return TransformerText(form, width=8, heads=2, hidden=16)
+
+
+@pytest.mark.parametrize("model", [f"{__name__}:narrow_lstm", f"{__name__}:narrow_transformer"])
 def test_both_engines_learn_the_same_of_a_play(tmp_path, model):
     write_play(tmp_path / "data" / "shakespeare")
     given = {"data": "shakespeare", "data_dir": str(tmp_path / "data"), "model": model}

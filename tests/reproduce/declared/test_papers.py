@@ -33,8 +33,14 @@ def cells_of(key: str, small: bool = False) -> list[Cell]:
     return make_cells({e.key: e for e in experiments()}[key], Scale(small=small))
 
 
+@cache
 def runs_of(key: str, small: bool = False) -> dict[str, Config]:
     return {run_key(c): c for cell in cells_of(key, small) for c in cell.configs}
+
+
+@cache
+def options_of(method: str) -> frozenset[str]:
+    return frozenset(option.name for option in page(find(method)).options)
 
 
 every_experiment = pytest.mark.parametrize("experiment", experiments(), ids=lambda e: e.key)
@@ -55,8 +61,7 @@ def test_choices_are_used_and_explained(paper: Paper) -> None:
 @every_experiment
 def test_cells_are_known_methods_on_known_data(experiment: Experiment) -> None:
     for config in runs_of(experiment.key).values():
-        known = {option.name for option in page(find(config.method)).options}
-        assert set(config.options) <= known
+        assert set(config.options) <= options_of(config.method)
         assert config.data in KNOWN
 
 

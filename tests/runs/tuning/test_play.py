@@ -163,6 +163,7 @@ def test_other_data_are_not_gone_on_with(tmp_path: Path) -> None:
         fedtailor.resume(tmp_path / "t")
 
 
+@pytest.mark.usefixtures("without_pictures")
 def test_every_method_of_a_comparison_has_the_same_budget(tmp_path: Path) -> None:
     settings = SMALL | {"rounds": 2, "out": tmp_path / "c"}
     found = fedtailor.compare("fedprox", tune=2, repeats=2, **settings)
