@@ -533,6 +533,18 @@ def test_a_step_that_maps_but_cannot_be_traced_is_run_as_it_is(
     assert all("cannot be traced" in line for line in said)
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_steps_are_captured_where_all_others_are_gone() -> None:
+    """As when a loop gets longer: what was captured knows the old buffers."""
+    pool, number = CapturePool.open(), torch.zeros(1, device=CUDA)
+    torch.cuda.synchronize()
+    for expected in (1, 2):
+        replay = cuda_graph._capture(lambda: number.add_(1), pool)
+        replay()
+        assert number.item() == expected
+        del replay
+
+
 @pytest.fixture
 def captures(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     """Loops capture steps without a GPU: a replay is a call. What they did is listed."""

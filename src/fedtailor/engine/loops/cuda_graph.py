@@ -54,15 +54,25 @@ class CapturePool(NamedTuple):
     What steps make on their way shares one pool of memory: they never run at the same time, and
     what has to last lies in buffers of its own. All are captured on one stream: memory that was
     freed on another would not be used again.
+
+    Attributes:
+      pool: torch's handle of the memory.
+      stream: the stream.
+      first: a step that does nothing. torch does not capture into a pool whose captured steps are
+        all gone, as when a loop gets longer and its own are made anew: this one stays.
     """
 
     pool: Any
     stream: Any
+    first: Callable[[], Any] | None = None
 
     @classmethod
     def open(cls) -> CapturePool:
         """An empty one, on the current GPU."""
-        return cls(torch.cuda.graph_pool_handle(), torch.cuda.Stream())  # type: ignore[no-untyped-call]
+        number = torch.zeros(1, device="cuda")
+        found = cls(torch.cuda.graph_pool_handle(), torch.cuda.Stream())  # type: ignore[no-untyped-call]
+        found.stream.wait_stream(torch.cuda.current_stream())
+        return found._replace(first=_capture(lambda: number.zero_(), found))
 
 
 class CapturedLoop:
@@ -318,7 +328,7 @@ def _try_out(step: Callable[[], None], number: Tensor, stream: torch.cuda.Stream
     torch.cuda.empty_cache()
 
 
-def _capture(step: Callable[[], None], capture_pool: CapturePool) -> Callable[[], Any]:
+def _capture(step: Callable[[], Any], capture_pool: CapturePool) -> Callable[[], Any]:
     """A replay of a step.
 
     `torch.cuda.graph` would wait for the GPU and give back idle memory each time. What threads do
