@@ -65,6 +65,40 @@ def test_terms_of_one_tensor_are_not_added_at_the_same_time() -> None:
     torch.testing.assert_close(a, expected)
 
 
+@pytest.mark.parametrize("turned", [False, True])
+def test_a_factor_that_changes_later_is_not_copied(turned: bool) -> None:
+    """An embedding and the layer after it: each one's gradient is a product with the other."""
+
+    def step(a, b, g):
+        return a + -0.5 * (g @ b), b + -0.5 * (g.t() @ a)
+
+    def other_way(b, a, g):
+        return step(a, b, g)[::-1]
+
+    a, b, g = torch.randn(2, 4), torch.randn(3, 4), torch.randn(2, 3)
+    fn, begun = (other_way, [b, a, g]) if turned else (step, [a, b, g])
+    expected = fn(*begun)
+    program = trace(fn, begun, 2)
+    copied = [n for n in program.body.graph.nodes if n.target is aten.clone.default]
+    assert len(program.updates) == 2 and len(copied) == 1
+    program(*begun)
+    torch.testing.assert_close(begun[:2], list(expected))
+
+
+def test_a_factor_that_has_changed_by_then_is_copied() -> None:
+    """The second one is pulled to 0 as well, which happens before any product is added."""
+
+    def step(a, b, g):
+        return a + -0.5 * (g @ b), b + -0.5 * (g.t() @ a + b.exp())
+
+    begun = [torch.randn(2, 4), torch.randn(3, 4), torch.randn(2, 3)]
+    expected = step(*begun)
+    program = trace(step, begun, 2)
+    assert len(program.updates) == 2
+    program(*begun)
+    torch.testing.assert_close(begun[:2], list(expected))
+
+
 def test_decay_reads_the_old_value() -> None:
     a, b, g = torch.randn(3), torch.randn(3), torch.randn(3)
 

@@ -6,7 +6,7 @@ added in place: a matrix product by itself, a multiple of a tensor without being
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -44,7 +44,7 @@ def write_in_place(graph: fx.GraphModule, carried: int) -> tuple[Update, ...]:
     changed = [node for node in nodes if node.op == "placeholder"][:carried]
     output = nodes[-1]
     updates: list[Update] = []
-    factors: list[fx.Node] = []
+    factors: list[list[fx.Node]] = []
     writes: list[_Write] = []
     with graph.graph.inserting_before(output):
         for i, (old, value) in enumerate(zip(changed, output.args[0], strict=True)):
@@ -61,12 +61,16 @@ def write_in_place(graph: fx.GraphModule, carried: int) -> tuple[Update, ...]:
                     continue
                 scale = change.scale if isinstance(change.scale, float) else 1.0
                 updates.append(Update(i, _PRODUCTS[product.target], scale))  # type: ignore[index]
-                found = _factors(graph.graph, product, change)
-                factors += [_apart(graph.graph, factor, changed) for factor in found]
+                factors.append(_factors(graph.graph, product, change))
+        apart: list[fx.Node] = []
+        by_then = {write.args[0] for write in writes}  # what has changed when a product is added
+        for update, parts in zip(updates, factors, strict=True):
+            by_then.add(changed[update.leaf])
+            apart += [_apart(graph.graph, part, by_then) for part in parts]
         ready = [_with_copies(graph.graph, write, changed) for write in writes]
         for write in _together(ready):  # when all values are made
             graph.graph.call_function(*write)
-    output.args = (factors,)
+    output.args = (apart,)
     return tuple(updates)
 
 
@@ -171,7 +175,7 @@ def _together(writes: Sequence[_Write]) -> list[_Write]:
     return others
 
 
-def _apart(graph: fx.Graph, node: fx.Node, changed: Sequence[fx.Node]) -> fx.Node:
+def _apart(graph: fx.Graph, node: fx.Node, changed: Collection[fx.Node]) -> fx.Node:
     """A node, copied where it is an input that changes or a view of one."""
     return graph.call_function(aten.clone.default, (node,)) if _root(node) in changed else node
 

@@ -196,7 +196,7 @@ def margin_loss(
       margin: δ.
       weight: of each class mean; None for equal ones.
     """
-    squared = (means[:, None] - prototypes).square().sum(-1)
+    squared = (prototypes - means[:, None]).square().sum(-1)
     # F.one_hot looks at its labels: a step with it could not be captured
     own = labels[:, None] == torch.arange(len(prototypes), device=labels.device)
     apart = (squared + 1e-12).sqrt() + margin * own
