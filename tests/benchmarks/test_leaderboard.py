@@ -365,27 +365,33 @@ board.main()
 """
 
 
-def hanging(images: Path, tmp_path: Path, seconds: float, grace: float) -> subprocess.Popen[str]:
-    """A call of two processes that are both within a round without end."""
+def hanging(images: Path, tmp_path: Path, seconds: float, grace: float) -> list[str]:
+    """A script and its words: two processes that are both within a round without end."""
     script = tmp_path / "hanging.py"
     script.write_text(HANGING.format(folder=str(Path(board.__file__).parent), grace=grace))
     small = ["--clients", "4", "--model", "linear", "--device", "cpu", "--methods", "fedavg"]
     where = ["--folder", str(images), "--results", str(tmp_path / "board"), "--commit", "abc"]
     how = ["--jobs", "2", "--seconds", str(seconds)]
-    return subprocess.Popen(
-        [sys.executable, script, "cifar10-dir", *small, *where, *how],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
-    )  # fmt: skip
+    return [str(script), "cifar10-dir", *small, *where, *how]
 
 
-def test_processes_end_in_time_though_a_round_does_not(images: Path, tmp_path: Path) -> None:
-    out, err = hanging(images, tmp_path, seconds=0.1, grace=10.0).communicate(timeout=90)
+def test_processes_end_in_time_though_a_round_does_not(
+    images: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
+    script, *words = hanging(images, tmp_path, seconds=0.1, grace=10.0)
+    monkeypatch.setattr(board, "__file__", script)  # what they are started from
+    monkeypatch.setattr(board.Clock, "may_begin", True)
+    board.main(words)
+    out, err = capfd.readouterr()
     assert out.splitlines() == ["at it", "at it", "cifar10-dir: 1 of 1 methods are left"]
     assert "Traceback" not in err
 
 
 def test_ctrl_c_ends_all_processes_with_one_line(images: Path, tmp_path: Path) -> None:
-    call = hanging(images, tmp_path, seconds=500, grace=15.0)
+    call = subprocess.Popen(
+        [sys.executable, *hanging(images, tmp_path, seconds=500, grace=15.0)],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
     assert call.stdout is not None
     assert [call.stdout.readline() for _ in range(2)] == ["at it\n"] * 2
     os.killpg(call.pid, signal.SIGINT)

@@ -18,7 +18,7 @@ from fedtailor.runs.several.together import play_together
 from fedtailor.runs.tuning import play
 
 SMALL: dict[str, Any] = {
-    "model": "linear", "clients": 3, "rounds": 3, "partition": "iid", "batch": 20,
+    "model": "linear", "clients": 3, "rounds": 3, "partition": "iid", "batch": 60,
 }  # fmt: skip
 
 
@@ -29,17 +29,17 @@ def untimed(found: Any) -> Any:
 
 
 def test_test_rows_do_not_change_what_is_chosen(tmp_path: Path) -> None:
-    draws = np.random.default_rng(0)
+    draws, small = np.random.default_rng(0), SMALL | {"batch": 20}  # few rows
     y = np.arange(120) % 3
     x = draws.normal(size=(120, 4)).astype(np.float32) + y[:, None]
     np.savez(tmp_path / "rows.npz", x=x, y=y)
-    first = load_run_data(make_config("local", {"data": str(tmp_path / "rows.npz"), **SMALL}, {}))
+    first = load_run_data(make_config("local", {"data": str(tmp_path / "rows.npz"), **small}, {}))
     save_partition(first.partition, tmp_path / "partition.npz")
     poisoned = np.concatenate(first.partition.test)
     bad_x, bad_y = x.copy(), y.copy()
     bad_x[poisoned], bad_y[poisoned] = 1e6, 0
     np.savez(tmp_path / "bad.npz", x=bad_x, y=bad_y)
-    settings = {k: v for k, v in SMALL.items() if k not in ("clients", "partition")}
+    settings = {k: v for k, v in small.items() if k not in ("clients", "partition")}
     settings["partition_file"] = str(tmp_path / "partition.npz")
     clean, dirty = (
         fedtailor.tune("fedprox", trials=4, data=str(tmp_path / name), **settings)["methods"]

@@ -48,7 +48,7 @@ def categories(cells: Sequence[str]) -> Array:
 def plain(cell: object) -> str:
     """A cell as a name: 3.0 and '3.0' are both '3'."""
     text = repr(float(cell)) if isinstance(cell, float | np.floating) else str(cell).strip()
-    return re.sub(r"^(-?\d+)\.0*$", r"\1", text)
+    return re.sub(r"^(-?\d+)\.0*$", r"\1", text) if "." in text else text
 
 
 def is_truth(text: str) -> bool:
@@ -63,7 +63,6 @@ def truth_names(cells: Sequence[str]) -> list[str]:
       >>> truth_names(["true", "FALSE"]), truth_names(["true", "maybe"])
       (['True', 'False'], ['true', 'maybe'])
     """
-    written = [c for c in cells if not is_missing(c)]
-    if not written or not all(map(is_truth, written)):
+    if not all(is_truth(c) for c in cells if not is_missing(c)):  # mostly the first cell tells
         return list(cells)
     return [c.strip().capitalize() if is_truth(c) else c for c in cells]

@@ -149,6 +149,8 @@ def with_points(cells: Sequence[str], separator: str) -> list[str] | None:
       >>> with_points(["1,000", "2,500"], ",") is None  # thousands, not fractions
       True
     """
+    if not any("," in c for c in cells):
+        return None
     stripped = [c.strip() for c in cells]
     written = [c for c in stripped if not is_missing(c)]
     commas = [c for c in written if _WITH_COMMA.fullmatch(c)]
