@@ -394,7 +394,10 @@ def _profiled(sim: Simulation, ids: torch.Tensor, device: str, steps: int) -> di
     first = [seconds(device, sim.step, ids) for _ in range(3)]
     took = statistics.median(seconds(device, sim.step, ids) for _ in range(3))
     where = ProfilerActivity.CUDA if device == "cuda" else ProfilerActivity.CPU
-    with record(activities=list({ProfilerActivity.CPU, where})) as seen:
+    # on a CPU threads of their own do the work
+    everywhere = torch._C._profiler._ExperimentalConfig(profile_all_threads=device == "cpu")
+    given = list({ProfilerActivity.CPU, where})
+    with record(activities=given, experimental_config=everywhere) as seen:
         seconds(device, sim.step, ids)
     kinds: dict[str, float] = {}
     kernels = []
@@ -423,12 +426,12 @@ def _profiled(sim: Simulation, ids: torch.Tensor, device: str, steps: int) -> di
 
 
 _KINDS = {
-    "matrix products": ("gemm", "gemv", "cublas", "splitK"),
+    "matrix products": ("gemm", "gemv", "cublas", "splitK", "::mm", "addmm", "bmm"),
     "convolutions": ("conv", "cudnn", "implicit", "dgrad", "wgrad", "winograd"),
     "patches": ("im2col", "col2im", "unfold", "fold"),
     "pooling": ("pool",),
     "copies": ("Memcpy", "copy"),
-    "fused by the compiler": ("triton",),
+    "fused by the compiler": ("triton", "CompiledFxGraph"),
 }
 
 
@@ -485,9 +488,7 @@ def main() -> None:
     parser.add_argument(
         "--ways", nargs="+", default=["traced", "compiled", "fused"], help="of profile-unequal"
     )
-    parser.add_argument(
-        "--profile", nargs="+", metavar="METHOD", help="only where their rounds go, own kernels"
-    )
+    parser.add_argument("--profile", nargs="+", metavar="METHOD", help="only where their rounds go")
     parser.add_argument("--clients", type=int, help="instead of a row's own number, to try it out")
     parser.add_argument("--commit", help="where there is no git to ask")
     parser.add_argument("--out", type=Path)
@@ -528,7 +529,8 @@ def main() -> None:
         for method in arguments.profile:
             case = by_name.get(method) or Case(method, device, 0, method)
             case = replace(case, clients=arguments.clients or case.clients)
-            report["profile"][method] = profile(device, case, ["fused"])["fused"]
+            way = "fused" if device == "cuda" else "compiled"
+            report["profile"][method] = profile(device, case, [way])[way]
             save()
         return
     for case in CASES:
