@@ -394,8 +394,9 @@ def _profiled(sim: Simulation, ids: torch.Tensor, device: str, steps: int) -> di
     first = [seconds(device, sim.step, ids) for _ in range(3)]
     took = statistics.median(seconds(device, sim.step, ids) for _ in range(3))
     where = ProfilerActivity.CUDA if device == "cuda" else ProfilerActivity.CPU
-    # on a CPU threads of their own do the work
-    everywhere = torch._C._profiler._ExperimentalConfig(profile_all_threads=device == "cpu")
+    everywhere = None
+    if device == "cpu":  # threads of their own do the work
+        everywhere = torch._C._profiler._ExperimentalConfig(profile_all_threads=True)
     given = list({ProfilerActivity.CPU, where})
     with record(activities=given, experimental_config=everywhere) as seen:
         seconds(device, sim.step, ids)

@@ -15,7 +15,7 @@ from fedtailor.methods import fedproto, fedtgp, local
 from fedtailor.methods.parts.representation import class_sums
 from fedtailor.methods.prototypes.fedtgp import (
     adaptive_margin,
-    margin_loss,
+    margin_losses,
     prototypes_of,
     small_network,
 )
@@ -126,11 +126,11 @@ def test_margin_by_hand():
 def test_loss_by_hand():
     # p = 1 of class 0, P = (0, 4): d = (1 + δ, 3)
     P, p, y = torch.tensor([[0.0], [4.0]]), torch.tensor([[1.0]]), torch.tensor([0])
-    losses = [float(margin_loss(P, p, y, torch.tensor(d))) for d in (0.0, 1.0, 6.0)]
+    losses = [float(margin_losses(P, p, y, torch.tensor(d)).mean()) for d in (0.0, 1.0, 6.0)]
     expected = [math.log(1 + math.exp(1 + d - 3)) for d in (0.0, 1.0, 6.0)]
     assert losses == pytest.approx(expected, rel=1e-5)
     assert losses == sorted(losses)
-    assert float(margin_loss(P[:1], p, y, torch.tensor(9.0))) == 0  # with one class
+    assert float(margin_losses(P[:1], p, y, torch.tensor(9.0)).mean()) == 0  # with one class
 
 
 def test_a_class_mean_at_its_prototype_has_a_finite_slope():
@@ -138,7 +138,8 @@ def test_a_class_mean_at_its_prototype_has_a_finite_slope():
     p = prototypes_of(net)[1].detach()
 
     def loss(net: dict) -> torch.Tensor:
-        return margin_loss(prototypes_of(net), p[None], torch.tensor([1]), torch.tensor(2.0))
+        one = p[None], torch.tensor([1])
+        return margin_losses(prototypes_of(net), *one, torch.tensor(2.0)).mean()
 
     found = torch.func.grad(loss)(net)
     assert all(leaf.isfinite().all() for leaf in tree.leaves(found))

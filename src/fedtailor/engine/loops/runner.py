@@ -195,12 +195,13 @@ class LoopRunner:
         return self._run(loop, tensors, lambda: plainly(loop, tensors))
 
     def _run_alone(self, loop: Loop, tensors: Sequence[Tensor]) -> Sequence[Tensor]:
+        if loop.axes:
+            return self.run(loop, tensors)
+
         def plain() -> Sequence[Tensor]:
             with one_client():
                 return plainly(loop, tensors)
 
-        if loop.axes:
-            return self.run(loop, tensors)
         few = loop.count < TRACE_ALONE_FROM.get(self.device.type, NEVER)
         if self.loop_mode == "plain" and (few or not can_trace()):
             return plain()
@@ -233,8 +234,7 @@ class LoopRunner:
             reason = culprit(error)
         found = plain()  # fails in the same way if it is nobody's tracing
         self._plain.add(key)
-        how = "traced" if self.loop_mode == "plain" else self.loop_mode
-        log.warning("a step cannot be %s and is run as it is, slower: %s", how, reason)
+        log.warning("a step cannot be %s and is run as it is, slower: %s", self._done, reason)
         return found
 
     def _prepared(self, loop: Loop, tensors: Sequence[Tensor], key: int) -> Sequence[Tensor]:
@@ -302,11 +302,15 @@ class LoopRunner:
             torch.get_default_dtype(),
         )
 
+    @property
+    def _done(self) -> str:
+        """What is done to a step that is prepared, in a word; plain runs prepare a server's."""
+        return "traced" if self.loop_mode == "plain" else self.loop_mode
+
     def _tell(self, seconds: float) -> None:
         self.seconds += seconds
         level = logging.INFO if seconds > NOTABLE else logging.DEBUG
-        how = "traced" if self.loop_mode == "plain" else self.loop_mode
-        log.log(level, "a step was %s in %.1f s", how, seconds)
+        log.log(level, "a step was %s in %.1f s", self._done, seconds)
 
     def forget(self) -> None:
         """Frees all programs and their buffers."""

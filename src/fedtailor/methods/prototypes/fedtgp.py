@@ -15,7 +15,7 @@ from fedtailor.core.data import Data
 from fedtailor.core.method import ClientCount, Method, Outcome, Upload
 from fedtailor.core.options import Above, NonNegative, Search, Whole
 from fedtailor.core.rng import Key, Turn
-from fedtailor.core.task import Batch, Task
+from fedtailor.core.task import Batch, Task, weighted_mean
 from fedtailor.core.training import Recipe
 from fedtailor.core.tree import Params, Tree
 from fedtailor.methods.parts.representation import number_of_classes
@@ -177,28 +177,13 @@ def adaptive_margin(means: Tensor, seen: Tensor, most: float) -> Tensor:
 
 def server_loss(net: Tree, some: Batch, given: Tree) -> Tensor:
     """What the server's network makes small."""
-    return margin_loss(prototypes_of(net), some.x, some.y, given["margin"], some.weight)
+    return weighted_mean(margin_losses(prototypes_of(net), some.x, some.y, given["margin"]), some)
 
 
-def margin_loss(
-    prototypes: Tensor,
-    means: Tensor,
-    labels: Tensor,
-    margin: Tensor,
-    weight: Tensor | None = None,
-) -> Tensor:
-    """CE(−d, c), with d the distances of class means to all prototypes, and δ more to their own.
-
-    Args:
-      prototypes: one row for each class.
-      means: class means.
-      labels: their classes.
-      margin: δ.
-      weight: of each class mean; None for equal ones.
-    """
+def margin_losses(prototypes: Tensor, means: Tensor, labels: Tensor, margin: Tensor) -> Tensor:
+    """CE(−d, c) of each class mean, d its distances to all prototypes, and δ more to its own."""
     squared = (prototypes - means[:, None]).square().sum(-1)
     # F.one_hot looks at its labels: a step with it could not be captured
     own = labels[:, None] == torch.arange(len(prototypes), device=labels.device)
     apart = (squared + 1e-12).sqrt() + margin * own
-    each = F.cross_entropy(-apart, labels, reduction="none")
-    return each.mean() if weight is None else (each * weight).sum() / weight.sum()
+    return F.cross_entropy(-apart, labels, reduction="none")
