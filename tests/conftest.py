@@ -66,6 +66,19 @@ def pytest_collection():
         gc.enable()
 
 
+WENT_WRONG = []  # within pytest itself, here or in a worker
+
+
+def pytest_internalerror(excrepr):
+    WENT_WRONG.append(str(excrepr))
+
+
+def pytest_unconfigure(config):
+    """What went wrong first stands last: a long log is read from its end, or has only that."""
+    if WENT_WRONG and not hasattr(config, "workerinput"):
+        sys.stderr.write("the first error was:\n" + "\n".join(WENT_WRONG[0].splitlines()[-25:]))
+
+
 def pytest_addoption(parser):
     parser.addoption("--slow", action="store_true", help="also run tests that take minutes")
 
