@@ -76,7 +76,8 @@ def pytest_internalerror(excrepr):
 def pytest_unconfigure(config):
     """What went wrong first stands last: a long log is read from its end, or has only that."""
     if WENT_WRONG and not hasattr(config, "workerinput"):
-        sys.stderr.write("the first error was:\n" + "\n".join(WENT_WRONG[0].splitlines()[-25:]))
+        lines = ["the first error was:", *WENT_WRONG[0].splitlines()[-25:]]
+        sys.stderr.write("\n".join(lines) + "\n")  # what called pytest goes on in a line of its own
 
 
 def pytest_addoption(parser):
