@@ -182,6 +182,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--only", nargs="+", help="names of jobs")
+    parser.add_argument("--rounds", type=int, help="instead of their own: preparing needs few")
     parser.add_argument("--no-loop", action="store_true", help="FedTailor's side alone")
     parser.add_argument("--repeats", type=int, default=1, help="of the warm job")
     parser.add_argument("--commit", help="where there is no git to ask")
@@ -203,6 +204,9 @@ def main() -> None:
         for job in JOBS:
             if said.only and job.name not in said.only:
                 continue
+            if said.rounds:
+                name = f"{job.method}-{said.rounds}"
+                job = replace(job, name=name, rounds=said.rounds, at_least=0.0, at_most=0.0)
             folder = Path(scratch) / job.name
             if not report["rows"]:  # Python's bytecode
                 few = replace(job, rounds=2, settings=job.settings | {"eval_every": 2})
