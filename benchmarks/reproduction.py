@@ -60,6 +60,7 @@ PUBLISHED = {
     "pmixfed-table4": Table("pmixfed/table4", ["CIFAR-10? *"], Scale(rounds=10)),
     "pmixfed-table4-mnist": Table("pmixfed/table4", ["MNIST*"], Scale(rounds=20)),
     "pfedla-table1": Table("pfedla/table1", PFEDLA, Scale(rounds=30, seeds=1)),
+    "pfedla-table1-long": Table("pfedla/table1", ["CIFAR10 10"], Scale(rounds=300, seeds=1)),
     "pfedla-table2": Table("pfedla/table2", PFEDLA, Scale(rounds=30, seeds=1)),
     "pfedla-table3": Table("pfedla/table3", ["CIFAR10 k=*"], Scale(rounds=30, seeds=1)),
 }

@@ -36,5 +36,5 @@ def test_better_by_less_than_a_point_does_not_hold() -> None:
 
 def test_every_statement_has_runs_and_is_the_papers() -> None:
     found = claims.judged()
-    assert {row.paper for row in found} == {"FedALA", "FedFomo", "pMixFed"}
+    assert {row.paper for row in found} == {"FedALA", "FedFomo", "pMixFed", "pFedLA"}
     assert all(row.papers > 0 and row.low <= row.mean <= row.high for row in found)
