@@ -72,7 +72,6 @@ def outputs_on(
     model: Any,
     data: Data,
     width: int,
-    size: int = SCORED,
     kind: torch.dtype | None = None,
 ) -> Tensor:
     """What a model says of the rows of `data`, in their order; zeros for padding.
@@ -82,10 +81,9 @@ def outputs_on(
       model: what predicts.
       data: the rows.
       width: how many numbers it gives for a row.
-      size: rows at a time.
       kind: type of the numbers; None is torch's default.
     """
-    size = min(size, max(len(data.rows), 1))
+    size = min(SCORED, max(len(data.rows), 1))
     steps = data.steps(size, data.n * 0)
 
     def step(

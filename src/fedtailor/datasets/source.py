@@ -79,7 +79,6 @@ class ColumnReading:
     kind: ColumnKind
     rows: int
     missing: int  # rows without a value
-    distinct: int  # different values
     why: str = ""  # it is left out, or was read so, where that was a guess
     words: tuple[tuple[str, str], ...] = ()  # (place, cell) of words that were read as missing
     lacking: tuple[str, ...] = ()  # clients whose table has no such column

@@ -26,11 +26,6 @@ MOST_CLIENTS = 50  # whose rows are asked about
 MOST_REFERENCES = 16
 ROWS = 512  # at a time
 PERSONAL, UPLOADED, GLOBAL = "personal", "upload", "global"
-WORDS = {
-    PERSONAL: "personal models",
-    UPLOADED: "uploads",
-    GLOBAL: "the global model",
-}
 
 
 class AskedModel(NamedTuple):

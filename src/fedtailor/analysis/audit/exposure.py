@@ -168,20 +168,19 @@ def in_double(values: Tree) -> Tree:
     return tree.map(lambda v: v.double() if v.is_floating_point() else v, values)
 
 
-def attacked(
-    exposure: Exposure, *, exact: bool = True, guess: Callable[[], Params] | None = None
-) -> Exposure:
+def attacked(exposure: Exposure, *, guess: Callable[[], Params] | None = None) -> Exposure:
     """An exposure as the attack takes it: in float64, with the client's state known or guessed.
+
+    Frozen parameters forbid float64.
 
     Args:
       exposure: with the client's own state.
-      exact: compute in float64; frozen parameters forbid that.
       guess: makes initial parameters: the client's state is what it would begin with then.
     """
     if guess is not None:
         first = exposure.method.start(exposure.message, guess(), exposure.turn.at_start())
         exposure = replace(exposure, state=first)
-    if not exact or exposure.task.constants:
+    if exposure.task.constants:
         return exposure
     return replace(
         exposure,

@@ -10,18 +10,17 @@ MODELS = {"personal": "personal models", "upload": "uploads", "global": "the glo
 RATES = (("tpr@0.05", "5 %"), ("tpr@0.01", "1 %"), ("tpr@0.001", "0.1 %"))
 
 
-def shown_interval(found: dict[str, Any] | None, digits: int = 3) -> str:
+def shown_interval(found: dict[str, Any] | None) -> str:
     """A measure with its interval, e.g. "0.512 (0.468 to 0.560)"; "–" where there is none.
 
     Example:
-      >>> shown_interval({"value": 0.5, "interval": [0.25, 0.75]}, 2)
-      '0.50 (0.25 to 0.75)'
+      >>> shown_interval({"value": 0.5, "interval": [0.25, 0.75]})
+      '0.500 (0.250 to 0.750)'
     """
     if found is None:
         return "–"
     low, high = found["interval"]
-    text = f"{found['value']:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
-    return text.replace("-", "−")
+    return f"{found['value']:.3f} ({low:.3f} to {high:.3f})".replace("-", "−")
 
 
 def membership_rows(found: dict[str, Any]) -> list[dict[str, str]]:

@@ -64,7 +64,7 @@ def described_columns(source: Source) -> list[DescribedColumn]:
     if not isinstance(source.raw, Table):
         return []
     readings = source.readings or tuple(
-        ColumnReading(n, "number" if c.dtype.kind == "f" else "category", len(c), 0, 0)
+        ColumnReading(n, "number" if c.dtype.kind == "f" else "category", len(c), 0)
         for n, c in source.raw.columns.items()
     )
     return [_described(reading, source, source.raw) for reading in readings]

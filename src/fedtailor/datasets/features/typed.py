@@ -90,8 +90,8 @@ def _read_column(
             raise BadInput(f"{table.where} column {quoted(name)} holds bytes: leave it out")
     asked = choices.types.get(name)
     kind, why = FoundKind(asked) if asked else _find_kind(tables, name, cells)
-    rows, missing, distinct = _counts(cells)
-    reading = ColumnReading(name, kind, rows, missing, distinct, why)
+    rows, missing = _counts(cells)
+    reading = ColumnReading(name, kind, rows, missing, why)
     if kind in LEFT_OUT:
         return reading, []
     if kind == "category":
@@ -150,20 +150,15 @@ def _find_kind(tables: Sequence[RawTable], name: str, cells: Sequence[Cells]) ->
     return found
 
 
-def _counts(cells: Sequence[Cells]) -> tuple[int, int, int]:
-    """How many rows there are, how many without a value, and how many different values."""
-    rows, missing = sum(map(len, cells)), 0
-    found: set[object] = set()
+def _counts(cells: Sequence[Cells]) -> tuple[int, int]:
+    """How many rows there are, and how many without a value."""
+    missing = 0
     for column in cells:
         if isinstance(column, np.ndarray):
-            gone = np.isnan(column.astype(np.float64, copy=False))
-            missing += int(gone.sum())
-            found.update(np.unique(column[~gone]).tolist())
+            missing += int(np.isnan(column.astype(np.float64, copy=False)).sum())
         else:
-            written = [str(c).strip() for c in column if not is_missing(str(c))]
-            missing += len(column) - len(written)
-            found.update(written)
-    return rows, missing, len(found)
+            missing += sum(is_missing(str(cell)) for cell in column)
+    return sum(map(len, cells)), missing
 
 
 def _names(column: Cells, asked: bool) -> Array:

@@ -134,7 +134,7 @@ def renew_authority(made: Certificates, hosts: Sequence[str]) -> datetime:
     return certificate_end(made.certificate)
 
 
-def renew_certificate(made: Certificates, *, days: int = DAYS) -> datetime:
+def renew_certificate(made: Certificates) -> datetime:
     """A new certificate and key for the coordinator, for the same names; returns when it ends.
 
     The authority stays, so sites need nothing new.
@@ -161,7 +161,7 @@ def renew_certificate(made: Certificates, *, days: int = DAYS) -> datetime:
         raise BadInput(f"certificates beside '{path}' cannot be renewed: {error}") from None
     if above.public_key() != root.public_key():
         raise BadInput(f"'{path}' is not the key of '{made.authority}': put the right one there")
-    _write_leaf(made, root, above, list(names), days)
+    _write_leaf(made, root, above, list(names), DAYS)
     return certificate_end(made.certificate)
 
 

@@ -196,9 +196,7 @@ def _row(
 
 
 def interval_over_runs(
-    values: Sequence[float],
-    level: float = LEVEL,
-    bounds: tuple[float, float] = (-math.inf, math.inf),
+    values: Sequence[float], bounds: tuple[float, float] = (-math.inf, math.inf)
 ) -> tuple[float, float] | None:
     """Between which values the mean over all seeds may lie, by Student's t; None below two runs.
 
@@ -216,7 +214,7 @@ def interval_over_runs(
     from scipy import stats  # late: it takes a while
 
     found = np.array(values, dtype=float)
-    half = float(stats.t.ppf((1 + level) / 2, len(found) - 1)) * found.std(ddof=1)
+    half = float(stats.t.ppf((1 + LEVEL) / 2, len(found) - 1)) * found.std(ddof=1)
     half /= math.sqrt(len(found))
     low, high = float(found.mean() - half), float(found.mean() + half)
     return round(max(low, bounds[0]), 6), round(min(high, bounds[1]), 6)
