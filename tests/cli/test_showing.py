@@ -8,8 +8,7 @@ import pytest
 from rich.console import Console
 from rich.table import Table
 
-from fedtailor.cli import showing
-from fedtailor.cli.showing import SafeConsole, comparison_table, result_table
+from fedtailor.cli.showing import comparison_table, result_table
 
 
 def lines(table: Table) -> list[str]:
@@ -90,22 +89,3 @@ def test_a_runs_points_go_by_its_metric() -> None:
     final = next(line for line in said if line.startswith("final"))
     assert final.split()[1:4] == ["1,234", "2.000", "0.500"]
     assert "–" in next(line for line in said if line.startswith("post"))
-
-
-def test_data_cannot_steer_the_terminal() -> None:
-    """A class may be called anything: its name is shown, not obeyed."""
-    table = Table("class\x1b[2J")
-    table.add_row("no\x1b]0;title\x07")
-    console = SafeConsole(width=80)
-    with console.capture() as said:
-        console.print(table)
-        console.print("a\x1b[31mb", markup=False)
-    assert "class\\x1b[2J" in said.get() and "a\\x1b[31mb" in said.get()
-    assert "\x1b" not in said.get() and "\x07" not in said.get()
-
-
-@pytest.mark.parametrize("console", [showing.out, showing.err])
-def test_a_partition_with_a_number_is_no_picture(console: SafeConsole) -> None:
-    with console.capture() as captured:
-        console.print("visits, natural:100: 3 clients", markup=False)
-    assert captured.get().strip() == "visits, natural:100: 3 clients"

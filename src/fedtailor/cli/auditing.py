@@ -6,28 +6,24 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
+from rich.table import Table
 
-from fedtailor.cli.landscaping import Device, points_shown
-from fedtailor.cli.using import Json
+from fedtailor.cli.landscaping import Device
+from fedtailor.cli.settings import Json
+from fedtailor.cli.terminal import library_aloud, out, points_shown, print_json, table_of
 
 
-def _attacks_table(found: dict[str, Any]) -> Any:
-    from rich import box
-    from rich.markup import escape
-    from rich.table import Table
-
+def _attacks_table(found: dict[str, Any]) -> Table:
     from fedtailor.analysis.audit.page import inversion_rows
 
     unit = "PSNR in dB" if found["kind"] == "image" else "error in standard deviations"
-    table = Table(
-        box=box.SIMPLE_HEAD,
+    table = table_of(
+        *("client", "rows", "protection", "state"),
+        numbers=("ε", "labels told", "recovered", "nearest", "constant", "noise", "nearer"),
         title=f"Rows rebuilt from uploads ({unit})",
         caption="nearer: of these rows, more was found than the nearest other training row shows",
     )
-    for column in ("client", "rows", "protection", "state"):
-        table.add_column(column)
-    for column in ("ε", "labels told", "recovered", "nearest", "constant", "noise", "nearer"):
-        table.add_column(column, justify="right")
     for row in inversion_rows(found):
         first = [escape(row["client"]), row["rows"], row["protection"], row["state"]]
         measured = [row[k] for k in ("recovered", "nearest", "constant", "noise", "nearer")]
@@ -37,23 +33,17 @@ def _attacks_table(found: dict[str, Any]) -> Any:
     return table
 
 
-def _members_table(found: dict[str, Any]) -> Any:
-    from rich import box
-    from rich.table import Table
-
+def _members_table(found: dict[str, Any]) -> Table:
     from fedtailor.analysis.audit.page import RATES, membership_rows
 
-    table = Table(
-        box=box.SIMPLE_HEAD,
+    rows = membership_rows(found)
+    rates = [(k, words) for k, words in RATES if any(row[k] != "–" for row in rows)]
+    table = table_of(
+        *("of", "protection", "told by"),
+        numbers=("AUC", *(f"found at {words}\nfalse alarms" for _, words in rates), "advantage"),
         title="Who was in the training set",
         caption="AUC 0.5 is guessing; intervals of 95 % over clients and their rows",
     )
-    for column in ("of", "protection", "told by"):
-        table.add_column(column)
-    rows = membership_rows(found)
-    rates = [(k, words) for k, words in RATES if any(row[k] != "–" for row in rows)]
-    for column in ("AUC", *(f"found at {words}\nfalse alarms" for _, words in rates), "advantage"):
-        table.add_column(column, justify="right")
     for row in rows:
         measured = [row["auc"], *(row[k] for k, _ in rates), row["advantage"]]
         if row["refused"]:
@@ -139,7 +129,6 @@ def audit(
     Example: fedtailor audit runs/fedavg-digits-seed0 --rows 1 --dp-noise 1
     """
     from fedtailor.api import audit as measure
-    from fedtailor.cli.showing import library_aloud, out, print_json
     from fedtailor.results.folder import AUDIT_PAGE
 
     with library_aloud(), points_shown("steps") as tell:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as as_text
 import shutil
 import signal
 import sys
@@ -18,12 +17,13 @@ from fedtailor.cli.federation_options import (
     Deadline,
     Folder,
     Insecure,
-    Json,
     MinSites,
     parse_number,
     require_flower,
     rules_of,
 )
+from fedtailor.cli.settings import Json
+from fedtailor.cli.terminal import err, out, print_json
 from fedtailor.core.errors import BadInput
 from fedtailor.core.inputs.plain_text import counted
 
@@ -64,7 +64,7 @@ def demo(
     """
     require_flower()
     from fedtailor.cli.federation_view import FederationView, gains_table, last_round_note
-    from fedtailor.cli.showing import in_bytes, out
+    from fedtailor.cli.showing import in_bytes
     from fedtailor.federation.coordinator.federation_file import read_federation
     from fedtailor.federation.coordinator.progress import rounds_of, traffic_of
     from fedtailor.federation.deploy.demo import demo_project, model_cards, play_demo
@@ -93,7 +93,7 @@ def demo(
     good = ending.kind == "finished" and len(cards) == count
     if json:
         said = {"ending": ending._asdict(), "sites": cards, "bytes": traffic}
-        sys.stdout.write(as_text.dumps(said | {"seconds": round(seconds, 1)}, indent=1) + "\n")
+        print_json(said | {"seconds": round(seconds, 1)})
     else:
         out.print(gains_table(method, cards))
         ends = {card["site"]: {"pre_score": card["score"]} for card in cards}
@@ -108,8 +108,8 @@ def demo(
         if keep:
             out.print(f"Kept in {keep}; models: {keep}/sites/*/state/federations/demo/models")
     if not good:
-        err = f"{ending.kind}: {ending.detail or f'{len(cards)} of {count} sites have a model'}"
-        sys.stderr.write(f"fedtailor: {err}\n")
+        why = f"{ending.kind}: {ending.detail or f'{len(cards)} of {count} sites have a model'}"
+        sys.stderr.write(f"fedtailor: {why}\n")
     raise typer.Exit(0 if good else 1)
 
 
@@ -130,7 +130,6 @@ def run(
     """
     require_flower()
     from fedtailor.cli.federation_view import FederationView, finished_table, last_round_note
-    from fedtailor.cli.showing import out
     from fedtailor.federation.coordinator import progress, store
     from fedtailor.federation.coordinator.federation_file import read_federation
     from fedtailor.federation.deploy.project import check_scripts, read_project
@@ -169,7 +168,7 @@ def run(
     sites = progress.finished_of(kept)
     if json:
         said = {"ending": ending._asdict(), "rounds": progress.round_now(kept), "sites": sites}
-        sys.stdout.write(as_text.dumps(said, indent=1) + "\n")
+        print_json(said)
     elif ending.kind == "finished":
         out.print(finished_table(found.plan.method, metric, sites))
         last, tuned = progress.rounds_of(kept)[-1], int(found.plan.settings["finetune"])
@@ -201,7 +200,7 @@ def status(folder: Folder, insecure: Insecure = False, json: Json = False) -> No
 
     found = project_status(folder, insecure=insecure)
     if json:
-        sys.stdout.write(as_text.dumps(found, indent=1) + "\n")
+        print_json(found)
     else:
         show_status(found)
 
@@ -220,7 +219,6 @@ def stop(
 
     Example: fedtailor federation stop wards
     """
-    from fedtailor.cli.showing import err, out
     from fedtailor.federation.coordinator import progress
     from fedtailor.federation.coordinator.federation_file import read_federation
     from fedtailor.federation.coordinator.store import is_played
@@ -313,7 +311,7 @@ def inspect(
 
     found = inspect_plan(find_plan(plan), read_settings(site) if site else None)
     if json:
-        sys.stdout.write(as_text.dumps(found.to_json(), indent=1) + "\n")
+        print_json(found.to_json())
     else:
         show_plan(found, site is not None)
     raise typer.Exit(2 if found.refused else 0)
@@ -328,7 +326,6 @@ def accept(site: SiteFile) -> None:
     Example: fedtailor federation accept site.toml
     """
     from fedtailor.cli.federation_view import show_plan
-    from fedtailor.cli.showing import out
     from fedtailor.federation.site.inspection import accept_plan, inspect_plan
     from fedtailor.federation.site.settings import read_settings
 
@@ -354,7 +351,6 @@ def replace(
 
     Example: fedtailor federation replace wards north
     """
-    from fedtailor.cli.showing import out
     from fedtailor.federation.coordinator.federation_file import read_federation
     from fedtailor.federation.coordinator.owners import NumberOwners
     from fedtailor.federation.deploy.project import read_project

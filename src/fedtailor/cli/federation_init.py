@@ -18,6 +18,7 @@ from fedtailor.cli.federation_options import (
     rules_of,
 )
 from fedtailor.cli.settings import SET_HELP, read_pairs, with_settings
+from fedtailor.cli.terminal import err, out
 from fedtailor.core.errors import BadInput
 from fedtailor.core.inputs.plain_text import counted
 
@@ -92,7 +93,6 @@ def init(
     Example: fedtailor federation init wards --sites 3 --from-sites --label diagnosis
     """
     require_flower()
-    from fedtailor.cli.showing import out
     from fedtailor.datasets import KNOWN
     from fedtailor.federation.deploy.project import LAST_PORT
     from fedtailor.federation.deploy.project_files import ProjectSpec, write_project
@@ -145,10 +145,10 @@ def init(
         survey=from_sites,
     )
     made = write_project(folder, spec, overwrite=overwrite)
-    _tell_next(made, spec, out)
+    _tell_next(made, spec)
 
 
-def _tell_next(made: Path, spec: Any, out: Any) -> None:
+def _tell_next(made: Path, spec: Any) -> None:
     from fedtailor.federation.deploy.proxy import CONFIGURATION, CURE, find_nginx
 
     flag = " --insecure" if spec.insecure else ""
@@ -184,7 +184,6 @@ def survey(folder: Folder, min_sites: MinSites = None, insecure: Insecure = Fals
     Example: fedtailor federation survey wards
     """
     require_flower()
-    from fedtailor.cli.showing import err, out
     from fedtailor.federation.coordinator import progress, store
     from fedtailor.federation.coordinator.federation_file import read_survey_file
     from fedtailor.federation.deploy.project import read_project
@@ -237,7 +236,6 @@ def renew(
 
     Example: fedtailor federation renew wards
     """
-    from fedtailor.cli.showing import out
     from fedtailor.federation.deploy.keys import renew_authority, renew_certificate
     from fedtailor.federation.deploy.project import read_project
     from fedtailor.federation.deploy.project_files import certified_hosts

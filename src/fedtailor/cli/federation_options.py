@@ -22,7 +22,6 @@ Deadline = Annotated[
     str | None,
     typer.Option("--deadline", metavar="S", help="Seconds that sites have for a round."),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, nothing else there.")]
 
 
 def parse_number(

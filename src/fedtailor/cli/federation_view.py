@@ -5,12 +5,12 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from rich import box
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from fedtailor.cli.showing import err, in_bytes, metric_title, metric_value, out, score_note
+from fedtailor.cli.showing import in_bytes, metric_title, metric_value, score_note
+from fedtailor.cli.terminal import WithBar, err, out, table_of
 from fedtailor.core.inputs.plain_text import counted, printable
 from fedtailor.federation.coordinator.progress import told_score
 from fedtailor.federation.site.scoring import gain_over
@@ -28,7 +28,7 @@ def _signed(metric: Metric, value: float | None) -> str:
     return ("+" if value >= 0 else "−") + metric_value(metric, abs(value))
 
 
-class FederationView:
+class FederationView(WithBar):
     """Progress on stderr: a bar in a terminal, elsewhere a line for all that happens.
 
     Args:
@@ -39,25 +39,13 @@ class FederationView:
     """
 
     def __init__(self, name: str, metric: str, rounds: int, done: int = 0) -> None:
-        self._metric, self._rounds = metric, rounds
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=28),
+        super().__init__(
             TextColumn("round {task.completed:.0f}/{task.total:.0f}"),
             TextColumn("{task.fields[note]}"),
             TimeElapsedColumn(),
-            console=err,
         )
+        self._metric, self._rounds = metric, rounds
         self._task = self._bar.add_task(name, total=rounds, completed=done, note="")
-
-    def __enter__(self) -> FederationView:
-        if err.is_terminal:
-            self._bar.start()
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        if err.is_terminal:
-            self._bar.stop()
 
     def say(self, what: str) -> None:
         """What is being done now."""
@@ -100,10 +88,8 @@ def gains_table(method: str, cards: list[dict[str, Any]]) -> Table:
     """Each site's gain, from the cards that lie at the sites."""
     metric = METRICS[cards[0]["metric"] if cards else "accuracy"]
     caption = f"{metric_title(metric)} on each site's own test rows; a gain is better if positive"
-    table = Table(box=box.SIMPLE_HEAD, caption=caption)
-    table.add_column("site")
-    for column in (f"with {method}", "alone", "gain", "test rows", "training rows"):
-        table.add_column(column, justify="right")
+    numbers = (f"with {method}", "alone", "gain", "test rows", "training rows")
+    table = table_of("site", numbers=numbers, caption=caption)
     table.add_column("class mix")
     for card in cards:
         mix = sorted(card["class_mix"].items(), key=lambda item: -item[1])
@@ -124,10 +110,8 @@ def finished_table(method: str, metric_name: str, sites: dict[str, Any]) -> Tabl
     """What sites told when they had their models; those that share nothing show nothing."""
     metric = METRICS[metric_name]
     caption = f"{metric_title(metric)}, as far as sites tell it; a gain is better if positive"
-    table = Table(box=box.SIMPLE_HEAD, caption=caption)
-    table.add_column("site")
-    for column in (f"with {method}", "alone", "gain", "test rows"):
-        table.add_column(column, justify="right")
+    numbers = (f"with {method}", "alone", "gain", "test rows")
+    table = table_of("site", numbers=numbers, caption=caption)
     for name, said in sites.items():
         here, alone = told_score(said, "pre"), told_score(said, "local")
         gain = gain_over(here, alone, metric_name)
@@ -176,11 +160,8 @@ def show_status(found: dict[str, Any]) -> None:
         markup=False,
     )
     metric = METRICS[found["metric"]]
-    table = Table(box=box.SIMPLE_HEAD)
-    scored = metric_title(metric)
-    columns = ("site", "connected", "last round", scored, "upload", "odd", "failures")
-    for column in (*columns, "latest failure"):
-        table.add_column(column)
+    columns = ("site", "connected", "last round", metric_title(metric), "upload", "odd", "failures")
+    table = table_of(*columns, "latest failure")
     words = {True: "yes", False: "no", None: "–"}
     for site in found["sites"]:
         table.add_row(
@@ -222,7 +203,7 @@ def show_wire(method: str, found: Disclosure) -> None:
         f"{FORM.classes} classes, {found.parameters:,} parameters.",
         markup=False,
     )
-    table = Table("array", "shape", "type", "bytes", "the server needs", box=box.SIMPLE_HEAD)
+    table = table_of("array", "shape", "type", "bytes", "the server needs")
     for a in found.arrays:
         size = "x".join(str(side) for side in a.shape) or "one number"
         need = "the mean" if a.needed == "mean" else "each site's"
@@ -231,7 +212,7 @@ def show_wire(method: str, found: Disclosure) -> None:
         table.add_row("none", "", "", "0", "nothing")
     table.add_row("together", "", "", f"{found.bytes:,}", "")
     out.print(table)
-    numbers = Table("number", "when", "what", box=box.SIMPLE_HEAD)
+    numbers = table_of("number", "when", "what")
     for row in NUMBERS:
         numbers.add_row(*row)
     out.print(numbers)
@@ -298,7 +279,7 @@ def show_plan(found: PlanReport, own: bool) -> None:
     if found.trouble:
         out.print(f"Its rows are not known: {found.trouble}", markup=False, style="yellow")
     whose = "this site's limits" if own else "the usual limits"
-    table = Table("the plan has", whose, "", box=box.SIMPLE_HEAD)
+    table = table_of("the plan has", whose, "")
     for check in found.checks:
         what = f"[red]refused[/]: {escape(check.cure)}" if check.cure else "within"
         table.add_row(escape(check.plan), escape(check.limit), what)

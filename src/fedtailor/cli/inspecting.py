@@ -7,23 +7,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from rich.markup import escape
+from rich.table import Table
 
-from fedtailor.cli.settings import read_pairs, with_settings
-from fedtailor.cli.showing import print_json
+from fedtailor.cli.settings import Json, read_pairs, with_settings
+from fedtailor.cli.terminal import err, library_aloud, out, print_json, table_of
+from fedtailor.cli.terminal import out as console
 from fedtailor.core.inputs.plain_text import counted
 
 if TYPE_CHECKING:
     from fedtailor.analysis.description.described import DataDescription
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, nothing else there.")]
-
 
 def list_methods(json: Json = False) -> None:
     """List the methods."""
-    from rich import box
-    from rich.table import Table
-
-    from fedtailor.cli.showing import out
     from fedtailor.methods import KINDS
     from fedtailor.methods.combine import WRAPPERS
     from fedtailor.methods.describe import page
@@ -44,7 +41,7 @@ def list_methods(json: Json = False) -> None:
             ]
         )
         return
-    table = Table("method", "what it does", "options", box=box.SIMPLE_HEAD)
+    table = table_of("method", "what it does", "options")
     for kind, pages in kinds.items():
         table.add_section()
         table.add_row(f"[bold underline]{kind}[/]")
@@ -70,11 +67,7 @@ def show(
     if wire:
         _show_wire(method, json)
         return
-    from rich import box
-    from rich.markup import escape
-    from rich.table import Table
 
-    from fedtailor.cli.showing import out
     from fedtailor.methods.check import tasks_of
     from fedtailor.methods.describe import page
     from fedtailor.methods.find import find
@@ -114,7 +107,7 @@ def show(
         if why:
             out.print(f"[bold]Not[/] {task}: {escape(why)}")
     if found.options:
-        table = Table("option", "default", "takes", "tuned over", "meaning", box=box.SIMPLE_HEAD)
+        table = table_of("option", "default", "takes", "tuned over", "meaning")
         for o in found.options:
             row = (f"[bold]{o.name}[/]", str(o.default), o.values, o.tried or "–", o.meaning)
             table.add_row(*row)
@@ -165,8 +158,6 @@ def partition(
 
     Example: fedtailor partition --data digits --partition pathological:2 --out parts
     """
-    from fedtailor.cli.showing import library_aloud
-    from fedtailor.cli.showing import out as console
     from fedtailor.core.inputs.files import write_atomically
     from fedtailor.figures.partition import draw_partition
     from fedtailor.partition import save_partition, statistics
@@ -228,21 +219,14 @@ def inspect(
         return
     _show_description(found)
     if out is not None:
-        from fedtailor.cli.showing import out as console
-
         console.print(f"Page: {out}", markup=False)
 
 
 def _show_description(found: DataDescription) -> None:
-    from rich import box
-    from rich.markup import escape
-    from rich.table import Table
-
-    from fedtailor.cli.showing import out
 
     rows = found.rows_of_table()
     if rows:
-        table = Table(*rows[0], box=box.SIMPLE_HEAD)
+        table = table_of(*rows[0])
         for row in rows:
             table.add_row(*(escape(str(cell)) for cell in row.values()))
         out.print(table)
@@ -266,15 +250,8 @@ def _show_description(found: DataDescription) -> None:
 
 def _partition_table(
     names: tuple[str, ...], numbers: dict[str, Any], classes: tuple[str, ...]
-) -> Any:
-    from rich import box
-    from rich.markup import escape
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD)
-    table.add_column("client")
-    table.add_column("rows", justify="right")
-    table.add_column("classes", justify="right")
+) -> Table:
+    table = table_of("client", numbers=("rows", "classes"))
     table.add_column("most of")
     shown = names if len(names) <= 40 else names[:40]
     for i, name in enumerate(shown):
@@ -306,9 +283,6 @@ def check(
     json: Json = False,
 ) -> None:
     """Check that a method holds what every method must; exit code 1 if it does not."""
-    from rich.markup import escape
-
-    from fedtailor.cli.showing import err, out
     from fedtailor.methods.check import PLAN, WITH_COMPILER, check_method
     from fedtailor.methods.describe import parse_options
     from fedtailor.methods.find import find

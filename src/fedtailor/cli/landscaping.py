@@ -2,71 +2,34 @@
 
 from __future__ import annotations
 
-import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
+from rich.table import Table
 
+from fedtailor.cli.terminal import library_aloud, out, points_shown, table_of
 from fedtailor.core.errors import BadInput
 
 Device = Annotated[
     str, typer.Option("--device", metavar="TEXT", help="cpu, cuda or cuda:N; auto: a GPU if any.")
 ]
-SPEAK_EVERY = 10.0  # seconds, where there is no terminal
 
 
-@contextmanager
-def points_shown(unit: str = "points") -> Iterator[Callable[[str, int, int], None]]:
-    """A bar on stderr in a terminal, elsewhere a line now and then, with the time left."""
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    from fedtailor.cli.showing import err
-    from fedtailor.cli.time_left import about
-
-    columns = (TextColumn("{task.description}"), BarColumn(bar_width=28))
-    count = TextColumn(f"{{task.completed:.0f}}/{{task.total:.0f}} {unit}")
-    bar = Progress(*columns, count, TimeRemainingColumn(), console=err)
-    task: Any = None
-    begun = spoken = time.monotonic()
-
-    def tell(what: str, done: int, every: int) -> None:
-        nonlocal spoken, task
-        if err.is_terminal:
-            if task is None:
-                bar.start()  # not before there is something to show
-                task = bar.add_task(what, total=every)
-            bar.update(task, completed=done)
-            task = None if done == every else task  # the next run has a bar of its own
-        elif time.monotonic() - spoken > SPEAK_EVERY:
-            spoken = time.monotonic()
-            left = about((spoken - begun) / max(done, 1) * (every - done))
-            sys.stderr.write(f"{what}: {done}/{every} {unit}, {left} left\n")
-
-    try:
-        yield tell
-    finally:
-        if err.is_terminal:
-            bar.stop()
-
-
-def _sharpness_table(found: dict[Path, dict[str, Any]]) -> Any:
+def _sharpness_table(found: dict[Path, dict[str, Any]]) -> Table:
     """How sharp the surfaces are: one row per run, client and model."""
-    from rich import box
-    from rich.markup import escape
-    from rich.table import Table
-
     from fedtailor.results.measurements import ALL, OWN, WORDS, models_of
 
-    table = Table(box=box.SIMPLE_HEAD, caption="rise: within the radius, less the loss itself")
-    for column in ("run", "client", "model"):
-        table.add_column(column)
-    for rows in (OWN, ALL):
-        for column in ("loss", "highest rise", "mean rise"):
-            table.add_column(f"{column},\n{WORDS[rows]}", justify="right")
+    table = table_of(
+        *("run", "client", "model"),
+        numbers=(
+            f"{column},\n{WORDS[rows]}"
+            for rows in (OWN, ALL)
+            for column in ("loss", "highest rise", "mean rise")
+        ),
+        caption="rise: within the radius, less the loss itself",
+    )
     for folder, one in found.items():
         for client, told in one["clients"].items():
             for which in models_of(told):
@@ -111,7 +74,6 @@ def landscape(
         raise BadInput("no folders: name at least one finished run or comparison")
     from fedtailor.analysis.landscape import write_landscapes
     from fedtailor.api import report
-    from fedtailor.cli.showing import out
 
     with points_shown() as tell:
         found = write_landscapes(
@@ -164,7 +126,6 @@ def trajectory(
     window = _window(rounds) if rounds else (1, 10**9)
     from fedtailor.analysis.trajectory import write_trajectory
     from fedtailor.api import report
-    from fedtailor.cli.showing import library_aloud, out
 
     with library_aloud(), points_shown() as tell:
         found = write_trajectory(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as to_json
 import shlex
 import sys
 from collections.abc import Iterator
@@ -11,9 +10,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.markup import escape
 
 from fedtailor.cli.running import Watch
 from fedtailor.cli.settings import whole, with_settings
+from fedtailor.cli.terminal import out as console
+from fedtailor.cli.terminal import points_shown, print_json, table_of
 from fedtailor.cli.watching import watched
 from fedtailor.core.errors import BadInput
 from fedtailor.reproduce.declared.allowed_settings import ALLOWED_SETTINGS
@@ -39,21 +41,13 @@ def _command(values: dict[str, Any]) -> str:
 
 
 def _show_list(names: list[str], given: dict[str, Any], papers: Path | None, as_json: bool) -> None:
-    from rich import box
-    from rich.markup import escape
-    from rich.table import Table
-
-    from fedtailor.cli.showing import out
     from fedtailor.reproduce.playing.catalogue import catalogue
 
     entries = catalogue(names, given, papers)
     if as_json:
-        sys.stdout.write(to_json.dumps(entries, indent=1) + "\n")
+        print_json(entries)
         return
-    table = Table(box=box.SIMPLE_HEAD)
-    for column in ("experiment", "what", "data", "runs", "rounds", "small"):
-        right = column in ("runs", "rounds", "small")
-        table.add_column(column, justify="right" if right else "left")
+    table = table_of("experiment", "what", "data", numbers=("runs", "rounds", "small"))
     for entry in entries:
         data = [
             f"[green]{escape(d)}[/]" if there else f"[red]{escape(d)} (not here)[/]"
@@ -67,8 +61,8 @@ def _show_list(names: list[str], given: dict[str, Any], papers: Path | None, as_
             str(entry["rounds"]),
             entry["small"],
         )
-    out.print(table)
-    out.print(
+    console.print(table)
+    console.print(
         "small: runs of --scale small. How long it takes is said after the first round.",
         markup=False,
     )
@@ -157,9 +151,7 @@ def reproduce(
     }
     workers = whole("jobs", jobs)
 
-    from fedtailor.cli.landscaping import points_shown
     from fedtailor.cli.reproducing_view import ReproductionView, opening_line, show_outcome
-    from fedtailor.cli.showing import out as console
     from fedtailor.reproduce import run_request
     from fedtailor.reproduce.playing.cells import Scale
     from fedtailor.reproduce.playing.request import ReproductionRequest
@@ -194,7 +186,7 @@ def reproduce(
         measuring=points_shown,
     )
     if json:
-        sys.stdout.write(to_json.dumps({o["experiment"]: o for o in outcomes}, indent=1) + "\n")
+        print_json({o["experiment"]: o for o in outcomes})
     else:
         for outcome in outcomes:
             show_outcome(outcome, console)

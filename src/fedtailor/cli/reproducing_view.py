@@ -5,17 +5,16 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
 
-from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.markup import escape
 from rich.measure import Measurement
-from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from fedtailor.cli.showing import err, per_cent
-from fedtailor.cli.time_left import TimeLeft
+from fedtailor.cli.showing import per_cent
+from fedtailor.cli.terminal import SPEAK_EVERY, TimeLeft, WithBar, err, table_of
 from fedtailor.reproduce.playing.play import PlannedRun
 from fedtailor.reproduce.playing.queue import RunEvent
 from fedtailor.reproduce.shown.writing import (
@@ -48,7 +47,7 @@ def opening_line(tasks: Sequence[PlannedRun]) -> str:
     return ", ".join(words)
 
 
-class ReproductionView:
+class ReproductionView(WithBar):
     """Runs done, what each job is at, and how long it will take; on stderr.
 
     Args:
@@ -56,32 +55,22 @@ class ReproductionView:
     """
 
     def __init__(self, tasks: list[PlannedRun]) -> None:
+        note = TextColumn("{task.fields[note]}")
+        super().__init__(note, TimeElapsedColumn(), width=24, markup=False)
         self._left = {t.key: t.config.rounds for t in tasks if not (t.finished or t.diverged)}
         self._all, self._done = len(tasks), sum(t.finished for t in tasks)
         self._at: dict[str, int] = {}
         self._elsewhere: set[str] = set()
         self._time, self._spoken = TimeLeft(), 0.0
-        self._bar = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=24),
-            TextColumn("{task.fields[note]}"),
-            TimeElapsedColumn(),
-            console=err,
-        )
         self._whole: TaskID | None = None
         self._jobs: dict[int, TaskID] = {}
 
-    def __enter__(self) -> ReproductionView:
+    def __enter__(self) -> Self:
         if err.is_terminal:
             self._whole = self._bar.add_task(
                 "all runs", total=sum(self._left.values()) or 1, note=self._count()
             )
-            self._bar.start()
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        if err.is_terminal:
-            self._bar.stop()
+        return super().__enter__()
 
     def _count(self) -> str:
         return f"{self._done}/{self._all} runs"
@@ -133,7 +122,7 @@ class ReproductionView:
         now = time.monotonic()
         if news.kind == "done":
             sys.stderr.write(f"[{self._count()}] {news.task.label}: done{self._to_go()}\n")
-        elif news.kind == "round" and now - self._spoken > 10:
+        elif news.kind == "round" and now - self._spoken > SPEAK_EVERY:
             self._spoken = now
             far = f"{self._to_go()} ({self._done} of {self._all} runs)"
             sys.stderr.write(f"{news.task.label}: {self._note(news)}{far}\n")
@@ -149,7 +138,7 @@ def _ours(cell: dict[str, Any], wanted: int) -> str:
 
 def _wide(outcome: Outcome) -> Table:
     cells = by_place(outcome)
-    table = Table(box=box.SIMPLE_HEAD)
+    table = table_of()
     table.add_column("ours\npaper", no_wrap=True)
     for column in outcome["columns"]:
         table.add_column(escape(column), justify="right", no_wrap=True)
@@ -165,10 +154,8 @@ def _wide(outcome: Outcome) -> Table:
 
 def _narrow(outcome: Outcome, column: str) -> Table:
     cells = by_place(outcome)
-    table = Table(box=box.SIMPLE_HEAD, title=escape(column), title_justify="left")
-    table.add_column("")
-    for name in ("ours", "paper", "difference"):
-        table.add_column(name, justify="right")
+    numbers = ("ours", "paper", "difference")
+    table = table_of("", numbers=numbers, title=escape(column), title_justify="left")
     for row in outcome["rows"]:
         cell = cells.get((row, column))
         if cell:

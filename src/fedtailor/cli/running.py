@@ -112,7 +112,8 @@ class Shown(ExitStack):
         self, folder: Path, tracking: Any, watch: bool, kept: str = "the last good checkpoint"
     ) -> None:
         super().__init__()
-        from fedtailor.cli.showing import Live, library_aloud
+        from fedtailor.cli.showing import Live
+        from fedtailor.cli.terminal import library_aloud
 
         self.enter_context(library_aloud())  # also what it says of the data, before a round
         self._folder, self._tracking, self._watch, self._kept = folder, tracking, watch, kept

@@ -14,6 +14,7 @@ from fedtailor.core.errors import BadInput
 from fedtailor.core.options import Option
 from fedtailor.results.config import read_config, settings
 
+Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, nothing else there.")]
 SET_HELP = "A hyper-parameter of the method; see fedtailor show METHOD. May be given several times."
 CONFIG_HELP = "Take settings from a TOML file (e.g. a run's config.toml); options here go first."
 

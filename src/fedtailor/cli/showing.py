@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import json
-import logging
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich import box
-from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import TextColumn, TimeElapsedColumn
 from rich.table import Table
-from rich.text import Text
 
-from fedtailor.cli.time_left import TimeLeft
-from fedtailor.core.inputs.plain_text import counted, printable
+from fedtailor.cli.terminal import SPEAK_EVERY, TimeLeft, WithBar, err, out, print_json, table_of
+from fedtailor.core.inputs.plain_text import counted
 from fedtailor.results.folder import YARDSTICKS, read_metric
 from fedtailor.runs.stopwatch import phases_line
 
@@ -28,28 +22,10 @@ if TYPE_CHECKING:
     from fedtailor.results.metrics.named import Metric
 
 
-class SafeConsole(Console):
-    """A console that data cannot steer: whatever a class or a column is called is shown as text."""
-
-    def render_str(self, text: str, **how: Any) -> Text:
-        """Text as it is shown."""
-        return super().render_str(printable(text, keep="\n\t"), **how)
-
-
-# a pipe has no width of its own: lines there are not broken at 80 columns
-# no emoji: `natural:100:` is a partition, not a picture
-out = SafeConsole(highlight=False, emoji=False, width=None if sys.stdout.isatty() else 160)
-err = SafeConsole(stderr=True, highlight=False, emoji=False)
-
 SHOWN = ("mean", "std", "bottom5", "top5")  # of a metric, in a comparison
 SHOWN_NAMES, SHOWN_REASONS = 6, 12  # clients in a line, lines
 
 SIZES = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3))
-
-
-def print_json(value: Any) -> None:
-    """The result, and nothing else, on stdout."""
-    sys.stdout.write(json.dumps(value, indent=1) + "\n")
 
 
 def in_bytes(count: float) -> str:
@@ -92,54 +68,20 @@ def _metric(name: str) -> Metric:
     return METRICS[name]
 
 
-class _Aloud(logging.Handler):
-    """What the library has to say in passing, as lines above the bar."""
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if err.is_terminal:
-            err.print(record.getMessage(), markup=False, style="yellow")
-        else:
-            sys.stderr.write(f"fedtailor: {printable(record.getMessage())}\n")
-
-
-@contextmanager
-def library_aloud() -> Iterator[None]:
-    """Within, what the library has to say is shown."""
-    log, handler = logging.getLogger("fedtailor"), _Aloud()
-    log.addHandler(handler)
-    log.setLevel(logging.INFO)
-    try:
-        yield
-    finally:
-        log.removeHandler(handler)
-
-
-class Live:
+class Live(WithBar):
     """Progress on stderr: a live bar in a terminal, elsewhere a line now and then."""
 
     def __init__(self) -> None:
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=28),
+        super().__init__(
             TextColumn("round {task.completed:.0f}/{task.total:.0f}"),
             TextColumn("{task.fields[note]}"),
             TimeElapsedColumn(),
             TextColumn("{task.fields[left]}"),
-            console=err,
         )
         self._spoken = 0.0
         self._time = TimeLeft()
         self._begun: list[str] = []  # runs, in the order in which they were announced
         self._rounds: dict[str, int] = {}  # of each run
-
-    def __enter__(self) -> Live:
-        if err.is_terminal:
-            self._bar.start()
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        if err.is_terminal:
-            self._bar.stop()
 
     def watch(
         self, name: str, folder: Path, runs_after: int = 0
@@ -178,7 +120,7 @@ class Live:
                 self._bar.update(task, completed=line["round"], left=left)
                 if note:
                     self._bar.update(task, note=note)
-            elif line["round"] == rounds or time.monotonic() - self._spoken > 10:
+            elif line["round"] == rounds or time.monotonic() - self._spoken > SPEAK_EVERY:
                 self._spoken = time.monotonic()
                 far = f"round {line['round']}/{rounds} {note}".rstrip()
                 sys.stderr.write(f"{name}: {far}{', ' if left else ''}{left}\n")
@@ -192,10 +134,11 @@ class Live:
 def result_table(result: dict[str, Any]) -> Table:
     """One run's metric at its evaluation points."""
     metric = _metric(result["metric"])
-    table = Table(box=box.SIMPLE_HEAD, title=escape(f"{result['method']} on {result['data']}"))
-    table.add_column(metric_title(metric))
-    for column in ("mean", "all rows", "std", "bottom 5 %", "top 5 %", "worst"):
-        table.add_column(column, justify="right")
+    table = table_of(
+        metric_title(metric),
+        numbers=("mean", "all rows", "std", "bottom 5 %", "top 5 %", "worst"),
+        title=escape(f"{result['method']} on {result['data']}"),
+    )
     keys = ("mean", "weighted", "std", "bottom5", "top5", "worst")
     tune = result["points"]["final"].get("finetune_epochs")
     rows = [
@@ -248,10 +191,8 @@ def comparison_table(summary: dict[str, Any]) -> Table:
     )
     if any(row.get("still_rising") for row in summary["table"].values()):
         caption += "; ↗: still better with every round at the end, on validation rows"
-    table = Table(box=box.SIMPLE_HEAD, caption=caption)
-    table.add_column("method")
-    for column in ("mean", "std", "bottom 5 %", "top 5 %", "better", "up", "down", "s"):
-        table.add_column(column, justify="right")
+    numbers = ("mean", "std", "bottom 5 %", "top 5 %", "better", "up", "down", "s")
+    table = table_of("method", numbers=numbers, caption=caption)
     for method, row in sorted(
         summary["table"].items(), key=lambda kv: _rank(kv[1], metric.higher_is_better)
     ):
@@ -284,9 +225,8 @@ def sweep_table(summary: dict[str, Any]) -> Table:
     caption = f"{metric_title(metric)}, mean over clients{direction}; {over}last round"
     settings = summary["settings"]
     title = escape(f"{summary['method']} on {settings['data']}")
-    table = Table(box=box.SIMPLE_HEAD, title=title, caption=caption)
-    for column in ("lr", "test", "95 %", "validation", "runs"):
-        table.add_column(column, justify="right")
+    numbers = ("lr", "test", "95 %", "validation", "runs")
+    table = table_of(numbers=numbers, title=title, caption=caption)
     for row in summary["rates"]:
         ends = [metric_value(metric, end) for end in row["interval"] or ()]
         done = len(row["runs"]) - len(row["failed"])

@@ -8,16 +8,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from rich.markup import escape
+from rich.table import Table
 
+from fedtailor.cli.settings import Json
+from fedtailor.cli.showing import metric_title, metric_value, per_cent, undefined_lines
+from fedtailor.cli.terminal import out, print_json, table_of
 from fedtailor.core.errors import BadInput
 from fedtailor.core.inputs.spreadsheet import csv_text
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from fedtailor.api import Prediction
 
-Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, nothing else there.")]
 OVER = {
     "mean": "mean",
     "std": "std",
@@ -80,7 +82,6 @@ def metrics(
     Example: fedtailor metrics runs/compare-digits --metric roc-auc --metric brier
     """
     from fedtailor.api import metrics as kept_metrics_of
-    from fedtailor.cli.showing import out, print_json, undefined_lines
 
     found = kept_metrics_of(folder, names or (), best=best, part=part)
     if csv is not None:
@@ -107,14 +108,9 @@ def _metrics_title(method: str, of: dict[str, Any], found: dict[str, Any]) -> st
 
 
 def _metrics_table(of: dict[str, Any]) -> Table:
-    from rich import box
-    from rich.markup import escape
-    from rich.table import Table
-
-    from fedtailor.cli.showing import metric_title, metric_value
     from fedtailor.results.metrics.named import METRICS
 
-    table = Table(box=box.SIMPLE_HEAD)
+    table = table_of()
     shown = {name: METRICS.get(name) for name in of["metrics"]}
     table.add_column("client", no_wrap=True)
     for name, metric in shown.items():
@@ -182,7 +178,6 @@ def predict(
     if csv is not None and csv.resolve() in [file.resolve() for file in files]:
         raise BadInput(f"--csv '{csv}' is one of the files to predict for: choose another")
     from fedtailor.api import predict as predict_files
-    from fedtailor.cli.showing import out, print_json
 
     found = predict_files(folder, client, files)
     if csv is not None:
@@ -216,19 +211,13 @@ def _predictions_as_rows(found: Sequence[Prediction]) -> tuple[list[str], list[l
 
 
 def _predictions_table(found: Sequence[Prediction]) -> Table:
-    from rich import box
-    from rich.markup import escape
-    from rich.table import Table
-
-    from fedtailor.cli.showing import metric_value, per_cent
-
     first = found[0]
     head = ["value"] if first.label is None else ["class", "probability %"]
     if first.risk is not None:
         head = ["relative risk"]
     classes = list(first.probabilities)
     each = 2 <= len(classes) <= SHOWN_CLASSES
-    table = Table("example", *head, box=box.SIMPLE_HEAD)
+    table = table_of("example", *head)
     for name in classes if each else ():
         table.add_column(escape(f"{name} %"), justify="right")
     noted = any(p.note for p in found)

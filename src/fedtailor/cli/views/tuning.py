@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rich import box
 from rich.markup import escape
 from rich.table import Table
 
-from fedtailor.cli.showing import out, print_json
+from fedtailor.cli.terminal import out, print_json, table_of
 from fedtailor.results.metrics.named import METRICS
 from fedtailor.runs.tuning.play import chosen_file, in_words
 
@@ -20,10 +19,7 @@ def tuning_table(summary: dict[str, Any]) -> Table:
     direction = "" if metric.higher_is_better else ", less is better"
     whom = {"mean": "mean over clients", "bottom5": "worst twentieth", "worst": "worst client"}
     caption = f"{metric.name} on validation rows{direction}: {whom[rules['target']]}"
-    table = Table(box=box.SIMPLE_HEAD, caption=caption)
-    table.add_column("method")
-    for column in ("tried", "failed", "value"):
-        table.add_column(column, justify="right")
+    table = table_of("method", numbers=("tried", "failed", "value"), caption=caption)
     table.add_column("chosen")
     for name, found in summary["methods"].items():
         counts = (str(found["tried"]), str(found["failed"]), f"{found['value']:.4f}")

@@ -1,10 +1,12 @@
-"""How long is left is told from rounds that were played, and from nothing else."""
+"""What a terminal shows: nothing that steers it, and the time left by rounds that were played."""
 
 from __future__ import annotations
 
 import pytest
+from rich.table import Table
 
-from fedtailor.cli.time_left import TimeLeft, about
+from fedtailor.cli import terminal
+from fedtailor.cli.terminal import SafeConsole, TimeLeft, about
 
 
 class Clock:
@@ -50,3 +52,22 @@ def test_rounds_from_a_checkpoint_were_not_played_here() -> None:
 )
 def test_durations_for_people(seconds: float, words: str) -> None:
     assert about(seconds) == f"about {words}"
+
+
+def test_data_cannot_steer_the_terminal() -> None:
+    """A class may be called anything: its name is shown, not obeyed."""
+    table = Table("class\x1b[2J")
+    table.add_row("no\x1b]0;title\x07")
+    console = SafeConsole(width=80)
+    with console.capture() as said:
+        console.print(table)
+        console.print("a\x1b[31mb", markup=False)
+    assert "class\\x1b[2J" in said.get() and "a\\x1b[31mb" in said.get()
+    assert "\x1b" not in said.get() and "\x07" not in said.get()
+
+
+@pytest.mark.parametrize("console", [terminal.out, terminal.err])
+def test_a_partition_with_a_number_is_no_picture(console: SafeConsole) -> None:
+    with console.capture() as captured:
+        console.print("visits, natural:100: 3 clients", markup=False)
+    assert captured.get().strip() == "visits, natural:100: 3 clients"
