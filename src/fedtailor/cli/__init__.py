@@ -20,10 +20,9 @@ from fedtailor.cli import (
     reporting,
     reproducing,
     running,
+    tuning,
     using,
-    watching,
 )
-from fedtailor.cli.tuning import command as tuning
 from fedtailor.core import __version__
 from fedtailor.core.errors import BadInput
 from fedtailor.core.inputs.plain_text import printable
@@ -54,7 +53,6 @@ inspecting.add_to(app)
 using.add_to(app)
 federation.add_to(app)
 reporting.add_to(app)
-watching.add_to(app)
 landscaping.add_to(app)
 auditing.add_to(app)
 reproducing.add_to(app)

@@ -12,11 +12,11 @@ from typing import Annotated, Any
 import typer
 from rich.markup import escape
 
+from fedtailor.cli.reporting import watched
 from fedtailor.cli.running import Watch
 from fedtailor.cli.settings import whole, with_settings
 from fedtailor.cli.terminal import out as console
 from fedtailor.cli.terminal import points_shown, print_json, table_of
-from fedtailor.cli.watching import watched
 from fedtailor.core.errors import BadInput
 from fedtailor.reproduce.declared.allowed_settings import ALLOWED_SETTINGS
 from fedtailor.results.config import settings

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 import typer
 
+from fedtailor.cli.reporting import watched
 from fedtailor.cli.settings import (
     CONFIG_HELP,
     SET_HELP,
@@ -19,7 +20,6 @@ from fedtailor.cli.settings import (
     whole,
     with_settings,
 )
-from fedtailor.cli.watching import watched
 from fedtailor.core.errors import BadInput
 from fedtailor.runs.stopwatch import Stopwatch, process_age
 
@@ -370,8 +370,7 @@ def resume(
     """Go on with a run, comparison, sweep or search that was stopped; it ends as if it had not."""
     with _importing():
         from fedtailor import api
-        from fedtailor.cli.showing import show_result, show_summary, show_sweep
-        from fedtailor.cli.views.tuning import show_tuning
+        from fedtailor.cli.showing import show_result, show_summary, show_sweep, show_tuning
         from fedtailor.results.folder import is_comparison, is_sweep, is_tuning
 
     if not folder.is_dir():

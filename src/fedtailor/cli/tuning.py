@@ -7,15 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedtailor.cli.running import (
-    ConfigFile,
-    Json,
-    Out,
-    Overwrite,
-    Set,
-    Shown,
-    SideBySide,
-)
+from fedtailor.cli.running import ConfigFile, Json, Out, Overwrite, Set, Shown, SideBySide
 from fedtailor.cli.settings import gather_several, whole, with_settings
 from fedtailor.core.errors import BadInput
 
@@ -102,7 +94,7 @@ def tune(
     if not methods:
         raise BadInput("no methods to tune: name at least one (fedtailor list shows them)")
     from fedtailor import api
-    from fedtailor.cli.views.tuning import show_tuning
+    from fedtailor.cli.showing import show_tuning
     from fedtailor.results.folder import free_folder
     from fedtailor.runs.tuning.plan import TuningPlan, check_words
     from fedtailor.runs.tuning.search import SearchRules

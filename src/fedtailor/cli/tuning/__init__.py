@@ -1,1 +1,0 @@
-"""The command that chooses hyper-parameters, and what it shows."""
