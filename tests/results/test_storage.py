@@ -11,7 +11,7 @@ import torch
 
 from fedtailor.core import tree
 from fedtailor.core.errors import BadInput
-from fedtailor.core.inputs.files import write_atomically
+from fedtailor.core.inputs.files import sha256_of, write_atomically
 from fedtailor.core.task import classification
 from fedtailor.core.training import Recipe
 from fedtailor.engine import Simulation
@@ -174,7 +174,7 @@ def test_broken_tensors_are_refused_even_with_the_right_sum(content: bytes, tmp_
     state = next(tmp_path.glob("state-*"))
     state.write_bytes(content)
     meta = json.loads((tmp_path / "latest.json").read_text())
-    meta["sha256"] = storage._sha256(state)
+    meta["sha256"] = sha256_of(state)
     (tmp_path / "latest.json").write_text(json.dumps(meta))
     with pytest.raises(BadInput, match="broken"):
         storage.restore_checkpoint(tmp_path, simulation("local"))

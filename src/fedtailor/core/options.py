@@ -158,3 +158,8 @@ def option_of(name: str, hint: Any, default: Any, meaning: str) -> Option | None
     if hint not in (int, float, bool, str):
         return None
     return Option(name, hint, default, meaning, low, high, choices, "infinite" in more, search)
+
+
+def in_short(value: Any) -> str:
+    """An option's value in few letters."""
+    return f"{value:g}" if isinstance(value, float) else str(value)

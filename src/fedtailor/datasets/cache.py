@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
 from fedtailor.core.errors import BadInput
-from fedtailor.core.inputs.files import replacing, sync, write_atomically
+from fedtailor.core.inputs.files import replacing, sha256_of, sync, write_atomically
 from fedtailor.core.inputs.plain_text import parse_json
 from fedtailor.datasets.wording import one_line, quoted, reason
 
@@ -17,11 +16,6 @@ from fedtailor.datasets.wording import one_line, quoted, reason
 def note_of(path: Path) -> Path:
     """The JSON file beside a fetched file that holds its sha256."""
     return path.with_name(path.name + ".json")
-
-
-def sha256_of(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def verify(path: Path) -> None:

@@ -2,7 +2,7 @@
 
 For those who draw something of their own:
 
-    from fedtailor.figures import figure, look, tidy
+    from fedtailor.figures import empty_figure, look, tidy
 
     picture = empty_figure(3.5, 2.4)
     axes = picture.add_subplot()

@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from fedtailor.core.errors import BadInput
+from fedtailor.core.inputs.files import sha256_of
 
 Weights: TypeAlias = str | Path | Mapping[str, Tensor]  # a safetensors file, or a `state_dict`
 
@@ -58,8 +59,7 @@ def freeze(network: nn.Module, globs: Sequence[str]) -> nn.Module:
 def digest_of(weights: Weights) -> str:
     """Tells whether two sets of weights are the same."""
     if not isinstance(weights, Mapping):
-        with _there(weights).open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        return sha256_of(_there(weights))
     made = hashlib.sha256()
     for name in sorted(weights):
         value = weights[name].detach().cpu().contiguous()

@@ -15,6 +15,7 @@ from fedtailor.core import __version__
 from fedtailor.core.errors import BadInput
 from fedtailor.core.inputs.files import write_atomically
 from fedtailor.core.inputs.plain_text import counted
+from fedtailor.core.options import in_short
 from fedtailor.core.steps.privacy import epsilon_in_words
 from fedtailor.report.absent import absent_in_words, times_in_words
 from fedtailor.report.surfaces import landscapes, trajectories
@@ -186,7 +187,7 @@ def _tuned_in_words(tuned: Mapping[str, Any]) -> str:
     chosen = []
     for method, splits in tuned["methods"].items():
         each = [
-            ", ".join(f"{k}={v:g}" if isinstance(v, float) else f"{k}={v}" for k, v in one.items())
+            ", ".join(f"{k}={in_short(v)}" for k, v in one.items())
             for one in dict.fromkeys(json.dumps(s["chosen"]) for s in splits.values())
             for one in [json.loads(one)]
         ]

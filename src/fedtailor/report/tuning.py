@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedtailor.core.inputs.files import write_atomically
+from fedtailor.core.options import in_short
 from fedtailor.report.page import asset, template
 from fedtailor.results.config import as_toml
 from fedtailor.results.metrics.named import METRICS
@@ -25,10 +26,6 @@ SEARCHES = {
 KNOWN = 0.05  # the largest p with which an option is said to matter
 
 
-def _shown(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
 def trial_rows(found: dict[str, Any], higher_is_better: bool) -> list[dict[str, Any]]:
     """All that was tried, those that came furthest first, the best of them first."""
     rows = []
@@ -39,7 +36,7 @@ def trial_rows(found: dict[str, Any], higher_is_better: bool) -> list[dict[str, 
         rows.append(
             {
                 "number": trial["number"],
-                "cells": [_shown(trial["setting"][name]) for name in found["space"]],
+                "cells": [in_short(trial["setting"][name]) for name in found["space"]],
                 "values": [values.get(rounds) for rounds in found["rungs"]],
                 "failed": trial["failed"],
                 "chosen": trial["number"] == found["trial"],
@@ -72,13 +69,14 @@ def panels(found: dict[str, Any]) -> list[dict[str, Any]]:
         place, ticks = _across([trial["setting"][name] for trial in found["trials"]])
         dots = [
             {
-                "x": place(trial["setting"][name]),
+                "x": place(tried),
                 "y": HIGH * (1 - (value - low) / ((high - low) or 1)),
                 "whole": whole,
                 "chosen": whole and trial["number"] == found["trial"],
-                "title": f"trial {trial['number']}, {_shown(trial['setting'][name])}: {value:.4f}",
+                "title": f"trial {trial['number']}, {in_short(tried)}: {value:.4f}",
             }
             for trial, value, whole in seen
+            for tried in [trial["setting"][name]]
         ]
         shown.append({"name": name, "dots": dots, "ticks": ticks, "low": low, "high": high})
     return shown
@@ -94,7 +92,7 @@ def _across(values: list[Any]) -> tuple[Callable[[Any], float], list[tuple[float
     by_log = min(values) > 0 and max(values) / min(values) > 100
     scale = math.log if by_log else float
     low, high = scale(min(values)), scale(max(values))
-    ends = [(0.0, _shown(min(values))), (float(WIDE), _shown(max(values)))]
+    ends = [(0.0, in_short(min(values))), (float(WIDE), in_short(max(values)))]
     return lambda value: WIDE * (scale(value) - low) / ((high - low) or 1), ends
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from fedtailor.core.errors import BadInput
 from fedtailor.core.inputs.plain_text import counted
+from fedtailor.core.options import in_short
 from fedtailor.results import folder as files
 from fedtailor.results.config import MERE_PLACE, TUNABLE, read_config, settings
 from fedtailor.results.confusion import read_confusion
@@ -138,11 +139,6 @@ def _variant(run: FinishedRun) -> tuple[str, str]:
     return str(run.result["method"]), json.dumps(told, sort_keys=True, default=str)
 
 
-def _short(value: Any) -> str:
-    """An option's value in few letters."""
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
-
 def variant_labels(variants: Sequence[tuple[str, str, str]]) -> list[str]:
     """A label of its own for each variant of a method.
 
@@ -160,7 +156,7 @@ def variant_labels(variants: Sequence[tuple[str, str, str]]) -> list[str]:
         same = [json.loads(o) for m, o, _ in variants if m == method]
         mine = json.loads(options)
         telling = [k for k in mine if any(other.get(k) != mine[k] for other in same)]
-        label = " ".join([method, *(f"{k}={_short(mine[k])}" for k in telling)])
+        label = " ".join([method, *(f"{k}={in_short(mine[k])}" for k in telling)])
         twin = sum((m, o) == (method, options) for m, o, _ in variants) > 1
         labels.append(f"{label} ({folder})" if twin else label)
     seen: dict[str, int] = {}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ from torch import Tensor
 
 from fedtailor.core import __version__, tree
 from fedtailor.core.errors import BadInput
-from fedtailor.core.inputs.files import replacing, sync, write_atomically
+from fedtailor.core.inputs.files import replacing, sha256_of, sync, write_atomically
 from fedtailor.core.inputs.plain_text import parse_json
 from fedtailor.core.tree import Tree
 from fedtailor.engine import ClientStates, Simulation
@@ -82,11 +81,6 @@ class OtherState(BadInput):
     """A checkpoint whose states are laid out in another way than the run's."""
 
 
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
 class Snapshot(NamedTuple):
     """A simulation's state at a moment, copied: rounds may go on while it is written."""
 
@@ -117,7 +111,7 @@ def save_checkpoint(folder: Path, snapshot: Snapshot, meta: dict[str, Any]) -> N
         "round": snapshot.round,
         "chunk": snapshot.chunk,
         "file": path.name,
-        "sha256": _sha256(path),
+        "sha256": sha256_of(path),
         **meta,
     }
     write_atomically(folder / LATEST, json.dumps(latest, indent=1))
@@ -158,7 +152,7 @@ def restore_checkpoint(folder: Path, simulation: Simulation) -> dict[str, Any]:
     """
     meta = read_checkpoint(folder)
     path = folder / Path(str(meta["file"])).name  # a name, never a path that leads elsewhere
-    if not path.exists() or _sha256(path) != meta["sha256"]:
+    if not path.exists() or sha256_of(path) != meta["sha256"]:
         raise BadInput(f"checkpoint '{path}' is missing or changed: the run cannot be resumed")
     tensors = load_tensors(path)
     device = simulation.device

@@ -17,7 +17,6 @@ from torch import Tensor
 from fedtailor.core import rng
 from fedtailor.core.errors import BadInput
 from fedtailor.core.steps.privacy import Spent, epsilon
-from fedtailor.core.training import Recipe
 from fedtailor.engine import Cluster, Outputs, RoundReport, Simulation
 from fedtailor.engine.loops.runner import LoopMode, Workload, choose_loop_mode
 from fedtailor.results.config import Config
@@ -204,12 +203,6 @@ class PreparedRun:
         """How long each client takes for a round."""
         rows = self.simulation.client_data.train.n
         return times_of_clients(self.config, self.method, rows, self.data.trained)
-
-    @property
-    def finetune(self) -> Recipe | None:
-        """How models are trained before the final test, if they are."""
-        epochs = self.config.finetune
-        return replace(self.config.recipe(), epochs=epochs, steps=0) if epochs else None
 
     def spend(self, ids: Sequence[int], noisy: Tensor) -> dict[str, Any]:
         """Charges clients for noisy gradients; returns everyone's ε over all rounds so far."""

@@ -97,7 +97,8 @@ def result_of(run: PreparedRun) -> dict[str, Any]:
     sim, fed, config, judge = run.simulation, run.data.client_data, run.config, run.evaluation
     # the last round was evaluated, unless it was played before a resume
     last = run.latest or sim.outputs()
-    final = run.final = sim.outputs(finetune=run.finetune) if run.finetune else last
+    tune = config.finetuning()
+    final = run.final = sim.outputs(finetune=tune) if tune else last
     history, metric = run.progress.history, judge.metric
     scored = [line for line in history if "pre" in line]
     best = best_round(

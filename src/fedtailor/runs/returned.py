@@ -63,7 +63,7 @@ def _model_in(run: PreparedRun, client: str) -> nn.Module:
     ids = torch.tensor([_number(run, client)])
     if run.config.engine == "ray" or run.simulation.place == "disk":
         raise BadInput("the clients' states went with the run: give out=... to keep its models")
-    ((_, model),) = run.simulation.models(run.finetune, ids=ids)
+    ((_, model),) = run.simulation.models(run.config.finetuning(), ids=ids)
     return personal_model(run.config, run.data.encoder.form, run.networks[client], model)
 
 

@@ -82,7 +82,7 @@ class Runner(PreparedRun):
 
     def so_far(self) -> dict[str, Any]:
         """What the models of now say of validation rows: over clients, and of each."""
-        said = self.simulation.outputs(finetune=self.finetune)
+        said = self.simulation.outputs(finetune=self.config.finetuning())
         val, each = self.evaluation.judged(said.val, "val")
         return {"round": self.simulation.round, "val": val, "val_per_client": each}
 
@@ -361,7 +361,7 @@ class Runner(PreparedRun):
     def _write(self, said: RunOutputs) -> None:
         assert self.folder is not None
         folder = self.folder
-        keep_personal(self.simulation, folder, self.finetune)
+        keep_personal(self.simulation, folder, self.config.finetuning())
         save_outputs(folder, said)
         save_confusion(folder, self.data.client_data, self.data.encoder.form, said)
         if self.method.general is not None:

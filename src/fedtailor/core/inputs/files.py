@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import secrets
@@ -69,3 +70,9 @@ def sync(path: Path) -> None:
     """Sees that a file is on the disk before anything is written that relies on it."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
+
+
+def sha256_of(path: Path) -> str:
+    """Tells whether a file is what it was."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -21,7 +21,7 @@ from fedtailor.core.errors import BadInput
 from fedtailor.core.inputs.files import write_atomically, write_json
 from fedtailor.core.method import Model
 from fedtailor.core.steps.privacy import Spent, epsilon, epsilon_in_words
-from fedtailor.core.training import Recipe, fit
+from fedtailor.core.training import fit
 from fedtailor.core.tree import Tree
 from fedtailor.engine import ClientData
 from fedtailor.federation.protocol.lines import Line
@@ -60,12 +60,6 @@ CARD = "card.json"
 GLOBAL = "global"  # what the global model is called on a site's page
 
 
-def finetuning(setup: Setup) -> Recipe | None:
-    """How models are trained before they are judged, if that was agreed on."""
-    epochs = setup.config.finetune
-    return replace(setup.config.recipe(), epochs=epochs, steps=0) if epochs else None
-
-
 def local_model(
     setup: Setup,
     data: Data,
@@ -86,7 +80,7 @@ def local_model(
         own = fit(setup.task, own, data, turn, recipe)
         after(round, own, time.monotonic() - begun)
     last = setup.turn(rng.SCORE, setup.plan.rounds).of(torch.tensor(client)).at_client()
-    more = finetuning(setup)  # by itself: the method's own way needs what the server sends
+    more = setup.config.finetuning()  # by itself: the method's own way needs what the server sends
     return own if more is None else fit(setup.task, own, data, last.split()[1], more)
 
 

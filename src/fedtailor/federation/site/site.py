@@ -53,7 +53,7 @@ from fedtailor.federation.site.local_data import (
     load_local_data,
     survey_site,
 )
-from fedtailor.federation.site.model_card import OwnPart, finetuning, write_model
+from fedtailor.federation.site.model_card import OwnPart, write_model
 from fedtailor.federation.site.scoring import SiteScore, score_model
 from fedtailor.federation.site.settings import SiteSettings
 from fedtailor.federation.site.state import FEDERATIONS, PLAN, SavedState, SiteStore, StateError
@@ -334,7 +334,7 @@ class Site:
         self.guard.require_willing(packet)
         turn, kept = self._turn(packet, joined, rng.SCORE)
         setup, local = joined.setup, joined.local
-        model, taken = turn.personal(setup.task, finetuning(setup))
+        model, taken = turn.personal(setup.task, setup.config.finetuning())
         found = self._score_of(joined, model, every_metric=True)
         tells = self.guard.tells_scores(packet)
         scores = self._told(joined, found, "pre") if tells else {}

@@ -25,6 +25,7 @@ from fedtailor.reproduce.playing.play import PlannedRun
 from fedtailor.reproduce.shown.writing import cell_text, comparable_cells, two_digits
 from fedtailor.results.config import settings as known_settings
 from fedtailor.results.metrics.named import METRICS
+from fedtailor.results.metrics.over_clients import mean_of_known
 from fedtailor.results.numbers import played_on
 from fedtailor.results.statistics import training_end
 from fedtailor.results.status import failure, run_status
@@ -33,20 +34,15 @@ APART = 2.0  # standard deviations of the paper
 RESUMED_BY = "fedtailor reproduce"  # be it at work already: half runs wait for their turn
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
-    known = [v for v in values if v is not None]
-    return float(np.mean(known)) if known else None
-
-
 def mean_over_seeds(values: Sequence[Value]) -> dict[str, float | None]:
     """Mean and standard deviation (of the sample; None for one seed), and the groups' means."""
     main = [v.main for v in values]
     spread = len(main) > 1 and all(map(isfinite, main))
     return {
-        "mean": _mean(main),
+        "mean": mean_of_known(main),
         "std": float(np.std(main, ddof=1)) if spread else None,
-        "low": _mean([v.low for v in values]),
-        "high": _mean([v.high for v in values]),
+        "low": mean_of_known([v.low for v in values]),
+        "high": mean_of_known([v.high for v in values]),
     }
 
 

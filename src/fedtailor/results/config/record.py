@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import typing
-from dataclasses import MISSING, Field, dataclass, field, fields
+from dataclasses import MISSING, Field, dataclass, field, fields, replace
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -343,6 +343,10 @@ class Config:
         if self.schedule.startswith(MARK):  # without its object nothing is trained
             given["schedule"] = self.objects.schedule or "constant"
         return Recipe(**given)
+
+    def finetuning(self) -> Recipe | None:
+        """How models are trained before the final test, if they are."""
+        return replace(self.recipe(), epochs=self.finetune, steps=0) if self.finetune else None
 
     def fingerprint(self) -> str:
         """Tells whether two runs are the same run."""

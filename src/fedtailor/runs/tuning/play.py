@@ -16,6 +16,7 @@ from fedtailor.core import __version__
 from fedtailor.core.errors import BadInput
 from fedtailor.core.inputs.files import write_atomically, write_json
 from fedtailor.core.inputs.plain_text import parse_json
+from fedtailor.core.options import in_short
 from fedtailor.engine import Diverged
 from fedtailor.results import folder as files
 from fedtailor.results.config import Config, write_config
@@ -318,10 +319,7 @@ def in_words(setting: Setting) -> str:
       >>> in_words({"lr": 0.05, "mu": 1.0, "adaptive": True})
       'lr=0.05 mu=1 adaptive=True'
     """
-    return " ".join(
-        f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
-        for name, value in setting.items()
-    )
+    return " ".join(f"{name}={in_short(value)}" for name, value in setting.items())
 
 
 def open_tuning(plan: TuningPlan, data: RunData, folder: Path, *, overwrite: bool = False) -> Path:
