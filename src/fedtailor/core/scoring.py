@@ -25,13 +25,7 @@ class Score(NamedTuple):
     loss: Tensor
 
 
-def score(
-    task: Task,
-    model: Any,
-    data: Data,
-    size: int = SCORED,
-    predict: Callable[[Any, Tensor], Tensor] | None = None,
-) -> Score:
+def score(task: Task, model: Any, data: Data, size: int = SCORED) -> Score:
     """How a model does on the rows of `data` (no augmentation, evaluation mode).
 
     Args:
@@ -39,15 +33,13 @@ def score(
       model: what predicts.
       data: the rows.
       size: rows at a time.
-      predict: (model, x) -> outputs, where the model is more than the task's parameters.
     """
-    says = predict or task.predict
 
     def step(
         carry: Tree, given: Tree, now: StepRows, store: Sequence[Tensor], notes: Notes
     ) -> Tree:
         x, y = (rows[now.rows] for rows in store)
-        outputs = says(given["model"], x)
+        outputs = task.predict(given["model"], x)
         found = {"loss": carry["loss"] + (task.losses(outputs, y, now.weight) * now.weight).sum()}
         hits = carry["correct"]
         if task.kind == "classification":

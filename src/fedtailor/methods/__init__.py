@@ -1,8 +1,5 @@
 """Every method by its name on the command line."""
 
-from collections.abc import Callable
-
-from fedtailor.core.method import Method
 from fedtailor.methods.client_to_client.apple import apple
 from fedtailor.methods.client_to_client.cfl import cfl
 from fedtailor.methods.client_to_client.fedamp import fedamp
@@ -11,6 +8,7 @@ from fedtailor.methods.client_to_client.fedfomo_ma import fedfomo_ma
 from fedtailor.methods.client_to_client.heurfedamp import heurfedamp
 from fedtailor.methods.client_to_client.pfedgraph import pfedgraph
 from fedtailor.methods.client_to_client.pfedsim import pfedsim
+from fedtailor.methods.describe import Factory
 from fedtailor.methods.distillation.feddistill import feddistill
 from fedtailor.methods.distillation.fedgen import fedgen
 from fedtailor.methods.distillation.fedkd import fedkd
@@ -63,8 +61,6 @@ from fedtailor.methods.regularised.fedphp import fedphp
 from fedtailor.methods.regularised.mocha import mocha
 from fedtailor.methods.regularised.pfedme import pfedme
 from fedtailor.methods.regularised.plgu_lf import plgu_lf
-
-Factory = Callable[..., Method]
 
 # What a method does about personal models, and the methods that do it so.
 KINDS: dict[str, dict[str, Factory]] = {

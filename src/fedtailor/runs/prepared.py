@@ -20,6 +20,7 @@ from fedtailor.core.steps.privacy import Spent, epsilon
 from fedtailor.engine import Cluster, Outputs, RoundReport, Simulation
 from fedtailor.engine.loops.runner import LoopMode, Workload, choose_loop_mode
 from fedtailor.results.config import Config
+from fedtailor.results.folder import Line
 from fedtailor.results.outputs import SaidInRound
 from fedtailor.runs.build import make_players, players_on, prove_private, server_model
 from fedtailor.runs.data import RunData, load_run_data
@@ -28,7 +29,6 @@ from fedtailor.runs.saved_models import PathModels
 from fedtailor.runs.schedule import arrivals, networks, times_of_clients
 from fedtailor.runs.stopwatch import Stopwatch
 
-Line = dict[str, Any]  # of a run's history
 Found = TypeVar("Found")
 log = logging.getLogger("fedtailor")
 

@@ -23,7 +23,7 @@ from fedtailor.results.storage import (
     restore_checkpoint,
 )
 from fedtailor.runs.data import RunData
-from fedtailor.runs.prepared import Line, Progress
+from fedtailor.runs.prepared import Progress
 from fedtailor.runs.run import Runner, Watcher
 
 
@@ -113,13 +113,13 @@ def _why(made_by: str) -> str:
     )
 
 
-def _kept_history(path: Path, rounds: int) -> list[Line]:
+def _kept_history(path: Path, rounds: int) -> list[files.Line]:
     """The history up to the checkpoint; later lines, of rounds to be played again, are removed.
 
     Raises:
       BadInput: it lacks a round that the checkpoint has.
     """
-    kept: list[Line] = []
+    kept: list[files.Line] = []
     rows = path.read_bytes().splitlines() if path.exists() else []
     for row in rows:
         try:

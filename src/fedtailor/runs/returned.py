@@ -15,13 +15,13 @@ from fedtailor.core.method import Method
 from fedtailor.core.tree import Tree
 from fedtailor.methods import Factory
 from fedtailor.results.config import make_config
-from fedtailor.results.folder import run_folder
+from fedtailor.results.folder import Line, run_folder
 from fedtailor.results.kept_metrics import OwnMetric, kept_metrics
 from fedtailor.results.objects import Objects, separate
 from fedtailor.runs.comparison.play import Histories
 from fedtailor.runs.personal import personal_model
 from fedtailor.runs.predict import open_model
-from fedtailor.runs.prepared import Line, PreparedRun
+from fedtailor.runs.prepared import PreparedRun
 from fedtailor.runs.run import Runner
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from fedtailor.results.storage import Snapshot, save_checkpoint, save_tensors
 from fedtailor.runs.data import RunData
 from fedtailor.runs.evaluation import is_better, is_stale
 from fedtailor.runs.interruption import ctrl_c
-from fedtailor.runs.prepared import BegunRound, Line, PreparedRun, meanwhile
+from fedtailor.runs.prepared import BegunRound, PreparedRun, meanwhile
 from fedtailor.runs.result import (
     client_table,
     facts_of,
@@ -38,7 +38,7 @@ from fedtailor.runs.result import (
 from fedtailor.runs.saved_models import PathModels, keep_general, keep_personal
 from fedtailor.runs.schedule import attending, clients_present
 
-Watcher = Callable[[Line, int], None]  # (line of the history, number of rounds)
+Watcher = Callable[[files.Line, int], None]  # (line of the history, number of rounds)
 
 CHECKPOINT_SECONDS = 5.0
 CHECKPOINT_SHARE = 20  # a checkpoint may cost a twentieth of the time
@@ -74,7 +74,7 @@ class Runner(PreparedRun):
         """Whether validation rows have said for long enough that nothing gets better."""
         return self._stale(self.progress.history)
 
-    def _stale(self, lines: Sequence[Line]) -> bool:
+    def _stale(self, lines: Sequence[files.Line]) -> bool:
         if not self.config.patience:  # a long history is not walked through in every round
             return False
         values = [line["pre_val"].get("mean") for line in lines if "pre_val" in line]
@@ -83,8 +83,7 @@ class Runner(PreparedRun):
     def so_far(self) -> dict[str, Any]:
         """What the models of now say of validation rows: over clients, and of each."""
         said = self.simulation.outputs(finetune=self.config.finetuning())
-        val, each = self.evaluation.judged(said.val, "val")
-        return {"round": self.simulation.round, "val": val, "val_per_client": each}
+        return {"round": self.simulation.round, "val": self.evaluation.summary(said.val, "val")}
 
     def _play(self, watch: Watcher | None, until: int) -> dict[str, Any]:
         last = min(until or self.config.rounds, self.config.rounds)
@@ -138,7 +137,7 @@ class Runner(PreparedRun):
                 raise Interrupted(self.folder, self.simulation.round)
         return result
 
-    def play_round(self) -> Line:
+    def play_round(self) -> files.Line:
         """Plays and evaluates the next round; returns its line of the history."""
         return self._finish_round(self._begin_round())
 
@@ -182,7 +181,7 @@ class Runner(PreparedRun):
         self.stopwatch.count("preparing", prepared)
         return BegunRound(number, here, absent, points, took, report)
 
-    def _finish_round(self, begun: BegunRound) -> Line:
+    def _finish_round(self, begun: BegunRound) -> files.Line:
         """Waits for a round and evaluates it; returns its line of the history."""
         fed, waits = self.data.client_data, time.monotonic()
         number, here, absent, points, took, arrives = begun
@@ -192,7 +191,7 @@ class Runner(PreparedRun):
         up, down = int(report.up.sum()), int(report.down.sum())
         self.progress.up += up
         self.progress.down += down
-        line: Line = {
+        line: files.Line = {
             "round": number,
             "cohort": report.ids.tolist(),
             "bytes": {"up": up, "down": down},
@@ -222,7 +221,7 @@ class Runner(PreparedRun):
                     points.save(self.folder, number)
         return line
 
-    def _evaluate(self, line: Line, report: RoundReport, here: Tensor) -> None:
+    def _evaluate(self, line: files.Line, report: RoundReport, here: Tensor) -> None:
         """Adds what models say to a round's line; `here` are the clients that have arrived."""
         sim, judge, number = self.simulation, self.evaluation, line["round"]
         pre = self.latest = sim.outputs()
@@ -240,7 +239,7 @@ class Runner(PreparedRun):
         if self.late:
             line["pre_present"] = judge.summary(pre.test[here.to(pre.test.device)], ids=here)
 
-    def _keep_best(self, line: Line, said: Outputs) -> None:
+    def _keep_best(self, line: files.Line, said: Outputs) -> None:
         """Keeps what models said, if no evaluated round was better on validation rows."""
         now = line["pre_val"].get("mean")
         before = [old["pre_val"].get("mean") for old in self.progress.history if "pre_val" in old]
@@ -280,7 +279,7 @@ class Runner(PreparedRun):
         save_confusion(folder, self.data.client_data, self.data.encoder.form)
         write_json(folder / files.BEGUN, facts_of(self))
 
-    def _append(self, line: Line) -> None:
+    def _append(self, line: files.Line) -> None:
         if self.folder:
             # in every round: as bytes and without a buffer, it takes half the time
             with (self.folder / files.HISTORY).open("ab", buffering=0) as file:

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-Line = dict[str, Any]
+from fedtailor.results.folder import Line
+
 PARTS = {"pre": "", "post": "_after_training", "global": "_global"}  # how names of values end
 
 

@@ -15,8 +15,16 @@ from typing import Any
 from fedtailor.core.inputs.files import write_json
 from fedtailor.core.inputs.plain_text import parse_json
 from fedtailor.results.config import read_config
-from fedtailor.results.folder import CLIENTS, CONFIG, RESULT, TRACKING, read_metric, read_note
-from fedtailor.tracking.protocol import Line, TrackedRun, Tracker, final_values, round_values
+from fedtailor.results.folder import (
+    CLIENTS,
+    CONFIG,
+    RESULT,
+    TRACKING,
+    Line,
+    read_metric,
+    read_note,
+)
+from fedtailor.tracking.protocol import TrackedRun, Tracker, final_values, round_values
 from fedtailor.tracking.tools import TOOLS, Open, opener
 
 _log = logging.getLogger("fedtailor")

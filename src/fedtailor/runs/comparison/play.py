@@ -13,13 +13,12 @@ from fedtailor.results import folder as files
 from fedtailor.results.outputs import read_outputs
 from fedtailor.runs.comparison.plan import ComparisonPlan
 from fedtailor.runs.comparison.summary import Played, PlayedRun, summarise_runs
-from fedtailor.runs.prepared import Line
 from fedtailor.runs.run import Watcher
 from fedtailor.runs.several.together import RunToPlay, play_together
 
 # (method, seed, how many runs are done, how many there are) -> what is told of each round
 Announce = Callable[[str, int, int, int], Watcher | None]
-Histories = dict[tuple[str, int], list[Line]]  # by method and seed
+Histories = dict[tuple[str, int], list[files.Line]]  # by method and seed
 
 
 def _play(

@@ -9,7 +9,7 @@ import torch
 
 from fedtailor.core import __version__
 from fedtailor.results.config import TUNABLE
-from fedtailor.results.folder import ALONE, YARDSTICKS
+from fedtailor.results.folder import ALONE, YARDSTICKS, Line
 from fedtailor.results.metrics.named import METRICS
 from fedtailor.results.metrics.over_clients import mean_of_known
 from fedtailor.results.metrics.table import table_of_metrics
@@ -24,7 +24,6 @@ from fedtailor.results.verdict import (
 from fedtailor.runs.comparison.plan import ComparisonPlan
 from fedtailor.runs.data import RunData
 from fedtailor.runs.evaluation import evaluation_of, rounded_table
-from fedtailor.runs.prepared import Line
 
 
 class PlayedRun(NamedTuple):

@@ -29,7 +29,6 @@ from fedtailor.results.lock import lock_folder
 from fedtailor.results.outputs import RunOutputs
 from fedtailor.runs.data import RunData, load_run_data
 from fedtailor.runs.interruption import ctrl_c
-from fedtailor.runs.prepared import Line
 from fedtailor.runs.resume import restored
 from fedtailor.runs.run import Runner, Watcher
 from fedtailor.runs.several.shared_options import differ_in_numbers, option_values, why_not_shared
@@ -69,7 +68,7 @@ class RunEnd(NamedTuple):
     """
 
     result: dict[str, Any]
-    history: list[Line]
+    history: list[files.Line]
     outputs: RunOutputs | None = None
     error: Exception | None = None
     runner: Runner | None = None

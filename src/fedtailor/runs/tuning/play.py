@@ -24,7 +24,7 @@ from fedtailor.results.metrics.named import METRICS
 from fedtailor.results.status import reason_of
 from fedtailor.runs.build import make_players
 from fedtailor.runs.data import RunData
-from fedtailor.runs.prepared import Line, as_laid_out
+from fedtailor.runs.prepared import as_laid_out
 from fedtailor.runs.run import Watcher
 from fedtailor.runs.several.together import RunToPlay, play_together
 from fedtailor.runs.tuning.importance import importances
@@ -261,7 +261,7 @@ class MethodSearch:
             if tell is None:
                 return None
 
-            def of_rung(line: Line, whole: int) -> None:
+            def of_rung(line: files.Line, whole: int) -> None:
                 tell(line, rounds)
 
             return of_rung
