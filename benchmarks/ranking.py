@@ -18,7 +18,6 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from leaderboard import RESULTS, is_done, order, rate_of
 
-from fedtailor.results.metrics.over_clients import accuracies
 from fedtailor.results.statistics.decision import LEVEL, holm
 from fedtailor.results.statistics.intervals import Interval, flip_interval
 from fedtailor.results.statistics.permutation import sign_flip_p
@@ -95,7 +94,7 @@ def accuracy_of(row: dict[str, Any], tested: list[int]) -> np.ndarray:
     """[seeds, clients] of a row; clients without test rows are left out."""
     n = np.array(tested)
     right = np.array([[int(v) for v in of_seed.split()] for of_seed in row["run"]["right"]])
-    return np.asarray(accuracies(right, n)[:, n > 0])
+    return np.asarray(right[:, n > 0] / n[n > 0])
 
 
 def ranked(report: dict[str, Any]) -> list[Ranked]:

@@ -13,7 +13,7 @@ import fedtailor
 from fedtailor import BadInput
 from fedtailor.methods import METHODS
 from fedtailor.results.config import make_config, read_config
-from fedtailor.results.metrics import summarise
+from fedtailor.results.metrics.over_clients import over_clients
 from fedtailor.results.outputs import read_outputs
 from fedtailor.runs.data import lay_out
 from tests.methods.worlds import QUICK
@@ -117,7 +117,9 @@ def test_predictions_agree_with_the_reported_accuracy(
         guesses = fedtailor.predict(tmp_path / "run", client, [tmp_path / "test.csv"])
         right.append(sum(row.endswith(f",{p.label}") for row, p in zip(mine, guesses, strict=True)))
         assert right[-1] / len(mine) == pytest.approx(found["per_client"][client], abs=1e-6)
-    summary = summarise(np.array(right), np.array([len(test) for test in partition.test]))
+    tested = np.array([len(test) for test in partition.test])
+    summary = over_clients(np.array(right) / tested, sum(right) / tested.sum())
+    assert summary.pop("clients") == len(partition)
     assert summary == pytest.approx({k: found["accuracy"][k] for k in summary}, abs=1e-6)
 
 

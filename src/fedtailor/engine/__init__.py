@@ -11,7 +11,7 @@ from fedtailor.engine.cohort import (
 )
 from fedtailor.engine.outcome import RoundReport
 from fedtailor.engine.ray.cluster import Cluster
-from fedtailor.engine.simulation import Diverged, Scores, Simulation
+from fedtailor.engine.simulation import Diverged, Simulation
 
 __all__ = [
     "ClientData",
@@ -20,7 +20,6 @@ __all__ = [
     "Diverged",
     "Outputs",
     "RoundReport",
-    "Scores",
     "Simulation",
     "client_times",
     "draw_cohort",

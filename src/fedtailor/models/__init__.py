@@ -5,12 +5,11 @@ the linear layer `fc`. All run under `torch.func.functional_call`, `grad` and `v
 """
 
 from fedtailor.models.named import MODELS, build
-from fedtailor.models.objects import Model, network_of
+from fedtailor.models.objects import network_of
 from fedtailor.models.weights import digest_of, freeze, globs_of, load_weights
 
 __all__ = [
     "MODELS",
-    "Model",
     "build",
     "digest_of",
     "freeze",

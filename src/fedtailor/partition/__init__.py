@@ -7,7 +7,6 @@ from fedtailor.partition.draws import draws
 from fedtailor.partition.files import load_partition, save_partition
 from fedtailor.partition.objects import partition_of
 from fedtailor.partition.parts import (
-    PARTS,
     Partition,
     hold_out,
     numbered_clients,
@@ -37,7 +36,6 @@ from fedtailor.partition.statistics import count_classes, statistics
 from fedtailor.partition.units import RowUnits
 
 __all__ = [
-    "PARTS",
     "Partition",
     "RowUnits",
     "Scheme",

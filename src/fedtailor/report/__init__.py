@@ -1,5 +1,5 @@
 """One self-contained page that shows what finished runs came to."""
 
-from fedtailor.report.page import render_report, write_report
+from fedtailor.report.page import write_report
 
-__all__ = ["render_report", "write_report"]
+__all__ = ["write_report"]

@@ -16,7 +16,7 @@ from fedtailor.results.folder import ALONE, SUMMARY, Line, read_note
 from fedtailor.results.metrics.named import METRICS, Metric
 from fedtailor.results.outputs import RunOutputs, read_outputs
 from fedtailor.results.pack import Array, Packed, evenly, pack_scaled, rounded
-from fedtailor.results.verdict import JudgedRun, Verdict, judge, shown, wording_of
+from fedtailor.results.verdict import JudgedRun, Verdict, judge, shown, unjudged, wording_of
 
 SUMMED = ("mean", "weighted", "std", "median", "bottom5", "top5", "worst", "loss")
 # measure of a curve: (part of a history's line, number in it)
@@ -379,9 +379,9 @@ def page_verdict(collection: CollectedRuns, table: list[dict[str, Any]]) -> Verd
     word = wording_of(metric).metric
     named = [row for row in table if "mean" in row["score"]]
     if not tested:
-        return _unknown(f"No client has test rows, so nothing can be said about {word}.")
+        return unjudged(f"No client has test rows, so nothing can be said about {word}.")
     if not named:
-        return _unknown(f"No client has a value of {word}: see why under Client by client.")
+        return unjudged(f"No client has a value of {word}: see why under Client by client.")
     found = decisions(collection)
     if whole_comparison(collection) is not None:
         return found
@@ -393,7 +393,3 @@ def page_verdict(collection: CollectedRuns, table: list[dict[str, Any]]) -> Verd
     after = f"{over} after {counted(best['rounds'], 'round')}{ends * (len(tested) > 1)}"
     told = f"{best['label']} has {shown(metric, mean)} ({word}) {after}."
     return found._replace(sentences=[*found.sentences, told])
-
-
-def _unknown(why: str) -> Verdict:
-    return Verdict(None, {}, {}, [why])

@@ -144,20 +144,20 @@ def judge(
     metric = METRICS[metric_name]
     methods = [m for m in runs if m not in YARDSTICKS]
     if not methods:
-        return _nothing(ONLY_ALONE)
+        return unjudged(ONLY_ALONE)
     if ALONE not in runs:
-        return _nothing(
+        return unjudged(
             "Whether federation helps these clients is not known: training alone (local) is not "
             "among these runs. See fedtailor compare."
         )
     kept = {m: [run.outputs for run in runs[m]] for m in (ALONE, *methods)}
     if any(said is None or said.last is None for all_of in kept.values() for said in all_of):
-        return _nothing(
+        return unjudged(
             "Whether federation helps cannot be judged: some of these runs kept no outputs on test "
             "rows (runs of versions before 0.3 did not): run them again."
         )
     if len({len(all_of) for all_of in kept.values()}) > 1:
-        return _nothing(
+        return unjudged(
             "Whether federation helps cannot be judged: not all methods were run equally often."
         )
     known: dict[str, list[RunOutputs]] = {
@@ -200,7 +200,8 @@ def judge(
     )
 
 
-def _nothing(why: str) -> Verdict:
+def unjudged(why: str) -> Verdict:
+    """That nothing can be said, and why."""
     return Verdict(None, {}, {}, [why])
 
 

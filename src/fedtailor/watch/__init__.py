@@ -1,5 +1,5 @@
 """A run's report in a browser while the run still goes on."""
 
-from fedtailor.watch.server import PORT, Watching, open_browser
+from fedtailor.watch.server import Watching, open_browser
 
-__all__ = ["PORT", "Watching", "open_browser"]
+__all__ = ["Watching", "open_browser"]

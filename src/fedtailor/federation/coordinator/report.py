@@ -41,7 +41,7 @@ from fedtailor.results.metrics.named import METRICS
 from fedtailor.results.statistics import Gains, decide, decide_clients, scoring_of, sentences
 from fedtailor.results.statistics.decision import usual_margin
 from fedtailor.results.statistics.scoring import IN_UNITS
-from fedtailor.results.verdict import ONLY_ALONE, Verdict, wording_of
+from fedtailor.results.verdict import ONLY_ALONE, Verdict, unjudged, wording_of
 
 
 class _Told(NamedTuple):
@@ -96,10 +96,11 @@ def gains_of(told: _Told, metric: str) -> Gains:
 def _verdict(setup: Setup, told: _Told) -> Verdict:
     metric, target = METRICS[setup.config.metric], setup.encoder.target
     if setup.plan.method == ALONE:
-        return Verdict(None, {}, {}, [ONLY_ALONE])
+        return unjudged(ONLY_ALONE)
     if all(value is None for value in told.alone.values()):
-        why = "Whether federation helps these sites is not known: none tells its score alone."
-        return Verdict(None, {}, {}, [why])
+        return unjudged(
+            "Whether federation helps these sites is not known: none tells its score alone."
+        )
     margin = usual_margin()
     if metric.name in IN_UNITS:  # the deviation of labels, as all have agreed on it
         margin *= target.scale if target else 0.0

@@ -8,24 +8,6 @@ from collections.abc import Sequence
 import numpy as np
 
 
-def accuracies(correct: np.ndarray, n: np.ndarray) -> np.ndarray:
-    """Each client's accuracy; nan for a client without rows."""
-    return np.where(n > 0, correct / np.maximum(n, 1), np.nan)
-
-
-def summarise(correct: np.ndarray, n: np.ndarray) -> dict[str, float]:
-    """Accuracy over clients, from each one's number of right answers and of rows.
-
-    Example:
-      >>> summarise(np.array([1, 4]), np.array([2, 4]))["mean"]
-      0.75
-    """
-    weighted = correct.sum() / n.sum() if n.sum() else math.nan
-    found = over_clients(accuracies(correct, n), weighted)
-    found.pop("clients", None)
-    return found
-
-
 def over_clients(
     values: Sequence[float] | np.ndarray, weighted: float, higher_is_better: bool = True
 ) -> dict[str, float]:
