@@ -13,16 +13,11 @@ from fedtailor.figures.options import FigureOptions
 from fedtailor.figures.style import HEAT, PAGE, empty_figure, look, shorten, tidy
 from fedtailor.results import mixes, numbers
 from fedtailor.results.collect import CollectedRuns
-from fedtailor.results.metrics.named import Metric
 from fedtailor.results.pack import evenly
 from fedtailor.results.verdict import wording_of
 
 BINS = 20
 NAMES = 40  # along an axis; more are thinned out
-
-
-def _times(metric: Metric) -> int:
-    return 100 if metric.percent else 1
 
 
 def gain_figure(collection: CollectedRuns, options: FigureOptions) -> Any:
@@ -39,7 +34,7 @@ def gain_figure(collection: CollectedRuns, options: FigureOptions) -> Any:
     if not others:
         raise BadInput("only training alone is among these runs: name another method's run too")
     metric = numbers.metric_of(collection)
-    each = [_times(metric) * np.array(row["gain"], dtype=float) for row in others]
+    each = [metric.times * np.array(row["gain"], dtype=float) for row in others]
     each = [np.sort(found[np.isfinite(found)])[::-1] for found in each]
     if not all(found.size for found in each):
         raise BadInput("no client of these runs has test rows: there is no gain to show")
@@ -64,13 +59,13 @@ def spread_figure(collection: CollectedRuns, options: FigureOptions) -> Any:
     """How many clients have which value: a histogram per method, all on one scale."""
     metric = numbers.metric_of(collection)
     each = [numbers.final_scores(c, collection.clients) for c in collection.contenders]
-    each = [_times(metric) * found[np.isfinite(found)] for found in each]
+    each = [metric.times * found[np.isfinite(found)] for found in each]
     if not all(found.size for found in each):
         word = wording_of(metric).metric
         raise BadInput(f"no client of these runs has a value of {word}: there is nothing to show")
     low, high = min(found.min() for found in each), max(found.max() for found in each)
     if metric.higher_is_better and low >= 0:  # a share: up to all, from a round number below
-        step = 0.05 * _times(metric)
+        step = 0.05 * metric.times
         high = max(high, 20 * step)
         low = step * np.floor(min(low, 19 * step) / step)
     edges = np.linspace(low, high if high > low else low + 1, BINS + 1)

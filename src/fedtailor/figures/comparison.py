@@ -23,10 +23,6 @@ def _metric(summary: Summary) -> Metric:
     return METRICS[summary["metric"]]
 
 
-def _times(summary: Summary) -> int:
-    return 100 if _metric(summary).percent else 1
-
-
 def _curves(summary: Summary) -> Any:
     """The metric, mean over clients, by round, with the range over seeds as a band."""
     picture = empty_figure(7.5, 4.2)
@@ -34,7 +30,7 @@ def _curves(summary: Summary) -> Any:
     lines = []
     for number, (method, row) in enumerate(summary["table"].items()):
         mean, low, high = (
-            [_times(summary) * p[k] for p in row["curve"]] for k in ("mean", "low", "high")
+            [_metric(summary).times * p[k] for p in row["curve"]] for k in ("mean", "low", "high")
         )
         band = (low, high) if len(summary["seeds"]) > 1 else None
         lines.append(Curve(number, method, [p["round"] for p in row["curve"]], mean, band))
@@ -57,7 +53,7 @@ def _gains(summary: Summary, others: list[str]) -> Any:
     picture, panels = panel_grid(len(others), columns, size, sharey=True)
     for number, (panel, method) in enumerate(zip(panels, others, strict=True)):
         row = summary["table"][method]
-        found = _times(summary) * np.sort(np.array(list(row["gain"].values())))[::-1]
+        found = _metric(summary).times * np.sort(np.array(list(row["gain"].values())))[::-1]
         told = f"{method}: {row['better_off']} better, {row['worse_off']} worse"
         draw_gains(panel, found, told, fontsize=10, parse_math=False)
         panel.set_xlabel(f"{counted(len(found), 'client')}, best first", fontsize=9)
@@ -73,7 +69,7 @@ def _clients(summary: Summary) -> Any:
     picture = empty_figure(1.1 * len(table) + 2, 4.0)
     axes = picture.add_subplot()
     values = [
-        _times(summary) * np.array([v for v in row["per_client"].values() if v is not None])
+        _metric(summary).times * np.array([v for v in row["per_client"].values() if v is not None])
         for row in table.values()
     ]
     draw_boxes(axes, values, size=12, alpha=0.6, median=2)

@@ -24,16 +24,18 @@ X_NAMES = {
 }
 
 
-def _values(found: list[float | None], times: float) -> Any:
+def _values(found: list[float | None], times: int) -> Any:
     return times * np.array(found, dtype=float)
 
 
-def _lines(collection: CollectedRuns, options: FigureOptions, measure: str, against: str) -> Any:
-    """One line per method: a measure against rounds, bytes or seconds."""
+def lines_figure(
+    collection: CollectedRuns, options: FigureOptions, *, measure: str, against: str
+) -> Any:
+    """One line per method: a measure against rounds, bytes or seconds; bands are over seeds."""
     picture = empty_figure(options.width, HEIGHT * options.width)
     axes = picture.add_subplot()
     metric = numbers.metric_of(collection)
-    times = 100.0 if metric.percent and measure != "loss" else 1.0
+    times = 1 if measure == "loss" else metric.times
     lines, free = [], []
     for number, contender in enumerate(collection.contenders):
         found = numbers.mean_curves(contender)
@@ -74,28 +76,3 @@ def _lines(collection: CollectedRuns, options: FigureOptions, measure: str, agai
     axes.margins(x=0.02)
     legend(picture, axes)
     return picture
-
-
-def score_figure(collection: CollectedRuns, options: FigureOptions) -> Any:
-    """The metric, mean over clients, by round, with the range over seeds as a band."""
-    return _lines(collection, options, "mean", "round")
-
-
-def loss_figure(collection: CollectedRuns, options: FigureOptions) -> Any:
-    """Test loss of personal models by round."""
-    return _lines(collection, options, "loss", "round")
-
-
-def communication_figure(collection: CollectedRuns, options: FigureOptions) -> Any:
-    """The metric, mean over clients, against bytes sent, up and down together."""
-    return _lines(collection, options, "mean", "sent")
-
-
-def time_figure(collection: CollectedRuns, options: FigureOptions) -> Any:
-    """The metric, mean over clients, against the seconds that the run took."""
-    return _lines(collection, options, "mean", "seconds")
-
-
-def simulated_time_figure(collection: CollectedRuns, options: FigureOptions) -> Any:
-    """The metric, mean over clients, against the time that slow clients and deadlines make."""
-    return _lines(collection, options, "mean", "simulated")

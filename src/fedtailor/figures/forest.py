@@ -74,7 +74,7 @@ def forest_figure(collection: CollectedRuns, options: FigureOptions) -> Any:
     if decision["gain"] is None or not clients:
         raise BadInput(f"there are no gains to show: {decision['reason']}")
     metric = numbers.metric_of(collection)
-    times, margin = (100.0 if metric.percent else 1.0), float(decision["margin"])
+    times, margin = metric.times, float(decision["margin"])
     named = len(clients) <= NAMED
     shown = clients if len(clients) <= SHOWN else [clients[i] for i in evenly(len(clients), SHOWN)]
     rise = 0.155 if named else max(0.01, 4.5 / len(shown))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from fedtailor.core.errors import unknown
 from fedtailor.figures import clients, curves, forest, landscape, learnt, tested
 from fedtailor.figures.options import FigureKind
@@ -11,9 +13,13 @@ FIGURES: dict[str, FigureKind] = {
     "score": FigureKind(
         "the metric on test rows by round, mean over clients; bands: least and largest over seeds",
         "any runs",
-        curves.score_figure,
+        partial(curves.lines_figure, measure="mean", against="round"),
     ),
-    "loss": FigureKind("test loss of personal models by round", "any runs", curves.loss_figure),
+    "loss": FigureKind(
+        "test loss of personal models by round",
+        "any runs",
+        partial(curves.lines_figure, measure="loss", against="round"),
+    ),
     "gain": FigureKind(
         "each client's gain over training alone, best first",
         "training alone (local) among the runs",
@@ -35,15 +41,17 @@ FIGURES: dict[str, FigureKind] = {
     "communication": FigureKind(
         "the metric, mean over clients, against bytes sent, up and down together",
         "any runs",
-        curves.communication_figure,
+        partial(curves.lines_figure, measure="mean", against="sent"),
     ),
     "time": FigureKind(
-        "the metric, mean over clients, against seconds", "any runs", curves.time_figure
+        "the metric, mean over clients, against seconds",
+        "any runs",
+        partial(curves.lines_figure, measure="mean", against="seconds"),
     ),
     "simulated-time": FigureKind(
         "the metric, mean over clients, against simulated time",
         "runs with --slow or --deadline",
-        curves.simulated_time_figure,
+        partial(curves.lines_figure, measure="mean", against="simulated"),
     ),
     "partition": FigureKind(
         "rows of each class at each client, like clients side by side",

@@ -45,6 +45,11 @@ class Metric:
     two_classes: bool = False  # whether it needs exactly two classes
 
     @property
+    def times(self) -> int:
+        """What a value is multiplied by where it is shown."""
+        return 100 if self.percent else 1
+
+    @property
     def bounds(self) -> tuple[float, float]:
         """Between which its values lie, whatever a model says.
 
