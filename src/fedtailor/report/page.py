@@ -63,22 +63,31 @@ TESTED = {
 NAMED = 4  # values of a setting that differs; of more, only how far they go
 
 
-def asset(package: str, name: str) -> str:
+def _asset(package: str, name: str) -> str:
     """A template, style or script that lies in a package's `assets`."""
     return resources.files(package).joinpath("assets", name).read_text(encoding="utf-8")
 
 
 @cache  # to make one takes longer than to fill it in, and a comparison has a page per run
-def template(package: str, name: str) -> Template:
-    """A page to fill in; all is escaped but what is given as `Markup`."""
+def _template(package: str, name: str) -> Template:
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True)
-    return environment.from_string(asset(package, name))
+    return environment.from_string(_asset(package, name))
 
 
-def _asset(name: str) -> str:
-    return asset(__package__, name)
+def filled(package: str, name: str, **values: Any) -> str:
+    """A page by its template, in our style; all is escaped but what is given as `Markup`.
+
+    Args:
+      package: in whose `assets` the template lies.
+      name: of the template.
+      values: what it shows.
+    """
+    from markupsafe import Markup
+
+    style = Markup(_asset(__package__, "page.css"))
+    return _template(package, name).render(style=style, **values)
 
 
 def as_script(value: Any) -> str:
@@ -308,11 +317,13 @@ def render_report(data: dict[str, Any]) -> str:
     """
     from markupsafe import Markup
 
-    script = "\n".join(_asset(name) for name in SCRIPTS)
+    script = "\n".join(_asset(__package__, name) for name in SCRIPTS)
     most_seeds = max(len(row["seeds"]) for row in data["methods"])
     decision = data["decision"]
     # not escaped are our own style and script, and the numbers, which `as_script` does
-    return template(__package__, "page.html.j2").render(
+    return filled(
+        __package__,
+        "page.html.j2",
         data=data,
         title=f"{data['facts'][0][1]}, {counted(len(data['clients']), 'client')}",
         headline=_headline(data),
@@ -324,7 +335,6 @@ def render_report(data: dict[str, Any]) -> str:
         repeats_told=f", over {most_seeds} runs of each method" if most_seeds > 1 else "",
         first_repeat_told=" of the first run of each method" if most_seeds > 1 else "",
         seeds=_from_to([len(row["seeds"]) for row in data["methods"]]),
-        style=Markup(_asset("page.css")),
         script=Markup(script),
         numbers=Markup(as_script(data)),
     )

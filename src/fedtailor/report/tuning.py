@@ -9,7 +9,7 @@ from typing import Any
 
 from fedtailor.core.inputs.files import write_atomically
 from fedtailor.core.options import in_short
-from fedtailor.report.page import asset, template
+from fedtailor.report.page import filled
 from fedtailor.results.config import as_toml
 from fedtailor.results.metrics.named import METRICS
 
@@ -112,8 +112,6 @@ def tuning_page(summary: dict[str, Any]) -> str:
     Args:
       summary: what `summary.json` of a search has.
     """
-    from markupsafe import Markup
-
     metric = METRICS[summary["metric"]]
     up = metric.higher_is_better
     methods = [
@@ -127,7 +125,9 @@ def tuning_page(summary: dict[str, Any]) -> str:
         }
         for name, found in summary["methods"].items()
     ]
-    return template(__package__, "tuning.html.j2").render(
+    return filled(
+        __package__,
+        "tuning.html.j2",
         s=summary,
         data=Path(str(summary["settings"]["data"])).name,
         metric=metric.name,
@@ -137,7 +137,6 @@ def tuning_page(summary: dict[str, Any]) -> str:
         methods=methods,
         known=KNOWN,
         size=(WIDE, HIGH),
-        style=Markup(asset(__package__, "page.css")),
     )
 
 

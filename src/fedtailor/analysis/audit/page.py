@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedtailor.report.page import asset, template
+from fedtailor.report.page import filled
 
 MODELS = {"personal": "personal models", "upload": "uploads", "global": "the global model"}
 RATES = (("tpr@0.05", "5 %"), ("tpr@0.01", "1 %"), ("tpr@0.001", "0.1 %"))
@@ -80,11 +80,10 @@ def audit_page(found: dict[str, Any]) -> str:
     Args:
       found: what `audit.json` has.
     """
-    from markupsafe import Markup
-
-    return template(__package__, "audit.html.j2").render(
+    return filled(
+        __package__,
+        "audit.html.j2",
         a=found,
-        style=Markup(asset("fedtailor.report", "page.css")),
         cases=list(zip(found["inversion"], inversion_rows(found), strict=True)),
         members=membership_rows(found),
         rates=RATES,

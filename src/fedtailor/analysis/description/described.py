@@ -78,9 +78,10 @@ class DataDescription:
 
     def write_page(self, path: str | Path) -> Path:
         """Puts the page at a path: one file that needs nothing else."""
-        from fedtailor.analysis.description.page import description_page
+        from fedtailor.report.page import filled  # late: with all that a run's page needs
 
-        write_atomically(Path(path), description_page(self, self.rows_of_table()))
+        page = filled(__package__, "inspect.html.j2", d=self, rows=self.rows_of_table())
+        write_atomically(Path(path), page)
         return Path(path)
 
     def __str__(self) -> str:

@@ -6,7 +6,7 @@ import base64
 from pathlib import Path
 from typing import Any
 
-from fedtailor.report.page import asset, template
+from fedtailor.report.page import filled
 from fedtailor.reproduce.shown.writing import (
     SIGNS,
     beside_paper,
@@ -28,16 +28,15 @@ def experiment_page(
 
     `reports` are pages about the runs by column; with `going` the other files are yet to come.
     """
-    from markupsafe import Markup
-
     pictures = {
         name: "data:image/png;base64," + base64.b64encode((folder / name).read_bytes()).decode()
         for name in outcome["pictures"]
     }
-    return template("fedtailor.reproduce.shown", "index.html.j2").render(
+    return filled(
+        __package__,
+        "index.html.j2",
         o=outcome,
         cells=by_place(outcome),
-        style=Markup(asset("fedtailor.report", "page.css")),
         pictures=pictures,
         reports=reports,
         going=going,
