@@ -14,7 +14,7 @@ from fedtailor.core.task import Task
 from fedtailor.core.tree import Tree
 from fedtailor.results import folder as files
 from fedtailor.results.collect import read_finished_run, yardstick_of
-from fedtailor.results.config import config_of
+from fedtailor.results.config import Config, config_of
 from fedtailor.results.storage import load_tensors, read_checkpoint
 from fedtailor.runs.build import make_players
 from fedtailor.runs.data import RunData, load_run_data
@@ -94,6 +94,20 @@ def finished_runs(folders: list[Path]) -> list[Path]:
     return list({place.resolve(): place for place in found}.values())
 
 
+def load_same_data(folder: Path, config: Config) -> RunData:
+    """The data of a finished run.
+
+    Raises:
+      BadInput: they are not what they were.
+    """
+    data = load_run_data(config)
+    if files.has_checkpoint(folder):
+        kept = read_checkpoint(folder / files.CHECKPOINT).get("data")
+        if kept not in (None, data.digest()):
+            raise BadInput(f"the data of '{folder}' have changed since the run: run it again")
+    return data
+
+
 def reopen(folder: Path, device: str = "auto") -> Reopened:
     """Opens a finished run.
 
@@ -105,10 +119,6 @@ def reopen(folder: Path, device: str = "auto") -> Reopened:
       BadInput: it is not finished, or its data are not what they were.
     """
     result = read_finished_run(folder).result
-    data = load_run_data(config_of(folder, device=device))
-    if files.has_checkpoint(folder):
-        kept = read_checkpoint(folder / files.CHECKPOINT).get("data")
-        if kept not in (None, data.digest()):
-            raise BadInput(f"the data of '{folder}' have changed since the run: run it again")
+    data = load_same_data(folder, config_of(folder, device=device))
     players = make_players(data.config, data.encoder.form, data.client_data.clients)
     return Reopened(folder, result, data, players)

@@ -22,9 +22,9 @@ from fedtailor.results import folder as files
 from fedtailor.results.collect import read_finished_run
 from fedtailor.results.config import Config, config_of
 from fedtailor.results.objects import Objects
-from fedtailor.results.storage import load_tensors, read_checkpoint, restore_checkpoint
+from fedtailor.results.storage import load_tensors, restore_checkpoint
 from fedtailor.runs.build import make_players
-from fedtailor.runs.data import load_run_data
+from fedtailor.runs.finished import load_same_data
 from fedtailor.runs.prepared import PreparedRun
 from fedtailor.runs.saved_models import read_general
 
@@ -80,11 +80,7 @@ class AuditedRun:
                 f"'{folder}' has clients with different networks (models is '{config.models}'): an "
                 "audit takes a run with one network"
             )
-        data = load_run_data(config)
-        if files.has_checkpoint(folder):
-            kept = read_checkpoint(folder / files.CHECKPOINT).get("data")
-            if kept not in (None, data.digest()):
-                raise BadInput(f"the data of '{folder}' have changed since the run: run it again")
+        data = load_same_data(folder, config)
         # one client after another, on one machine, and nothing compiled
         alone = replace(config, engine="sequential", workers=0, address="", keep_path=0)
         self.prepared = PreparedRun(alone, data)
