@@ -64,12 +64,6 @@ class Evaluation:
         labels, weight = labels[here][:, :rows], weight[here][:, :rows]
         return self._in_unit(outputs.to(labels.device), who), labels, weight
 
-    def per_client(
-        self, outputs: Tensor, part: str = "test", ids: Tensor | None = None
-    ) -> list[float | None]:
-        """Each client's value; None where it has none."""
-        return self.judged(outputs, part, ids)[1]
-
     def summary(
         self, outputs: Tensor, part: str = "test", ids: Tensor | None = None
     ) -> dict[str, float]:

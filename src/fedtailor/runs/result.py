@@ -114,7 +114,7 @@ def result_of(run: PreparedRun) -> dict[str, Any]:
     each = _numbers(own)
     held, trained = run.data.held_out.numpy(), run.data.trained.numpy()
     better = 1 if metric.higher_is_better else -1
-    on_train = _numbers(judge.per_client(sim.outputs(part="train").test, "train"))
+    on_train = _numbers(judge.judged(sim.outputs(part="train").test, "train")[1])
     gap = _mean(on_train[trained]) - _mean(_numbers(before_each)[trained])
     accuracy = score
     if metric.name != "accuracy":
