@@ -63,7 +63,7 @@ def _show_list(names: list[str], given: dict[str, Any], papers: Path | None, as_
         )
     console.print(table)
     console.print(
-        "small: runs of --scale small. How long it takes is said after the first round.",
+        "small: runs of --scale small. How long it takes is said after a run's second round.",
         markup=False,
     )
 

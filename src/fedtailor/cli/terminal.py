@@ -145,18 +145,24 @@ def about(seconds: float) -> str:
 class TimeLeft:
     """A clock that is told of rounds: what is left takes as long as what was played, by rounds.
 
+    The first round of a run does not count: in it steps are prepared, which takes minutes where
+    later ones take a second.
+
     Args:
       clock: seconds.
     """
 
     def __init__(self, clock: Callable[[], float] = monotonic) -> None:
-        self._clock, self._began = clock, clock()
+        self._clock = clock
+        self._since: float | None = None  # a first round was over
         self._rounds: dict[str, int] = {}
-        self._played = 0  # here: a run may go on from a checkpoint
+        self._later = 0  # rounds, behind each run's first one here
 
     def played(self, run: str, number: int) -> None:
         """A run has come to the end of a round."""
-        self._played += number - self._rounds.get(run, number - 1)
+        if self._since is None:
+            self._since = self._clock()
+        self._later += number - self._rounds.get(run, number)
         self._rounds[run] = number
 
     def round_of(self, run: str) -> int:
@@ -164,12 +170,12 @@ class TimeLeft:
         return self._rounds.get(run, 0)
 
     def words(self, rounds: int) -> str:
-        """How long some rounds will take; empty before the first one is played.
+        """How long some rounds will take; empty before a run's second one is played.
 
         Args:
           rounds: left to play, of all runs.
         """
-        if not self._played or rounds <= 0:
+        if self._since is None or not self._later or rounds <= 0:
             return ""
-        took = (self._clock() - self._began) / self._played
+        took = (self._clock() - self._since) / self._later
         return f"{about(took * rounds)} left"
