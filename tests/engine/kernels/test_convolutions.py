@@ -112,9 +112,9 @@ def test_a_step_is_traced_without_computing_and_kernels_are_made_once() -> None:
     at = given(shape)
     step = vmap(grad(fused(shape, True), (0, 1, 2)))
     with shapes_only():
-        graph = record(step, at)
+        graph = record(step, at).written()
     assert operators(graph) == ["convolve", "spread", "input_gradient", "weight_gradient"]
     agree(graph(*at), step(*at))
     assert make_ready(graph) == 4
-    twice_the_same = record(lambda *at: (*step(*at), *step(*at)), at)
+    twice_the_same = record(lambda *at: (*step(*at), *step(*at)), at).written()
     assert len(operators(twice_the_same)) == 8 and make_ready(twice_the_same) == 4

@@ -43,13 +43,13 @@ def test_what_is_no_number_is_passed_on() -> None:
 
 
 def test_windows_side_by_side_are_elementary_operators() -> None:
-    graph = record(lambda x: [grad(lambda x: pooled(x, 2).sum())(x)], [torch.randn(1, 1, 4, 4)])
-    assert not any("pool" in str(node.target) for node in graph.graph.nodes)
+    graph, _ = record(lambda x: [grad(lambda x: pooled(x, 2).sum())(x)], [torch.randn(1, 1, 4, 4)])
+    assert not any("pool" in str(node.target) for node in graph.nodes)
 
 
 def test_a_compiler_does_not_see_into_others() -> None:
     x = torch.randn(1, 1, 5, 5)
-    graph = record(lambda x: [grad(lambda x: pooled(x, 2).sum())(x)], [x])
-    names = [str(node.target) for node in graph.graph.nodes]
+    graph, _ = record(lambda x: [grad(lambda x: pooled(x, 2).sum())(x)], [x])
+    names = [str(node.target) for node in graph.nodes]
     assert "fedtailor.pool.default" in names and "fedtailor.unpool.default" in names
     assert not any("max_pool2d" in name for name in names)

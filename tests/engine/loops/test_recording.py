@@ -55,7 +55,7 @@ STEPS: dict[str, Step] = {
 def test_the_same_operators_as_torchs_own_tracer_and_the_same_numbers(name: str) -> None:
     step = STEPS[name]
     x, other = torch.randn(2, 3), torch.randn(2, 3)
-    graph = record(step, [x.clone()])
+    graph = record(step, [x.clone()]).written()
     for at in (x, other):
         expected = step(at.clone())
         for one, two in zip(graph(at.clone()), expected, strict=True):
@@ -89,7 +89,7 @@ def test_layers_and_their_slopes(layer: nn.Module) -> None:
         return list(slopes.values())
 
     at = [x, *params.values()]
-    graph = record(step, [t.clone() for t in at])
+    graph = record(step, [t.clone() for t in at]).written()
     torch.testing.assert_close(graph(*at), step(*at))
 
 
@@ -102,7 +102,7 @@ def test_autocast_casts_anew_in_every_step() -> None:
 
     with torch.autocast("cpu", torch.bfloat16):
         before = F.linear(torch.ones(1, 3), w)  # casts w, and keeps that
-        graph = record(step, [torch.ones(1, 3)])
+        graph = record(step, [torch.ones(1, 3)]).written()
     casts = [n for n in graph.graph.nodes if n.target is torch.ops.aten._to_copy.default]
     assert len(casts) == 2  # of x and of w
     assert torch.equal(graph(torch.ones(1, 3))[0], before)
@@ -110,8 +110,8 @@ def test_autocast_casts_anew_in_every_step() -> None:
 
 
 def test_outlines() -> None:
-    graph = record(lambda x: [x.t() + 0.5], [torch.zeros(2, 3, dtype=torch.float64)])
-    (turned,) = (n for n in graph.graph.nodes if n.target is torch.ops.aten.t.default)
+    graph, _ = record(lambda x: [x.t() + 0.5], [torch.zeros(2, 3, dtype=torch.float64)])
+    (turned,) = (n for n in graph.nodes if n.target is torch.ops.aten.t.default)
     expected = Outline(torch.Size([3, 2]), (1, 3), torch.float64, torch.device("cpu"), False)
     assert turned.meta["outline"] == expected
 

@@ -19,13 +19,12 @@ def shortened(fn, *tensors: Tensor, rounded: bool = False) -> Counter:
 
     To the last bit, or, if `rounded`, up to rounding.
     """
-    graph = record(lambda *a: [fn(*a)], [t.clone() for t in tensors])
-    shorten_graph(graph)
-    graph.recompile()
-    found, expected = graph(*tensors)[0], fn(*tensors)
+    recording = record(lambda *a: [fn(*a)], [t.clone() for t in tensors])
+    shorten_graph(recording.graph)
+    found, expected = recording.written()(*tensors)[0], fn(*tensors)
     torch.testing.assert_close(found, expected)
     assert rounded or torch.equal(found, expected)
-    return Counter(n.target for n in graph.graph.nodes if n.op == "call_function")
+    return Counter(n.target for n in recording.graph.nodes if n.op == "call_function")
 
 
 def test_times_one() -> None:
@@ -92,9 +91,9 @@ def test_a_number_goes_to_the_few() -> None:
         return torch.cat([one, other], 1)
 
     assert close(pulled, few, x, y)[aten.mul.Scalar] == 1  # once for both
-    graph = record(lambda *a: [pulled(*a)], [few, x, y])
+    graph, _ = record(lambda *a: [pulled(*a)], [few, x, y])
     shorten_graph(graph)
-    (scaled,) = [n for n in graph.graph.nodes if n.target is aten.mul.Scalar]
+    (scaled,) = [n for n in graph.nodes if n.target is aten.mul.Scalar]
     assert scaled.meta["outline"].shape == (4,)
     # what is given stands first: nothing is put among it
     given = lambda few, x: few.view(4, 1).expand(4, 3) * aten.mul.Scalar(x, 2.0)

@@ -35,18 +35,18 @@ class Update:
     scale: float = 1.0
 
 
-def write_in_place(graph: fx.GraphModule, carried: int) -> tuple[Update, ...]:
+def write_in_place(graph: fx.Graph, carried: int) -> tuple[Update, ...]:
     """Lets the graph write its results into its first inputs; returns what it leaves to others.
 
     What is read while they are written must be none of them: it may be changed by then.
     """
-    nodes = list(graph.graph.nodes)
+    nodes = list(graph.nodes)
     changed = [node for node in nodes if node.op == "placeholder"][:carried]
     output = nodes[-1]
     updates: list[Update] = []
     factors: list[list[fx.Node]] = []
     writes: list[_Write] = []
-    with graph.graph.inserting_before(output):
+    with graph.inserting_before(output):
         for i, (old, value) in enumerate(zip(changed, output.args[0], strict=True)):
             if value is old:
                 continue
@@ -61,15 +61,15 @@ def write_in_place(graph: fx.GraphModule, carried: int) -> tuple[Update, ...]:
                     continue
                 scale = change.scale if isinstance(change.scale, float) else 1.0
                 updates.append(Update(i, _PRODUCTS[product.target], scale))  # type: ignore[index]
-                factors.append(_factors(graph.graph, product, change))
+                factors.append(_factors(graph, product, change))
         apart: list[fx.Node] = []
         by_then = {write.args[0] for write in writes}  # what has changed when a product is added
         for update, parts in zip(updates, factors, strict=True):
             by_then.add(changed[update.leaf])
-            apart += [_apart(graph.graph, part, by_then) for part in parts]
-        ready = [_with_copies(graph.graph, write, changed) for write in writes]
+            apart += [_apart(graph, part, by_then) for part in parts]
+        ready = [_with_copies(graph, write, changed) for write in writes]
         for write in _together(ready):  # when all values are made
-            graph.graph.call_function(*write)
+            graph.call_function(*write)
     output.args = (apart,)
     return tuple(updates)
 

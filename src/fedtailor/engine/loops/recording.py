@@ -10,7 +10,7 @@ import functools
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx
@@ -38,7 +38,18 @@ class DependsOnNumbers(RuntimeError):
         super().__init__(f"{what} asks for numbers that differ from step to step")
 
 
-def record(fn: Callable[..., Sequence[Tensor]], tensors: Sequence[Tensor]) -> fx.GraphModule:
+class Recording(NamedTuple):
+    """What was recorded, which may be changed before it is written as code."""
+
+    graph: fx.Graph
+    constants: torch.nn.Module
+
+    def written(self) -> fx.GraphModule:
+        """The graph as Python code, which takes a while to make: once nothing changes any more."""
+        return fx.GraphModule(self.constants, self.graph)
+
+
+def record(fn: Callable[..., Sequence[Tensor]], tensors: Sequence[Tensor]) -> Recording:
     """The operators that reach the device when `fn` is called with `tensors`, each another.
 
     Every value has its `Outline` in `node.meta["outline"]`. Tensors that `fn` finds elsewhere are
@@ -48,17 +59,17 @@ def record(fn: Callable[..., Sequence[Tensor]], tensors: Sequence[Tensor]) -> fx
       DependsOnNumbers: `fn` decides by the numbers of a tensor, or makes one of their size.
 
     Example:
-      >>> graph = record(lambda x: [x * 2 + 1], [torch.zeros(2)])
-      >>> [str(n.target) for n in graph.graph.nodes if n.op == "call_function"]
+      >>> found = record(lambda x: [x * 2 + 1], [torch.zeros(2)])
+      >>> [str(n.target) for n in found.graph.nodes if n.op == "call_function"]
       ['aten.mul.Tensor', 'aten.add.Tensor']
-      >>> graph(torch.ones(2))[0].tolist()
+      >>> found.written()(torch.ones(2))[0].tolist()
       [3.0, 3.0]
     """
     recorder = _Recorder(tensors)
     with _casts_not_shared(), recorder:
         results = fn(*tensors)
     recorder.graph.output([recorder.node(t) for t in results])
-    return fx.GraphModule(recorder.constants, recorder.graph)
+    return Recording(recorder.graph, recorder.constants)
 
 
 @functools.cache
@@ -76,9 +87,11 @@ def _try_tracing() -> None:
         return x * 2 + 1
 
     example = torch.arange(3.0)
-    graph = record(lambda x: [vmap(step)(x)], [example.clone()])
-    targets = [node.target for node in graph.graph.nodes if node.op == "call_function"]
-    if aten.add.Tensor not in targets or not torch.equal(graph(example)[0], step(example)):
+    found = record(lambda x: [vmap(step)(x)], [example.clone()])
+    targets = [node.target for node in found.graph.nodes if node.op == "call_function"]
+    if aten.add.Tensor not in targets or not torch.equal(
+        found.written()(example)[0], step(example)
+    ):
         raise RuntimeError("a traced step does something else")
     if seen != [True, False]:
         raise RuntimeError("mapped tensors cannot be told from others")

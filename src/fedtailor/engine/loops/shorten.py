@@ -23,21 +23,21 @@ _VIEWS = (
 )
 
 
-def shorten_graph(graph: fx.GraphModule) -> None:
+def shorten_graph(graph: fx.Graph) -> None:
     """Replaces what can be said with fewer operators; the graph must have no side effects yet.
 
     Example:
       >>> from fedtailor.engine.loops.recording import record
-      >>> graph = record(lambda x: [torch.mul(x, 1.0) + x], [torch.zeros(2)])
+      >>> graph, _ = record(lambda x: [torch.mul(x, 1.0) + x], [torch.zeros(2)])
       >>> shorten_graph(graph)
-      >>> [str(n.target) for n in graph.graph.nodes if n.op == "call_function"]
+      >>> [str(n.target) for n in graph.nodes if n.op == "call_function"]
       ['aten.add.Tensor']
     """
-    for node in list(graph.graph.nodes):
+    for node in list(graph.nodes):
         rule = _RULES.get(node.target) if node.op == "call_function" else None
         if rule is not None:
-            rule(graph.graph, node)
-    graph.graph.eliminate_dead_code()
+            rule(graph, node)
+    graph.eliminate_dead_code()
 
 
 def _times_one(graph: fx.Graph, node: fx.Node) -> None:

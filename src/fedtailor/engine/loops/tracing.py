@@ -82,11 +82,11 @@ def trace(
     """
     began = time.perf_counter()
     copies = [t.clone() for t in tensors]  # no two the same: tracing knows tensors by identity
-    graph = record(step, copies)
-    shorten_graph(graph)
-    updates = write_in_place(graph, carried)
-    graph.graph.eliminate_dead_code()
-    graph.recompile()
+    recording = record(step, copies)
+    shorten_graph(recording.graph)
+    updates = write_in_place(recording.graph, carried)
+    recording.graph.eliminate_dead_code()
+    graph = recording.written()
     body: Callable[..., Any] = graph
     limit = limit or CompileLimit()
     if compiled and limit.left > 0:
