@@ -12,6 +12,7 @@ import pytest
 
 import fedtailor
 import fedtailor.methods.check.world as toy_world
+from fedtailor.methods.check import laws
 
 ROOT = Path(__file__).parent.parent
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
@@ -19,10 +20,13 @@ ROUNDS = 2
 
 
 def briefly(play: Callable[..., Any]) -> Callable[..., Any]:
-    """The same with at most two rounds; everything else as the example says."""
+    """The same with at most two rounds, of larger batches where the example names none.
 
-    def played(*args: Any, rounds: int, **settings: Any) -> Any:
-        return play(*args, rounds=min(rounds, ROUNDS), **settings)
+    Everything else is as it says.
+    """
+
+    def played(*args: Any, rounds: int, batch: int = 50, **settings: Any) -> Any:
+        return play(*args, rounds=min(rounds, ROUNDS), batch=batch, **settings)
 
     return played
 
@@ -33,6 +37,8 @@ def test_example(
 ) -> None:
     if not request.config.getoption("--slow"):
         monkeypatch.setattr(toy_world, "ROUNDS", ROUNDS)
+        monkeypatch.setattr(laws, "LEARNING", ROUNDS)
+        request.getfixturevalue("without_pictures")
         for name in ("run", "compare"):
             monkeypatch.setattr(fedtailor, name, briefly(getattr(fedtailor, name)))
     monkeypatch.chdir(tmp_path)  # what it writes must not land in the repository
