@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
 from dataclasses import replace
@@ -149,6 +150,7 @@ def _digits() -> Source:
     return join_parts("digits", [SourcePart(scaled, labels.astype(np.int64), "digits")], DIGITS)
 
 
+@functools.cache  # every run of a comparison asks for them; what is made of them is a copy
 def _digits_file() -> tuple[np.ndarray, np.ndarray]:
     """Their file, if it is where it has always been: loading the library takes seconds."""
     library = importlib.util.find_spec("sklearn")
