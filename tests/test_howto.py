@@ -19,6 +19,10 @@ def code_of(page: Path) -> str:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.stem)
-def test_how_to(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_how_to(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    if not request.config.getoption("--slow"):
+        request.getfixturevalue("without_pictures")
     monkeypatch.chdir(tmp_path)  # what it writes must not land in the repository
     exec(compile(code_of(page), page.name, "exec"), {"__name__": "__main__"})

@@ -17,7 +17,7 @@ from tests.benchmarks.scripts import load
 LOOPS = load("loops").LOOPS | load("more_loops").MORE_LOOPS
 
 FORM = Form("image", (1, 4, 4), 4)
-SIZES, VALIDATION = (7, 133, 20, 35), (5, 140, 6, 9)  # more than one batch, and short last batches
+SIZES, VALIDATION = (7, 69, 20, 35), (5, 140, 6, 9)  # more than one batch, and short last batches
 COHORTS = ([0, 2, 3], [0, 1, 2, 3], [1, 3])  # client 1 joins late
 SEED, BATCH, LR = 3, 32, 0.05
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from functools import cache
 from math import inf
 from typing import Any
 
@@ -120,23 +121,32 @@ def two_values(option: Option) -> list[float]:
     return [low + share * (high - low) for share in (0.3, 0.6)]
 
 
+def with_option(name: str, option: str, value: Any, task: Task) -> Any:
+    return METHODS[name](task, recipe=recipe(0.1), **(QUICK.get(name, {}) | {option: value}))
+
+
+def with_values(
+    name: str, option: str, values: list[float], network: Callable[[], nn.Module], **more: Any
+) -> list[Simulation]:
+    task, data = classification(network), ragged(image=network is conv_net)
+    methods = [with_option(name, option, value, task) for value in values]
+    return [Simulation(method, data, task, rounds=ROUNDS, **more) for method in methods]
+
+
+@cache  # several ways of playing side by side are held against them
+def plainly(name: str, option: str, value: float, network: Callable[[], nn.Module]) -> Tensor:
+    (sim,) = with_values(name, option, [value], network)
+    return played(sim, 0.1)
+
+
 def options_both_ways(
     name: str, option: str, values: list[float], network: Callable[[], nn.Module], **more: Any
 ) -> tuple[list[Tensor], list[Any]]:
     """Runs that differ in an option alone: plainly one after another, and side by side."""
-    task = classification(network)
-    data = ragged(image=network is conv_net)
-
-    def method(value: Any, task: Task) -> Any:
-        return METHODS[name](task, recipe=recipe(0.1), **(QUICK.get(name, {}) | {option: value}))
-
-    def sims(**more: Any) -> list[Simulation]:
-        return [Simulation(method(v, task), data, task, rounds=ROUNDS, **more) for v in values]
-
-    alone = [played(sim, 0.1) for sim in sims()]
-    late = lambda task: method(RunNumber.of(option, values), task)
+    alone = [plainly(name, option, value, network) for value in values]
+    late = lambda task: with_option(name, option, RunNumber.of(option, values), task)
     shared = OptionValues([{option: value} for value in values], late)
-    beside = sims(**more)
+    beside = with_values(name, option, values, network, **more)
     works = [lambda sim=sim: played(sim, 0.1) for sim in beside]
     return alone, SideBySide(beside, options=shared).play(works)
 

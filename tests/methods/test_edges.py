@@ -83,5 +83,5 @@ def test_one_client_alone_learns(name: str, options: dict[str, Any]) -> None:
     alone = ClientData.of(data.x, data.y, *[[np.arange(4, 15)]] * 3)
     sim = simulate(make(name, task, RECIPE, **LONGER.get(name, {}) | options), alone, task)
     before = float(sim.score().test.loss.sum())
-    play(sim, 4)
+    play(sim, 4 if name == "knn-per" else 2)  # whose neighbours say little of few rows
     assert float(sim.score().test.loss.sum()) < before
