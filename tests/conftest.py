@@ -84,7 +84,12 @@ def pytest_addoption(parser):
     parser.addoption("--slow", action="store_true", help="also run tests that take minutes")
 
 
+# begun among the last, it would keep one worker busy long after the other
+LONGEST = "test_the_site_builds_without_a_warning"
+
+
 def pytest_collection_modifyitems(config, items):
+    items.sort(key=lambda item: item.name != LONGEST)
     if config.getoption("--slow"):
         return
     left = [item for item in items if "slow" in item.keywords]
