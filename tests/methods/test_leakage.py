@@ -120,6 +120,12 @@ def note_of_loss(host: Method, task: Task, recipe: Recipe, *args: Any) -> Outcom
     return sent(done.theta, data)._replace(notes={"loss": done.loss})
 
 
+def mean_of_all(host: Method, task: Task, recipe: Recipe, *args: Any) -> Outcome:
+    """Takes everybody's rows for its own."""
+    out, data = host.client(*args), args[2]
+    return out._replace(upload=out.upload._replace(each={"mean": data.x.double().mean(0)}))
+
+
 def own_training(host: Method, task: Task, recipe: Recipe, *args: Any) -> Outcome:
     """Forgets to train with the recipe's privacy."""
     msg, _, data, turn = args
@@ -162,6 +168,10 @@ def test_finds_what_noise_does_not_cover(client: Any, name: str) -> None:
     assert name in leaks.train
     assert leaks.train[0].partition(".")[0] == name.partition(".")[0]
     assert leaks.val == ()
+
+
+def test_finds_who_takes_everybody_s_rows_for_its_own() -> None:
+    assert found(leaking(mean_of_all)) == Leaks(("sent.mean",), ("sent.mean",))
 
 
 def test_what_is_sound_is_found_sound() -> None:

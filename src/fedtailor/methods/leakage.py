@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -81,15 +82,21 @@ def _some(names: tuple[str, ...]) -> str:
 
 
 def _world(data: ClientData, *changed: str) -> ClientData:
-    """A few rows of a few clients; the first client has others where that is asked for."""
+    """A few rows of a few clients; the first client has others where that is asked for.
+
+    There are no other rows: what is made of all of them differs, too.
+    """
     parts: dict[str, list[Any]] = {}
+    stored: list[Tensor] = []
     for name in ("train", "val"):
-        flat = getattr(data, name).flat.cpu().numpy()
+        flat = getattr(data, name).flat
         each = min(ROWS, len(flat) // (CLIENTS + 1))
         dealt = [flat[i * each : (i + 1) * each] for i in range(CLIENTS + 1)]
-        parts[name] = [dealt[CLIENTS if name in changed else 0], *dealt[1:CLIENTS]]
-    train, val = parts["train"], parts["val"]
-    return ClientData.of(data.x, data.y, train, val, val)
+        stored += [dealt[CLIENTS if name in changed else 0], *dealt[1:CLIENTS]]
+        begin = sum(map(len, stored[:-CLIENTS]))
+        parts[name] = [np.arange(begin + i * each, begin + (i + 1) * each) for i in range(CLIENTS)]
+    train, val, rows = parts["train"], parts["val"], torch.cat(stored)
+    return ClientData.of(data.x[rows], data.y[rows], train, val, val)
 
 
 def _played(method: Method, task: Task, world: ClientData) -> list[Tree]:

@@ -285,9 +285,29 @@ def test_finds_test_rows_that_leak() -> None:
 
         return client
 
-    assert "other test labels gave another result" in complaints(
+    assert "other test rows gave another result" in complaints(
         broken(client=change), laws.check_no_leak
     )
+
+
+@pytest.mark.usefixtures("small")
+@pytest.mark.parametrize("whose", ["test", "other"])
+def test_finds_examples_that_are_not_the_client_s(whose: str) -> None:
+    """What is easily written by mistake: `data.x` for the client's rows of it."""
+
+    def change(method: Method) -> Any:
+        def client(msg: Any, state: Any, data: Any, turn: Any) -> Outcome:
+            rows = data.x if whose == "test" else data.x[:5]  # the first client trains on these
+            peek = 1e-3 * rows.mean()
+            out = method.client(msg, state, data, turn)
+            return out._replace(state=tree.map(lambda p: p + peek, out.state))
+
+        return client
+
+    said = complaints(broken(client=change), laws.check_no_leak)
+    told = {"test": "other test rows gave", "other": "with other rows of other clients a turn ends"}
+    assert told[whose] in said
+    assert "`data.x[data.rows]`" in said
 
 
 @pytest.mark.usefixtures("small")

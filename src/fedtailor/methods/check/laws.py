@@ -7,6 +7,8 @@ from torch import Tensor
 
 from fedtailor.core import tree, wire
 from fedtailor.core.method import Upload
+from fedtailor.core.tree import Tree
+from fedtailor.core.turn import ClientTurn
 from fedtailor.engine.loops.runner import LoopMode
 from fedtailor.engine.loops.tracing import can_compile
 from fedtailor.methods import METHODS
@@ -20,6 +22,7 @@ from fedtailor.methods.check.world import (
     everyones_models,
     same,
     toy_federation,
+    with_others,
 )
 from fedtailor.methods.describe import page
 
@@ -28,6 +31,7 @@ LEARNING = 8  # rounds
 # likely causes
 PADDING = " (likely: rows after the first `data.n` are padding, and one of them counts)"
 CONSTANT = " (likely: a host number that changes from call to call; make it a tensor in `given`)"
+EVERYBODY = " (likely: `data.x` and `data.y` are everybody's; a client's are `data.x[data.rows]`)"
 SCALAR = ": make it one (torch.full((), value)), so that it can be mapped, kept and sent"
 
 
@@ -155,12 +159,28 @@ def check_personal(trial: Trial) -> None:
 
 
 def check_no_leak(trial: Trial) -> None:
-    """test rows have no influence on anything that is learnt"""
-    client_data = toy_federation(trial.task.kind, relabel_test=True)
+    """neither test rows nor those of other clients have any influence on what a client learns"""
+    client_data = toy_federation(trial.task.kind, other_test=True)
     demand(
         same(came_to(trial.played), came_to(trial.play(client_data=client_data))),
-        "other test labels gave another result",
+        f"other test rows gave another result{EVERYBODY}",
     )
+    _, own = trial.one_client()
+    x, y, rows, n, val_rows, val_n = own.data[:6]
+    mine = torch.cat([rows[: int(n)], val_rows[: int(val_n)]])
+    strangers = torch.ones(len(x), dtype=torch.bool).index_fill(0, mine, False).nonzero()[:, 0]
+    x, y = with_others(x, y, strangers)
+    elsewhere = own._replace(data=own.data._replace(x=x, y=y))
+    far = apart(_turn_of(own), _turn_of(elsewhere))
+    demand(not far, f"with other rows of other clients a turn ends otherwise: {far}{EVERYBODY}")
+
+
+def _turn_of(own: ClientTurn) -> Tree:
+    """All that a client's turn ends with, and the model that it would use before."""
+    out = own.play()[0]
+    weight = torch.as_tensor(out.upload.weight)
+    sent = {"mean": out.upload.mean, "each": out.upload.each, "weight": weight}
+    return {"state": out.state, "upload": sent, "model": out.model, "before": own.personal()[0]}
 
 
 def check_learns(trial: Trial) -> None:

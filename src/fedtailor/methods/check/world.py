@@ -64,7 +64,7 @@ def toy_task(network: str = "dense") -> Task:
     return classification(NETWORKS[network], form=Form("table", (FEATURES,), CLASSES))
 
 
-def toy_federation(task: TaskKind = "classification", *, relabel_test: bool = False) -> ClientData:
+def toy_federation(task: TaskKind = "classification", *, other_test: bool = False) -> ClientData:
     """Eight clients of unequal size, each with its own linear rule."""
     draw = np.random.Generator(np.random.Philox(key=7))
     total = 2 * sum(SIZES)
@@ -82,10 +82,29 @@ def toy_federation(task: TaskKind = "classification", *, relabel_test: bool = Fa
         y = np.stack([np.exp(-told[:, 0] / 3), told[:, 1] > 0], axis=1).astype(np.float64)
     cut = [(r[:s], r[s : s + s // 3], r[s + s // 3 :]) for r, s in zip(rows, SIZES, strict=True)]
     train, val, test = (list(part) for part in zip(*cut, strict=True))
-    if relabel_test:
-        unseen = np.concatenate(test)
-        y[unseen] = (y[unseen] + 1) % CLASSES if task == "classification" else y[unseen[::-1]]
-    return ClientData.of(torch.from_numpy(x), torch.from_numpy(y), train, val, test)
+    stored = torch.from_numpy(x), torch.from_numpy(y)
+    if other_test:
+        stored = with_others(*stored, torch.from_numpy(np.concatenate(test)))
+    return ClientData.of(*stored, train, val, test)
+
+
+def with_others(x: Tensor, y: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """Examples and labels in which some rows are others, so that sums over them are others, too.
+
+    Example:
+      >>> with_others(torch.zeros(2, 1), torch.tensor([0, 2]), torch.tensor([1]))
+      (tensor([[0.],
+              [1.]]), tensor([0, 0]))
+    """
+    x, y = x.clone(), y.clone()
+    x[rows] = 1 - x[rows]
+    if not y.is_floating_point():
+        y[rows] = (y[rows] + 1) % CLASSES
+    elif y.ndim == 1:
+        y[rows] = 1 - y[rows]
+    else:  # later, and who had the event does not have it
+        y[rows] = torch.stack([y[rows, 0] + 1, 1 - y[rows, 1]], 1)
+    return x, y
 
 
 class CheckFailed(AssertionError):
