@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.func import vmap
 
 from fedtailor.core import rng, tree
+from fedtailor.core.errors import BadInput
 from fedtailor.core.method import ClientCount, Method, Outcome, Upload
 from fedtailor.core.rng import Turn
 from fedtailor.core.training import Recipe
@@ -135,3 +136,44 @@ def test_nobody_asks_for_a_first_state_where_nothing_is_kept() -> None:
     method, none = telling()._replace(start=never), {"none": {}}
     data, fresh = data_of(ragged(), 0), torch.tensor(True)
     assert ClientTurn(method, INITIAL, MESSAGE, data, turn_of(1), none, fresh).state() is none
+
+
+STATE = {"n": torch.zeros(2)}
+
+
+@pytest.mark.parametrize(
+    ("ended", "said"),
+    [
+        (({}, {}), "client returns tuple: return Outcome"),
+        (Outcome(STATE, {"m": torch.ones(1)}, {}), "client's upload is of type dict"),  # type: ignore[arg-type]
+        (Outcome(None, Upload(), {}), "client's state is of type NoneType: make it a dict"),  # type: ignore[arg-type]
+        (Outcome({"n": 1}, Upload(), {}), "client's state: 'n' is of type int: make it a tensor"),
+        (Outcome(STATE, Upload({"m": [1.0]}), {}), "client's upload: 'm' is of type list"),
+        (Outcome(STATE, Upload({}, 1.0, {"m": 2.0}), {}), "client's upload: 'm' is of type float"),
+        (Outcome(STATE, Upload(weight=torch.ones(1)), {}), "its weight has shape (1,): give one"),
+        (Outcome({}, Upload(), {}), "client's state lacks 'n' after a turn"),
+        (Outcome(STATE | {"o": {}}, Upload(), {}), "client's state has 'o/' after a turn"),
+        (
+            Outcome({"n": torch.zeros(3)}, Upload(), {}),
+            "'n' is float32 of shape (2,) before a turn and float32 of shape (3,) after",
+        ),
+        (
+            Outcome({"n": torch.zeros(2).long()}, Upload(), {}),
+            "'n' is float32 of shape (2,) before a turn and int64 of shape (2,) after",
+        ),
+    ],
+)
+def test_what_a_turn_may_not_end_with_is_named(ended: Any, said: str) -> None:
+    method = telling()._replace(
+        start=lambda msg, initial, key: STATE, client=lambda msg, state, data, turn: ended
+    )
+    with pytest.raises(BadInput) as error:
+        ClientTurn(method, INITIAL, MESSAGE, data_of(ragged(), 0), turn_of(1)).play()
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_first_state_is_made_of_tensors() -> None:
+    method = telling()._replace(start=lambda msg, initial, key: {"n": 0})
+    with pytest.raises(BadInput, match="start's state: 'n' is of type int: make it a tensor"):
+        ClientTurn(method, INITIAL, MESSAGE, data_of(ragged(), 0), turn_of(1)).play()

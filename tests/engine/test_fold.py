@@ -36,6 +36,15 @@ def test_the_mean_is_numpys_whatever_the_chunks(weights: list[int], chunk: int) 
     assert found["b"]["none"] == {}
 
 
+def test_rows_may_be_counted_in_whole_numbers() -> None:
+    stacked, rows = values(3), torch.tensor([1, 4, 5])
+    counted, weighed = Fold(), Fold()
+    counted.add(stacked, rows)
+    weighed.add(stacked, rows.double())
+    for name, leaf in tree.flatten(weighed.mean()).items():
+        assert torch.equal(tree.flatten(counted.mean())[name], leaf)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("weight", [1.0, 3.0, 0.1, 1e-20, 12_345.678])
 def test_the_mean_of_one_client_is_its_value_to_the_last_bit(

@@ -5,8 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 
+import fedtailor
 from fedtailor.core.errors import BadInput
-from fedtailor.core.task import classification
+from fedtailor.core.method import Method
+from fedtailor.core.task import Task, classification
+from fedtailor.core.training import Recipe
+from fedtailor.methods import fedavg
 from fedtailor.results.config import make_config
 from fedtailor.runs.build import make_method
 
@@ -16,3 +20,24 @@ def test_fedfomo_needs_validation_rows() -> None:
     for name in ("fedfomo", "fedfomo-ma", "pmixfed", "fedsim+mix"):
         with pytest.raises(BadInput, match="raise --val"):
             make_method(make_config(name, {"val": 0}, {}), task)
+
+
+def test_a_factory_returns_a_method() -> None:
+    def forgetful(task: Task, *, recipe: Recipe = Recipe()) -> None:
+        """Makes one, and keeps it."""
+        fedavg(task, recipe=recipe)
+
+    with pytest.raises(BadInput, match=r"'.*forgetful' is a factory that returns NoneType: let it"):
+        fedtailor.run(forgetful, data="digits", model="linear", clients=2, rounds=1)
+
+
+def test_predictions_of_another_shape_are_named() -> None:
+    def most_likely(task: Task, *, recipe: Recipe = Recipe()) -> Method:
+        """Predicts classes, where outputs are asked for."""
+        method = fedavg(task, recipe=recipe)
+        return method._replace(predict=lambda model, x: task.predict(model, x).argmax(1))
+
+    with pytest.raises(
+        BadInput, match=r"outputs of shape \((\d+),\) for \1 examples: give \(\1, 10"
+    ):
+        fedtailor.run(most_likely, data="digits", model="linear", clients=2, rounds=1)

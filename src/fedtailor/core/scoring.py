@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedtailor.core import tree
 from fedtailor.core.data import Data
+from fedtailor.core.errors import BadInput
 from fedtailor.core.objectives import Objective
 from fedtailor.core.steps.scan import Notes, StepRows, scan
 from fedtailor.core.task import Batch, Task, to_input, weighted_mean
@@ -82,6 +83,11 @@ def outputs_on(
         carry: Tree, given: Tree, now: StepRows, store: Sequence[Tensor], notes: Notes
     ) -> Tree:
         said = predict(given["model"], store[0][now.rows])
+        if said.shape != (size, width):
+            raise BadInput(
+                f"predict gives outputs of shape {tuple(said.shape)} for {size} examples: give "
+                f"({size}, {width})"
+            )
         # evaluation draws nothing, so the key is free to say which step this is
         where = now.key * size + torch.arange(size, device=now.key.device)
         where = where[:, None].expand(-1, width)

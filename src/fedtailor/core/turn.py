@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
 from fedtailor.core import tree
 from fedtailor.core.data import Data
+from fedtailor.core.errors import BadInput
 from fedtailor.core.ledger import Ledger, charged
-from fedtailor.core.method import Method, Model, Outcome
+from fedtailor.core.method import Method, Model, Outcome, Upload
 from fedtailor.core.rng import Turn
 from fedtailor.core.task import Batch, Task, weighted_mean
 from fedtailor.core.training import Recipe, descend, fit, trained_names
@@ -44,7 +45,7 @@ class ClientTurn(NamedTuple):
         """The state that the turn begins with: what was kept, or at first contact `start`'s."""
         if self.kept is not None and (self.fresh is None or not tree.leaves(self.kept)):
             return self.kept
-        made = self.method.start(self.message, self.initial, self.turn.at_start())
+        made = first_state(self.method, self.message, self.initial, self.turn)
         if self.kept is None or self.fresh is None:
             return made
         return tree.where(self.fresh, made, self.kept)
@@ -58,7 +59,9 @@ class ClientTurn(NamedTuple):
     def play(self) -> tuple[Outcome, Tensor]:
         """What the turn ends with, and what noisy gradients it took (a row of `Spent`)."""
         own, ledger = self._own()
-        outcome = self.method.client(self.message, self.state(), self.data, own)
+        before = self.state()
+        outcome = self.method.client(self.message, before, self.data, own)
+        _demand_sound(outcome, before)
         return outcome, charged(ledger.entries, self.data.n)
 
     def personal(
@@ -77,6 +80,69 @@ class ClientTurn(NamedTuple):
         if task is not None and recipe is not None:
             model = finetuned(self.method, task, *given, model, self.data, after, recipe)
         return model, charged(ledger.entries, self.data.n)
+
+
+def first_state(method: Method, message: Tree, initial: Params, turn: Turn) -> Tree:
+    """A client's state at first contact.
+
+    Raises:
+      BadInput: it is no tree of tensors.
+    """
+    made = method.start(message, initial, turn.at_start())
+    _demand_tensors("start", "state", made)
+    return made
+
+
+def _demand_sound(outcome: Any, before: Tree) -> None:
+    """Refuses what no engine can keep, send or average: only forms are looked at, no numbers.
+
+    Raises:
+      BadInput: what of it, and what it should be.
+    """
+    if not isinstance(outcome, Outcome):
+        told = type(outcome).__name__
+        raise BadInput(f"client returns {told}: return Outcome(state, upload, model)")
+    state: Any = outcome.state
+    upload: Any = outcome.upload
+    if not isinstance(upload, Upload):
+        told = type(upload).__name__
+        raise BadInput(f"client's upload is of type {told}: make it Upload(mean, weight, each)")
+    for name, values in (("state", state), ("upload", upload.mean), ("upload", upload.each)):
+        _demand_tensors("client", name, values)
+    if (shape := tuple(getattr(upload.weight, "shape", ()))) or isinstance(upload.weight, dict):
+        told = f"has shape {shape}" if shape else "is a dict"
+        raise BadInput(f"client's upload: its weight {told}: give one number, as by_size does")
+    was, now = tree.flatten(before), tree.flatten(state)
+    if was.keys() != now.keys():
+        name = min(was.keys() ^ now.keys())
+        told = "has" if name in now else "lacks"
+        raise BadInput(
+            f"client's state {told} '{name}' after a turn, other than before: a state keeps the "
+            "names that start gave it"
+        )
+    for name, leaf in now.items():
+        if leaf.shape != was[name].shape or leaf.dtype != was[name].dtype:
+            raise BadInput(
+                f"client's state: '{name}' is {_form(was[name])} before a turn and {_form(leaf)} "
+                "after: a state keeps the shapes and types that start gave it"
+            )
+
+
+def _demand_tensors(function: str, what: str, values: Any) -> None:
+    if not isinstance(values, dict):
+        told = type(values).__name__
+        raise BadInput(f"{function}'s {what} is of type {told}: make it a dict of tensors")
+    leaves: dict[str, Any] = dict(tree.flatten(values))
+    for name, leaf in leaves.items():
+        if not isinstance(leaf, Tensor):
+            raise BadInput(
+                f"{function}'s {what}: '{name}' is of type {type(leaf).__name__}: make it a tensor "
+                "(torch.full((), value)), so that it can be mapped, kept and sent"
+            )
+
+
+def _form(leaf: Tensor) -> str:
+    return f"{leaf.dtype} of shape {tuple(leaf.shape)}".removeprefix("torch.")
 
 
 def is_network(task: Task, model: Model) -> bool:

@@ -33,6 +33,8 @@ class Fold:
 
     def add(self, values: Tree, weight: Tensor) -> None:
         """Takes in some clients' values, stacked, with one weight each."""
+        if not weight.is_floating_point():  # a client's rows, counted
+            weight = weight.to(torch.get_default_dtype())
         here = weight.sum()
         share = weight / here.clamp(min=torch.finfo(weight.dtype).tiny)  # all may weigh nothing
         means: dict[str, Tensor] = {}

@@ -23,6 +23,7 @@ from fedtailor.core.network.repeatable import generators, unmoved
 from fedtailor.core.rng import Turn
 from fedtailor.core.scoring import SCORED, outputs_on
 from fedtailor.core.tree import Tree
+from fedtailor.core.turn import first_state
 from fedtailor.core.uploads.watch import sums_for
 from fedtailor.engine.chunk import clients_that_fit
 from fedtailor.engine.client_data import ClientData
@@ -107,7 +108,7 @@ class LocalClients:
             group.task.try_out(group.initial, client_data.x)
             first, count = group.members[0].to(self.device), len(group.members)
             message = group.method.send(server, first, turn.of(first))
-            like = group.method.start(message, group.initial, turn.of(first).at_start())
+            like = first_state(group.method, message, group.initial, turn.of(first))
             where = place or choose_place(nbytes(like), count, self.device)
             self.stores.append(StateStore(count, like, self.device, where))
             if engine == "vectorised" and not chunk:
@@ -205,12 +206,8 @@ class LocalClients:
                 f"on {self.device}, not even for one client at a time ({problem}): lower --batch, "
                 "choose a smaller --model, or another --device"
             )
-        log.warning(
-            "out of memory on %s with %d clients at a time: going on with %d",
-            self.device,
-            size,
-            size // 2,
-        )
+        told = "out of memory on %s with %d clients at a time: going on with %d"
+        log.warning(told, self.device, size, size // 2)
         return size // 2
 
     def _map(

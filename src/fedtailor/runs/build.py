@@ -89,6 +89,11 @@ def make_method(config: Config, task: Task, networks: Sequence[Task] = ()) -> Me
     if "participation" in asked and "participation" not in config.options:
         known["participation"] = config.participation
     method = factory(task, recipe=config.recipe(), **config.options, **known)
+    if not isinstance(method, Method):
+        raise BadInput(
+            f"method '{config.method}' is a factory that returns {type(method).__name__}: let it "
+            "return a Method"
+        )
     if config.models and not method.own_networks:
         raise BadInput(
             f"models is '{config.models}', but {config.method} needs equal networks: leave it out, "

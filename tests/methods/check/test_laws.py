@@ -221,7 +221,7 @@ def test_finds_a_state_that_changes_shape() -> None:
     factory.__doc__ = "Its state grows." + REFERENCE
     said = complaints(factory, laws.check_state)
     assert "keeps its names, shapes and types" in said
-    assert "'seen' is ((2,), torch.float64) before and ((3,), torch.float64) after" in said
+    assert "'seen' is float64 of shape (2,) before a turn and float64 of shape (3,) after" in said
 
 
 @pytest.mark.usefixtures("small")
@@ -341,6 +341,12 @@ def test_an_error_inside_a_method_is_a_finding() -> None:
     assert 'ZeroDivisionError: raise ZeroDivisionError("oh") (test_laws.py, line' in said
 
 
+def test_a_factory_that_returns_no_method_is_a_finding() -> None:
+    found = check_method(lambda task, *, recipe: None)  # type: ignore[arg-type,return-value]
+    assert found[0] == ("it can be built [dense]", False, found[0].detail)
+    assert found[0].detail == "the factory returns NoneType: let it return a Method"
+
+
 @pytest.mark.usefixtures("small")
 def test_an_error_in_the_factory_is_a_finding() -> None:
     def factory(task: Any, *, recipe: Recipe = Recipe()) -> Method:
@@ -369,7 +375,7 @@ def test_finds_a_host_number_in_a_state() -> None:
         return client
 
     said = complaints(broken(client=change), laws.check_state)
-    assert "'upload/share' is no tensor: make it one" in said
+    assert "client's upload: 'share' is of type float: make it a tensor" in said
 
 
 @pytest.mark.usefixtures("small")

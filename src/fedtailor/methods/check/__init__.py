@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from fedtailor.core.errors import BadInput, CohortTooSmall
 from fedtailor.core.form import TaskKind
 from fedtailor.core.task import TASKS
+from fedtailor.engine import Diverged
 from fedtailor.methods.check import laws, whole_runs
 from fedtailor.methods.check.failures import explained
 from fedtailor.methods.check.world import (
@@ -123,7 +124,8 @@ def check_method(
             try:
                 trial = Trial(factory, options, network, engine)
             except Exception as error:  # a stranger's factory may raise anything
-                note(f"it can be built [{network}]", explained(error))
+                why = str(error) if isinstance(error, BadInput) else explained(error)
+                note(f"it can be built [{network}]", why)
                 continue
             refused = trial.method.refuses.get(trial.task.kind)
             if refused:
@@ -142,6 +144,8 @@ def _problem(check: Check, trial: Trial) -> str:
         return str(error)
     except CohortTooSmall as error:  # says nothing about the method
         raise BadInput(f"{error}; in checks, five of eight clients take part") from None
+    except (BadInput, Diverged) as error:  # say themselves what is wrong
+        return str(error)
     except Exception as error:  # a stranger's method may raise anything
         return explained(error)
     return ""

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fedtailor.core import rng, tree
+from fedtailor.core.errors import BadInput
 from fedtailor.core.form import Form, TaskKind
 from fedtailor.core.method import Method
 from fedtailor.core.rng import Turn
@@ -126,7 +127,10 @@ class Trial:
         self.method = self.build(factory, options)
 
     def build(self, factory: Factory, options: dict[str, Any]) -> Method:
-        return factory(self.task, recipe=self.recipe, **options)
+        made = factory(self.task, recipe=self.recipe, **options)
+        if not isinstance(made, Method):
+            raise BadInput(f"the factory returns {type(made).__name__}: let it return a Method")
+        return made
 
     def play(
         self,
