@@ -25,6 +25,7 @@ from fedtailor.core.losses import (
 )
 from fedtailor.core.network.augmentation import Augment
 from fedtailor.core.network.features import HeadSplit, head_width, input_of
+from fedtailor.core.network.made import drawing, networks
 from fedtailor.core.network.randomness import KeyedDraws
 from fedtailor.core.network.repeatable import may_draw, refuse_hidden_draws
 from fedtailor.core.network.upper import UpperPart, upper_part
@@ -191,16 +192,11 @@ def _task(
     """A task around an ordinary `nn.Module`; see `classification`."""
 
     def drawn(key: Key) -> Params:
-        with torch.random.fork_rng(devices=[]):
-            # the CPU's generator alone: torch.manual_seed would reseed GPUs too
-            torch.default_generator.manual_seed(int(key) & 0x7FFFFFFFFFFFFFFF)
+        with drawing(key):
             return {k: v.detach().clone().to(device) for k, v in build().state_dict().items()}
 
-    with torch.random.fork_rng(devices=[]):  # building draws numbers that nobody uses
-        training, evaluating = (build().to(device) for _ in range(2))
-        example = build()
-    training.train()
-    evaluating.eval()
+    training, evaluating, example = networks(build)
+    training, evaluating = training.to(device).train(), evaluating.to(device).eval()
     for module in (training, evaluating):
         for name, part in module.named_modules():
             if isinstance(part, BATCH_NORM):
@@ -237,10 +233,14 @@ def _task(
     halved = {k: v if k in full or not compute else v.to(compute) for k, v in constants.items()}
     keyed = {module: may_draw(module) for module in (training, evaluating)}
 
-    def call(module: nn.Module, params: Params, x: Tensor, key: Key) -> Tensor:
+    def call(
+        module: nn.Module, params: Params, x: Tensor, key: Key, written: Params | None = None
+    ) -> Tensor:
+        known = (halved if module is training else constants) | params | (written or {})
         with KeyedDraws(key) if keyed[module] else nullcontext():
-            known = (halved if module is training else constants) | params
             out: Tensor = functional_call(module, known, (x,), tie_weights=tied)
+        if written:  # `self.mean = ...` puts another tensor in a buffer's place
+            written |= {k: known[k].to(v.dtype) for k, v in written.items()}
         return out
 
     def init(key: Key) -> Params:
@@ -252,10 +252,10 @@ def _task(
         axis = torch.zeros_like(batch.active, dtype=batch.weight.dtype)
         written = {k: params[k] + axis for k in buffers}
         if compute is None:
-            return call(training, params | written, x, batch.key), written
+            return call(training, params, x, batch.key, written), written
         used = {k: v if k in full else v.to(compute) for k, v in params.items()}
         x = x.to(compute) if x.is_floating_point() else x
-        logits = call(training, used | written, x, batch.key)
+        logits = call(training, used, x, batch.key, written)
         return logits.to(next(iter(params.values())).dtype), written
 
     def mean_loss(params: Params, batch: Batch) -> tuple[Tensor, Params]:

@@ -10,6 +10,7 @@ from torch import nn
 from fedtailor.core.errors import BadInput, unknown
 from fedtailor.core.form import Form
 from fedtailor.core.inputs.importing import import_named
+from fedtailor.core.network.made import copied
 from fedtailor.models.mobilenet import mobilenet
 from fedtailor.models.parts import batch_norm, batch_norm_without_statistics, group_norm
 from fedtailor.models.resnet import cifar_stem, resnet18, resnet50, wrn_28_10
@@ -89,7 +90,8 @@ def build(name: str, form: Form) -> nn.Module:
         raise BadInput(
             f"model '{name}': the factory returned {type(model).__name__}: return a torch.nn.Module"
         )
-    return model
+    # a stranger's factory may return one and the same module every time
+    return model if name in MODELS else copied(model)
 
 
 def _imported(name: str) -> Factory:

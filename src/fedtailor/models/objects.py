@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import inspect
 from collections.abc import Callable
 from typing import Any, TypeAlias
@@ -12,6 +11,7 @@ from torch import nn
 
 from fedtailor.core.errors import BadInput
 from fedtailor.core.form import Form
+from fedtailor.core.network.made import copied
 from fedtailor.core.task import to_input
 from fedtailor.models.named import build
 
@@ -41,8 +41,8 @@ def network_of(model: Model, form: Form) -> nn.Module:
     """
     if isinstance(model, str):
         return build(model, form)
-    network = copy.deepcopy(model) if isinstance(model, nn.Module) else _made(model, form)
-    network = network.cpu()
+    # a factory may return one and the same module every time
+    network = copied(model if isinstance(model, nn.Module) else _made(model, form)).cpu()
     _check(network, form)
     return network
 

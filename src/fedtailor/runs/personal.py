@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from fedtailor.core import tree
 from fedtailor.core.form import Form
+from fedtailor.core.network.made import made_alike
 from fedtailor.core.tree import Params, Tree
 from fedtailor.results.config import Config
 from fedtailor.runs.build import make_method, make_network, make_task
@@ -55,7 +55,6 @@ def personal_model(
     model = tree.map(lambda leaf: leaf.detach().to("cpu", copy=True), model)
     if predict is not task.predict:
         return PersonalModel(predict, model).eval()
-    with torch.random.fork_rng(devices=[]):  # its first weights are nobody's
-        made = make_network(config, form, network)
+    made = made_alike(lambda: make_network(config, form, network))
     made.load_state_dict(made.state_dict() | model | task.constants)
     return made.eval()
