@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import pytest
 import torch
 from torch import nn
@@ -102,3 +104,49 @@ def test_wrong_networks(model, named):
     for word in named:
         assert word in str(caught.value), str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+STRANGERS = """
+from torch import nn
+
+
+def too_many(form):
+    return nn.Linear(form.shape[0], form.outputs + 2)
+
+
+def nothing_given():
+    return nn.Linear(4, 3)
+
+
+def two(a, b):
+    return nn.Linear(4, 3)
+
+
+ONE = nn.Linear(4, 3)
+
+
+def always_the_same(form):
+    return ONE
+"""
+
+
+@pytest.fixture
+def _strangers(tmp_path, monkeypatch):
+    (tmp_path / "strangers_nets.py").write_text(STRANGERS)
+    monkeypatch.chdir(tmp_path)
+    yield
+    sys.modules.pop("strangers_nets", None)
+
+
+@pytest.mark.usefixtures("_strangers")
+def test_a_factory_named_by_its_module_is_held_to_the_same():
+    with pytest.raises(
+        BadInput, match=r"model Linear gives \(5,\) for an example: return 3 logits"
+    ):
+        network_of("strangers_nets:too_many", TABLE)  # had trained on two classes that nobody has
+    with pytest.raises(BadInput, match="'strangers_nets:two': the factory needs a, b"):
+        network_of("strangers_nets:two", TABLE)
+    assert network_of("strangers_nets:nothing_given", TABLE).out_features == 3
+    one, two = (network_of("strangers_nets:always_the_same", TABLE) for _ in range(2))
+    assert one is not two
+    assert same(one, two)

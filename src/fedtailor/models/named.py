@@ -10,7 +10,7 @@ from torch import nn
 from fedtailor.core.errors import BadInput, unknown
 from fedtailor.core.form import Form
 from fedtailor.core.inputs.importing import import_named
-from fedtailor.core.network.made import copied
+from fedtailor.models.factories import made_by
 from fedtailor.models.mobilenet import mobilenet
 from fedtailor.models.parts import batch_norm, batch_norm_without_statistics, group_norm
 from fedtailor.models.resnet import cifar_stem, resnet18, resnet50, wrn_28_10
@@ -69,8 +69,8 @@ def build(name: str, form: Form) -> nn.Module:
     """A new network for data of this form.
 
     Args:
-      name: one of `MODELS`, or `package.module:factory`, a function of the form; the module may be
-        installed, on PYTHONPATH, or lie in the working directory.
+      name: one of `MODELS`, or `package.module:factory`, a function of the form or of nothing; the
+        module may be installed, on PYTHONPATH, or lie in the working directory.
       form: what the examples look like.
 
     Raises:
@@ -80,18 +80,13 @@ def build(name: str, form: Form) -> nn.Module:
       >>> build("mlp", Form("image", (1, 28, 28), 10)).fc1
       Linear(in_features=784, out_features=200, bias=True)
     """
-    factory = MODELS.get(name) or _imported(name)
+    if name not in MODELS:
+        return made_by(_imported(name), form, f"'{name}'")
     try:
         _check(form)
-        model = factory(form)
+        return MODELS[name](form)
     except BadInput as error:
         raise BadInput(f"model '{name}': {error}") from None
-    if not isinstance(model, nn.Module):
-        raise BadInput(
-            f"model '{name}': the factory returned {type(model).__name__}: return a torch.nn.Module"
-        )
-    # a stranger's factory may return one and the same module every time
-    return model if name in MODELS else copied(model)
 
 
 def _imported(name: str) -> Factory:

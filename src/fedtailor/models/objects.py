@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import torch
 from torch import nn
@@ -13,7 +12,8 @@ from fedtailor.core.errors import BadInput
 from fedtailor.core.form import Form
 from fedtailor.core.network.made import copied
 from fedtailor.core.task import to_input
-from fedtailor.models.named import build
+from fedtailor.models.factories import made_by
+from fedtailor.models.named import MODELS, build
 
 Model: TypeAlias = str | nn.Module | Callable[[Form], nn.Module] | Callable[[], nn.Module]
 
@@ -40,38 +40,20 @@ def network_of(model: Model, form: Form) -> nn.Module:
       fedtailor.core.errors.BadInput: model Linear gives (2,) for an example: return 3 logits...
     """
     if isinstance(model, str):
-        return build(model, form)
-    # a factory may return one and the same module every time
-    network = copied(model if isinstance(model, nn.Module) else _made(model, form)).cpu()
+        network = build(model, form)
+        if model in MODELS:  # fits whatever `build` takes
+            return network
+    elif isinstance(model, nn.Module):
+        network = copied(model)
+    elif callable(model):
+        network = made_by(model, form, getattr(model, "__name__", type(model).__name__))
+    else:
+        raise BadInput(
+            f"model is of type {type(model).__name__}: give a name, an nn.Module or a factory"
+        )
+    network = network.cpu()
     _check(network, form)
     return network
-
-
-def _made(factory: Any, form: Form) -> nn.Module:
-    name = getattr(factory, "__name__", type(factory).__name__)
-    if not callable(factory):
-        raise BadInput(
-            f"model is of type {type(factory).__name__}: give a name, an nn.Module or a factory"
-        )
-    network = factory(form) if _takes_form(factory, name) else factory()
-    if not isinstance(network, nn.Module):
-        raise BadInput(
-            f"model {name}: the factory returned {type(network).__name__}: return a torch.nn.Module"
-        )
-    return network
-
-
-def _takes_form(factory: Callable[..., Any], name: str) -> bool:
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    parameters = inspect.signature(factory).parameters.values()
-    needed = [p for p in parameters if p.kind in positional and p.default is p.empty]
-    if len(needed) > 1:
-        raise BadInput(
-            f"model {name}: the factory needs {', '.join(p.name for p in needed)}: "
-            "write one that takes nothing, or the form of the data"
-        )
-    first = next((p for p in parameters if p.kind in positional), None)
-    return bool(needed) or (first is not None and first.name == "form")
 
 
 def _check(network: nn.Module, form: Form) -> None:
