@@ -10,7 +10,7 @@ from torch import nn
 
 from fedtailor.core.errors import BadInput
 from fedtailor.core.form import Form
-from fedtailor.core.network.made import copied
+from fedtailor.core.network.made import copied, drawing
 from fedtailor.core.task import to_input
 from fedtailor.models.factories import made_by
 from fedtailor.models.named import MODELS, build
@@ -63,7 +63,7 @@ def _check(network: nn.Module, form: Form) -> None:
     x = torch.zeros(2, *form.shape, dtype=kinds[form.kind])
     was_training = network.training
     try:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        with torch.no_grad(), drawing():
             dtype = next((p.dtype for p in network.parameters()), None)
             if dtype is None:
                 raise BadInput(f"model {name} has no parameters: there is nothing to train")

@@ -72,12 +72,12 @@ def _train_and_embed(x: Array, labels: Array, *, seed: int) -> Array:
     import torch
     from torch import nn
 
+    from fedtailor.core.network.made import drawing
+
     read = _reader(x)
     classes, target = np.unique(labels, return_inverse=True)
     rng = draws(seed, "latent network")
-    # Only the processor's generator: `torch.manual_seed` would reach the accelerators' as well.
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(int(rng.integers(2**63)))
+    with drawing(torch.tensor(int(rng.integers(2**63)))):
         body = _body(x)
         head = nn.Sequential(nn.ReLU(), nn.Linear(_WIDTH, classes.size))
     network = nn.Sequential(body, head)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from threading import Event, Thread
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,8 @@ from torch import Tensor, nn
 import fedtailor
 from fedtailor.core import rng
 from fedtailor.core.errors import BadInput
-from fedtailor.core.network.made import copied
+from fedtailor.core.network.made import copied, drawing
+from fedtailor.core.network.repeatable import generators, unmoved
 from fedtailor.core.task import Batch, classification
 
 
@@ -151,3 +153,34 @@ def test_a_buffer_that_forward_replaces_is_kept_as_one_that_it_writes_into() -> 
         assert float(params["mean"].abs().sum()) == 0
     torch.testing.assert_close(found[0], found[1])
     assert float(found[0][1].abs().sum()) > 0
+
+
+def test_threads_draw_one_after_another() -> None:
+    """They share torch's generator: without order each would spoil the other's first weights."""
+    begun, before, found = Event(), generators(), dict[str, Any]()
+
+    def first() -> None:
+        with drawing(rng.key(1)):
+            begun.set()
+            Event().wait(0.3)  # meanwhile the others try
+            found["first"] = torch.randn(2)
+
+    def second() -> None:
+        begun.wait()
+        with drawing(rng.key(2)):
+            found["second"] = torch.randn(2)
+
+    def onlooker() -> None:
+        begun.wait()
+        found["unmoved"] = unmoved(before)
+
+    threads = [Thread(target=play) for play in (first, second, onlooker)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for name, number in (("first", 1), ("second", 2)):
+        with drawing(rng.key(number)):
+            assert torch.equal(found[name], torch.randn(2))
+    assert found["unmoved"]
+    assert unmoved(before)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from threading import RLock
 
 import torch
 from torch import Tensor, nn
@@ -14,11 +15,15 @@ from fedtailor.core.errors import BadInput
 from fedtailor.core.rng import Key
 
 Build = Callable[[], nn.Module]
+ONE_DRAWS = RLock()  # threads share torch's generator
 
 
 @contextmanager
-def drawing(key: Key) -> Iterator[None]:
-    """Within, torch draws by a key on the CPU; afterwards it goes on as if nobody had drawn.
+def drawing(key: Key | None = None) -> Iterator[None]:
+    """Within, torch draws on the CPU by a key; afterwards it goes on as if nobody had drawn.
+
+    Args:
+      key: None draws on from where torch is.
 
     Example:
       >>> with drawing(rng.key(1)):
@@ -27,9 +32,10 @@ def drawing(key: Key) -> Iterator[None]:
       ...     bool((torch.randn(2) == one).all())
       True
     """
-    with torch.random.fork_rng(devices=[]):
-        # the CPU's generator alone: torch.manual_seed would reseed GPUs too
-        torch.default_generator.manual_seed(int(key) & 0x7FFFFFFFFFFFFFFF)
+    with ONE_DRAWS, torch.random.fork_rng(devices=[]):
+        if key is not None:
+            # the CPU's generator alone: torch.manual_seed would reseed GPUs too
+            torch.default_generator.manual_seed(int(key) & 0x7FFFFFFFFFFFFFFF)
         yield
 
 

@@ -13,6 +13,7 @@ from torch.nn.modules.module import register_module_forward_hook
 from torch.overrides import TorchFunctionMode
 
 from fedtailor.core.errors import BadInput
+from fedtailor.core.network.made import ONE_DRAWS
 
 _KNOWN = ("torch.nn.", "fedtailor.models.")  # whose modules draw nothing, but for
 _DRAWS = (
@@ -49,7 +50,8 @@ def _plain(module: nn.Module) -> bool:
 
 def generators(device: torch.device | str = "cpu") -> list[Tensor]:
     """The states of torch's generators that code on a device may draw from."""
-    states = [torch.default_generator.get_state()]
+    with ONE_DRAWS:  # what another thread draws meanwhile, it undoes
+        states = [torch.default_generator.get_state()]
     if torch.device(device).type == "cuda":
         states.append(torch.cuda.get_rng_state(device))
     return states
