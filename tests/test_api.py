@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -308,3 +310,33 @@ def test_stored_examples_and_networks_agree_on_scale() -> None:
     """What a network is given: images from 0..255 become -1..1."""
     x = torch.tensor([0, 255], dtype=torch.uint8)
     assert to_input(x, torch.float32).tolist() == [-1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (partial(fedtailor.compare, "fedavg", seeds=[0, 5]), "seeds is [0, 5]: give a number from"),
+        (partial(fedtailor.compare, "fedavg", repeats=1.5), "repeats is 1.5: give a number from"),
+        (partial(fedtailor.compare, "fedavg", margin="x"), "margin is 'x': give 0 or more"),
+        (partial(fedtailor.sweep, "fedavg", seeds="2"), "seeds is '2': give a number from"),
+        (partial(fedtailor.sweep, "fedavg", lr=0.1), "lr is 0.1: give a list of learning rates"),
+        (partial(fedtailor.tune, "fedavg", trials=[1]), "trials is [1]: give a number from"),
+        (partial(fedtailor.tune, "ditto", over={"lam": [1, 2]}), "over: 'lam' is [1, 2]: write"),
+        (partial(fedtailor.run, "ditto", options=["lam"]), "options is ['lam']: give a dict"),
+        (
+            partial(fedtailor.run, "ditto", lam=0.5),
+            "'lam': it is an option of ditto: give it",
+        ),
+        (
+            partial(fedtailor.run, partial(fedtailor.METHODS["ditto"], lam=0.5)),
+            "method is a partial: give ditto itself, and options={'lam': 0.5}",
+        ),
+        (partial(fedtailor.predict, "run", "a", "x.png"), "files is of type str: give a list"),
+        (partial(fedtailor.predict, "run", "a", [[1, 2]]), "files is of type list: give a list"),
+    ],
+)
+def test_arguments_of_another_kind_are_named_in_one_line(call: Any, said: str) -> None:
+    with pytest.raises(fedtailor.BadInput) as error:
+        call()
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import typing
 from math import inf, isfinite
+from numbers import Integral
 from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin
 
 from fedtailor.core.errors import BadInput
@@ -122,6 +123,22 @@ class Option(NamedTuple):
         if self.kind is str and not isinstance(text, str):
             raise ValueError
         return self.kind(text)
+
+
+def counted(name: str, value: Any, most: int) -> int:
+    """How many of something a person asked for: from 1 to `most`.
+
+    Raises:
+      BadInput: it is no whole number, or out of range.
+
+    Example:
+      >>> counted("seeds", 3, 1000)
+      3
+    """
+    whole = isinstance(value, Integral) and not isinstance(value, bool)
+    if not whole or not 1 <= int(value) <= most:
+        raise BadInput(f"{name} is {shortened(value)}: give a number from 1 to {most:,}")
+    return int(value)
 
 
 def shortened(value: Any, limit: int = 60) -> str:

@@ -10,12 +10,12 @@ import functools
 import inspect
 import re
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, ParamSpec
 
 from fedtailor.core.errors import BadInput, unknown
 from fedtailor.core.method import Method
-from fedtailor.core.options import Option, option_of
+from fedtailor.core.options import Option, option_of, shortened
 from fedtailor.core.task import Task
 
 Factory = Callable[..., Method]
@@ -164,6 +164,8 @@ def parse_options(factory: Factory, given: dict[str, Any]) -> dict[str, Any]:
     Raises:
       BadInput: an unknown name or a value that the option does not take.
     """
+    if not isinstance(given, Mapping):
+        raise BadInput(f"options is {shortened(given)}: give a dict, such as {{'lam': 0.5}}")
     known = {option.name: option for option in page(factory).options}
     for name in given:
         if name not in known:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from os import PathLike
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -108,6 +109,11 @@ def separate(
         if not isinstance(method, Method) and not callable(method):
             raise BadInput(
                 f"method is a {type(method).__name__}: give a name, a factory or a Method"
+            )
+        if isinstance(method, partial):
+            name = getattr(method.func, "__name__", "it")
+            raise BadInput(
+                f"method is a partial: give {name} itself, and options={method.keywords}"
             )
         found["method"] = method
         method = f"{MARK}method" if isinstance(method, Method) else name_of(method)

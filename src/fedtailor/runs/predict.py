@@ -132,6 +132,8 @@ def predict(
       >>> found.example, found.label == max(found.probabilities, key=found.probabilities.get)
       ('black.png', True)
     """
+    if isinstance(files, str | Path) or not all(isinstance(f, str | Path) for f in files):
+        raise BadInput(f"files is of type {type(files).__name__}: give a list of names of files")
     given = Objects(method=method, model=model)
     config, encoder, network, weights, frozen = open_model(Path(folder), client, given)
     predicts = make_method(config, make_task(config, encoder.form, network, frozen)).predict

@@ -52,13 +52,18 @@ def make_config(
       BadInput: something is unknown or out of range.
     """
     from fedtailor.engine.cohort import parse_slow  # late: they need torch
-    from fedtailor.methods.describe import parse_options
+    from fedtailor.methods.describe import page, parse_options
     from fedtailor.methods.find import find
 
     require({"method": method} | given, objects, using)
     known = settings()
     for name in given:
         if name not in known:
+            if name in {option.name for option in page(objects.factory() or find(method)).options}:
+                raise BadInput(
+                    f"unknown setting '{name}': it is an option of {method}: give it in options, "
+                    f"{{'{name}': ...}}"
+                )
             raise unknown("setting", name, known)
     values = {name: known[name][0].parse(value) for name, value in given.items()}
     _make_absolute(values)

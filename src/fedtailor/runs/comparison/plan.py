@@ -11,6 +11,7 @@ from typing import Any
 
 from fedtailor.core import __version__
 from fedtailor.core.errors import BadInput
+from fedtailor.core.options import counted, shortened
 from fedtailor.methods import METHODS
 from fedtailor.results.config import MOST_SEEDS, PATHS, Config, make_config
 from fedtailor.results.config.spread import spread_options
@@ -58,13 +59,14 @@ class ComparisonPlan:
             raise BadInput("no methods to compare: name at least one")
         if list(methods) == ["all"]:
             methods = [m for m in METHODS if m not in YARDSTICKS]
-        for name, count in (("seeds", seeds), ("repeats", repeats)):
-            if not 1 <= count <= MOST_SEEDS:
-                raise BadInput(f"{name} is {count}: give a number from 1 to {MOST_SEEDS:,}")
+        seeds, repeats = (
+            counted("seeds", seeds, MOST_SEEDS),
+            counted("repeats", repeats, MOST_SEEDS),
+        )
         if tune:
             check_rules(SearchRules(tune, search))
-        if margin is not None and not (math.isfinite(margin) and margin >= 0):
-            raise BadInput(f"margin is {margin:g}: give 0 or more, e.g. 0.01 for a point")
+        if not (margin is None or (isinstance(margin, float | int) and 0 <= margin < math.inf)):
+            raise BadInput(f"margin is {shortened(margin)}: give 0 or more, e.g. 0.01 for a point")
         twice = sorted({m for m in methods if list(methods).count(m) > 1})
         if twice:
             raise BadInput(f"method '{twice[0]}' is named twice: name it once")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ import numpy as np
 from fedtailor.core import __version__
 from fedtailor.core.errors import BadInput
 from fedtailor.core.inputs.files import write_atomically, write_json
+from fedtailor.core.options import counted, shortened
 from fedtailor.results import folder as files
 from fedtailor.results.config import MOST_SEEDS, PATHS, Config, make_config
 from fedtailor.results.metrics.named import METRICS, Metric
@@ -51,8 +52,9 @@ class SweepPlan:
         options: dict[str, Any],
         objects: Objects = Objects(),
     ) -> None:
-        if not 1 <= seeds <= MOST_SEEDS:
-            raise BadInput(f"seeds is {seeds}: give a number from 1 to {MOST_SEEDS:,}")
+        seeds = counted("seeds", seeds, MOST_SEEDS)
+        if isinstance(rates, str) or not isinstance(rates, Iterable):
+            raise BadInput(f"lr is {shortened(rates)}: give a list of learning rates")
         ways = [settings | {"lr": rate} for rate in rates] or [settings]
         made = [make_config(method, given, options, objects) for given in ways]
         self.rates = [config.lr for config in made]

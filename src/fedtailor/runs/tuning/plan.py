@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, get_args
 
 from fedtailor.core import __version__
 from fedtailor.core.errors import BadInput, unknown
+from fedtailor.core.options import shortened
 from fedtailor.methods.describe import page
 from fedtailor.results.config import PATHS, TUNABLE, Config, make_config
 from fedtailor.results.config.spread import spread_options
@@ -179,11 +180,16 @@ class TuningPlan:
 
 
 def _spread_over(
-    methods: Sequence[str], over: Mapping[str, str]
+    methods: Sequence[str], over: Mapping[str, Any]
 ) -> dict[str, dict[str, str] | None]:
     """What is tried of which method: `name` of all, `method.name` of one; None: as declared."""
     found: dict[str, dict[str, str] | None] = dict.fromkeys(methods)
     for name, text in sorted(over.items(), key=lambda item: "." in item[0]):
+        if not isinstance(text, str):
+            raise BadInput(
+                f"over: '{name}' is {shortened(text)}: write it as on the command line, such as "
+                "'0.01..1:log' or '0.1,1'"
+            )
         method, dot, short = name.rpartition(".")
         if dot and method not in methods:
             raise unknown("method in --over", method, methods)
