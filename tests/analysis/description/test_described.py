@@ -50,6 +50,23 @@ def test_columns_clients_and_what_looks_wrong(wards: Path) -> None:
     assert "pid" in str(found) and found.table()["inputs"].sum() == 7
 
 
+def test_groups_that_clients_share_are_told(wards: Path) -> None:
+    """Each site may number its own patients from 1, and they are then taken for the same."""
+    lines = wards.read_text().splitlines()
+    numbered = [f"{line},{i // 4 if i else 'patient'}" for i, line in enumerate(lines)]
+    wards.write_text("\n".join(numbered) + "\n")
+    found = fedtailor.describe(wards, label="ill", group_column="patient", only="age")
+    assert found.warnings == (
+        "groups that several clients have, each on one side of the split at all of them, which "
+        "changes how many rows train (if clients number their own, make the names differ): "
+        "15 of 16, such as '0'",
+    )
+    apart = [f"{line},{line[-3]}{i}" if i else f"{line},patient" for i, line in enumerate(lines)]
+    wards.write_text("\n".join(apart) + "\n")
+    found = fedtailor.describe(wards, label="ill", group_column="patient", only="age")
+    assert found.warnings == ()
+
+
 def test_the_command_prints_a_table_json_and_a_page(wards: Path, capsys, monkeypatch) -> None:
     monkeypatch.setenv("COLUMNS", "240")
     page = wards.with_suffix(".html")

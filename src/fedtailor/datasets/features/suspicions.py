@@ -31,6 +31,11 @@ def suspicions(source: Source) -> list[str]:
         ("without any value at a client", _empty(source, table)),
         ("categories that one client alone has", _at_one_client(source, table)),
         (f"more than {MANY_INPUTS} categories", _many(table)),
+        (
+            "groups that several clients have, each on one side of the split at all of them, which "
+            "changes how many rows train (if clients number their own, make the names differ)",
+            _shared_groups(source),
+        ),
     ]
     found = [(what, list(names)) for what, names in lines]
     return [f"{what}: {', '.join(names)}" for what, names in found if names]
@@ -138,3 +143,13 @@ def _many(table: Table) -> Iterator[str]:
             count = len(np.unique(column[present(column)]))
             if count > MANY_INPUTS:
                 yield f"{_short(name)} ({count:,})"
+
+
+def _shared_groups(source: Source) -> Iterator[str]:
+    if source.groups is None or len(source.owners) < 2:
+        return
+    names, which = np.unique(source.groups, return_inverse=True)
+    pairs = np.unique(np.stack([which, source.owner], axis=1), axis=0)
+    shared = np.flatnonzero(np.bincount(pairs[:, 0]) > 1)
+    if len(shared):
+        yield f"{len(shared):,} of {len(names):,}, such as {quoted(names[shared[0]], 30)}"
