@@ -16,6 +16,7 @@ from fedtailor.results.verdict import (
     constant_outputs,
     judge,
     shown,
+    without_federation,
     wording_of,
 )
 
@@ -116,6 +117,26 @@ def test_all_yardsticks_stand_side_by_side() -> None:
         "place 90.0 %; always the same answer 25.0 %.",
         "The worst-off 5 % of clients have 35.0 % with ditto and 25.0 % alone.",
     ]
+
+
+@pytest.mark.parametrize(
+    ("linear", "fixed", "said"),
+    [
+        (0.82, 1.0, "Some of this gain needs no federation: a linear model alone is 0.200 better"),
+        (0.72, 1.0, "All of this gain needs no federation: a linear model alone is 0.300 better"),
+        (1.1, 0.72, "All of this gain needs no federation: always the same answer is 0.300 better"),
+        (1.005, 1.1, ""),  # within the margin of the network alone: the gain is the federation's
+    ],
+)
+def test_a_gain_that_needs_no_federation_is_said(linear: float, fixed: float, said: str) -> None:
+    values = {"local": 1.02, "linear": linear, "fedavg": 0.72, "centralised": 0.7}
+    table = {m: {"score": {"mean": {"mean": v}}} for m, v in values.items()}
+    decision = {"method": "fedavg", "answer": "helps", "margin": 0.02}
+    given = table, {"rmse": {"mean": fixed}}, METRICS["rmse"]
+    lines = without_federation(*given, decision, "days")
+    assert len(lines) == bool(said)
+    assert not said or lines[0].startswith(said)
+    assert without_federation(*given, {**decision, "answer": "cannot tell"}) == []
 
 
 def test_errors_are_spoken_of_in_the_labels_unit() -> None:

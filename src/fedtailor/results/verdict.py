@@ -288,7 +288,7 @@ def beside_yardsticks(
     told = [f"{_called(m)} {shown(metric, v)}" for m, v in values.items() if v is not None]
     without = constant.get(metric.name, {}).get("mean")
     if without is not None:
-        told.append(f"always the same answer {shown(metric, without)}")
+        told.append(f"{_called('')} {shown(metric, without)}")
     wording = wording_of(metric).metric
     lines = [f"Mean {wording} over clients: {'; '.join(told)}."] if told else []
     if best is None or ALONE not in table:
@@ -302,10 +302,51 @@ def beside_yardsticks(
     return lines
 
 
+def without_federation(
+    table: Mapping[str, Any],
+    constant: Mapping[str, Any],
+    metric: Metric,
+    decision: Mapping[str, Any] | None,
+    label: str = "",
+) -> list[str]:
+    """Whether a gain is had without the others, too: training alone may just have gone badly.
+
+    Args:
+      table: a comparison's, by method.
+      constant: the metrics of what one would say without any model.
+      metric: what is judged by.
+      decision: on the recommended method; of none but a help is anything said.
+      label: what the label is called, where it is a number.
+    """
+    if decision is None or decision["answer"] != "helps":
+        return []
+    sign = 1 if metric.higher_is_better else -1
+    values = {str(m): row["score"].get("mean", {}).get("mean") for m, row in table.items()}
+    simple = {LINEAR: values.get(LINEAR), "": constant.get(metric.name, {}).get("mean")}
+    known = {m: sign * v for m, v in simple.items() if v is not None}
+    best, alone = values.get(decision["method"]), values.get(ALONE)
+    if not known or best is None or alone is None:
+        return []
+    name = max(known, key=known.__getitem__)
+    gained, more = known[name] - sign * alone, sign * best - known[name]
+    margin = decision["margin"]
+    if gained <= margin:
+        return []
+    wording = wording_of(metric, label, margin)
+    beside = "as good as that" if abs(more) <= margin else wording.beside(more, "that")
+    return [
+        f"{'Some' if more > margin else 'All'} of this gain needs no federation: "
+        f"{_called(name)} is {wording.size(gained)} better than this network alone, and "
+        f"{decision['method']} is {beside}. Look for a better training alone first "
+        "(--tune 20, or another --model)."
+    ]
+
+
 def _called(yardstick: str) -> str:
     names = {
         ALONE: "alone",
         CENTRALISED: "one model on all rows in one place",
         LINEAR: "a linear model alone",
+        "": "always the same answer",
     }
     return names.get(yardstick, yardstick)

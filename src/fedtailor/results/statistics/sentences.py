@@ -52,9 +52,13 @@ class Wording(NamedTuple):
           >>> [Wording("accuracy").beside_alone(gain) for gain in (0.021, -0.021, 0.0)]
           ['2.1 points better than alone', '2.1 points worse than alone', 'as alone']
         """
+        return self.beside(gain, "alone")
+
+    def beside(self, gain: float, other: str) -> str:
+        """Where something stands beside another."""
         if gain == 0:
-            return "as alone"
-        return f"{self.size(gain)} {'better' if gain > 0 else 'worse'} than alone"
+            return f"as {other}"
+        return f"{self.size(gain)} {'better' if gain > 0 else 'worse'} than {other}"
 
 
 def sentences(

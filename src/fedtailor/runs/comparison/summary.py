@@ -20,6 +20,7 @@ from fedtailor.results.verdict import (
     constant_outputs,
     end_of_training,
     judge,
+    without_federation,
 )
 from fedtailor.runs.comparison.plan import ComparisonPlan
 from fedtailor.runs.data import RunData
@@ -141,18 +142,15 @@ def summarise_runs(plan: ComparisonPlan, played: Played) -> dict[str, Any]:
         m: [judged_run(r.result, r.history, r.outputs, data.config.test) for r in of]
         for m, of in runs.items()
     }
-    found = judge(
-        judged,
-        names,
-        metric.name,
-        margin=plan.margin,
-        label=data.targets.name if data.targets else "",
-    )
+    label = data.targets.name if data.targets else ""
+    found = judge(judged, names, metric.name, margin=plan.margin, label=label)
     if found.decision:  # in its unit, differences up to the margin do not matter
         margin = found.decision["margin"]
         for m, row in table.items():
             row["still_rising"] = end_of_training(judged[m], metric, margin).still_rising
     constant = _constant(data)
+    beside = table, constant, metric, found.decision
+    answer, *more = found.sentences
     return {
         "version": __version__,
         "methods": plan.methods,
@@ -173,5 +171,10 @@ def summarise_runs(plan: ComparisonPlan, played: Played) -> dict[str, Any]:
         "decision": found.decision,
         "others": found.others,
         "clients": found.clients,
-        "verdict": found.sentences + beside_yardsticks(table, constant, metric, found.decision),
+        "verdict": [
+            answer,
+            *without_federation(*beside, label),
+            *more,
+            *beside_yardsticks(*beside),
+        ],
     }
