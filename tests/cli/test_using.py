@@ -47,6 +47,23 @@ def comparison(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place / "both"
 
 
+def test_the_positive_class_is_named_where_it_matters(
+    comparison: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """By the alphabet 'sick' comes before 'well': a sensitivity of 100 % would be of the well."""
+    told = "Positive, for sensitivity, is 'yes', which comes after 'no'"
+    out, _ = said(capsys, "metrics", comparison, "--metric", "sensitivity", "--metric", "brier")
+    assert told in " ".join(out.split())
+    out, _ = said(capsys, "metrics", comparison, "--metric", "roc-auc")
+    assert "Positive" not in out
+    given = "--data", clinics(tmp_path / "own.csv"), "--label", "ill", "--client-column", "site"
+    run = "run", "local", *given, "--rounds", "1", "--out"
+    _, err = said(capsys, *run, tmp_path / "one", "--metric", "sensitivity")
+    assert told in err
+    _, err = said(capsys, *run, tmp_path / "two")
+    assert "Positive" not in err
+
+
 def test_every_metric_of_every_client_and_over_clients(
     comparison: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

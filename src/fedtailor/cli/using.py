@@ -82,6 +82,7 @@ def metrics(
     Example: fedtailor metrics runs/compare-digits --metric roc-auc --metric brier
     """
     from fedtailor.api import metrics as kept_metrics_of
+    from fedtailor.results.metrics.named import positive_note
 
     found = kept_metrics_of(folder, names or (), best=best, part=part)
     if csv is not None:
@@ -96,6 +97,8 @@ def metrics(
         out.print(_metrics_table(of))
         for line in undefined_lines({n: m["undefined"] for n, m in of["metrics"].items()}):
             out.print(line, markup=False, soft_wrap=True)
+    if note := positive_note(of["metrics"], found["classes"]):
+        out.print(note, markup=False, soft_wrap=True)
 
 
 def _metrics_title(method: str, of: dict[str, Any], found: dict[str, Any]) -> str:

@@ -13,6 +13,7 @@ from fedtailor.results.collect import FinishedRun, collect
 from fedtailor.results.metrics.named import METRICS
 from fedtailor.results.metrics.over_clients import mean_of_known
 from fedtailor.results.metrics.table import table_of_metrics, table_of_own
+from fedtailor.results.mixes import class_names
 from fedtailor.results.outputs import PARTS, RunOutputs, read_outputs
 
 OwnMetric = Callable[[Tensor, Tensor], Any]  # (outputs, labels) of one client -> number
@@ -37,10 +38,10 @@ def kept_metrics(
       own: metrics of one's own by name: (outputs, labels) of a client's rows -> number.
 
     Returns:
-      `task`, `metric` (that the runs went by), `part`, `models` (`last` or `best`), `unfinished`
-      (runs that are left out), and `methods`: for each its number of `runs`, their `rounds`, and
-      `metrics`: for each its summary over clients, `per_client` and `undefined`, all of them means
-      over the runs that have a value.
+      `task`, `classes` (their names), `metric` (that the runs went by), `part`, `models` (`last`
+      or `best`), `unfinished` (runs that are left out), and `methods`: for each its number of
+      `runs`, their `rounds`, and `metrics`: for each its summary over clients, `per_client` and
+      `undefined`, all of them means over the runs that have a value.
 
     Raises:
       BadInput: the folder holds no finished run, or one that kept no outputs; a metric does not
@@ -65,6 +66,7 @@ def kept_metrics(
         }
     return {
         "task": first["task"],
+        "classes": class_names(found.contenders[0].first.folder),
         "metric": first["metric"],
         "part": part,
         "models": "best" if best else "last",

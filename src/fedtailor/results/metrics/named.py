@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Protocol
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedtailor.core.errors import BadInput, unknown
 from fedtailor.core.form import TaskKind
+from fedtailor.datasets.wording import quoted
 from fedtailor.results.metrics import classification, regression, survival, undefined
 
 OfRows = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -43,6 +44,7 @@ class Metric:
     why_undefined: WhyUndefined = undefined.without_rows
     percent: bool = False  # whether it is shown as a percentage
     two_classes: bool = False  # whether it needs exactly two classes
+    one_sided: bool = False  # whether, of two classes, another would have another value
 
     @property
     def times(self) -> int:
@@ -111,6 +113,7 @@ METRICS: dict[str, Metric] = {
             higher_is_better=True,
             title="Average precision",
             why_undefined=undefined.one_class,
+            one_sided=True,
         ),
         Metric(
             "sensitivity",
@@ -121,6 +124,7 @@ METRICS: dict[str, Metric] = {
             why_undefined=undefined.no_positive,
             percent=True,
             two_classes=True,
+            one_sided=True,
         ),
         Metric(
             "specificity",
@@ -131,6 +135,7 @@ METRICS: dict[str, Metric] = {
             why_undefined=undefined.no_negative,
             percent=True,
             two_classes=True,
+            one_sided=True,
         ),
         Metric(
             "log-loss",
@@ -199,6 +204,26 @@ def metrics_of(task: TaskKind, classes: int = 0) -> list[str]:
       ['rmse', 'mae', 'r2']
     """
     return [name for name, metric in METRICS.items() if metric.fits(task, classes)]
+
+
+def positive_note(names: Iterable[str], classes: Sequence[str]) -> str:
+    """A line that says which class counts as positive, where one of these metrics goes by that.
+
+    Example:
+      >>> positive_note(["accuracy", "sensitivity"], ["sick", "well"])
+      "Positive, for sensitivity, is 'well', which comes after 'sick': to have the other, name it \
+so that it comes last."
+      >>> positive_note(["roc-auc"], ["sick", "well"])
+      ''
+    """
+    found = [name for name in names if name in METRICS and METRICS[name].one_sided]
+    if len(classes) != 2 or not found:
+        return ""
+    first, second = (quoted(name, 40) for name in classes)
+    return (
+        f"Positive, for {', '.join(found)}, is {second}, which comes after {first}: to have the "
+        "other, name it so that it comes last."
+    )
 
 
 def metric_named(name: str, task: TaskKind, classes: int = 0) -> Metric:
