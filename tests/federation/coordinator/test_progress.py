@@ -12,6 +12,7 @@ from fedtailor.federation.coordinator.progress import (
     Ending,
     follow,
     is_over,
+    last_end,
     round_now,
     wait_for_end,
 )
@@ -88,6 +89,37 @@ def test_an_app_that_never_starts_is_a_failure(tmp_path, monkeypatch):
     store = CoordinatorStore(tmp_path, "a", "p")
     ending = follow(store.folder, FakeLink("finished:failed").status, "7", 0, print)
     assert ending.kind == "failed" and "finished:failed" in ending.detail
+
+
+def test_a_coordinator_that_is_gone_is_an_end_with_a_reason(tmp_path, monkeypatch):
+    """Not Flower's own words about its connection, with which `run` would end at once."""
+    monkeypatch.setattr(module, "LOOK", 0.01)
+    monkeypatch.setattr(module, "ASK_FLOWER", 0.05)
+    monkeypatch.setattr(module, "START_SECONDS", 0.3)
+    store, asked = CoordinatorStore(tmp_path, "a", "p"), []
+
+    def gone(run):
+        asked.append(run)
+        raise BadInput('flwr list --run-id failed: { "success": false }')
+
+    ending = follow(store.folder, gone, "7", 0, print)
+    assert len(asked) > 1, "it may be busy while a run starts"
+    assert ending.kind == "failed" and "does not answer" in ending.detail
+    assert "success" not in ending.detail
+
+
+def test_a_run_that_was_killed_has_not_finished(tmp_path):
+    """More rounds were played after all had been, and killed: the old end is not theirs."""
+    store = CoordinatorStore(tmp_path, "a", "p")
+    store.ended("6", 2, "finished")
+    store.event(3, "north", "joined", "20 training rows")
+    (store.folder / "latest.json").write_text(json.dumps({"round": 4}))
+    assert last_end(store.folder) == {"event": "ended without a word"}
+    assert not is_over(store.folder, 4)
+    with store.played():
+        assert last_end(store.folder) == {}
+    store.ended("7", 4, "stopped", "why")
+    assert last_end(store.folder)["detail"] == "why"
 
 
 def test_where_it_stands(tmp_path):

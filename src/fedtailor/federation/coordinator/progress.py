@@ -23,6 +23,7 @@ from fedtailor.federation.protocol.lines import Line, read_lines
 
 LOOK = 0.3  # seconds between two looks
 START_SECONDS = 120.0
+SILENT = "ended without a word"  # of a run that was killed
 ASK_FLOWER = 10.0  # seconds between two questions to Flower, each of which costs a process
 
 
@@ -87,9 +88,13 @@ def follow(
         now = time.monotonic()
         seen = seen or alive
         if not alive and now - asked > ASK_FLOWER:
-            asked, status = now, ask_flower(run)
+            asked = now
+            try:
+                status = ask_flower(run)
+            except BadInput:  # Flower's own words do not help: its SuperLink may have been ended
+                status = "its SuperLink does not answer: is the coordinator still there?"
             if status.startswith("finished") or now - begun > START_SECONDS or seen:
-                return Ending("failed", f"the coordinator's app ended without a word ({status})")
+                return Ending("failed", f"the coordinator's app {SILENT} ({status})")
         time.sleep(LOOK)
 
 
@@ -202,8 +207,14 @@ def round_now(folder: Path) -> int:
 
 
 def last_end(folder: Path) -> Line:
-    """The event that the latest run ended with; empty if none has ended."""
-    return next((e for e in reversed(read_lines(folder / EVENTS)) if e.get("event") in ENDS), {})
+    """The event that the latest run ended with; empty if none has ended.
+
+    Of a run that was killed the last event is none of `ENDS`: it said nothing more.
+    """
+    events = read_lines(folder / EVENTS)
+    if not events or events[-1].get("event") in ENDS:
+        return events[-1] if events else {}
+    return {} if is_played(folder) else {"event": SILENT}
 
 
 def is_over(folder: Path, rounds: int) -> bool:
