@@ -173,7 +173,8 @@ def _with_names(part: SourcePart) -> SourcePart:
     else:
         names = values.astype(np.str_)
     wrong = np.array([bool(re.fullmatch(r"-\d+", str(name))) for name in names], dtype=bool)
-    refuse_rows(part, wrong[place], "classes counted from 0, or --task regression")
+    cure = "names or numbers from 0 (-1 often stands for no label), or --task regression"
+    refuse_rows(part, wrong[place], cure)
     return part.with_labels(names[place])
 
 

@@ -190,11 +190,14 @@ def class_names_in(path: Path, column: str) -> tuple[str, ...]:
 def label_names(table: RawTable, column: str) -> Array:
     """The label of each row as text, from which a number can be read again; none is missing."""
     names = [plain(cell) for cell in table.columns[column]]
-    for row, text in enumerate(names):
-        if is_missing(text):
-            raise BadInput(
-                f"{table.at(row)} has no label in column {quoted(column)}: label or remove it"
-            )
+    if missing := [row for row, text in enumerate(names) if is_missing(text)]:
+        first, others = missing[0], len(missing) - 1
+        more = f" ({others:,} more {'has' if others == 1 else 'have'} none)" if others else ""
+        told, cure = "has no label", f"label or remove {'them' if others else 'it'}"
+        if names[first] not in ("", "nan"):
+            told = f"has {quoted(names[first])}, which stands for no label,"
+            cure += ", or write the class in another way"
+        raise BadInput(f"{table.at(first)} {told} in column {quoted(column)}{more}: {cure}")
     return np.array(names, dtype=np.str_)
 
 
