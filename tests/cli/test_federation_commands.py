@@ -204,6 +204,24 @@ def test_own_data_need_an_example_and_no_rows_are_kept(here: Path) -> None:
     assert read_federation(here / "more" / "federation.toml").plan.encoder == plan.encoder
 
 
+@pytest.mark.parametrize(
+    ("metric", "said"),
+    [
+        ([], "Models are judged by accuracy, since nobody knows yet how common each class is"),
+        (["--metric", "sensitivity"], "Positive, for sensitivity, is 'well', which comes after"),
+        (["--metric", "roc-auc"], ""),
+    ],
+)
+def test_what_models_are_judged_by_is_said(
+    here: Path, metric: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = ["age,ward,diagnosis", "31.25,a,ill", "47.75,b,well", "62.5,a,well"]
+    Path("example.csv").write_text("\n".join(lines) + "\n")
+    assert call("init", "p", "--like", "example.csv", "--label", "diagnosis", *metric) == 0
+    told = capsys.readouterr().out
+    assert said in told if said else not any(w in told for w in ("Models are judged", "Positive,"))
+
+
 def test_images_need_their_size_and_classes_alone(here: Path) -> None:
     assert call("init", "scans", "--like", "digits", "--sites", "2") == 0
     plan = read_federation(here / "scans" / "federation.toml").plan

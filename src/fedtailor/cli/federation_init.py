@@ -148,6 +148,20 @@ def init(
     _tell_next(made, spec)
 
 
+def _judged_by(spec: Any) -> str:
+    """What models of sites with their own classes are judged by, where that may mislead."""
+    from fedtailor.results.metrics.named import positive_note
+
+    classes = (spec.preprocessing or {}).get("classes") or ()
+    metric = spec.settings.get("metric", "auto")
+    if classes and metric == "auto":
+        return (
+            "Models are judged by accuracy, since nobody knows yet how common each class is: where "
+            "one is rare, say another (--metric balanced-accuracy)."
+        )
+    return positive_note([metric], classes)
+
+
 def _tell_next(made: Path, spec: Any) -> None:
     from fedtailor.federation.deploy.proxy import CONFIGURATION, CURE, find_nginx
 
@@ -168,6 +182,8 @@ def _tell_next(made: Path, spec: Any) -> None:
         )
     if (made / "coordinator" / CONFIGURATION).exists() and find_nginx() is None:
         lines.append(f"The coordinator's machine needs nginx, which is not installed here: {CURE}")
+    if judged := _judged_by(spec):
+        lines.append(judged)
     if not spec.insecure:
         lines.append("Certificates and keys are for a trial; README.md there says how to replace.")
     for line in lines:
@@ -202,7 +218,7 @@ def survey(folder: Folder, min_sites: MinSites = None, insecure: Insecure = Fals
         )
 
     def tell(event: dict[str, Any]) -> None:
-        said = " ".join(filter(None, (event.get("event"), event.get("detail"))))
+        said = ": ".join(filter(None, (event.get("event"), event.get("detail"))))
         err.print(f"{event.get('site')}: {said}", markup=False, soft_wrap=True)
 
     since = len(read_lines(kept / store.EVENTS))

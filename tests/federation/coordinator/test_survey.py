@@ -67,7 +67,8 @@ class SurveyTrial(Trial):
 
     def said(self) -> list[tuple[str, str]]:
         lines = read_lines(self.root / "coordinator" / "trial" / "events.jsonl")
-        return [(e["site"], f"{e['event']} {e.get('detail', '')}".strip()) for e in lines]
+        told = [(e["site"], [e["event"], e.get("detail")]) for e in lines]
+        return [(who, ": ".join(filter(None, what))) for who, what in told]
 
 
 @pytest.mark.parametrize("normalise", ["federated", "own", "pooled"])
@@ -139,7 +140,7 @@ def test_a_federation_that_has_begun_is_not_asked_again(tmp_path: Path) -> None:
     trial.play(survey=False)
     before = (tmp_path / "preprocessing.json").read_text()
     trial.play(survey=True)
-    assert trial.said()[-1][1] == "stopped 'trial' has begun: another preprocessing needs a new id"
+    assert trial.said()[-1][1] == "stopped: 'trial' has begun: another preprocessing needs a new id"
     assert (tmp_path / "preprocessing.json").read_text() == before
 
 

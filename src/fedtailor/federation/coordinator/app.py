@@ -110,7 +110,7 @@ def run_survey(grid: Grid, path: Path, run: str, min_sites: int = 0) -> None:
             agreed = agree(list(told.values()), found.normalise)
             for who, line in agreed.lines:
                 log.warning("%s: %s", who, line)
-                store.event(0, who, "columns differ:", line)
+                store.event(0, who, "columns differ", line)
             text = json.dumps(agreed.encoder.to_json(), indent=1)
             write_atomically(found.out, text, durable=True)
         store.ended(run, 0, FINISHED)
