@@ -39,12 +39,22 @@ def decided(labels) -> tuple[str, str]:
         (np.arange(60) % 11 / 2, "regression", "11 different numbers"),
         ([f"n{i % 2}" for i in range(60)], "classification", ""),
         ([0.0, 1.0, 1.0], "classification", "2 different numbers"),
+        ([f"{i % 25} d" for i in range(60)], "classification", "25 different names in 60 rows, su"),
+        (["0", "1"] * 30 + ["?!"], "classification", "row 61 has the label '?!', while most are"),
     ],
 )
 def test_auto_tells_classes_from_numbers(labels, task, said):
     found, line = decided(labels)
     assert found == task
     assert said in line and "\n" not in line
+
+
+def test_a_word_does_not_make_classes_of_many_numbers(tmp_path):
+    """One 'unknown' among stays in days would make a class of each stay."""
+    path = csv(tmp_path / "stays.csv", days=[*map(str, range(59)), "unknown"])
+    named = "line 61", "'unknown'", "most are numbers", "--task classification"
+    refusal(lambda: load(path, label="days"), *named)
+    assert len(load(path, label="days", task="classification").classes) == 60
 
 
 def test_files_and_objects_are_decided_alike(tmp_path):

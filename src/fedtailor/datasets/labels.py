@@ -10,7 +10,7 @@ import numpy as np
 
 from fedtailor.core.errors import BadInput, unknown
 from fedtailor.core.form import TaskKind
-from fedtailor.datasets.formats.cells import numbers, plain
+from fedtailor.datasets.formats.cells import NEARLY, number_or_none, numbers, plain
 from fedtailor.datasets.parts import SourcePart, class_numbers, refuse_rows, sorted_names
 from fedtailor.datasets.source import Array, Source, check_numbers
 from fedtailor.datasets.wording import one_line, quoted
@@ -136,8 +136,8 @@ def _first_name(parts: Sequence[SourcePart]) -> tuple[SourcePart, int]:
 
 def _decide(parts: Sequence[SourcePart], values: Array | None) -> tuple[TaskKind, str]:
     what = f"label {quoted(parts[0].label)}" if parts[0].label else "the label"
-    if values is None:  # names can be nothing but classes: there is nothing to say
-        return "classification", ""
+    if values is None:
+        return "classification", _of_names(parts, what)
     count = len(np.unique(values))
     found = f"{what} holds {count:,} different numbers in {len(values):,} rows"
     if (fractional := np.mod(values, 1) != 0).any():
@@ -155,6 +155,29 @@ def _decide(parts: Sequence[SourcePart], values: Array | None) -> tuple[TaskKind
         other = " (else: --task classification)" if 2 * count <= len(values) else ""
         return "regression", f"{found}: taken as regression{other}"
     return "classification", f"{found}: taken as classes (else: --task regression)"
+
+
+def _of_names(parts: Sequence[SourcePart], what: str) -> str:
+    """What to say of labels that can be nothing but classes, since one of them is no number.
+
+    Raises:
+      BadInput: the others are, and so many that they look measured.
+    """
+    names = np.concatenate([part.labels.astype(np.str_) for part in parts])
+    distinct, counts = np.unique(names, return_counts=True)
+    words = [number_or_none(str(name)) is None for name in distinct]
+    part, row = _first_name(parts)
+    few = len(distinct) <= FEW or len(distinct) * ROWS_EACH <= len(names)
+    found = f"{what} holds {len(distinct):,} different names in {len(names):,} rows"
+    if counts[words].sum() > (1 - NEARLY) * len(names):
+        return "" if few else f"{found}, such as {quoted(part.labels[row])}: taken as classes"
+    other = f"{part.place(row)} has the label {quoted(part.labels[row])}, while most are numbers"
+    if few:
+        return f"{other}: taken as a class of its own"
+    raise BadInput(
+        f"{other}: give a number there to learn numbers, or say --task classification to take "
+        "each for a class"
+    )
 
 
 def _place(parts: Sequence[SourcePart], row: int) -> str:
