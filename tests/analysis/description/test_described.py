@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from PIL import Image
 
 import fedtailor
 from fedtailor.cli import main
@@ -48,6 +49,27 @@ def test_columns_clients_and_what_looks_wrong(wards: Path) -> None:
         "categories that one client alone has: ward (2 of 2, such as 'A' at n)",
     )
     assert "pid" in str(found) and found.table()["inputs"].sum() == 7
+
+
+def test_classes_that_a_site_writes_in_its_own_way_are_told(wards: Path) -> None:
+    """One site has 0 and 1, the other no and yes: four classes, of which nobody has all."""
+    text = wards.read_text()
+    wards.write_text(text.replace(",s,0", ",s,no").replace(",s,1", ",s,yes"))
+    found = fedtailor.describe(wards, label="ill", only="age")
+    assert list(found.labels) == ["0", "1", "no", "yes"]
+    assert found.warnings == (
+        "classes that one client alone has (written as elsewhere?): 4 of 4, such as '0' at n",
+    )
+
+
+def test_classes_of_one_sites_images_are_told(tmp_path: Path) -> None:
+    pictures = [f"{site}/{name}/{i}.png" for site, name in ("sa", "sb", "ta", "tB") for i in (0, 1)]
+    for path in pictures:
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.zeros((4, 4), np.uint8)).save(tmp_path / path)
+    found = fedtailor.describe(str(tmp_path)).warnings
+    line = "classes that one client alone has (written as elsewhere?): 2 of 3, such as 'B' at t"
+    assert found == (line,)
 
 
 def test_groups_that_clients_share_are_told(wards: Path) -> None:

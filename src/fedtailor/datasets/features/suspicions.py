@@ -1,8 +1,8 @@
-"""What looks wrong with a table: one line for each kind of thing."""
+"""What looks wrong with a table, or with folders of images: one line for each kind of thing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -16,15 +16,27 @@ MANY_INPUTS = 50  # of one column
 
 
 def suspicions(source: Source) -> list[str]:
-    """A line for each kind of thing that looks wrong with a table of one's own.
+    """A line for each kind of thing that looks wrong with data of one's own.
 
     Args:
-      source: the data; of others than tables of one's own nothing is said.
+      source: the data; of others than tables and images of one's own nothing is said.
     """
-    if not isinstance(source.raw, Table) or not source.readings:
-        return []
-    table = source.raw
-    lines = [
+    lines = []
+    if isinstance(source.raw, Table) and source.readings:
+        lines += _of_table(source, source.raw)
+    if lines or source.kind == "image":
+        lines.append(
+            (
+                "classes that one client alone has (written as elsewhere?)",
+                _classes_at_one_client(source),
+            )
+        )
+    found = [(what, list(names)) for what, names in lines]
+    return [f"{what}: {', '.join(names)}" for what, names in found if names]
+
+
+def _of_table(source: Source, table: Table) -> list[tuple[str, Iterator[str]]]:
+    return [
         ("constant, so nothing is learnt from", _constants(table)),
         (f"nearly the label ({quoted(source.label)}) in other words", _copies(source, table)),
         ("not in a client's table, so missing there (--strict refuses)", _lacking(source, table)),
@@ -37,8 +49,6 @@ def suspicions(source: Source) -> list[str]:
             _shared_groups(source),
         ),
     ]
-    found = [(what, list(names)) for what, names in lines]
-    return [f"{what}: {', '.join(names)}" for what, names in found if names]
 
 
 def present(column: Array) -> Array:
@@ -121,20 +131,33 @@ def _empty(source: Source, table: Table) -> Iterator[str]:
 
 
 def _at_one_client(source: Source, table: Table) -> Iterator[str]:
-    if len(source.owners) < 2:
-        return
     for name, column in table.columns.items():
-        if column.dtype.kind != "U":
-            continue
-        there = present(column)
-        values, which = np.unique(column[there], return_inverse=True)
-        owner = source.owner[there]
-        pairs = np.unique(np.stack([which, owner], axis=1), axis=0)
-        alone = np.flatnonzero(np.bincount(pairs[:, 0], minlength=len(values)) == 1)
-        if len(alone):
-            at = source.owners[int(owner[which == alone[0]][0])]
-            example = f"such as {quoted(values[alone[0]], 30)} at {one_line(at, 40)}"
-            yield f"{_short(name)} ({len(alone)} of {len(values)}, {example})"
+        if column.dtype.kind == "U":
+            there = present(column)
+            values, which = np.unique(column[there], return_inverse=True)
+            if told := _alone(values, which, source.owner[there], source.owners):
+                yield f"{_short(name)} ({told})"
+
+
+def _classes_at_one_client(source: Source) -> Iterator[str]:
+    """Where a site writes 1 and another yes, these would be two classes."""
+    if source.task == "classification":
+        names = np.array(source.classes)
+        if told := _alone(names, source.labels, source.owner, source.owners):
+            yield told
+
+
+def _alone(values: Array, which: Array, owner: Array, owners: Sequence[str]) -> str:
+    """How many of these values one client alone has, with an example; empty where none."""
+    if len(owners) < 2:
+        return ""
+    pairs = np.unique(np.stack([which, owner], axis=1), axis=0)
+    alone = np.flatnonzero(np.bincount(pairs[:, 0], minlength=len(values)) == 1)
+    if not len(alone):
+        return ""
+    at = owners[int(owner[which == alone[0]][0])]
+    example = f"such as {quoted(values[alone[0]], 30)} at {one_line(at, 40)}"
+    return f"{len(alone)} of {len(values)}, {example}"
 
 
 def _many(table: Table) -> Iterator[str]:
