@@ -66,6 +66,23 @@ def visits(tmp_path: Path) -> Path:
     return path
 
 
+def test_a_guessed_order_of_days_and_months_is_said_and_can_be_chosen(tmp_path):
+    """Read the other way round, a client would train on its future."""
+    months = [f"{1 + i % 9}/{1 + i % 10}/2023,{i % 7},{'ab'[i % 3 > 0]}" for i in range(90)]
+    path = tmp_path / "visits.csv"
+    path.write_text("\n".join(["seen,x,label", *months]) + "\n")
+    given = {"data": str(path), "partition": "iid", "clients": 2, "time_column_split": "seen"}
+    source = lay_out(make_config("local", given, {}))[1]
+    line = "column 'seen': day or month may come first: read as day first (else: --types "
+    assert [n for n in source.notes if "seen" in n] == [line + "seen=date-mdy)"]
+    other = lay_out(make_config("local", {**given, "types": "seen=date-mdy"}, {}))[1]
+    assert not any("seen" in note for note in other.notes)
+    # 1/10/2023, the tenth row: the first of October or the tenth of January
+    assert source.moments[9] - other.moments[9] == 274 - 10
+    with pytest.raises(BadInput, match="'seen' is the time of the split, and --types says cat"):
+        lay_out(make_config("local", {**given, "types": "seen=category"}, {}))
+
+
 def test_columns_of_a_table_say_it(tmp_path):
     config = lambda **given: make_config("local", {"data": str(visits(tmp_path)), **given}, {})
     _, source, made = lay_out(config(group_column="patient"))

@@ -232,11 +232,13 @@ def table_parts(
             unused.update(f for f in roles.features if f not in choices.only)
         here, there = ([c for c in t.columns if c not in unused] for t in (first, table))
         same_columns(here, there, first.where, table.where)
-    found = _raws(tables, roles, image_size, choices)
+    of_features = {n: kind for n, kind in choices.types.items() if n != named.moment}
+    found = _raws(tables, roles, image_size, replace(choices, types=of_features))
     notes = (*(n for t in tables for n in t.notes), *found.notes)
     moments: Sequence[Array | None] = [None] * len(tables)
     if named.moment is not None:
-        moments = moments_of(tables, named.moment)
+        moments, guessed = moments_of(tables, named.moment, choices.types.get(named.moment))
+        notes += guessed
     parts = []
     for table, raw, owner, when in zip(tables, found.tables, owners, moments, strict=True):
         if owner is not None:

@@ -66,6 +66,24 @@ def test_every_row_is_the_simulations(task: str, normalise: str, tmp_path: Path)
         assert sum(mine.mix.values()) == (0 if task == "regression" else int(mine.data.n))
 
 
+def test_a_site_says_how_its_dates_are_written(tmp_path: Path) -> None:
+    """The column that a split goes by is no feature, so nothing is agreed of it."""
+    times = [(month, day) for month in range(1, 11) for day in range(1, 11)]
+    rows = [f"{m}/{d}/2023,{i},{'ab'[i % 2]}" for i, (m, d) in enumerate(times)]
+    (tmp_path / "rows.csv").write_text("\n".join(["seen,x,label", *rows]) + "\n")
+    columns = {"label": "label", "drop": "seen", "normalise": "none"}
+    agreed = preprocessing_like(str(tmp_path / "rows.csv"), columns)
+    path = tmp_path / "site.toml"
+    lines = 'client = 0\ndata = "rows.csv"\nlabel = "label"\ntime_column_split = "seen"\n'
+    tested = {}
+    for types in ("", 'types = "seen=date-mdy"\n'):
+        path.write_text(lines + types)
+        found = load_local_data(read_settings(path), agreed).test
+        tested[types] = sorted(found.x[found.rows[: int(found.n)], 0].tolist())
+    month_first = tested['types = "seen=date-mdy"\n']
+    assert month_first == list(range(100 - len(month_first), 100)) != tested[""]
+
+
 def test_a_site_that_learns_something_else_is_refused(tmp_path: Path) -> None:
     data = write_sites(tmp_path / "data")
     encoder = load_run_data(

@@ -116,13 +116,26 @@ def _read_column(
     return replace(reading, words=tuple(words)), arrays
 
 
-def moments_of(tables: Sequence[RawTable], column: str) -> list[Array]:
-    """When each row was: numbers, or days of dates; none may be missing."""
-    found = _find_kind(tables, column, [table.columns[column] for table in tables]).kind
-    kind: ColumnType = "date" if found == "date" else "number"
-    if found == "date-mdy":
-        kind = "date-mdy"
-    arrays = _read_column(tables, column, ColumnChoices(types={column: kind}))[1]
+def moments_of(
+    tables: Sequence[RawTable], column: str, asked: ColumnType | None = None
+) -> tuple[list[Array], tuple[str, ...]]:
+    """When each row was, numbers or days of dates, and what was a guess; none may be missing.
+
+    Args:
+      tables: with that column.
+      column: its name.
+      asked: what somebody said that it is.
+    """
+    if asked not in (None, "number", "date", "date-mdy"):
+        raise BadInput(
+            f"column {quoted(column)} is the time of the split, and --types says {asked}: say "
+            "number, date or date-mdy"
+        )
+    found = _find_kind(tables, column, [table.columns[column] for table in tables])
+    kind: ColumnType = "number"
+    if asked or found.kind in ("date", "date-mdy"):
+        kind = asked or ("date" if found.kind == "date" else "date-mdy")
+    reading, arrays = _read_column(tables, column, ColumnChoices(types={column: kind}))
     for table, array in zip(tables, arrays, strict=True):
         gone = np.flatnonzero(np.isnan(array))
         if len(gone):
@@ -130,7 +143,8 @@ def moments_of(tables: Sequence[RawTable], column: str) -> list[Array]:
                 f"{table.at(int(gone[0]))} has no time in column {quoted(column)}: give a date or "
                 "a number in every row"
             )
-    return arrays
+    guessed = not asked and kind != "number" and found.why
+    return arrays, (_date_order(replace(reading, why=found.why)),) if guessed else ()
 
 
 def _find_kind(tables: Sequence[RawTable], name: str, cells: Sequence[Cells]) -> FoundKind:
@@ -207,6 +221,11 @@ def _of_words(name: str, kind: str, words: Sequence[tuple[str, str]]) -> str:
     return f"column {quoted(name)} holds {what} but for {named}{more}"
 
 
+def _date_order(reading: ColumnReading) -> str:
+    other = f"--types {one_line(reading.name)}=date-mdy"
+    return f"column {quoted(reading.name)}: {reading.why} (else: {other})"
+
+
 def _notes(readings: Sequence[ColumnReading], gaps: Mapping[str, str]) -> list[str]:
     notes = []
     out = [r for r in readings if not r.used]
@@ -216,10 +235,7 @@ def _notes(readings: Sequence[ColumnReading], gaps: Mapping[str, str]) -> list[s
     dates = [r for r in readings if r.used and r.kind.startswith("date")]
     if dates:
         notes.append(f"dates become days since 1970: {listed(r.name for r in dates)}")
-    for reading in dates:
-        if reading.why:
-            other = f"--types {one_line(reading.name)}=date-mdy"
-            notes.append(f"column {quoted(reading.name)}: {reading.why} (else: {other})")
+    notes += [_date_order(reading) for reading in dates if reading.why]
     filled = [
         f"{one_line(r.name, 40)} ({r.missing + len(r.words):,} of {r.rows:,}: "
         f"{gaps.get(r.name, 'mean')})"

@@ -87,7 +87,10 @@ def _columns(config: Config, encoder: Encoder) -> ColumnChoices | None:
     if encoder.form.kind != "table":
         return None
     kinds = [(c.name, isinstance(c, Numeric), getattr(c, "reads", "")) for c in encoder.columns]
-    return ColumnChoices(types=types_of_columns(kinds), strict=config.strict, agreed=True)
+    split = config.time_column_split  # no feature, so nothing is agreed of it
+    own = {n: kind for n, kind in config.column_choices().types.items() if n == split}
+    types = types_of_columns(kinds) | own
+    return ColumnChoices(types=types, strict=config.strict, agreed=True)
 
 
 def survey_site(site: SiteSettings) -> SiteSurvey:
