@@ -60,8 +60,9 @@ def test_the_positive_class_is_named_where_it_matters(
     run = "run", "local", *given, "--rounds", "1", "--out"
     _, err = said(capsys, *run, tmp_path / "one", "--metric", "sensitivity")
     assert told in err
-    _, err = said(capsys, *run, tmp_path / "two")
+    _, err = said(capsys, *run, tmp_path / "two", "--class-weights", "1,5")
     assert "Positive" not in err
+    assert "Rows count in the loss by class: 'no' 1, 'yes' 5." in err
 
 
 def test_every_metric_of_every_client_and_over_clients(

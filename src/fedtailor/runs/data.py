@@ -45,8 +45,7 @@ from fedtailor.partition import (
 )
 from fedtailor.partition.latent import latent_clusters
 from fedtailor.results.config import Config
-from fedtailor.results.metrics.named import positive_note
-from fedtailor.results.metrics.settled import class_counts, settle_judging
+from fedtailor.results.metrics.settled import class_counts, judging_notes, settle_judging
 from fedtailor.runs.device import choose_device, workers_device
 
 DEFAULT_CLIENTS, DEFAULT_PARTITION = 20, "dirichlet:0.1"
@@ -388,7 +387,7 @@ def load_run_data(config: Config) -> RunData:
     )
     if config.split_seed == 0:  # of repeats, the first says it; last: who is refused reads one line
         say_what_is_learnt(source)
-        for line in filter(None, (why, positive_note([config.metric], source.classes))):
+        for line in judging_notes(config, why, source.classes):
             log.info(line)
     return RunData(config, source, encoder, partition, client_data, held)
 

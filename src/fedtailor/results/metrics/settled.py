@@ -11,9 +11,10 @@ from fedtailor.core.errors import BadInput
 from fedtailor.core.form import TaskKind
 from fedtailor.core.losses import LOSSES, balanced_weights, parse_loss
 from fedtailor.datasets import Source
+from fedtailor.datasets.wording import listed, quoted
 from fedtailor.partition import Partition
 from fedtailor.results.config import Config, check_class_weights
-from fedtailor.results.metrics.named import default_metric, metric_named
+from fedtailor.results.metrics.named import default_metric, metric_named, positive_note
 from fedtailor.results.objects import MARK
 
 
@@ -55,6 +56,22 @@ def settle_judging(
     metric_named(metric, task, classes)
     made = replace(config, task=task, loss=loss, class_weights=weights, metric=metric)
     return made, "" if metric == "accuracy" else why
+
+
+def judging_notes(config: Config, why: str, classes: Sequence[str]) -> list[str]:
+    """A line on each thing that hangs on the order of the classes, after why that metric.
+
+    Args:
+      config: with settled metric and class weights.
+      why: that metric, as `settle_judging` says it.
+      classes: their names.
+    """
+    weights = check_class_weights(config.class_weights)
+    each = [
+        f"{quoted(name, 40)} {weight:g}" for name, weight in zip(classes, weights, strict=False)
+    ]
+    weighed = f"Rows count in the loss by class: {listed(each, 10)}." if each else ""
+    return [line for line in (why, positive_note([config.metric], classes), weighed) if line]
 
 
 def class_counts(source: Source, partition: Partition) -> list[int]:
