@@ -14,7 +14,7 @@ import pytest
 from fedtailor.cli import main
 from fedtailor.core.errors import BadInput
 from fedtailor.report import write_report
-from fedtailor.report.page import as_script
+from fedtailor.report.page import _headline, as_script
 from fedtailor.results.folder import FAILED
 from fedtailor.results.lock import lock_folder
 from tests.report import synthetic
@@ -341,6 +341,15 @@ def test_the_answer_is_the_headline(tmp_path: Path) -> None:
     digits = numbers["metric"]["digits"]
     told = f"+{decision['gain']:.{digits}f} RMSE against training alone (+ is better), "
     assert f"{told}95 % interval {low:.{digits}f} to {high:.{digits}f};" in page
+
+
+def test_a_gain_that_rounds_to_nothing_has_no_sign() -> None:
+    decision = {"answer": "cannot tell", "method": "ditto", "gain": -0.0004, "level": 0.05}
+    decision |= {"interval": [None, 0.02], "speaks_for": "these sites"}
+    metric = {"percent": False, "digits": 3, "word": "ROC AUC", "higher": True}
+    told = _headline({"decision": decision, "metric": metric})
+    assert told is not None and told["by"].startswith("ditto: 0.000 ROC AUC against training alone")
+    assert "95 % interval −∞ to 0.020;" in told["by"]
 
 
 def test_less_is_better_ranks_the_least_first(tmp_path: Path) -> None:

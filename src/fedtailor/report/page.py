@@ -279,7 +279,9 @@ def _headline(data: dict[str, Any]) -> dict[str, str] | None:
     def number(value: float | None, unbounded: str = "", form: str = "") -> str:
         # without the sign of what is 0 when rounded
         rounded = None if value is None else round(times * value, digits) + 0.0
-        return unbounded if rounded is None else f"{rounded:{form}.{digits}f}".replace("-", "−")
+        if rounded is None:
+            return unbounded
+        return f"{rounded:{form if rounded else ''}.{digits}f}".replace("-", "−")
 
     interval = " to ".join(map(number, decision["interval"], ("−∞", "∞")))
     unit = f"points of {metric['word']}" if metric["percent"] else metric["word"]

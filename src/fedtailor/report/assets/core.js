@@ -29,8 +29,12 @@ const UNIT = METRIC.percent ? " %" : "", GAIN_UNIT = METRIC.percent ? " points" 
 const FLOOR = METRIC.least === null ? undefined : TIMES * METRIC.least;
 const CEILING = METRIC.most === null ? undefined : TIMES * METRIC.most;
 const inMetric = (value, more = 0) => (isNumber(value) ? inWords(TIMES * value, METRIC.digits + more) : "–");
-const signed = (value) =>
-  isNumber(value) ? (value > 0 ? "+" : value < 0 ? "−" : "") + Math.abs(TIMES * value).toFixed(METRIC.digits) : "–";
+const signed = (value) => {
+  if (!isNumber(value)) return "–";
+  const size = Math.abs(TIMES * value).toFixed(METRIC.digits);
+  return (+size === 0 ? "" : value > 0 ? "+" : "−") + size; // what rounds to 0 has no sign
+};
+const fromTo = (ends) => ends.map((v, k) => (v === null ? ["−∞", "∞"][k] : signed(v))).join(" to ");
 const onAxis = (value) => (Number.isInteger(value) ? short(value) : METRIC.percent ? inWords(value, 1) : short(value));
 const plural = (count, one, many = one + "s") => `${count.toLocaleString("en-GB")} ${count === 1 ? one : many}`;
 function inBytes(count) {

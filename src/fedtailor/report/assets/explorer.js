@@ -92,9 +92,8 @@ function metricsCard(client) {
 function clientAnswer(client) {
   const found = DATA.client_decisions?.[client];
   if (!found) return "";
-  const range = found.interval.map((v) => (v === null ? "∞" : signed(v))).join(" to ");
   if (found.gain === null) return `${DATA.decision.method} against training alone: ${ANSWERS[found.answer].words}, as ${found.reason}.`;
-  return `${DATA.decision.method} against training alone: ${ANSWERS[found.answer].words} (${signed(found.gain)}${GAIN_UNIT}, 95 % interval ${range}).`;
+  return `${DATA.decision.method} against training alone: ${ANSWERS[found.answer].words} (${signed(found.gain)}${GAIN_UNIT}, 95 % interval ${fromTo(found.interval)}).`;
 }
 
 function mixCard(client) {

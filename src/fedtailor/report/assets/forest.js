@@ -30,7 +30,7 @@ function startForest() {
   const rows = order.filter((_, k) => Math.floor(k / step) !== Math.floor((k - 1) / step));
   const all = [decision, ...rows.map((c) => DATA.client_decisions[c])];
   const [least, most] = extent([0, -decision.margin, decision.margin, ...all.flatMap((d) => [d.gain, ...d.interval])]);
-  const inRange = (d) => d.interval.map((v) => (v === null ? "∞" : signed(v))).join(" to ");
+  const inRange = (d) => fromTo(d.interval);
   box.classList.add("chart");
   const told = el("p", { class: "hint", "aria-live": "polite" });
   const resting = rows.length < order.length ? `${rows.length} of ${plural(order.length, "client")} are drawn, evenly chosen.` : "Point at a line to read it.";
