@@ -335,10 +335,10 @@ def without_federation(
     wording = wording_of(metric, label, margin)
     beside = "as good as that" if abs(more) <= margin else wording.beside(more, "that")
     return [
-        f"{'Some' if more > margin else 'All'} of this gain needs no federation: "
-        f"{_called(name)} is {wording.size(gained)} better than this network alone, and "
-        f"{decision['method']} is {beside}. Look for a better training alone first "
-        "(--tune 20, or another --model)."
+        f"{'Some' if more > margin else 'All'} of this gain may need no federation: on average "
+        f"over clients, which is not tested, {_called(name)} is {wording.size(gained)} better than "
+        f"this network alone, and {decision['method']} is {beside}. Look for a better training alone "
+        "first (--tune 20, or another --model)."
     ]
 
 
