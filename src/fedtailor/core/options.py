@@ -125,14 +125,14 @@ class Option(NamedTuple):
         return self.kind(text)
 
 
-def counted(name: str, value: Any, most: int) -> int:
+def how_many(name: str, value: Any, most: int) -> int:
     """How many of something a person asked for: from 1 to `most`.
 
     Raises:
       BadInput: it is no whole number, or out of range.
 
     Example:
-      >>> counted("seeds", 3, 1000)
+      >>> how_many("seeds", 3, 1000)
       3
     """
     whole = isinstance(value, Integral) and not isinstance(value, bool)

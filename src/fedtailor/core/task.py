@@ -25,7 +25,7 @@ from fedtailor.core.losses import (
 )
 from fedtailor.core.network.augmentation import Augment
 from fedtailor.core.network.features import HeadSplit, head_width, input_of
-from fedtailor.core.network.made import drawing, networks
+from fedtailor.core.network.made import drawing, three_alike
 from fedtailor.core.network.randomness import KeyedDraws
 from fedtailor.core.network.repeatable import may_draw, refuse_hidden_draws
 from fedtailor.core.network.upper import UpperPart, upper_part
@@ -195,7 +195,7 @@ def _task(
         with drawing(key):
             return {k: v.detach().clone().to(device) for k, v in build().state_dict().items()}
 
-    training, evaluating, example = networks(build)
+    training, evaluating, example = three_alike(build)
     training, evaluating = training.to(device).train(), evaluating.to(device).eval()
     for module in (training, evaluating):
         for name, part in module.named_modules():

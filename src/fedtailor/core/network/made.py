@@ -48,7 +48,7 @@ def made_alike(build: Build) -> nn.Module:
         return build()
 
 
-def networks(build: Build) -> tuple[nn.Module, nn.Module, nn.Module]:
+def three_alike(build: Build) -> tuple[nn.Module, nn.Module, nn.Module]:
     """Three networks that differ in nothing.
 
     Raises:

@@ -11,7 +11,7 @@ from typing import Any
 
 from fedtailor.core import __version__
 from fedtailor.core.errors import BadInput
-from fedtailor.core.options import counted, shortened
+from fedtailor.core.options import how_many, shortened
 from fedtailor.methods import METHODS
 from fedtailor.results.config import MOST_SEEDS, PATHS, Config, make_config
 from fedtailor.results.config.spread import spread_options
@@ -60,8 +60,8 @@ class ComparisonPlan:
         if list(methods) == ["all"]:
             methods = [m for m in METHODS if m not in YARDSTICKS]
         seeds, repeats = (
-            counted("seeds", seeds, MOST_SEEDS),
-            counted("repeats", repeats, MOST_SEEDS),
+            how_many("seeds", seeds, MOST_SEEDS),
+            how_many("repeats", repeats, MOST_SEEDS),
         )
         if tune:
             check_rules(SearchRules(tune, search))

@@ -15,7 +15,7 @@ import numpy as np
 from fedtailor.core import __version__
 from fedtailor.core.errors import BadInput
 from fedtailor.core.inputs.files import write_atomically, write_json
-from fedtailor.core.options import counted, shortened
+from fedtailor.core.options import how_many, shortened
 from fedtailor.results import folder as files
 from fedtailor.results.config import MOST_SEEDS, PATHS, Config, make_config
 from fedtailor.results.metrics.named import METRICS, Metric
@@ -52,7 +52,7 @@ class SweepPlan:
         options: dict[str, Any],
         objects: Objects = Objects(),
     ) -> None:
-        seeds = counted("seeds", seeds, MOST_SEEDS)
+        seeds = how_many("seeds", seeds, MOST_SEEDS)
         if isinstance(rates, str) or not isinstance(rates, Iterable):
             raise BadInput(f"lr is {shortened(rates)}: give a list of learning rates")
         ways = [settings | {"lr": rate} for rate in rates] or [settings]

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Literal, NamedTuple
 
 from fedtailor.core.errors import BadInput
-from fedtailor.core.options import counted
+from fedtailor.core.options import how_many
 from fedtailor.runs.tuning.space import Axis, Setting, Space, drawn, grid_of
 
 Strategy = Literal["random", "grid", "bayes"]
@@ -49,7 +49,7 @@ def check_rules(rules: SearchRules) -> None:
       BadInput: a number is out of range, or what the search needs is not installed.
     """
     for name, most in (("trials", MOST_TRIALS), ("seeds", 1000)):
-        counted(name, getattr(rules, name), most)
+        how_many(name, getattr(rules, name), most)
     if rules.search == "bayes":
         _optuna()
 
