@@ -337,8 +337,8 @@ def without_federation(
     return [
         f"{'Some' if more > margin else 'All'} of this gain may need no federation: on average "
         f"over clients, which is not tested, {_called(name)} is {wording.size(gained)} better than "
-        f"this network alone, and {decision['method']} is {beside}. Look for a better training alone "
-        "first (--tune 20, or another --model)."
+        f"this network alone, and {decision['method']} is {beside}. Look for a better training "
+        "alone first (--tune 20, or another --model)."
     ]
 
 
