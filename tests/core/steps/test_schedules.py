@@ -180,3 +180,13 @@ def test_a_schedule_of_training_leaves_alas_own_rate_alone() -> None:
         play(sim, [[0, 1, 2], [1, 2, 3]])
         found.append(sim.states.rows)
     assert gap(*found) < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [(None, "None"), ("half", "'half'"), (torch.ones(2), "a tensor of shape (2,)")],
+)
+def test_a_function_that_gives_no_number_is_told_so(given: object, said: str) -> None:
+    with pytest.raises(BadInput) as told:
+        factor(lambda round, rounds: given, torch.tensor(0), torch.tensor(3))  # type: ignore[arg-type,return-value]
+    assert str(told.value) == f"schedule gives {said}: give one number"

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from fedtailor.core.errors import BadInput, unknown
+from fedtailor.core.options import shortened
 
 # (number of the round from 0, how many rounds the run has) -> factor on the learning rate
 Schedule = Callable[[Tensor, Tensor], Tensor]
@@ -123,7 +124,11 @@ def factor(schedule: str | Schedule, round: Tensor, rounds: Tensor) -> Tensor:
       BadInput: a function of one's own gives something else.
     """
     chosen = parse_schedule(schedule) if isinstance(schedule, str) else schedule
-    found = torch.as_tensor(chosen(round, rounds), device=round.device)
+    given: Any = chosen(round, rounds)
+    try:
+        found = torch.as_tensor(given, device=round.device)
+    except (TypeError, ValueError, RuntimeError):  # torch has no numbers of it
+        raise BadInput(f"schedule gives {shortened(given)}: give one number") from None
     if found.shape != () or found.is_complex():
         raise BadInput(f"schedule gives a tensor of shape {tuple(found.shape)}: give one number")
     return found
