@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 from fedtailor.core import rng, training, tree
 from fedtailor.core.data import Data
+from fedtailor.core.errors import BadInput
 from fedtailor.core.method import Method, Outcome, Upload
 from fedtailor.core.rng import Turn
 from fedtailor.core.task import Task, classification
@@ -385,6 +386,25 @@ def test_a_round_in_which_all_diverge_cannot_be_skipped() -> None:
     simulation = Simulation(poisoned(task, {0, 1}), world(), task, chunk=1)
     with pytest.raises(Diverged, match="client-0, client-1"):
         simulation.step(torch.tensor([0, 1]), on_nan="skip")
+
+
+@pytest.mark.parametrize(("engine", "chunk"), STEPPINGS)
+def test_uploads_that_all_weigh_nothing_have_no_mean(engine: str, chunk: int) -> None:
+    """It was a model of zeros, and nobody was told."""
+    task = make_task()
+    base = fedavg(task, recipe=RECIPE)
+
+    def client(msg: Tree, state: Tree, data: Any, turn: Turn) -> Outcome:
+        done = base.client(msg, state, data, turn)
+        return done._replace(upload=done.upload._replace(weight=1.0 * (data.n > 3)))
+
+    method = base._replace(client=client)
+    simulation = Simulation(method, world(), task, engine=engine, chunk=chunk)
+    simulation.step(torch.tensor([0, 1]))  # of 7 and 3 rows
+    before = flat(simulation.server)
+    with pytest.raises(BadInput, match="round 2: the weights of all uploads are 0"):
+        simulation.step(torch.tensor([1, 3]))
+    assert torch.equal(flat(simulation.server), before) and simulation.round == 1
 
 
 class Largest(TorchDispatchMode):

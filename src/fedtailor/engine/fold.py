@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from fedtailor.core import tree
+from fedtailor.core.errors import BadInput
 from fedtailor.core.tree import Tree
 
 
@@ -67,6 +68,11 @@ class Fold:
             part = (here / so_far).to(mean.dtype)
             self._mean[name] = self._mean[name] + part * (mean - self._mean[name])
 
+    @property
+    def averages(self) -> bool:
+        """Whether there is anything to take a mean of."""
+        return any(not name.endswith("/") for name in self._mean)
+
     def folded(self) -> Folded:
         """What there is so far, for another fold to merge."""
         return Folded(self._mean, self._weight, self._total)
@@ -82,3 +88,21 @@ class Fold:
         different = {id(weight): weight for weight in self._weight.values()}
         shares = {key: weight / self._total for key, weight in different.items()}
         return tree.unflatten({k: shares[id(w)] for k, w in self._weight.items()} | empty)
+
+
+def demand_weight(fold: Fold, counts: bool, round: int) -> None:
+    """Refuses a mean over uploads that all weigh nothing: it would be a model of zeros.
+
+    Args:
+      fold: of a round.
+      counts: whether any of its uploads weighs something.
+      round: its number, from 1.
+
+    Raises:
+      BadInput: none does.
+    """
+    if fold.averages and not counts:
+        raise BadInput(
+            f"round {round}: the weights of all uploads are 0, so they have no mean: let Upload's "
+            "weight be above 0 for one client at least"
+        )

@@ -308,8 +308,9 @@ class LocalClients:
         ids, good = chunk.ids, good.expand(len(chunk.ids))
         fresh = ~chunk.store.met[chunk.group.rows(ids)]
         measured = TurnReport(
-            found.down, found.up, good, found.post, found.noisy, fresh, found.watched
-        )
+            found.down, found.up, good, found.post, found.noisy, fresh, found.watched,
+            up.weight != 0,
+        )  # fmt: skip
         if skip and not bool(good.all()):
             keep, ids = good.nonzero()[:, 0].to(self.device), ids[good.cpu()]
             state, notes = tree.index(state, keep), tree.index(notes, keep)

@@ -28,6 +28,7 @@ from fedtailor.engine.clients import (
     Point,
     SimulatedClients,
 )
+from fedtailor.engine.fold import demand_weight
 from fedtailor.engine.group import ClientGroup
 from fedtailor.engine.local_clients import LocalClients
 from fedtailor.engine.loops.runner import LoopMode
@@ -233,10 +234,13 @@ class Simulation:
             played = self.clients.play(self.server, cohort, turn, post=post, skip=skip)
 
         def stop_if_diverged() -> None:
-            lost = played.drawn[~played.measured().finite]
+            measured = played.measured()
+            lost = played.drawn[~measured.finite]
             if len(lost) and not (skip and len(played.taken)):
                 names = (self.centre or self).client_data.names
                 raise Diverged([names[i] for i in lost.tolist()], number + 1)
+            counts = bool((measured.counts & measured.finite).any())
+            demand_weight(played.fold, counts, number + 1)
 
         def report() -> RoundReport:
             stop_if_diverged()

@@ -192,6 +192,17 @@ def test_garbage_is_left_out_and_named(trial, kind):
     sites_agree(trial, sim)
 
 
+def test_a_round_in_which_all_uploads_weigh_nothing_does_not_count(trial):
+    transport = FakeTransport(trial)
+    for site in range(3):
+        transport.on(site, "train", 1, garbage(header(weight=0.0)))
+    one = coordinator(trial, transport)
+    lines = one.run()  # it is played again, with their usual weights
+    assert "all round not counted round 2: the weights of all uploads are 0" in said(one)
+    assert [line["taken"] for line in lines[:3]] == [[0, 1, 2]] * 3
+    assert distance(one.now.server, simulated(trial).server) <= 1e-9
+
+
 def test_absurdly_many_rows_are_not_admitted(trial):
     """They ended the coordinator, which kept them as 64 bits."""
     transport = FakeTransport(trial)

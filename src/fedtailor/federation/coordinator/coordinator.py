@@ -192,7 +192,9 @@ class Coordinator:
         for _ in range(self.rules.attempts):
             begun = time.monotonic()
             cohort = self._cohort(set() if short else set(failed))
-            gathered = Gathered(cohort, lambda who: self._method(who).admit, self._watch)
+            gathered = Gathered(
+                cohort, lambda who: self._method(who).admit, self._watch, self.now.round + 1
+            )
             counted = self.members.counted_rows()
             sent: dict[int, int] = {}
 

@@ -12,7 +12,7 @@ from fedtailor.core import tree
 from fedtailor.core.method import Upload
 from fedtailor.core.tree import Tree
 from fedtailor.core.uploads.watch import UploadWatch, compare_uploads
-from fedtailor.engine.fold import Fold
+from fedtailor.engine.fold import Fold, demand_weight
 from fedtailor.federation.protocol.messages import message_bytes
 
 Admission = Callable[[Tree, Upload], Upload]  # (what a site was sent, its upload) -> what counts
@@ -25,9 +25,10 @@ class Gathered:
     """
 
     def __init__(
-        self, cohort: list[int], admit: Callable[[int], Admission], watch: UploadWatch
+        self, cohort: list[int], admit: Callable[[int], Admission], watch: UploadWatch, round: int
     ) -> None:
         self._order, self._admit, self._watch = sorted(cohort), admit, watch
+        self._round = round
         self._looks: dict[int, Tensor] = {}
         self._waiting: dict[int, Upload] = {}
         self._fold, self._ids = Fold(), list[int]()
@@ -59,6 +60,8 @@ class Gathered:
         """(ids, what the server receives, bytes that came), without those who are missing."""
         for client in sorted(self._waiting):
             self._take(client)
+        counts = bool(self._fold.folded().total)
+        demand_weight(self._fold, counts, self._round)
         upload = Upload(self._fold.mean(), self._fold.share(), tree.stack(self._each))
         return torch.tensor(self._ids), upload, self._up
 
