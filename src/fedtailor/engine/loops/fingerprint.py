@@ -35,6 +35,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedtailor.core.network.made import ONE_DRAWS
 from fedtailor.core.objectives import UNMAPPED
 from fedtailor.core.steps.run_numbers import RUN_NUMBERS
 from fedtailor.engine.loops.torch_internals import is_mapped, operator_name
@@ -288,8 +289,9 @@ class _Walk:
             return
         if type(value).__qualname__ == _FIELD:  # its class has the names
             return
-        # what one holds is among a step's arguments; nobody traces where the other holds anything
-        if value is RUN_NUMBERS or value is UNMAPPED:
+        # what the first holds is among a step's arguments; nobody traces where the second holds
+        # anything; the third is a lock, and who waits for whom changes no result
+        if value is RUN_NUMBERS or value is UNMAPPED or value is ONE_DRAWS:
             return
         if hasattr(value, "cache_info"):  # what `functools.cache` makes of a function
             self.add(value.__wrapped__)
