@@ -151,13 +151,18 @@ def _alone(values: Array, which: Array, owner: Array, owners: Sequence[str]) -> 
     """How many of these values one client alone has, with an example; empty where none."""
     if len(owners) < 2:
         return ""
-    pairs = np.unique(np.stack([which, owner], axis=1), axis=0)
-    alone = np.flatnonzero(np.bincount(pairs[:, 0], minlength=len(values)) == 1)
+    alone = np.flatnonzero(_holders(which, owner) == 1)
     if not len(alone):
         return ""
     at = owners[int(owner[which == alone[0]][0])]
     example = f"such as {quoted(values[alone[0]], 30)} at {one_line(at, 40)}"
     return f"{len(alone)} of {len(values)}, {example}"
+
+
+def _holders(which: Array, owner: Array) -> Array:
+    """How many clients have each value, by its number."""
+    pairs = np.unique(np.stack([which, owner], axis=1), axis=0)
+    return np.bincount(pairs[:, 0])
 
 
 def _many(table: Table) -> Iterator[str]:
@@ -172,7 +177,6 @@ def _shared_groups(source: Source) -> Iterator[str]:
     if source.groups is None or len(source.owners) < 2:
         return
     names, which = np.unique(source.groups, return_inverse=True)
-    pairs = np.unique(np.stack([which, source.owner], axis=1), axis=0)
-    shared = np.flatnonzero(np.bincount(pairs[:, 0]) > 1)
+    shared = np.flatnonzero(_holders(which, source.owner) > 1)
     if len(shared):
         yield f"{len(shared):,} of {len(names):,}, such as {quoted(names[shared[0]], 30)}"
