@@ -42,14 +42,20 @@ def test_forward(name: str, biased: bool, relu: bool) -> None:
     shape = SHAPES[name]
     (x, w, b), (x64, w64, b64) = given(shape)
     bias, bias64 = (b, b64) if biased else (None, None)
-    y, place, laid = kernels().launch_convolution(
-        x, w, bias, shape.slide, relu, shape.pool, tf32=False
-    )
+    y, place = kernels().launch_convolution(x, w, bias, shape.slide, relu, shape.pool, tf32=False)
     expected, where = plain_convolution(x64, w64, bias64, shape.slide, relu, shape.pool)
     close(y, expected)
     assert place.shape == where.shape
     assert torch.equal(place.cpu(), where)
-    assert laid.shape == (shape.clients, w[0, 0].numel(), shape.out)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_weights_are_laid_out(name: str) -> None:
+    (_, w, _), _ = given(SHAPES[name])
+    rows, columns = kernels().lay_rows(w), kernels().lay_columns(w)
+    clients, out = w.shape[:2]
+    assert torch.equal(rows, w.permute(0, 3, 4, 2, 1).reshape(clients, -1, out))
+    assert torch.equal(columns, w.permute(0, 3, 4, 1, 2).reshape(clients, -1, w.shape[2]))
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -59,24 +65,31 @@ def test_gradient_of_images(name: str) -> None:
     y, _ = plain_convolution(x64, w64, b64, shape.slide, False, 1)
     g = torch.randn_like(y)
     found = kernels().launch_input_gradient(
-        g.float().to(DEVICE), kernels().lay_weights(w), shape.slide, shape.size, tf32=False
+        g.float().to(DEVICE), w, shape.slide, shape.size, tf32=False
     )
     close(found, plain_input_gradient(g.float().double(), w64, shape.slide, shape.size))
 
 
-@pytest.mark.parametrize("programs", [1, 40])
+@pytest.mark.parametrize("programs", [1, 400])
+@pytest.mark.parametrize("chosen", [False, True], ids=["linear", "pooled"])
 @pytest.mark.parametrize("name", SHAPES)
-def test_gradient_of_weights(name: str, programs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradient_of_weights(
+    name: str, chosen: bool, programs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(kernels(), "PROGRAMS", programs)  # long sums, or many parts
     shape = SHAPES[name]
     (x, _, _), (x64, w64, b64) = given(shape)
-    g = torch.randn_like(plain_convolution(x64, w64, b64, shape.slide, False, 1)[0]).float()
-    biased = programs != 1
+    pool = shape.pool if chosen else 1
+    y, place = plain_convolution(x64, w64, b64, shape.slide, chosen, pool)
+    g, biased = torch.randn_like(y).float(), programs != 1
     found = [
-        kernels().launch_weight_gradient(x, g.to(DEVICE), shape.slide, biased, tf32=False)
+        kernels().launch_weight_gradient(
+            x, g.to(DEVICE), place.to(DEVICE), shape.slide, pool, biased, tf32=False
+        )
         for _ in range(2)
     ]
-    expected = plain_weight_gradient(x64, g.double(), shape.slide, biased)
+    spread = plain_spread(g, place, pool, shape.slide.places(*shape.size)) if chosen else g
+    expected = plain_weight_gradient(x64, spread.double(), shape.slide, biased)
     for one, again, right in zip(*found, expected, strict=True):
         close(one, right)
         assert torch.equal(one, again)  # to the last bit
@@ -97,7 +110,7 @@ def test_clients_may_share_their_images() -> None:
     shape = SHAPES["many channels"]
     (x, w, b), (x64, w64, b64) = given(shape)
     same, same64 = x[:1].expand_as(x), x64[:1].expand_as(x64)
-    y, _, _ = kernels().launch_convolution(same, w, b, shape.slide, False, 1, tf32=False)
+    y, _ = kernels().launch_convolution(same, w, b, shape.slide, False, 1, tf32=False)
     close(y, plain_convolution(same64, w64, b64, shape.slide, False, 1)[0])
 
 
@@ -106,7 +119,7 @@ def test_what_is_no_number_is_passed_on_and_so_is_its_gradient() -> None:
     x[0, 0, 1, 2] = torch.nan
     w = torch.ones(1, 2, 1, 1, 1, device=DEVICE)
     slide = Slide((1, 1), (1, 1), (0, 0))
-    y, place, _ = kernels().launch_convolution(x, w, None, slide, True, 2, tf32=False)
+    y, place = kernels().launch_convolution(x, w, None, slide, True, 2, tf32=False)
     expected, where = plain_convolution(x.cpu(), w.cpu(), None, slide, True, 2)
     assert torch.equal(y.cpu().isnan(), expected.isnan()) and expected.isnan().any()
     assert torch.equal(place.cpu(), where) and int(where.max()) == 2
@@ -118,14 +131,14 @@ def test_lower_precision_is_near(way: str) -> None:
     shape = SHAPES["many channels"]
     dtype = torch.bfloat16 if way == "bf16" else torch.float32
     (x, w, b), (x64, w64, b64) = given(shape, dtype)
-    y, _, laid = kernels().launch_convolution(x, w, b, shape.slide, False, 1, tf32=True)
+    y, place = kernels().launch_convolution(x, w, b, shape.slide, False, 1, tf32=True)
     expected, _ = plain_convolution(x64, w64, b64, shape.slide, False, 1)
     close(y, expected, 1e-2)
     g = y.clone()
-    back = kernels().launch_input_gradient(g, laid, shape.slide, shape.size, tf32=True)
+    back = kernels().launch_input_gradient(g, w, shape.slide, shape.size, tf32=True)
     g64 = g.double().cpu()
     close(back, plain_input_gradient(g64, w64, shape.slide, shape.size), 1e-2)
-    dw, db = kernels().launch_weight_gradient(x, g, shape.slide, True, tf32=True)
+    dw, db = kernels().launch_weight_gradient(x, g, place, shape.slide, 1, True, tf32=True)
     right = plain_weight_gradient(x64, g64, shape.slide, True)
     close(dw, right[0], 1e-2)
     close(db, right[1], 1e-2)

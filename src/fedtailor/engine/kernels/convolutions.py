@@ -38,13 +38,18 @@ def _fits(x: Tensor, out: int, places: tuple[int, int]) -> bool:
     )  # fmt: skip
 
 
+def chosen(place: Tensor) -> bool:
+    """Whether a ReLU or pooling chose: else there are no places."""
+    return place.ndim > 2
+
+
 def _rounds(x: Tensor) -> bool:
     return x.dtype == torch.float32 and may_round()
 
 
 def _convolve(
     x: Tensor, w: Tensor, bias: Tensor | None, slide: list[int], relu: bool, pool: int
-) -> tuple[Tensor, Tensor, Tensor]:
+) -> tuple[Tensor, Tensor]:
     how = Slide.of(slide)
     if gives_shapes():
         return _shapes(x, w, bias, slide, relu, pool)
@@ -52,18 +57,15 @@ def _convolve(
         from fedtailor.engine.kernels.triton_convolution import launch_convolution
 
         return launch_convolution(x, w, bias, how, relu, pool, _rounds(x))
-    return *plain_convolution(x, w, bias, how, relu, pool), x.new_zeros(len(x), 0)
+    return plain_convolution(x, w, bias, how, relu, pool)
 
 
 def _shapes(
     x: Tensor, w: Tensor, bias: Tensor | None, slide: list[int], relu: bool, pool: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    how, out = Slide.of(slide), w.shape[1]
-    places = how.places(*x.shape[2:4])
-    y = x.new_zeros(*x.shape[:2], places[0] // pool, places[1] // pool, out)
-    place = y.new_zeros(y.shape if relu or pool > 1 else (len(x), 0), dtype=torch.int8)
-    rows = w[0, 0].numel()
-    return y, place, x.new_zeros((len(x), rows, out) if _fits(x, out, places) else (len(x), 0))
+) -> tuple[Tensor, Tensor]:
+    high, wide = (size // pool for size in Slide.of(slide).places(*x.shape[2:4]))
+    y = x.new_zeros(*x.shape[:2], high, wide, w.shape[1])
+    return y, y.new_zeros(y.shape if relu or pool > 1 else (len(x), 0), dtype=torch.int8)
 
 
 def _spread(g: Tensor, place: Tensor, pool: int, size: list[int]) -> Tensor:
@@ -89,36 +91,40 @@ def _gather_shape(g: Tensor, place: Tensor, pool: int) -> Tensor:
     return g.new_zeros(place.shape)
 
 
-def _input_gradient(
-    g: Tensor, w: Tensor, laid: Tensor, slide: list[int], size: list[int]
-) -> Tensor:
+def _input_gradient(g: Tensor, w: Tensor, slide: list[int], size: list[int]) -> Tensor:
     how, (high, wide) = Slide.of(slide), size
     if gives_shapes():
-        return _input_shape(g, w, laid, slide, size)
+        return _input_shape(g, w, slide, size)
     if _fits(g, w.shape[2], (high, wide)):
-        from fedtailor.engine.kernels.triton_convolution import launch_input_gradient, lay_weights
+        from fedtailor.engine.kernels.triton_convolution import launch_input_gradient
 
-        laid = laid if laid.numel() else lay_weights(w)
-        return launch_input_gradient(g, laid, how, (high, wide), _rounds(g))
+        return launch_input_gradient(g, w, how, (high, wide), _rounds(g))
     return plain_input_gradient(g, w, how, (high, wide))
 
 
-def _input_shape(g: Tensor, w: Tensor, laid: Tensor, slide: list[int], size: list[int]) -> Tensor:
+def _input_shape(g: Tensor, w: Tensor, slide: list[int], size: list[int]) -> Tensor:
     return g.new_zeros(*g.shape[:2], *size, w.shape[2])
 
 
-def _weight_gradient(x: Tensor, g: Tensor, slide: list[int], biased: bool) -> tuple[Tensor, Tensor]:
+def _weight_gradient(
+    x: Tensor, g: Tensor, place: Tensor, slide: list[int], pool: int, biased: bool
+) -> tuple[Tensor, Tensor]:
     how = Slide.of(slide)
     if gives_shapes():
-        return _weight_shapes(x, g, slide, biased)
-    if _fits(x, g.shape[-1], (g.shape[2], g.shape[3])):
+        return _weight_shapes(x, g, place, slide, pool, biased)
+    places = how.places(*x.shape[2:4])
+    if _fits(x, g.shape[-1], places):
         from fedtailor.engine.kernels.triton_convolution import launch_weight_gradient
 
-        return launch_weight_gradient(x, g, how, biased, _rounds(x))
+        return launch_weight_gradient(x, g, place, how, pool, biased, _rounds(x))
+    if chosen(place):
+        g = plain_spread(g, place, pool, places)
     return plain_weight_gradient(x, g, how, biased)
 
 
-def _weight_shapes(x: Tensor, g: Tensor, slide: list[int], biased: bool) -> tuple[Tensor, Tensor]:
+def _weight_shapes(
+    x: Tensor, g: Tensor, place: Tensor, slide: list[int], pool: int, biased: bool
+) -> tuple[Tensor, Tensor]:
     out = g.shape[-1]
     weight = x.new_zeros(len(x), out, x.shape[-1], *Slide.of(slide).kernel)
     return weight, x.new_zeros(len(x), out if biased else 0)
@@ -159,35 +165,35 @@ def _as_rows(tensor: Tensor, axis: int) -> Tensor:
 
 
 class _Convolved(torch.autograd.Function):
-    """Images, weights and biases -> result, places of the largest, weights laid out."""
+    """Images, weights and biases -> result, places of the largest."""
 
     @staticmethod
     def forward(
         x: Tensor, w: Tensor, bias: Tensor | None, slide: Slide, relu: bool, pool: int
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        found: tuple[Tensor, Tensor, Tensor] = _CONVOLVE(x, w, bias, slide.flat(), relu, pool)
+    ) -> tuple[Tensor, Tensor]:
+        found: tuple[Tensor, Tensor] = _CONVOLVE(x, w, bias, slide.flat(), relu, pool)
         return found
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        x, w, bias, ctx.slide, relu, ctx.pool = inputs
-        _, place, laid = output
-        ctx.biased, ctx.chosen = bias is not None, relu or ctx.pool > 1
-        ctx.size = tuple(x.shape[2:4])
-        ctx.mark_non_differentiable(place, laid)
-        ctx.save_for_backward(x, w, place, laid)
+        x, w, bias, ctx.slide, _, ctx.pool = inputs
+        _, place = output
+        ctx.biased, ctx.size = bias is not None, tuple(x.shape[2:4])
+        ctx.mark_non_differentiable(place)
+        ctx.save_for_backward(x, w, place)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
-        x, w, place, laid = ctx.saved_tensors
-        g = gradients[0]
-        if ctx.chosen:
-            g = spread_back(g, place, ctx.pool, ctx.slide.places(*ctx.size))
+        (x, w, place), g = ctx.saved_tensors, gradients[0]
         dx = dw = db = None
         if ctx.needs_input_grad[0]:
-            dx = _InputGradient.apply(g, w, laid, ctx.slide, ctx.size)  # type: ignore[no-untyped-call]
+            whole = g
+            if chosen(place):
+                whole = spread_back(g, place, ctx.pool, ctx.slide.places(*ctx.size))
+            dx = _InputGradient.apply(whole, w, ctx.slide, ctx.size)  # type: ignore[no-untyped-call]
         if any(ctx.needs_input_grad[1:3]):
-            dw, db = _WeightGradient.apply(x, g, ctx.slide, ctx.biased)  # type: ignore[no-untyped-call]
+            how = ctx.slide, ctx.pool, ctx.biased
+            dw, db = _WeightGradient.apply(x, g, place, *how)  # type: ignore[no-untyped-call]
         return dx, dw, db if ctx.biased else None, None, None, None
 
     @staticmethod
@@ -196,14 +202,14 @@ class _Convolved(torch.autograd.Function):
     ) -> tuple[Any, Any]:
         size = info.batch_size
         if axes[1] is None and axes[2] is None:
-            y, place, laid = _Convolved.apply(_as_rows(x, axes[0]), w, bias, *how)  # type: ignore[no-untyped-call]
+            y, place = _Convolved.apply(_as_rows(x, axes[0]), w, bias, *how)  # type: ignore[no-untyped-call]
             rows = (size, -1)
-            if place.ndim == 2:  # nothing was chosen
-                return (y.unflatten(1, rows), place, laid), (1, None, None)
-            return (y.unflatten(1, rows), place.unflatten(1, rows), laid), (1, 1, None)
+            if not chosen(place):
+                return (y.unflatten(1, rows), place), (1, None)
+            return (y.unflatten(1, rows), place.unflatten(1, rows)), (1, 1)
         stacked = stack_clients(size, axes[:3], x, w, bias)
         found = _Convolved.apply(*stacked, *how)  # type: ignore[no-untyped-call]
-        return tuple(_apart(size, *found)), (0, 0, 0)
+        return tuple(_apart(size, *found)), (0, 0)
 
 
 class _Spread(torch.autograd.Function):
@@ -266,16 +272,16 @@ class _Gathered(torch.autograd.Function):
 
 
 class _InputGradient(torch.autograd.Function):
-    """A gradient and weights (also laid out, or empty) -> the gradient of the images."""
+    """A gradient, which is spread already, and weights -> the gradient of the images."""
 
     @staticmethod
-    def forward(g: Tensor, w: Tensor, laid: Tensor, slide: Slide, size: tuple[int, int]) -> Tensor:
-        found: Tensor = _INPUT_GRADIENT(g, w, laid, slide.flat(), list(size))
+    def forward(g: Tensor, w: Tensor, slide: Slide, size: tuple[int, int]) -> Tensor:
+        found: Tensor = _INPUT_GRADIENT(g, w, slide.flat(), list(size))
         return found
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        g, w, _, ctx.slide, _ = inputs
+        g, w, ctx.slide, _ = inputs
         ctx.save_for_backward(g, w)
 
     @staticmethod
@@ -285,52 +291,58 @@ class _InputGradient(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             dg = _Convolved.apply(gg, w, None, ctx.slide, False, 1)[0]  # type: ignore[no-untyped-call]
         if ctx.needs_input_grad[1]:
-            dw = _WeightGradient.apply(gg, g, ctx.slide, False)[0]  # type: ignore[no-untyped-call]
-        return dg, dw, None, None, None
+            nowhere = g.new_zeros(len(g), 0, dtype=torch.int8)
+            dw = _WeightGradient.apply(gg, g, nowhere, ctx.slide, 1, False)[0]  # type: ignore[no-untyped-call]
+        return dg, dw, None, None
 
     @staticmethod
-    def vmap(
-        info: Any, axes: Any, g: Tensor, w: Tensor, laid: Tensor, *how: Any
-    ) -> tuple[Any, Any]:
+    def vmap(info: Any, axes: Any, g: Tensor, w: Tensor, *how: Any) -> tuple[Any, Any]:
         size = info.batch_size
-        if axes[1] is None and axes[2] is None:
-            found = _InputGradient.apply(_as_rows(g, axes[0]), w, laid, *how)  # type: ignore[no-untyped-call]
+        if axes[1] is None:
+            found = _InputGradient.apply(_as_rows(g, axes[0]), w, *how)  # type: ignore[no-untyped-call]
             return found.unflatten(1, (size, -1)), 1
-        stacked = stack_clients(size, axes[:3], g, w, laid)
-        found = _InputGradient.apply(*stacked, *how)  # type: ignore[no-untyped-call]
+        found = _InputGradient.apply(*stack_clients(size, axes[:2], g, w), *how)  # type: ignore[no-untyped-call]
         return _apart(size, found)[0], 0
 
 
 class _WeightGradient(torch.autograd.Function):
-    """Images and a gradient -> the gradients of weights and biases."""
+    """Images, a gradient, and the places of the largest -> gradients of weights and biases."""
 
     @staticmethod
-    def forward(x: Tensor, g: Tensor, slide: Slide, biased: bool) -> tuple[Tensor, Tensor]:
-        found: tuple[Tensor, Tensor] = _WEIGHT_GRADIENT(x, g, slide.flat(), biased)
+    def forward(
+        x: Tensor, g: Tensor, place: Tensor, slide: Slide, pool: int, biased: bool
+    ) -> tuple[Tensor, Tensor]:
+        found: tuple[Tensor, Tensor] = _WEIGHT_GRADIENT(x, g, place, slide.flat(), pool, biased)
         return found
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        x, g, ctx.slide, ctx.biased = inputs
+        x, g, place, ctx.slide, ctx.pool, ctx.biased = inputs
         ctx.size = tuple(x.shape[2:4])
-        ctx.save_for_backward(x, g)
+        ctx.save_for_backward(x, g, place)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
-        (x, g), (gw, gb) = ctx.saved_tensors, gradients
+        (x, g, place), (gw, gb) = ctx.saved_tensors, gradients
         dx = dg = None
         if ctx.needs_input_grad[0]:
-            none = gw.new_zeros(len(gw), 0)
-            dx = _InputGradient.apply(g, gw, none, ctx.slide, ctx.size)  # type: ignore[no-untyped-call]
+            if chosen(place):
+                g = spread_back(g, place, ctx.pool, ctx.slide.places(*ctx.size))
+            dx = _InputGradient.apply(g, gw, ctx.slide, ctx.size)  # type: ignore[no-untyped-call]
         if ctx.needs_input_grad[1]:
             bias = gb if ctx.biased else None
             dg = _Convolved.apply(x, gw, bias, ctx.slide, False, 1)[0]  # type: ignore[no-untyped-call]
-        return dx, dg, None, None
+            if chosen(place):
+                dg = _Gathered.apply(dg, place, ctx.pool)  # type: ignore[no-untyped-call]
+        return dx, dg, None, None, None, None
 
     @staticmethod
-    def vmap(info: Any, axes: Any, x: Tensor, g: Tensor, *how: Any) -> tuple[Any, Any]:
+    def vmap(
+        info: Any, axes: Any, x: Tensor, g: Tensor, place: Tensor, *how: Any
+    ) -> tuple[Any, Any]:
         size = info.batch_size
-        found = _WeightGradient.apply(*stack_clients(size, axes[:2], x, g), *how)  # type: ignore[no-untyped-call]
+        stacked = stack_clients(size, axes[:3], x, g, place)
+        found = _WeightGradient.apply(*stacked, *how)  # type: ignore[no-untyped-call]
         return tuple(_apart(size, *found)), (0, 0)
 
 
@@ -349,6 +361,8 @@ def fused_convolution(
       >>> fused_convolution(x, w, None, Slide((5, 5), (1, 1), (0, 0)), relu=True, pool=2).shape
       torch.Size([2, 4, 2, 2])
     """
-    images, biases = x.permute(0, 2, 3, 1)[None], None if bias is None else bias[None]
+    # in one piece: both directions read it so
+    images = x.permute(0, 2, 3, 1).contiguous()[None]
+    biases = None if bias is None else bias[None]
     y: Tensor = _Convolved.apply(images, w[None], biases, slide, relu, pool)[0]  # type: ignore[no-untyped-call]
     return y[0].permute(0, 3, 1, 2)

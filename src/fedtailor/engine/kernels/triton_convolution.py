@@ -1,10 +1,12 @@
 """Convolutions of many clients as products without patches in memory; needs Triton.
 
-Images have their channels last. Weights are laid out so that a load is a row: (clients, points of
-the kernel * channels in, channels out). With many channels a product goes over one point of the
-kernel after another; with few, over points and channels as one axis, which fills it. Long sums are
-split between programs, and their parts added in order: the same result every time. Blocks are those
-that were fastest on an H200 with images of 32x32 and 14x14, 1 to 100 clients.
+Images have their channels last. What a product sums over should lie in one piece: then whole
+vectors are loaded, and the matrix units of newer GPUs read them as they lie. So weights are laid
+out anew, and gradients with the places of all images in one piece for the sum over these. With many
+channels a product goes over one point of the kernel after another; with few, over points and
+channels as one axis, which fills it. Long sums are split between programs, and their parts added in
+order: the same result every time. Blocks are those that were fastest on an H200 with images of
+32x32 and 14x14, 3 to 300 clients.
 """
 
 # mypy: disable-error-code="untyped-decorator,no-untyped-def,no-any-return"
@@ -21,6 +23,7 @@ from fedtailor.engine.kernels.triton_start import start
 MANY = 16  # channels from which products go over one point after another: what a product needs
 PROGRAMS = 264  # that keep a large GPU busy, two for each of its processors
 SPLITS = 16  # of a sum, at most: they are added one after another
+PIECE = 64  # places are filled up with zeros to a multiple of this; no block of them is longer
 
 
 @triton.jit
@@ -29,6 +32,36 @@ def _larger(a, i, b, j):
     both = (a != a) & (b != b)
     second = (b > a) | ((b != b) & (a == a)) | ((a == b) & (j < i)) | (both & (j > i))
     return tl.where(second, b, a), tl.where(second, j, i)
+
+
+@triton.jit
+def _lay_rows(
+    w, out, CI: tl.constexpr, CO: tl.constexpr, TAPS: tl.constexpr,
+    BK: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    n = tl.program_id(1).to(tl.int64)
+    k = tl.program_id(0) * BK + tl.arange(0, BK)
+    co = tl.program_id(2) * BN + tl.arange(0, BN)
+    inside = (k < CI * TAPS)[:, None] & (co < CO)[None, :]
+    start = n * (CO * CI * TAPS)
+    v = tl.load(w + start + co[None, :] * (CI * TAPS) + k[:, None], mask=inside, other=0.0)
+    row = (k % TAPS) * CI + k // TAPS
+    tl.store(out + start + row[:, None] * CO + co[None, :], v, mask=inside)
+
+
+@triton.jit
+def _lay_columns(
+    w, out, CI: tl.constexpr, CO: tl.constexpr, TAPS: tl.constexpr,
+    BT: tl.constexpr, BC: tl.constexpr,
+):  # fmt: skip
+    n, co = tl.program_id(1).to(tl.int64), tl.program_id(0)
+    tap = tl.arange(0, BT)
+    c = tl.program_id(2) * BC + tl.arange(0, BC)
+    inside = (tap < TAPS)[:, None] & (c < CI)[None, :]
+    start = n * (CO * CI * TAPS)
+    of = start + co * (CI * TAPS) + c[None, :] * TAPS + tap[:, None]
+    to = start + (tap[:, None] * CO + co) * CI + c[None, :]
+    tl.store(out + to, tl.load(w + of, mask=inside, other=0.0), mask=inside)
 
 
 @triton.jit
@@ -75,10 +108,10 @@ def _forward(
                 c = c0 + tl.arange(0, BK)
                 inside = ok[:, None] & (c < CI)[None, :]
                 a = tl.load(here[:, None] + c[None, :], mask=inside, other=0.0)
-                there = (c < CI)[:, None] & (co < CO)[None, :]
-                from_w = w + (tap * CI + c)[:, None] * CO + co[None, :]
+                there = (co < CO)[:, None] & (c < CI)[None, :]
+                from_w = w + (tap * CO + co)[:, None] * CI + c[None, :]
                 v = tl.load(from_w, mask=there, other=0.0)
-                acc = tl.dot(a, v, acc, input_precision=PRECISION)
+                acc = tl.dot(a, tl.trans(v), acc, input_precision=PRECISION)
     if BIAS:
         acc += tl.load(bias + n * bias_step + co, mask=co < CO, other=0.0).to(tl.float32)[None, :]
     windows: tl.constexpr = BM // POINTS
@@ -117,6 +150,28 @@ def _spread(
 
 
 @triton.jit
+def _spread_across(
+    g, place, out, piece, B, HO, WO, HP, WP, CO: tl.constexpr, POOL: tl.constexpr,
+    CHOSEN: tl.constexpr, BS: tl.constexpr, BN: tl.constexpr,
+):  # fmt: skip
+    n = tl.program_id(1).to(tl.int64)
+    m = tl.program_id(0) * BS + tl.arange(0, BS)
+    co = tl.program_id(2) * BN + tl.arange(0, BN)
+    b, at = m // (HO * WO), m % (HO * WO)
+    oy, ox = at // WO, at % WO
+    py, px = oy // POOL, ox // POOL
+    here = (b < B) & (py < HP) & (px < WP)
+    of = (((n * B + b) * HP + py) * WP + px)[:, None] * CO + co[None, :]
+    mine = here[:, None] & (co < CO)[None, :]
+    if CHOSEN:
+        point = (oy % POOL) * POOL + ox % POOL
+        mine = mine & (tl.load(place + of, mask=mine, other=-1) == point[:, None])
+    v = tl.load(g + of, mask=mine, other=0.0)
+    to = (n * CO + co)[:, None] * piece + m[None, :]
+    tl.store(out + to, tl.trans(v), mask=(co < CO)[:, None] & (m < piece)[None, :])
+
+
+@triton.jit
 def _input_gradient(
     g, w, dx, g_step, B, H, W, HO, WO,
     CI: tl.constexpr, CO: tl.constexpr, KY: tl.constexpr, KX: tl.constexpr,
@@ -151,10 +206,10 @@ def _input_gradient(
 
 @triton.jit(do_not_specialize=["splits"])
 def _weight_parts(
-    x, g, part, x_step, g_step, B, H, W, HO, WO, splits,
+    x, g, part, x_step, piece, B, H, W, HO, WO, splits,
     CI: tl.constexpr, CO: tl.constexpr, KY: tl.constexpr, KX: tl.constexpr,
     SY: tl.constexpr, SX: tl.constexpr, PY: tl.constexpr, PX: tl.constexpr,
-    FLAT: tl.constexpr, PRECISION: tl.constexpr,
+    ACROSS: tl.constexpr, PRECISION: tl.constexpr,
     BS: tl.constexpr, BD: tl.constexpr, BN: tl.constexpr,
 ):  # fmt: skip
     n = tl.program_id(2).to(tl.int64)
@@ -163,38 +218,29 @@ def _weight_parts(
     tile = tl.program_id(0) // columns
     co = (tl.program_id(0) % columns) * BN + tl.arange(0, BN)
     depth: tl.constexpr = KY * KX * CI
-    if FLAT:
-        tiles = tl.cdiv(depth, BD)
-    else:
-        tiles = KY * KX * tl.cdiv(CI, BD)
     spots = B * HO * WO
     x += n * x_step
-    g += n * g_step
+    g += n * CO * piece
     part += (n * splits + split) * ((depth + 1) * CO)
     each = tl.cdiv(tl.cdiv(spots, BS), splits) * BS
     first = split * each
     last = tl.minimum(first + each, spots)
-    if tile == tiles:  # of the biases
+    if tile == tl.cdiv(depth, BD):  # of the biases
         total = tl.zeros((BN,), tl.float32)
         for m0 in range(first, last, BS):
             m = m0 + tl.arange(0, BS)
-            inside = (m < last)[:, None] & (co < CO)[None, :]
-            v = tl.load(g + m[:, None] * CO + co[None, :], mask=inside, other=0.0)
-            total += tl.sum(v.to(tl.float32), 0)
+            v = tl.load(g + co[:, None] * piece + m[None, :], mask=(co < CO)[:, None], other=0.0)
+            total += tl.sum(v.to(tl.float32), 1)
         tl.store(part + depth * CO + co, total, mask=co < CO)
     else:
-        if FLAT:
-            k = tile * BD + tl.arange(0, BD)
-            c, ky, kx = k % CI, k // CI // KX, k // CI % KX
-            wanted = k < depth
-        else:
-            tap = tile // tl.cdiv(CI, BD)
-            c = (tile % tl.cdiv(CI, BD)) * BD + tl.arange(0, BD)
-            k = tap * CI + c
-            ky, kx = tap // KX + c * 0, tap % KX + c * 0
-            wanted = c < CI
+        k = tile * BD + tl.arange(0, BD)
+        c, ky, kx = k % CI, k // CI // KX, k // CI % KX
+        wanted = k < depth
         along = (ky * W + kx) * CI + c
-        acc = tl.zeros((BD, BN), tl.float32)
+        if ACROSS:
+            acc = tl.zeros((BN, BD), tl.float32)
+        else:
+            acc = tl.zeros((BD, BN), tl.float32)
         for m0 in range(first, last, BS):
             m = m0 + tl.arange(0, BS)
             b, at = m // (HO * WO), m % (HO * WO)
@@ -205,12 +251,15 @@ def _weight_parts(
                 ok = ok & (iy >= 0) & (iy < H) & (ix >= 0) & (ix < W)
             row = x + ((b * H + oy) * W + ox) * CI
             a = tl.load(row[:, None] + along[None, :], mask=ok, other=0.0)
-            inside = (m < last)[:, None] & (co < CO)[None, :]
-            v = tl.load(g + m[:, None] * CO + co[None, :], mask=inside, other=0.0)
-            acc = tl.dot(tl.trans(a), v, acc, input_precision=PRECISION)
-        tl.store(
-            part + k[:, None] * CO + co[None, :], acc, mask=wanted[:, None] & (co < CO)[None, :]
-        )
+            v = tl.load(g + co[:, None] * piece + m[None, :], mask=(co < CO)[:, None], other=0.0)
+            if ACROSS:
+                acc = tl.dot(v, a, acc, input_precision=PRECISION)
+            else:
+                acc = tl.dot(tl.trans(a), tl.trans(v), acc, input_precision=PRECISION)
+        inside = wanted[:, None] & (co < CO)[None, :]
+        if ACROSS:
+            acc = tl.trans(acc)
+        tl.store(part + k[:, None] * CO + co[None, :], acc, mask=inside)
 
 
 @triton.jit(do_not_specialize=["splits"])
@@ -240,16 +289,39 @@ def _add_parts(
         tl.store(dw + to, sums.to(dw.dtype.element_ty), mask=inside)
 
 
-def lay_weights(w: Tensor) -> Tensor:
-    """Weights as the kernels read them: (clients, points * channels in, channels out)."""
-    return w.permute(0, 3, 4, 2, 1).reshape(len(w), -1, w.shape[1]).contiguous()
+def lay_rows(w: Tensor) -> Tensor:
+    """Weights whose rows are channels out: (clients, points of the kernel * channels in, out)."""
+    w = w.contiguous()
+    clients, out, channels, *kernel = w.shape
+    taps = kernel[0] * kernel[1]
+    laid = w.new_empty(clients, taps * channels, out)
+    block = _power(out, 64)
+    start(
+        _lay_rows, (triton.cdiv(taps * channels, 64), clients, triton.cdiv(out, block)),
+        w, laid, channels, out, taps, 64, block, num_warps=4,
+    )  # fmt: skip
+    return laid
+
+
+def lay_columns(w: Tensor) -> Tensor:
+    """Weights whose rows are channels in: (clients, points of the kernel * channels out, in)."""
+    w = w.contiguous()
+    clients, out, channels, *kernel = w.shape
+    taps = kernel[0] * kernel[1]
+    laid = w.new_empty(clients, taps * out, channels)
+    block = _power(channels, 64)
+    start(
+        _lay_columns, (out, clients, triton.cdiv(channels, block)),
+        w, laid, channels, out, taps, triton.next_power_of_2(taps), block, num_warps=2,
+    )  # fmt: skip
+    return laid
 
 
 def launch_convolution(
     x: Tensor, w: Tensor, bias: Tensor | None, slide: Slide, relu: bool, pool: int, tf32: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """As `plain_convolution`, and the weights as they were laid out."""
-    x, laid = _rows(x), lay_weights(w)
+) -> tuple[Tensor, Tensor]:
+    """As `plain_convolution`."""
+    x = _rows(x)
     clients, rows, height, width, channels = x.shape
     out = w.shape[1]
     high, wide = (size // pool for size in slide.places(height, width))
@@ -259,15 +331,18 @@ def launch_convolution(
     points = triton.next_power_of_2(pool * pool)
     spots = rows * high * wide * points
     flat = channels < MANY
+    laid = lay_rows(w) if flat else lay_columns(w)
     block_n = _power(out, 64)
     programs = clients * triton.cdiv(spots, 64) * triton.cdiv(out, block_n)
     if flat:
         few = programs < PROGRAMS
         depth = _power(channels * slide.kernel[0] * slide.kernel[1], 128)
-        block_m, block_k, warps = (32, depth, 2) if few else (64, 16, 2)
+        block_m, block_k, warps, stages = (32, depth, 2, 3) if few else (64, 16, 2, 3)
     else:
-        few = programs < 2 * PROGRAMS
-        block_m, block_k, warps = 32 if few else 64, _power(channels, 32), 4 if few else 2
+        few = programs < 8 * PROGRAMS
+        block_m, block_k, warps, stages = (
+            64 if few else 128, _power(channels, 32), 4, 4 if few else 3
+        )  # fmt: skip
     block_m = max(block_m, points)
     grid = triton.cdiv(spots, block_m), clients, triton.cdiv(out, block_n)
     biases = laid if bias is None else _rows(bias)
@@ -276,9 +351,9 @@ def launch_convolution(
         x, laid, biases, y, place, x.stride(0), biases.stride(0), rows, height, width, high, wide,
         channels, out, *slide.kernel, *slide.stride, *slide.padding, pool, points, relu,
         bias is not None, flat, _precision(tf32), block_m, block_n, block_k, num_warps=warps,
-        num_stages=3,
+        num_stages=stages,
     )  # fmt: skip
-    return y, place, laid
+    return y, place
 
 
 def launch_spread(g: Tensor, place: Tensor, pool: int, size: tuple[int, int]) -> Tensor:
@@ -295,12 +370,12 @@ def launch_spread(g: Tensor, place: Tensor, pool: int, size: tuple[int, int]) ->
 
 
 def launch_input_gradient(
-    g: Tensor, laid: Tensor, slide: Slide, size: tuple[int, int], tf32: bool
+    g: Tensor, w: Tensor, slide: Slide, size: tuple[int, int], tf32: bool
 ) -> Tensor:
-    """As `plain_input_gradient`, of weights that are laid out."""
-    g, laid = _rows(g), laid.contiguous()
+    """As `plain_input_gradient`."""
+    g = _rows(g)
     clients, rows, high, wide, out = g.shape
-    channels = laid.shape[1] // (slide.kernel[0] * slide.kernel[1])
+    channels = w.shape[2]
     dx = g.new_empty(clients, rows, *size, channels)
     spots = rows * size[0] * size[1]
     block_m, block_n = 64, _power(channels, 64)
@@ -308,32 +383,57 @@ def launch_input_gradient(
     few = grid[0] * grid[1] * grid[2] < 2 * PROGRAMS
     start(
         _input_gradient, grid,
-        g, laid, dx, g.stride(0), rows, *size, high, wide, channels, out, *slide.kernel,
+        g, lay_rows(w), dx, g.stride(0), rows, *size, high, wide, channels, out, *slide.kernel,
         *slide.stride, *slide.padding, _precision(tf32), block_m, block_n, _power(out, 64),
         num_warps=4, num_stages=4 if few and block_n <= 32 else 2,
     )  # fmt: skip
     return dx
 
 
+def spread_across(g: Tensor, place: Tensor, pool: int, size: tuple[int, int]) -> Tensor:
+    """A gradient before pooling: (clients, channels, places of all rows, and zeros after them).
+
+    Without places there was neither pooling nor ReLU.
+    """
+    g, place = g.contiguous(), place.contiguous()
+    clients, rows, high, wide, out = g.shape
+    piece = triton.cdiv(rows * size[0] * size[1], PIECE) * PIECE
+    found = g.new_empty(clients, out, piece)
+    block = _power(out, 64)
+    start(
+        _spread_across, (piece // 32, clients, triton.cdiv(out, block)),
+        g, place, found, piece, rows, *size, high, wide, out, pool, place.ndim > 2, 32, block,
+        num_warps=2,
+    )  # fmt: skip
+    return found
+
+
 def launch_weight_gradient(
-    x: Tensor, g: Tensor, slide: Slide, biased: bool, tf32: bool
+    x: Tensor, g: Tensor, place: Tensor, slide: Slide, pool: int, biased: bool, tf32: bool
 ) -> tuple[Tensor, Tensor]:
-    """As `plain_weight_gradient`."""
-    x, g = _rows(x), _rows(g)
+    """As `plain_weight_gradient`, of a gradient that is not spread yet if it has places."""
+    x, out = _rows(x), g.shape[-1]
     clients, rows, height, width, channels = x.shape
-    high, wide, out = g.shape[2:]
+    high, wide = slide.places(height, width)
+    across = spread_across(g, place, pool, (high, wide))
     taps = slide.kernel[0] * slide.kernel[1]
-    flat = channels < MANY
-    block_n, block_d, block_s = _power(out, 64), 32 if flat else _power(channels, 64), 64
-    tiles = triton.cdiv(taps * channels, block_d) if flat else taps * triton.cdiv(channels, block_d)
+    depth, block_n = taps * channels, _power(out, 64)
     columns = triton.cdiv(out, block_n)
+    # channels out beside each other where those in fill vectors, or where little is to be done
+    few = clients * columns < PROGRAMS // 16
+    across_out = channels >= MANY or few or depth <= 32
+    if channels >= MANY:
+        block_s, block_d, warps, stages = 16, 64, 2, 4
+    else:
+        block_s, block_d, warps, stages = (64, 32, 4, 3) if across_out else (32, 128, 4, 3)
+    tiles = triton.cdiv(depth, block_d)
     splits = parts_of_sums(clients * tiles * columns, triton.cdiv(rows * high * wide, block_s))
-    part = x.new_empty(clients, splits, taps * channels + 1, out, dtype=torch.float32)
+    part = x.new_empty(clients, splits, depth + 1, out, dtype=torch.float32)
     start(
         _weight_parts, ((tiles + biased) * columns, splits, clients),
-        x, g, part, x.stride(0), g.stride(0), rows, height, width, high, wide, splits, channels,
-        out, *slide.kernel, *slide.stride, *slide.padding, flat, _precision(tf32), block_s,
-        block_d, block_n, num_warps=4, num_stages=4 if flat else 2,
+        x, across, part, x.stride(0), across.shape[-1], rows, height, width, high, wide, splits,
+        channels, out, *slide.kernel, *slide.stride, *slide.padding, across_out, _precision(tf32),
+        block_s, block_d, block_n, num_warps=warps, num_stages=stages,
     )  # fmt: skip
     dw = x.new_empty(clients, out, channels, *slide.kernel)
     db = x.new_empty(clients, out if biased else 0)

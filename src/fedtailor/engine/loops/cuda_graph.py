@@ -31,7 +31,7 @@ from fedtailor.engine.transfer import upload
 log = logging.getLogger("fedtailor")
 
 SHRINK = 0.5  # each captured size is so much of the next larger one
-EXACT = 160  # clients up to which fused steps are captured for every number of them
+EXACT = 1024  # clients up to which fused steps are captured for every number of them
 COMPILED = 4  # sizes below a fourth of all clients are not worth compiling
 
 
