@@ -45,7 +45,8 @@ class UploadWatch:
             return torch.zeros(1 + sums, dtype=torch.float32)
         blank = leaves[0].new_zeros(-sum(leaf.numel() for leaf in leaves) % sums)
         rows = torch.cat([*(leaf.reshape(-1) for leaf in leaves), blank]).reshape(-1, sums)
-        norm, signed = rows.square().sum().sqrt(), (rows * self._signs_like(rows)).sum(0)
+        norm = torch.linalg.vector_norm(rows)
+        signed = rows.mul_(self._signs_like(rows)).sum(0)  # nobody else has these rows
         return torch.cat([norm[None], signed]).float()
 
 

@@ -85,9 +85,10 @@ class ChannelsLast(TorchFunctionMode):
             return func(*args, **(kwargs or {}))
         if self._compiled and _simple(named) and named["weight"][0].numel() <= FEW:
             return _product(named, sliced=True, last=True)
-        x = named.pop("input").contiguous(memory_format=torch.channels_last)
+        for part in ("input", "weight"):  # once: both directions read them so
+            named[part] = named[part].contiguous(memory_format=torch.channels_last)
         # with a single channel the input has no such order to pass on
-        return torch.conv2d(x, **named).contiguous(memory_format=torch.channels_last)
+        return torch.conv2d(**named).contiguous(memory_format=torch.channels_last)
 
 
 class SeesConvolutions(TorchFunctionMode):
