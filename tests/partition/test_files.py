@@ -139,7 +139,10 @@ def test_foreign_broken_and_missing_files(tmp_path):
     path = tmp_path / "p.npz"
     with pytest.raises(BadInput) as error:
         load_partition(path, rows=10)
-    assert_one_line(error, "p.npz", "No such file")
+    assert_one_line(error, "p.npz", "No such file", "check the path")
+    with pytest.raises(BadInput) as error:
+        load_partition(tmp_path, rows=10)
+    assert_one_line(error, str(tmp_path), f"give a file, e.g. '{tmp_path / 'partition.npz'}'")
     np.save(tmp_path / "plain.npy", np.arange(3))
     save_partition(digits_split(), path)
     intact = path.read_bytes()

@@ -53,8 +53,11 @@ def load_partition(path: Path, *, rows: int) -> Partition:
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             partition = _read(file)
     except OSError as error:
+        cure = (
+            f"give a file, e.g. '{path / 'partition.npz'}'" if path.is_dir() else "check the path"
+        )
         raise BadInput(
-            f"cannot read the partition '{path}' ({error.strerror or error}): check the path"
+            f"cannot read the partition '{path}' ({error.strerror or error}): {cure}"
         ) from error
     except (
         Exception

@@ -10,7 +10,12 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from fedtailor.engine.loops.convolution import as_matmul
-from fedtailor.engine.loops.operators import ChannelsLast, MatmulConvolutions, SeesConvolutions
+from fedtailor.engine.loops.operators import (
+    WEIGHTS,
+    ChannelsLast,
+    MatmulConvolutions,
+    SeesConvolutions,
+)
 
 KINDS = [
     {"kernel_size": 5},
@@ -94,6 +99,30 @@ def test_channels_last_is_a_matter_of_order_only(compiled: bool) -> None:
         found = net(x)
     torch.testing.assert_close(found, net(x), rtol=1e-12, atol=1e-12)
     assert found.is_contiguous(memory_format=torch.channels_last)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("rows, turned", [(9, False), (10, True), (32, True), (33, False)])
+def test_large_layers_are_turned_round(rows: int, turned: bool, bias: bool) -> None:
+    layer, x = nn.Linear(WEIGHTS // 128, 128, bias=bias), torch.randn(rows, WEIGHTS // 128)
+
+    def loss(x: Tensor, params: dict[str, Tensor]) -> Tensor:
+        return functional_call(layer, params, (x,)).pow(3).sum()
+
+    both = grad(loss, argnums=(0, 1))
+    expected = both(x, dict(layer.named_parameters()))
+    with ChannelsLast(compiled=True):
+        found = both(x, dict(layer.named_parameters()))
+        value = layer(x)
+    assert value.is_contiguous() != turned
+    torch.testing.assert_close(value, layer(x), rtol=1e-10, atol=1e-10)
+    torch.testing.assert_close(found, expected, rtol=1e-10, atol=1e-10)
+
+
+def test_small_layers_and_other_rows_stay_as_they_are() -> None:
+    with ChannelsLast(compiled=True):
+        assert nn.Linear(WEIGHTS // 128, 127)(torch.randn(10, WEIGHTS // 128)).is_contiguous()
+        assert nn.Linear(WEIGHTS // 128, 128)(torch.randn(2, 10, WEIGHTS // 128)).is_contiguous()
 
 
 def test_convolutions_are_seen() -> None:

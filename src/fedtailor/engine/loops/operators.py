@@ -23,8 +23,8 @@ _CONVOLUTIONS = (
 )
 # numbers under a kernel up to which a matrix product is faster than PyTorch's convolution on a CPU
 FEW = 32
-# rows of which, and numbers of weights from which, a layer is faster turned round on a CPU: MKL takes
-# up to 1.8 times as long for few rows times a matrix that is larger than a core's cache
+# rows of which, and numbers of weights from which, a layer is faster turned round on a CPU: MKL
+# takes up to 1.8 times as long for few rows times a matrix that is larger than a core's cache
 ROWS, WEIGHTS = range(10, 33), 1 << 18
 _POOLS = (torch.max_pool2d, F.max_pool2d)
 _POOL = ("input", "kernel_size", "stride", "padding", "dilation", "ceil_mode", "return_indices")

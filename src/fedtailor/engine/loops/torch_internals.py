@@ -11,7 +11,7 @@ import importlib
 import logging
 import operator
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
 
@@ -108,6 +108,14 @@ def is_view(node: fx.Node) -> bool:
 def changes_tensors(target: Any) -> bool:
     """Whether one of torch's operators changes what it is given."""
     return bool(target._schema.is_mutable)
+
+
+def changes_of(tensors: Mapping[str, Tensor]) -> dict[str, int]:
+    """How often each tensor was changed in place; 0 where torch does not count."""
+    return {
+        name: 0 if tensor.is_inference() else getattr(tensor, "_version", 0)
+        for name, tensor in tensors.items()
+    }
 
 
 def operator_name(value: Any) -> str | None:
