@@ -47,7 +47,7 @@ def test_first_contact_makes_the_state_and_later_the_kept_one_counts() -> None:
     assert first.state["key"] == turn.at_start()
     assert first.model["key"] == turn.at_client().key
     again, _ = ClientTurn(method, INITIAL, MESSAGE, data, turn, kept=KEPT).play()
-    assert again.state is KEPT
+    assert all(again.state[name] is KEPT[name] for name in KEPT)
     for fresh, expected in ((True, 3), (False, 9)):
         state = ClientTurn(method, INITIAL, MESSAGE, data, turn, KEPT, torch.tensor(fresh)).state()
         assert state["first"] == expected
@@ -88,6 +88,38 @@ def test_a_turn_has_no_effect_but_its_result(name: str) -> None:
     assert same(one[0].upload.mean, two[0].upload.mean)
     assert one[1].tolist() == two[1].tolist() != [0, 0, 0]
     assert turn.ledger is None
+
+
+def test_dicts_that_a_client_changes_are_its_own() -> None:
+    """Else clients that are played one after another find in a message what the last one left."""
+
+    def spoilt(*trees: Any) -> None:
+        for values in trees:
+            values["m"] = torch.tensor(-1.0)
+            values.setdefault("deep", {})["new"] = torch.tensor(0)
+
+    def client(msg: Any, state: Any, data: Any, turn: Turn) -> Outcome:
+        kept = tree.copied(state)
+        spoilt(msg, state)
+        return Outcome(kept, Upload({"m": msg["m"]}), {})
+
+    def start(msg: Any, initial: Any, key: Any) -> Any:
+        spoilt(msg, initial)
+        return {"deep": {"own": torch.tensor(3)}}
+
+    def personal(msg: Any, state: Any, data: Any, turn: Turn) -> Any:
+        spoilt(msg, state)
+        return {"m": torch.tensor(1.0)}
+
+    method = telling()._replace(client=client, start=start, personal=personal)
+    message, initial = tree.copied(MESSAGE), tree.copied(INITIAL)
+    kept = {"deep": {"own": torch.tensor(3)}}
+    for state in (kept, None):
+        turn = ClientTurn(method, initial, message, data_of(ragged(), 0), turn_of(1), kept=state)
+        assert turn.play()[0].upload.mean["m"] == -1
+        turn.personal()
+        assert same(message, MESSAGE) and same(initial, INITIAL)
+    assert list(kept) == ["deep"] and list(kept["deep"]) == ["own"]
 
 
 def _clients() -> Any:

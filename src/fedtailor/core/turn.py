@@ -60,7 +60,8 @@ class ClientTurn(NamedTuple):
         """What the turn ends with, and what noisy gradients it took (a row of `Spent`)."""
         own, ledger = self._own()
         before = self.state()
-        outcome = self.method.client(self.message, before, self.data, own)
+        given = tree.copied(self.message), tree.copied(before)
+        outcome = self.method.client(*given, self.data, own)
         _demand_sound(outcome, before)
         return outcome, charged(ledger.entries, self.data.n)
 
@@ -75,10 +76,12 @@ class ClientTurn(NamedTuple):
         """
         own, ledger = self._own()
         before, after = own.split()
-        given = self.message, self.state()
-        model = self.method.personal(*given, self.data, before)
+        state = self.state()
+        own_dicts = tree.copied(self.message), tree.copied(state)
+        model = self.method.personal(*own_dicts, self.data, before)
         if task is not None and recipe is not None:
-            model = finetuned(self.method, task, *given, model, self.data, after, recipe)
+            given = self.message, state, model
+            model = finetuned(self.method, task, *given, self.data, after, recipe)
         return model, charged(ledger.entries, self.data.n)
 
 
@@ -88,7 +91,7 @@ def first_state(method: Method, message: Tree, initial: Params, turn: Turn) -> T
     Raises:
       BadInput: it is no tree of tensors.
     """
-    made = method.start(message, initial, turn.at_start())
+    made = method.start(tree.copied(message), tree.copied(initial), turn.at_start())
     _demand_tensors("start", "state", made)
     return made
 
