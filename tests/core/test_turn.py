@@ -99,7 +99,7 @@ def test_dicts_that_a_client_changes_are_its_own() -> None:
             values.setdefault("deep", {})["new"] = torch.tensor(0)
 
     def client(msg: Any, state: Any, data: Any, turn: Turn) -> Outcome:
-        kept = tree.copied(state)
+        kept = tree.in_new_dicts(state)
         spoilt(msg, state)
         return Outcome(kept, Upload({"m": msg["m"]}), {})
 
@@ -112,7 +112,7 @@ def test_dicts_that_a_client_changes_are_its_own() -> None:
         return {"m": torch.tensor(1.0)}
 
     method = telling()._replace(client=client, start=start, personal=personal)
-    message, initial = tree.copied(MESSAGE), tree.copied(INITIAL)
+    message, initial = tree.in_new_dicts(MESSAGE), tree.in_new_dicts(INITIAL)
     kept = {"deep": {"own": torch.tensor(3)}}
     for state in (kept, None):
         turn = ClientTurn(method, initial, message, data_of(ragged(), 0), turn_of(1), kept=state)

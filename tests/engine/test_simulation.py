@@ -407,22 +407,6 @@ def test_uploads_that_all_weigh_nothing_have_no_mean(engine: str, chunk: int) ->
     assert torch.equal(flat(simulation.server), before) and simulation.round == 1
 
 
-@pytest.mark.parametrize("engine", ["sequential", "vectorised"])
-def test_a_server_that_a_client_changes_in_place_is_told_of(engine: str) -> None:
-    """Else the second client would begin with what the first one left behind."""
-    task, client_data = make_task(), world()
-    plain = fedavg(task, recipe=RECIPE)
-
-    def client(msg: Tree, state: Tree, data: Any, turn: Turn) -> Outcome:
-        for leaf in tree.leaves(msg["params"]):
-            leaf.mul_(0.5)
-        return plain.client(msg, state, data, turn)
-
-    simulation = Simulation(plain._replace(client=client), client_data, task, engine=engine)
-    with pytest.raises(BadInput, match=r"changes params/\S+ of the server's state in place"):
-        simulation.step(everyone(simulation))
-
-
 class Largest(TorchDispatchMode):
     """The largest tensor that any operation makes, views of what is there aside."""
 

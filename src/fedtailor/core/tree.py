@@ -28,12 +28,12 @@ def map(fn: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
     return out
 
 
-def copied(tree: Tree) -> Tree:
+def in_new_dicts(tree: Tree) -> Tree:
     """The same tensors in dicts of its own: who changes these changes nobody else's.
 
     Example:
       >>> one = {"a": {"b": torch.tensor(1)}}
-      >>> other = copied(one)
+      >>> other = in_new_dicts(one)
       >>> other["a"]["b"] = torch.tensor(2)
       >>> one
       {'a': {'b': tensor(1)}}

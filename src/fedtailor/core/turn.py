@@ -60,7 +60,7 @@ class ClientTurn(NamedTuple):
         """What the turn ends with, and what noisy gradients it took (a row of `Spent`)."""
         own, ledger = self._own()
         before = self.state()
-        given = tree.copied(self.message), tree.copied(before)
+        given = tree.in_new_dicts(self.message), tree.in_new_dicts(before)
         outcome = self.method.client(*given, self.data, own)
         _demand_sound(outcome, before)
         return outcome, charged(ledger.entries, self.data.n)
@@ -77,7 +77,7 @@ class ClientTurn(NamedTuple):
         own, ledger = self._own()
         before, after = own.split()
         state = self.state()
-        own_dicts = tree.copied(self.message), tree.copied(state)
+        own_dicts = tree.in_new_dicts(self.message), tree.in_new_dicts(state)
         model = self.method.personal(*own_dicts, self.data, before)
         if task is not None and recipe is not None:
             given = self.message, state, model
@@ -91,7 +91,7 @@ def first_state(method: Method, message: Tree, initial: Params, turn: Turn) -> T
     Raises:
       BadInput: it is no tree of tensors.
     """
-    made = method.start(tree.copied(message), tree.copied(initial), turn.at_start())
+    made = method.start(tree.in_new_dicts(message), tree.in_new_dicts(initial), turn.at_start())
     _demand_tensors("start", "state", made)
     return made
 

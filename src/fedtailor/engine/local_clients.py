@@ -19,7 +19,6 @@ from torch import Tensor
 from fedtailor.core import tree, wire
 from fedtailor.core.errors import BadInput
 from fedtailor.core.method import Model, Upload
-from fedtailor.core.network.repeatable import generators, unmoved
 from fedtailor.core.rng import Turn
 from fedtailor.core.scoring import SCORED, outputs_on
 from fedtailor.core.tree import Tree
@@ -35,10 +34,10 @@ from fedtailor.engine.clients import (
     Outputs,
     TurnReport,
 )
+from fedtailor.engine.effects import without_effects
 from fedtailor.engine.fold import Fold
 from fedtailor.engine.group import ClientGroup
 from fedtailor.engine.loops.runner import LoopRunner
-from fedtailor.engine.loops.torch_internals import changes_of
 from fedtailor.engine.mapper import ClientContext, EngineMapper, Found, concatenate
 from fedtailor.engine.memory import is_out_of_memory, nbytes
 from fedtailor.engine.outcome import ChunkResult, arriving, join_chunks
@@ -240,22 +239,8 @@ class LocalClients:
 
     def mapped(self, fn: Callable[[ClientContext], Found], stacked: ClientContext) -> Found:
         """`fn` of every client of a stack, which need not be these ones."""
-        drawn = generators(self.device)
-        sent = tree.flatten(stacked.server)
-        before = changes_of(sent)
-        with torch.no_grad(), self.runner.running():
-            found = self._mapper(fn, stacked)
-        if changed := [name for name, times in changes_of(sent).items() if times != before[name]]:
-            raise BadInput(
-                f"the method changes {changed[0]} of the server's state in place, and so for all "
-                "other clients: make a new tensor, e.g. `w = 0.9 * w` instead of `w *= 0.9`"
-            )
-        if not unmoved(drawn, self.device):
-            raise BadInput(
-                "the method draws from torch's own random numbers, which a run's seed does not "
-                "reach: draw with fedtailor.rng and the turn's key, e.g. rng.uniform(turn.key, 3)"
-            )
-        return found
+        with without_effects(stacked.server, self.device), torch.no_grad(), self.runner.running():
+            return self._mapper(fn, stacked)
 
     # --- what clients do ---
 

@@ -50,15 +50,6 @@ def test_forward(name: str, biased: bool, relu: bool) -> None:
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_weights_are_laid_out(name: str) -> None:
-    (_, w, _), _ = given(SHAPES[name])
-    rows, columns = kernels().lay_rows(w), kernels().lay_columns(w)
-    clients, out = w.shape[:2]
-    assert torch.equal(rows, w.permute(0, 3, 4, 2, 1).reshape(clients, -1, out))
-    assert torch.equal(columns, w.permute(0, 3, 4, 1, 2).reshape(clients, -1, w.shape[2]))
-
-
-@pytest.mark.parametrize("name", SHAPES)
 def test_gradient_of_images(name: str) -> None:
     shape = SHAPES[name]
     (_, w, _), (x64, w64, b64) = given(shape)
@@ -93,17 +84,6 @@ def test_gradient_of_weights(
     for one, again, right in zip(*found, expected, strict=True):
         close(one, right)
         assert torch.equal(one, again)  # to the last bit
-
-
-@pytest.mark.parametrize("name", SHAPES)
-def test_spread(name: str) -> None:
-    shape = SHAPES[name]
-    _, (x64, w64, b64) = given(shape)
-    y, place = plain_convolution(x64, w64, b64, shape.slide, True, shape.pool)
-    g = torch.randn_like(y).float()
-    size = shape.slide.places(*shape.size)
-    found = kernels().launch_spread(g.to(DEVICE), place.to(DEVICE), shape.pool, size)
-    assert torch.equal(found.cpu(), plain_spread(g, place, shape.pool, size))
 
 
 def test_clients_may_share_their_images() -> None:

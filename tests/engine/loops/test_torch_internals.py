@@ -17,7 +17,6 @@ from fedtailor.core.steps.scan import RUNNER, Loop, left_by_torch
 from fedtailor.engine.loops import recording, torch_internals
 from fedtailor.engine.loops.runner import LoopRunner, possible
 from fedtailor.engine.loops.torch_internals import leave_mappings
-from fedtailor.engine.loops.tracing import can_compile
 from tests.engine.loops.test_runner import PLAIN, apart, dense, play
 
 CPU = torch.device("cpu")
@@ -136,66 +135,6 @@ def test_without_the_compiler_steps_are_traced(
 def test_with_this_release_nothing_is_said(caplog: pytest.LogCaptureFixture) -> None:
     assert possible("traced") == "traced" and possible("compiled") == "compiled"
     assert not caplog.records
-
-
-def test_kernels_for_cpus_run_without_pythons_lock_where_they_are_called_as_expected(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    from torch._inductor.codecache import CppPythonBindingsCodeCache as Calls
-
-    for called, then in (
-        (torch_internals._LOCKED, torch_internals._UNLOCKED),
-        ("another way {};", "another way {};"),
-    ):
-        monkeypatch.setattr(Calls, "call_entry_function", called)
-        torch_internals._unlock_kernels.cache_clear()
-        torch_internals._unlock_kernels()
-        assert Calls.call_entry_function == then
-    monkeypatch.delattr(Calls, "call_entry_function")
-    torch_internals._unlock_kernels.cache_clear()
-    torch_internals._unlock_kernels()
-
-
-def test_this_release_calls_kernels_as_expected() -> None:
-    from torch._inductor.codecache import CppPythonBindingsCodeCache as Calls
-
-    assert Calls.call_entry_function in (torch_internals._LOCKED, torch_internals._UNLOCKED)
-
-
-FAILING = """
-import threading
-import torch
-from fedtailor.engine.loops.recording import record
-from fedtailor.engine.loops.torch_internals import compile_graph
-
-x, index = torch.arange(40.0), torch.tensor([1, 2, 3])
-recording = record(lambda x, index: [x[index] * 2 + 1], [x, index])
-with torch.no_grad():
-    code = compile_graph(recording.written(), [x, index])
-    assert code(x, index)[0].tolist() == [3, 5, 7]
-
-def fail():
-    for _ in range(100):
-        try:
-            code(x, torch.tensor([1, 99, 3]))
-        except Exception as error:
-            assert "out of bounds" in str(error)
-            met.append(1)
-
-met = []
-threads = [threading.Thread(target=fail) for _ in range(3)]
-for thread in threads:
-    thread.start()
-for thread in threads:
-    thread.join()
-assert len(met) == 300, len(met)
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not can_compile(CPU), reason="no compiler here")
-def test_errors_of_kernels_come_back_with_the_lock() -> None:
-    subprocess.run([sys.executable, "-c", FAILING], check=True)
 
 
 PUT_OFF = """

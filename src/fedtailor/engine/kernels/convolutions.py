@@ -73,7 +73,7 @@ def _spread(g: Tensor, place: Tensor, pool: int, size: list[int]) -> Tensor:
     if gives_shapes():
         return _spread_shape(g, place, pool, size)
     if g.dtype in TYPES and has_kernels(g.device):
-        from fedtailor.engine.kernels.triton_convolution import launch_spread
+        from fedtailor.engine.kernels.triton_layout import launch_spread
 
         return launch_spread(g, place, pool, (high, wide))
     return plain_spread(g, place, pool, (high, wide))

@@ -18,12 +18,17 @@ import triton.language as tl
 from torch import Tensor
 
 from fedtailor.engine.kernels.reference import Slide
+from fedtailor.engine.kernels.triton_layout import (
+    block_for,
+    lay_columns,
+    lay_rows,
+    spread_across,
+)
 from fedtailor.engine.kernels.triton_start import start
 
 MANY = 16  # channels from which products go over one point after another: what a product needs
 PROGRAMS = 264  # that keep a large GPU busy, two for each of its processors
 SPLITS = 16  # of a sum, at most: they are added one after another
-PIECE = 64  # places are filled up with zeros to a multiple of this; no block of them is longer
 
 
 @triton.jit
@@ -32,36 +37,6 @@ def _larger(a, i, b, j):
     both = (a != a) & (b != b)
     second = (b > a) | ((b != b) & (a == a)) | ((a == b) & (j < i)) | (both & (j > i))
     return tl.where(second, b, a), tl.where(second, j, i)
-
-
-@triton.jit
-def _lay_rows(
-    w, out, CI: tl.constexpr, CO: tl.constexpr, TAPS: tl.constexpr,
-    BK: tl.constexpr, BN: tl.constexpr,
-):  # fmt: skip
-    n = tl.program_id(1).to(tl.int64)
-    k = tl.program_id(0) * BK + tl.arange(0, BK)
-    co = tl.program_id(2) * BN + tl.arange(0, BN)
-    inside = (k < CI * TAPS)[:, None] & (co < CO)[None, :]
-    start = n * (CO * CI * TAPS)
-    v = tl.load(w + start + co[None, :] * (CI * TAPS) + k[:, None], mask=inside, other=0.0)
-    row = (k % TAPS) * CI + k // TAPS
-    tl.store(out + start + row[:, None] * CO + co[None, :], v, mask=inside)
-
-
-@triton.jit
-def _lay_columns(
-    w, out, CI: tl.constexpr, CO: tl.constexpr, TAPS: tl.constexpr,
-    BT: tl.constexpr, BC: tl.constexpr,
-):  # fmt: skip
-    n, co = tl.program_id(1).to(tl.int64), tl.program_id(0)
-    tap = tl.arange(0, BT)
-    c = tl.program_id(2) * BC + tl.arange(0, BC)
-    inside = (tap < TAPS)[:, None] & (c < CI)[None, :]
-    start = n * (CO * CI * TAPS)
-    of = start + co * (CI * TAPS) + c[None, :] * TAPS + tap[:, None]
-    to = start + (tap[:, None] * CO + co) * CI + c[None, :]
-    tl.store(out + to, tl.load(w + of, mask=inside, other=0.0), mask=inside)
 
 
 @triton.jit
@@ -132,43 +107,6 @@ def _forward(
     tl.store(y + to, best.to(y.dtype.element_ty), mask=inside)
     if RELU or POOL > 1:
         tl.store(place + to, where.to(tl.int8), mask=inside)
-
-
-@triton.jit
-def _spread(
-    g, place, out, total, HO, WO, HP, WP, CO: tl.constexpr, POOL: tl.constexpr, BLOCK: tl.constexpr
-):
-    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    row, c = i // CO, i % CO
-    image, oy, ox = row // (HO * WO), (row // WO) % HO, row % WO
-    py, px = oy // POOL, ox // POOL
-    here = (i < total) & (py < HP) & (px < WP)  # what is over at the edges gets nothing
-    of = ((image * HP + py) * WP + px) * CO + c
-    chosen = tl.load(place + of, mask=here, other=-1)
-    mine = here & (chosen == (oy % POOL) * POOL + ox % POOL)
-    tl.store(out + i, tl.load(g + of, mask=mine, other=0.0), mask=i < total)
-
-
-@triton.jit
-def _spread_across(
-    g, place, out, piece, B, HO, WO, HP, WP, CO: tl.constexpr, POOL: tl.constexpr,
-    CHOSEN: tl.constexpr, BS: tl.constexpr, BN: tl.constexpr,
-):  # fmt: skip
-    n = tl.program_id(1).to(tl.int64)
-    m = tl.program_id(0) * BS + tl.arange(0, BS)
-    co = tl.program_id(2) * BN + tl.arange(0, BN)
-    b, at = m // (HO * WO), m % (HO * WO)
-    oy, ox = at // WO, at % WO
-    py, px = oy // POOL, ox // POOL
-    here = (b < B) & (py < HP) & (px < WP)
-    of = (((n * B + b) * HP + py) * WP + px)[:, None] * CO + co[None, :]
-    mine = here[:, None] & (co < CO)[None, :]
-    if CHOSEN:
-        point = (oy % POOL) * POOL + ox % POOL
-        mine = mine & (tl.load(place + of, mask=mine, other=-1) == point[:, None])
-    v = tl.load(g + of, mask=mine, other=0.0)
-    to = (n * CO + co)[:, None] * piece + m[None, :]
-    tl.store(out + to, tl.trans(v), mask=(co < CO)[:, None] & (m < piece)[None, :])
 
 
 @triton.jit
@@ -289,34 +227,6 @@ def _add_parts(
         tl.store(dw + to, sums.to(dw.dtype.element_ty), mask=inside)
 
 
-def lay_rows(w: Tensor) -> Tensor:
-    """Weights whose rows are channels out: (clients, points of the kernel * channels in, out)."""
-    w = w.contiguous()
-    clients, out, channels, *kernel = w.shape
-    taps = kernel[0] * kernel[1]
-    laid = w.new_empty(clients, taps * channels, out)
-    block = _power(out, 64)
-    start(
-        _lay_rows, (triton.cdiv(taps * channels, 64), clients, triton.cdiv(out, block)),
-        w, laid, channels, out, taps, 64, block, num_warps=4,
-    )  # fmt: skip
-    return laid
-
-
-def lay_columns(w: Tensor) -> Tensor:
-    """Weights whose rows are channels in: (clients, points of the kernel * channels out, in)."""
-    w = w.contiguous()
-    clients, out, channels, *kernel = w.shape
-    taps = kernel[0] * kernel[1]
-    laid = w.new_empty(clients, taps * out, channels)
-    block = _power(channels, 64)
-    start(
-        _lay_columns, (out, clients, triton.cdiv(channels, block)),
-        w, laid, channels, out, taps, triton.next_power_of_2(taps), block, num_warps=2,
-    )  # fmt: skip
-    return laid
-
-
 def launch_convolution(
     x: Tensor, w: Tensor, bias: Tensor | None, slide: Slide, relu: bool, pool: int, tf32: bool
 ) -> tuple[Tensor, Tensor]:
@@ -332,16 +242,16 @@ def launch_convolution(
     spots = rows * high * wide * points
     flat = channels < MANY
     laid = lay_rows(w) if flat else lay_columns(w)
-    block_n = _power(out, 64)
+    block_n = block_for(out, 64)
     programs = clients * triton.cdiv(spots, 64) * triton.cdiv(out, block_n)
     if flat:
         few = programs < PROGRAMS
-        depth = _power(channels * slide.kernel[0] * slide.kernel[1], 128)
+        depth = block_for(channels * slide.kernel[0] * slide.kernel[1], 128)
         block_m, block_k, warps, stages = (32, depth, 2, 3) if few else (64, 16, 2, 3)
     else:
         few = programs < 8 * PROGRAMS
         block_m, block_k, warps, stages = (
-            64 if few else 128, _power(channels, 32), 4, 4 if few else 3
+            64 if few else 128, block_for(channels, 32), 4, 4 if few else 3
         )  # fmt: skip
     block_m = max(block_m, points)
     grid = triton.cdiv(spots, block_m), clients, triton.cdiv(out, block_n)
@@ -356,19 +266,6 @@ def launch_convolution(
     return y, place
 
 
-def launch_spread(g: Tensor, place: Tensor, pool: int, size: tuple[int, int]) -> Tensor:
-    """As `plain_spread`."""
-    g, place = g.contiguous(), place.contiguous()
-    clients, rows, high, wide, out = g.shape
-    found = g.new_empty(clients, rows, *size, out)
-    total = found.numel()
-    start(
-        _spread, (triton.cdiv(total, 1024),),
-        g, place, found, total, *size, high, wide, out, pool, 1024, num_warps=4,
-    )  # fmt: skip
-    return found
-
-
 def launch_input_gradient(
     g: Tensor, w: Tensor, slide: Slide, size: tuple[int, int], tf32: bool
 ) -> Tensor:
@@ -378,34 +275,16 @@ def launch_input_gradient(
     channels = w.shape[2]
     dx = g.new_empty(clients, rows, *size, channels)
     spots = rows * size[0] * size[1]
-    block_m, block_n = 64, _power(channels, 64)
+    block_m, block_n = 64, block_for(channels, 64)
     grid = triton.cdiv(spots, block_m), clients, triton.cdiv(channels, block_n)
     few = grid[0] * grid[1] * grid[2] < 2 * PROGRAMS
     start(
         _input_gradient, grid,
         g, lay_rows(w), dx, g.stride(0), rows, *size, high, wide, channels, out, *slide.kernel,
-        *slide.stride, *slide.padding, _precision(tf32), block_m, block_n, _power(out, 64),
+        *slide.stride, *slide.padding, _precision(tf32), block_m, block_n, block_for(out, 64),
         num_warps=4, num_stages=4 if few and block_n <= 32 else 2,
     )  # fmt: skip
     return dx
-
-
-def spread_across(g: Tensor, place: Tensor, pool: int, size: tuple[int, int]) -> Tensor:
-    """A gradient before pooling: (clients, channels, places of all rows, and zeros after them).
-
-    Without places there was neither pooling nor ReLU.
-    """
-    g, place = g.contiguous(), place.contiguous()
-    clients, rows, high, wide, out = g.shape
-    piece = triton.cdiv(rows * size[0] * size[1], PIECE) * PIECE
-    found = g.new_empty(clients, out, piece)
-    block = _power(out, 64)
-    start(
-        _spread_across, (piece // 32, clients, triton.cdiv(out, block)),
-        g, place, found, piece, rows, *size, high, wide, out, pool, place.ndim > 2, 32, block,
-        num_warps=2,
-    )  # fmt: skip
-    return found
 
 
 def launch_weight_gradient(
@@ -417,7 +296,7 @@ def launch_weight_gradient(
     high, wide = slide.places(height, width)
     across = spread_across(g, place, pool, (high, wide))
     taps = slide.kernel[0] * slide.kernel[1]
-    depth, block_n = taps * channels, _power(out, 64)
+    depth, block_n = taps * channels, block_for(out, 64)
     columns = triton.cdiv(out, block_n)
     # channels out beside each other where those in fill vectors, or where little is to be done
     few = clients * columns < PROGRAMS // 16
@@ -453,11 +332,6 @@ def parts_of_sums(programs: int, blocks: int) -> int:
 def _rows(t: Tensor) -> Tensor:
     """A tensor whose clients may lie anywhere, also on top of each other, each in one piece."""
     return t if t[0].is_contiguous() else t.contiguous()
-
-
-def _power(size: int, most: int) -> int:
-    """A block's length that holds so many, if it may; products need 16."""
-    return max(16, min(most, triton.next_power_of_2(size)))
 
 
 def _precision(tf32: bool) -> str:

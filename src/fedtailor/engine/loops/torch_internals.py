@@ -12,7 +12,7 @@ import logging
 import operator
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -68,31 +68,8 @@ def put_off_compiler() -> None:
 
 def compile_graph(graph: fx.GraphModule, tensors: list[Tensor]) -> Callable[..., Any]:
     """Code that TorchInductor makes of a graph."""
-    _unlock_kernels()
     compiled: Callable[..., Any] = _interface("torch._inductor", "compile")(graph, tensors)
     return compiled
-
-
-# how Python calls a kernel that was made for a CPU, and how it does so without its lock
-_LOCKED = "kernel({}); Py_RETURN_NONE;"
-_UNLOCKED = (
-    "[](auto... given) {{ struct Unlocked {{ PyThreadState* state = PyEval_SaveThread();"
-    " ~Unlocked() {{ PyEval_RestoreThread(state); }} }} unlocked; kernel(given...); }}"
-    "({}); Py_RETURN_NONE;"
-)
-
-
-@functools.cache
-def _unlock_kernels() -> None:
-    """Lets kernels for CPUs run without Python's lock, which TorchInductor keeps meanwhile.
-
-    Threads that train other clients would wait for it. Another release may call kernels otherwise:
-    then they wait, no more than that.
-    """
-    with suppress(ImportError, AttributeError):
-        calls = _interface("torch._inductor.codecache", "CppPythonBindingsCodeCache")
-        if calls.call_entry_function == _LOCKED:
-            calls.call_entry_function = _UNLOCKED
 
 
 def is_view(node: fx.Node) -> bool:
