@@ -111,13 +111,24 @@ def test_dicts_that_a_client_changes_are_its_own() -> None:
         spoilt(msg, state)
         return {"m": torch.tensor(1.0)}
 
-    method = telling()._replace(client=client, start=start, personal=personal)
+    def finetune(msg: Any, state: Any, *rest: Any) -> Any:
+        spoilt(msg, state)
+        return {}
+
+    def general(msg: Any, state: Any) -> Any:
+        spoilt(msg, state)
+        return {}
+
+    method = telling()._replace(
+        client=client, start=start, personal=personal, finetune=finetune, general=general
+    )
     message, initial = tree.in_new_dicts(MESSAGE), tree.in_new_dicts(INITIAL)
     kept = {"deep": {"own": torch.tensor(3)}}
     for state in (kept, None):
         turn = ClientTurn(method, initial, message, data_of(ragged(), 0), turn_of(1), kept=state)
         assert turn.play()[0].upload.mean["m"] == -1
-        turn.personal()
+        turn.personal(task_of(), Recipe())
+        turn.general()
         assert same(message, MESSAGE) and same(initial, INITIAL)
     assert list(kept) == ["deep"] and list(kept["deep"]) == ["own"]
 

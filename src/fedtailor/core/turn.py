@@ -56,12 +56,15 @@ class ClientTurn(NamedTuple):
         number = int.from_bytes(self.secret[:8]) >> 1 if self.secret else None  # has 63 bits
         return self.turn.at_client(number)._replace(ledger=ledger), ledger
 
+    def _given(self, state: Tree) -> tuple[Tree, Tree]:
+        """Message and state in dicts that the method may change."""
+        return tree.in_new_dicts(self.message), tree.in_new_dicts(state)
+
     def play(self) -> tuple[Outcome, Tensor]:
         """What the turn ends with, and what noisy gradients it took (a row of `Spent`)."""
         own, ledger = self._own()
         before = self.state()
-        given = tree.in_new_dicts(self.message), tree.in_new_dicts(before)
-        outcome = self.method.client(*given, self.data, own)
+        outcome = self.method.client(*self._given(before), self.data, own)
         _demand_sound(outcome, before)
         return outcome, charged(ledger.entries, self.data.n)
 
@@ -77,12 +80,16 @@ class ClientTurn(NamedTuple):
         own, ledger = self._own()
         before, after = own.split()
         state = self.state()
-        own_dicts = tree.in_new_dicts(self.message), tree.in_new_dicts(state)
-        model = self.method.personal(*own_dicts, self.data, before)
+        model = self.method.personal(*self._given(state), self.data, before)
         if task is not None and recipe is not None:
-            given = self.message, state, model
-            model = finetuned(self.method, task, *given, self.data, after, recipe)
+            given = self._given(state)
+            model = finetuned(self.method, task, *given, model, self.data, after, recipe)
         return model, charged(ledger.entries, self.data.n)
+
+    def general(self) -> Model:
+        """The global model as the client has it, where the method has one."""
+        assert self.method.general is not None
+        return self.method.general(*self._given(self.state()))
 
 
 def first_state(method: Method, message: Tree, initial: Params, turn: Turn) -> Tree:

@@ -70,6 +70,5 @@ class ClientGroup:
             outcome, noisy = own.play()
             return outcome.model, noisy
         if choice.point == "general":
-            assert self.method.general is not None
-            return self.method.general(own.message, own.state()), charged((), client.cid)
+            return own.general(), charged((), client.cid)
         return own.personal(self.task, recipe)

@@ -15,6 +15,7 @@ from torch import Tensor
 from fedtailor.engine.kernels.launch import as_operator, gives_shapes
 from fedtailor.engine.kernels.reference import (
     Slide,
+    has_places,
     plain_convolution,
     plain_gather,
     plain_input_gradient,
@@ -36,11 +37,6 @@ def _fits(x: Tensor, out: int, places: tuple[int, int]) -> bool:
         x.dtype in TYPES and 0 < len(x) < CLIENTS and 0 < most < MOST and 0 < given < MOST
         and has_kernels(x.device)
     )  # fmt: skip
-
-
-def chosen(place: Tensor) -> bool:
-    """Whether a ReLU or pooling chose: else there are no places."""
-    return place.ndim > 2
 
 
 def _rounds(x: Tensor) -> bool:
@@ -117,7 +113,7 @@ def _weight_gradient(
         from fedtailor.engine.kernels.triton_convolution import launch_weight_gradient
 
         return launch_weight_gradient(x, g, place, how, pool, biased, _rounds(x))
-    if chosen(place):
+    if has_places(place):
         g = plain_spread(g, place, pool, places)
     return plain_weight_gradient(x, g, how, biased)
 
@@ -188,7 +184,7 @@ class _Convolved(torch.autograd.Function):
         dx = dw = db = None
         if ctx.needs_input_grad[0]:
             whole = g
-            if chosen(place):
+            if has_places(place):
                 whole = spread_back(g, place, ctx.pool, ctx.slide.places(*ctx.size))
             dx = _InputGradient.apply(whole, w, ctx.slide, ctx.size)  # type: ignore[no-untyped-call]
         if any(ctx.needs_input_grad[1:3]):
@@ -204,7 +200,7 @@ class _Convolved(torch.autograd.Function):
         if axes[1] is None and axes[2] is None:
             y, place = _Convolved.apply(_as_rows(x, axes[0]), w, bias, *how)  # type: ignore[no-untyped-call]
             rows = (size, -1)
-            if not chosen(place):
+            if not has_places(place):
                 return (y.unflatten(1, rows), place), (1, None)
             return (y.unflatten(1, rows), place.unflatten(1, rows)), (1, 1)
         stacked = stack_clients(size, axes[:3], x, w, bias)
@@ -326,13 +322,13 @@ class _WeightGradient(torch.autograd.Function):
         (x, g, place), (gw, gb) = ctx.saved_tensors, gradients
         dx = dg = None
         if ctx.needs_input_grad[0]:
-            if chosen(place):
+            if has_places(place):
                 g = spread_back(g, place, ctx.pool, ctx.slide.places(*ctx.size))
             dx = _InputGradient.apply(g, gw, ctx.slide, ctx.size)  # type: ignore[no-untyped-call]
         if ctx.needs_input_grad[1]:
             bias = gb if ctx.biased else None
             dg = _Convolved.apply(x, gw, bias, ctx.slide, False, 1)[0]  # type: ignore[no-untyped-call]
-            if chosen(place):
+            if has_places(place):
                 dg = _Gathered.apply(dg, place, ctx.pool)  # type: ignore[no-untyped-call]
         return dx, dg, None, None, None, None
 

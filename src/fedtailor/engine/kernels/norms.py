@@ -16,12 +16,16 @@ from fedtailor.engine.kernels.convolutions import (
     CLIENTS,
     MOST,
     TYPES,
-    chosen,
     spread_back,
     stack_clients,
 )
 from fedtailor.engine.kernels.launch import as_operator, gives_shapes
-from fedtailor.engine.kernels.reference import plain_moments, plain_norm, plain_norm_gradient
+from fedtailor.engine.kernels.reference import (
+    has_places,
+    plain_moments,
+    plain_norm,
+    plain_norm_gradient,
+)
 from fedtailor.engine.kernels.support import has_kernels
 
 CHANNELS = 1024  # more do not fit into a program
@@ -112,7 +116,7 @@ _NORM_GRADIENT = as_operator(_norm_gradient, _gradient_shapes)
 
 def _before(g: Tensor, place: Tensor, pool: int, z: Tensor) -> Tensor:
     """A gradient before ReLU and pooling, if there were any."""
-    return spread_back(g, place, pool, (z.shape[2], z.shape[3])) if chosen(place) else g
+    return spread_back(g, place, pool, (z.shape[2], z.shape[3])) if has_places(place) else g
 
 
 def _mapped(function: Any, size: int, axes: Any, given: Any, tensors: int) -> tuple[Any, Any]:

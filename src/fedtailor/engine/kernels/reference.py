@@ -91,6 +91,11 @@ def _windows(y: Tensor, pool: int) -> list[Tensor]:
     return [y[:, :, i // pool : height : pool, i % pool : width : pool] for i in range(pool * pool)]
 
 
+def has_places(place: Tensor) -> bool:
+    """Whether there are any: a ReLU or pooling chose."""
+    return place.ndim > 2
+
+
 def plain_spread(g: Tensor, place: Tensor, pool: int, size: tuple[int, int]) -> Tensor:
     """A gradient back through pooling and ReLU, to where each number came from."""
     found = g.new_zeros(*g.shape[:2], *size, g.shape[-1])

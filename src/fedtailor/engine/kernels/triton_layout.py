@@ -7,6 +7,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from fedtailor.engine.kernels.reference import has_places
 from fedtailor.engine.kernels.triton_start import start
 
 PIECE = 64  # places are filled up with zeros to a multiple of this; no block of them is longer
@@ -132,7 +133,7 @@ def spread_across(g: Tensor, place: Tensor, pool: int, size: tuple[int, int]) ->
     block = block_for(out, 64)
     start(
         _spread_across, (piece // 32, clients, triton.cdiv(out, block)),
-        g, place, found, piece, rows, *size, high, wide, out, pool, place.ndim > 2, 32, block,
+        g, place, found, piece, rows, *size, high, wide, out, pool, has_places(place), 32, block,
         num_warps=2,
     )  # fmt: skip
     return found

@@ -14,6 +14,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from fedtailor.engine.kernels.reference import has_places
 from fedtailor.engine.kernels.triton_convolution import parts_of_sums
 from fedtailor.engine.kernels.triton_start import start
 
@@ -250,7 +251,7 @@ def launch_norm_gradient(
     per = sets // clients
     high, wide = g.shape[2:4]
     numbers, spots = rows // per * height * width, rows // per * high * wide
-    chosen = place.ndim > 2
+    spreads = has_places(place)
     block, block_c = _blocks(channels)
     columns = triton.cdiv(channels, block_c)
     splits = parts_of_sums(sets * columns, triton.cdiv(spots, block))
@@ -258,7 +259,7 @@ def launch_norm_gradient(
     start(
         _gradient_parts, (sets, splits, columns),
         g, place, z, mean, var, part, numbers, spots, height, width, high, wide, eps, splits,
-        channels, pool, chosen, block, block_c, num_warps=4,
+        channels, pool, spreads, block, block_c, num_warps=4,
     )  # fmt: skip
     dscale, dshift = (z.new_empty(sets, channels, dtype=torch.float32) for _ in range(2))
     pulls = z.new_empty(2, sets, channels, dtype=torch.float32)
@@ -272,7 +273,7 @@ def launch_norm_gradient(
     start(
         _norm_input, (sets, triton.cdiv(numbers, block), columns),
         g, place, z, scale, mean, var, pulls, dz, sets, per, numbers, spots, height, width, high,
-        wide, eps, channels, pool, chosen, block, block_c, num_warps=4,
+        wide, eps, channels, pool, spreads, block, block_c, num_warps=4,
     )  # fmt: skip
     if per > 1:
         dscale, dshift = (t.view(clients, per, channels).sum(1) for t in (dscale, dshift))

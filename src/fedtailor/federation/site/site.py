@@ -366,7 +366,7 @@ class Site:
         setup, rows = joined.setup, joined.local.rows
         if setup.method.general is None:
             return None
-        model = setup.method.general(turn.message, turn.state())
+        model = turn.general()
         predict = predict_general(setup.method, setup.task)
         return score_model(setup, predict, model, rows.test, rows.encoder, every_metric=True)
 
