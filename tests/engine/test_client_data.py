@@ -7,9 +7,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.func import vmap
 
 from fedtailor.core import rng
 from fedtailor.engine import ClientData
+from fedtailor.engine.client_data import LaidRows
 
 X = torch.arange(60.0)
 counts = st.lists(st.tuples(*[st.integers(0, 5)] * 3), min_size=1, max_size=4)
@@ -104,3 +106,15 @@ def test_padding_of_a_client_without_rows_weighs_nothing() -> None:
     one = data._replace(rows=data.rows[0], n=data.n[0])
     for batch in one.batches(2, torch.tensor(0)):
         assert not batch.active and batch.weight.sum() == 0
+
+
+def test_rows_that_somebody_changed_in_place_are_laid_anew() -> None:
+    world = client_data([(3, 1, 2), (2, 2, 1)])
+    laid, ids = LaidRows(world), torch.tensor([1, 0])
+    first, test = laid.data(ids), laid.part(ids, "test")
+    assert laid.data(ids) is first and laid.part(ids, "test") is test
+    assert laid.data(torch.tensor([0, 1])) is not first  # of others
+    again = laid.data(ids)
+    assert torch.equal(again.rows, first.rows)
+    vmap(lambda rows: rows.mul_(0))(again.rows)
+    assert torch.equal(laid.data(ids).rows, first.rows)

@@ -153,7 +153,8 @@ def test_a_round_begins_without_a_look_at_what_clients_computed(
     )
     simulation.step(COHORTS[0])  # whatever is found out once
     with Looks([data.x, data.y], monkeypatch) as looks:
-        first = simulation.begin(COHORTS[1])
+        first = simulation.begin(COHORTS[1], post=True)
+        simulation.outputs(), simulation.records()
         second = simulation.begin(COHORTS[2])
         assert looks.count == 0
         first()
@@ -169,10 +170,21 @@ def test_a_gpu_is_not_waited_for_before_the_next_round_begins() -> None:
     )
     cohorts = [torch.tensor(ids) for ids in ([0, 1, 3], [1, 2, 3], [0, 2, 3])]
     for cohort in cohorts[:2]:  # steps are captured, libraries set themselves up
-        simulation.begin(cohort)()
+        simulation.begin(cohort, post=True)()
+        simulation.outputs()
     torch.cuda.set_sync_debug_mode("error")
     try:
-        pending = simulation.begin(cohorts[2])
+        pending = simulation.begin(cohorts[2], post=True)
+        asked, looking = simulation.outputs(), simulation.looking_at_now()
+        ahead = simulation.begin(cohorts[0])
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    assert pending().taken.tolist() == [0, 2, 3]
+    with looking():
+        said = asked.test.cpu()
+    assert pending().taken.tolist() == [0, 2, 3] and ahead().taken.tolist() == [0, 1, 3]
+    again = Simulation(
+        fedavg(task, recipe=RECIPE), data, task, rounds=5, loop_mode="traced", recipe=RECIPE
+    )
+    for cohort in cohorts:
+        again.step(cohort)
+    assert torch.equal(said, again.outputs().test.cpu())

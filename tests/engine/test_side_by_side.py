@@ -214,6 +214,23 @@ def test_runs_share_calls(monkeypatch: pytest.MonkeyPatch) -> None:
     assert sizes == [data.clients] * 3 + [3 * data.clients]
 
 
+def test_a_run_that_ends_first_leaves_the_others_what_was_prepared() -> None:
+    """Several share it: the last one gives it back."""
+    sims = [make("fedavg", seed, 0.1, ragged(), loop_mode="traced") for seed in (0, 1)]
+    everyone, left = torch.arange(sims[0].client_data.clients), []
+
+    def play(rounds: int) -> None:
+        sim = sims[rounds - 1]
+        for _ in range(rounds):
+            sim.step(everyone)
+        left.append(len(sim.clients.runner._programs))
+        sim.close()
+
+    SideBySide(sims).play([lambda: play(1), lambda: play(2)])
+    assert left[0] > 0 and left[1] >= left[0]
+    assert not sims[0].clients.runner._programs
+
+
 def test_a_run_that_is_behind_catches_up() -> None:
     data, everyone = ragged(), torch.arange(6)
     ahead, behind = make("ditto", 0, 0.1, data), make("ditto", 1, 0.1, data)

@@ -49,9 +49,17 @@ def untimed(folder: Path) -> list[dict[str, Any]]:
     return [{k: v for k, v in line.items() if k not in TIMES} for line in history(folder)]
 
 
-def test_rounds_go_one_ahead_but_not_past_an_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rounds_go_one_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also past an evaluation, which is looked at meanwhile."""
     order = Order(monkeypatch)
     fedtailor.run("fedavg", watch=order.watch, **LONG)
+    between = [what for i in range(2, 10) for what in (f"begin {i}", f"line {i - 1}")]
+    assert order.seen == ["begin 1", *between, "line 9"]
+
+
+def test_an_evaluation_that_may_end_the_run_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    order = Order(monkeypatch)
+    fedtailor.run("fedavg", watch=order.watch, **LONG | {"patience": 9})
     assert order.seen == [
         *("begin 1", "begin 2", "line 1", "begin 3", "line 2", "line 3", "step 4", "line 4"),
         *("begin 5", "begin 6", "line 5", "begin 7", "line 6", "line 7", "step 8", "line 8"),
@@ -59,7 +67,7 @@ def test_rounds_go_one_ahead_but_not_past_an_evaluation(monkeypatch: pytest.Monk
     ]
 
 
-@pytest.mark.parametrize("settings", [{"on_nan": "skip"}, {"eval_every": 1}])
+@pytest.mark.parametrize("settings", [{"on_nan": "skip"}, {"eval_every": 1, "patience": 9}])
 def test_what_must_be_known_first_is_waited_for(
     settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -72,6 +80,10 @@ def test_what_must_be_known_first_is_waited_for(
     ("method", "settings"),
     [
         ("fedavg", {}),
+        ("fedavg", {"eval_every": 1, "metric": "log-loss"}),
+        ("pfedla", {"eval_every": 1, "checkpoint_every": 2}),  # the server's records
+        ("apfl", {"eval_every": 1, "join": "5:1"}),  # a global model beside personal ones
+        ("fedbabu", {"eval_every": 1, "finetune": 1, "keep_path": 2}),
         ("ditto", {"checkpoint_every": 2}),
         ("fedfomo", {"chunk": 1}),
         ("scaffold", {"join": "5:1", "dropout": 0.3}),
@@ -91,6 +103,11 @@ def test_a_run_is_the_same_to_the_last_bit(
     assert models(ahead) == models(apart)
     assert untimed(ahead) == untimed(apart)
     assert timeless(result(ahead)) == timeless(result(apart))
+    for kind in ("records", "path"):
+        one, other = (
+            {f.name: f.read_bytes() for f in (d / kind).glob("*")} for d in (ahead, apart)
+        )
+        assert one == other
 
 
 def test_ctrl_c_saves_all_rounds_that_have_begun(tmp_path: Path) -> None:
@@ -144,6 +161,21 @@ def ill_from(round: int, *, stumbles: bool) -> Any:
         return base._replace(client=client, receive=receive)
 
     return make
+
+
+def test_models_of_clients_that_diverged_may_refuse_to_answer(tmp_path: Path) -> None:
+    def make(task: Any, *, recipe: Any) -> Method:
+        base = ill_from(5, stumbles=False)(task, recipe=recipe)
+
+        def predict(model: Any, x: Tensor) -> Tensor:
+            if not bool(torch.stack([p.isfinite().all() for p in model.values()]).all()):
+                raise ArithmeticError("no numbers")
+            return base.predict(model, x)
+
+        return base._replace(predict=predict)
+
+    with pytest.raises(Diverged, match="in round 6:"):
+        fedtailor.run(make, **LONG | {"eval_every": 1, "engine": "sequential"})
 
 
 @pytest.mark.parametrize("stumbles", [False, True])

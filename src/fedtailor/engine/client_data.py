@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedtailor.core import rng
 from fedtailor.core.data import Counts, Data
+from fedtailor.engine.loops.torch_internals import changes_of
 from fedtailor.engine.transfer import upload
 
 
@@ -155,6 +156,46 @@ class ClientData(NamedTuple):
         counts = Counts(n, torch.zeros_like(n))
         rows, n, val_n = upload(self.x.device, rows, n, counts.val_n)
         return Data(self.x, self.y, rows, n, rows[:, :1], val_n, counts)
+
+
+class LaidRows:
+    """Rows of clients on their device, kept for whoever asks for the same clients again.
+
+    Where all clients take part, that is every round. What somebody changed in place is laid anew.
+
+    Example:
+      >>> rows = [np.array([0, 1]), np.array([2])]
+      >>> laid = LaidRows(ClientData.of(torch.zeros(3, 4), torch.arange(3), rows, rows, rows))
+      >>> laid.data(torch.tensor([0, 1])) is laid.data(torch.tensor([0, 1]))
+      True
+    """
+
+    def __init__(self, client_data: ClientData) -> None:
+        self._client_data = client_data
+        self._last: dict[str, tuple[Tensor, Data, dict[str, int]]] = {}
+
+    def data(self, ids: Tensor) -> Data:
+        """What methods see of some clients."""
+        return self._laid("all that methods see", ids, self._client_data.data)
+
+    def part(self, ids: Tensor, which: str) -> Data:
+        """One part of some clients, for evaluation."""
+        return self._laid(which, ids, lambda ids: self._client_data.part(ids, which))
+
+    def _laid(self, what: str, ids: Tensor, lay: Callable[[Tensor], Data]) -> Data:
+        known = self._last.get(what)
+        if known and torch.equal(known[0], ids) and known[2] == _changes(known[1]):
+            return known[1]
+        data = lay(ids)
+        self._last[what] = ids, data, _changes(data)
+        return data
+
+
+def _changes(data: Data) -> dict[str, int]:
+    """How often what is laid for these clients alone was changed in place."""
+    return changes_of(
+        {"rows": data.rows, "n": data.n, "val_rows": data.val_rows, "val_n": data.val_n}
+    )
 
 
 class PooledData(NamedTuple):

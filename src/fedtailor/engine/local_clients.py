@@ -25,7 +25,7 @@ from fedtailor.core.tree import Tree
 from fedtailor.core.turn import first_state
 from fedtailor.core.uploads.watch import sums_for
 from fedtailor.engine.chunk import clients_that_fit
-from fedtailor.engine.client_data import ClientData
+from fedtailor.engine.client_data import ClientData, LaidRows
 from fedtailor.engine.clients import (
     ClientSettings,
     ClientStates,
@@ -97,6 +97,7 @@ class LocalClients:
         recipe, loop_mode, place, chunk, limit, keep = settings
         self.groups, self.client_data, self.engine = groups, client_data, engine
         self.recipe, self.device = recipe, client_data.x.device
+        self._rows = LaidRows(client_data)
         mode = loop_mode if engine == "vectorised" else "plain"
         self.runner = LoopRunner(mode, self.device, limit, keep_programs=keep)
         self._mapper = EngineMapper(engine)
@@ -227,8 +228,8 @@ class LocalClients:
             server,
             here,
             store.get(rows),
-            self.client_data.data(ids),
-            self.client_data.part(ids, part),
+            self._rows.data(ids),
+            self._rows.part(ids, part),
             turn.of(here),
             met == 0,
         )
@@ -386,6 +387,7 @@ class LocalClients:
 
     def close(self) -> None:
         """Removes the files of states that are kept on disk, and ends worker threads."""
-        self.runner.close()
+        if self.joint is None:  # else other runs go on with what was prepared
+            self.runner.close()
         for store in self.stores:
             store.close()

@@ -21,6 +21,7 @@ from fedtailor.core.steps.run_numbers import with_run_numbers
 from fedtailor.core.tree import Tree
 from fedtailor.engine.culprit import culprit, may_go_plainer
 from fedtailor.engine.loops.torch_internals import map_rows, one_client
+from fedtailor.engine.transfer import upload
 
 Found = TypeVar("Found")
 log = logging.getLogger("fedtailor")
@@ -116,7 +117,7 @@ def _stack(results: list[Any]) -> Any:
 
 def concatenate(parts: list[Any], order: Tensor, device: torch.device | str = "cpu") -> Any:
     """Stacked results of several chunks, joined on a device and put in order."""
-    place = order.to(device)
+    (place,) = upload(torch.device(device), order)
 
     def whole(same: tuple[Tensor, ...]) -> Tensor:
         here = tuple(leaf.to(device) for leaf in same)

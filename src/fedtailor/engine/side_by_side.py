@@ -34,6 +34,7 @@ from fedtailor.engine.local_clients import LocalClients
 from fedtailor.engine.mapper import ClientContext
 from fedtailor.engine.memory import is_out_of_memory
 from fedtailor.engine.simulation import Simulation
+from fedtailor.engine.transfer import upload
 
 # what comes first within a round: models are asked for before and after it, and then it is played
 ORDER = ("outputs", "models", "play")
@@ -134,6 +135,7 @@ class SideBySide:
         self._rates = None if same or rates is None else list(rates)
         self._store = _JoinedStore([sim.client_data for sim in simulations])
         self._strands: list[_Strand] = []
+        self._simulations = simulations
         self._players = [_players(sim) for sim in simulations]
         self._options = options
         # each run's groups, with its own method
@@ -183,6 +185,7 @@ class SideBySide:
             for players, own in zip(self._players, self._groups, strict=True):
                 for clients, groups in zip(players, own, strict=True):
                     clients.joint, clients.groups = None, groups
+            self._players[0][0].runner.close()
         return [strand.result if strand.error is None else strand.error for strand in self._strands]
 
     # --- within a run's thread ---
@@ -210,7 +213,7 @@ class SideBySide:
 
         message, state = clients.mapped(begin, context)
         prepared = context._replace(server={}, message=message, state=state)
-        number = int(context.turn.round)
+        number = self._simulations[run].round  # a GPU would have to be asked for the turn's
         request = _Request(
             (number, ORDER.index(what)), (number, what, how, which, *rest), fn, prepared, clients
         )
@@ -293,20 +296,34 @@ class _JoinedStore:
         return context._replace(data=data, test=test)
 
     def _rows(self, run: int, data: Data) -> Data:
-        rows, val_rows = data.rows + self._before[run], data.val_rows + self._before[run]
+        before = self._before[run]
+        if not before:
+            return data._replace(x=self.x, y=self.y)
+        rows, val_rows = data.rows + before, data.val_rows + before
         return data._replace(x=self.x, y=self.y, rows=rows, val_rows=val_rows)
+
+
+class _Places(NamedTuple):
+    """Where a run's clients are among all; nobody waits for a GPU to look it up."""
+
+    host: Tensor
+    device: Tensor
+
+    def of(self, found: Tensor) -> Tensor:
+        """The run's rows of what was found of all."""
+        return found[self.device if found.device == self.device.device else self.host]
 
 
 def _join(
     contexts: list[ClientContext], turn: Turn, numbers: Tree | None
-) -> tuple[ClientContext, list[Tensor]]:
+) -> tuple[ClientContext, list[_Places]]:
     """All runs' clients as one stack, those with most rows first; and where each run's are."""
     counts = torch.cat([_counts(context.data).n for context in contexts])
     order = counts.argsort(stable=True, descending=True)
-    device = contexts[0].cid.device
-    here = order.to(device)
+    back = order.argsort()
+    here, back_here = upload(contexts[0].cid.device, order, back)
     sizes = [len(context.cid) for context in contexts]
-    places = torch.split(order.argsort().to(device), sizes)
+    places = map(_Places, torch.split(back, sizes), torch.split(back_here, sizes))
 
     def rows(values: list[Tensor]) -> Tensor:
         return torch.cat(values)[here]
@@ -318,8 +335,8 @@ def _join(
         {},
         rows([c.cid for c in contexts]),
         trees([c.state for c in contexts]),
-        _join_data([c.data for c in contexts], order),
-        _join_data([c.test for c in contexts], order),
+        _join_data([c.data for c in contexts], order, here),
+        _join_data([c.test for c in contexts], order, here),
         turn._replace(key=turn.key[here], lr=None if turn.lr is None else turn.lr[here]),
         rows([c.fresh for c in contexts]),
         trees([c.message or {} for c in contexts]),
@@ -333,8 +350,7 @@ def _counts(data: Data) -> Counts:
     return data.counts
 
 
-def _join_data(parts: list[Data], order: Tensor) -> Data:
-    here = order.to(parts[0].rows.device)
+def _join_data(parts: list[Data], order: Tensor, here: Tensor) -> Data:
     n, val_n = (torch.cat([getattr(p, name) for p in parts])[here] for name in ("n", "val_n"))
     counts = [_counts(part) for part in parts]
     return Data(
@@ -362,13 +378,13 @@ def _widened(parts: list[tuple[Tensor, Tensor]]) -> list[Tensor]:
     return found
 
 
-def _part(found: Any, place: Tensor, asked: ClientContext) -> Any:
+def _part(found: Any, places: _Places, asked: ClientContext) -> Any:
     """What was found of some clients; their outputs are as wide as their own rows."""
     if isinstance(found, Tensor):
-        return found[place.to(found.device)]  # what is the same for all may be made on the host
+        return places.of(found)  # what is the same for all may be made on the host
     if isinstance(found, dict):
-        return {name: _part(value, place, asked) for name, value in found.items()}
-    parts = [_part(value, place, asked) for value in found]
+        return {name: _part(value, places, asked) for name, value in found.items()}
+    parts = [_part(value, places, asked) for value in found]
     if isinstance(found, Outputs) and parts[0].ndim == 3:
         widths = asked.test.rows.shape[1], asked.data.val_rows.shape[1]
         parts[:2] = [said[:, :width] for said, width in zip(parts[:2], widths, strict=True)]

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -37,7 +38,7 @@ from fedtailor.engine.loops.tracing import COMPILE_LIMIT
 from fedtailor.engine.outcome import RoundReport
 from fedtailor.engine.ray.cluster import Cluster
 from fedtailor.engine.state_store import StatePlace, StateStore
-from fedtailor.engine.transfer import upload
+from fedtailor.engine.transfer import new_stream, results_of_now, upload
 
 
 class Diverged(RuntimeError):
@@ -121,6 +122,7 @@ class Simulation:
         self.method, self.client_data, self.task, self.pool = method, client_data, task, pool
         self.seed, self.rounds, self.engine, self.loop_mode = seed, rounds, engine, loop_mode
         self.device = client_data.x.device
+        self._looking = new_stream(self.device) if self.device.type == "cuda" else None
         self.round = 0
         members = self._everyone()
         for _, _, ids in others:
@@ -213,7 +215,7 @@ class Simulation:
         """
         return self._begin(cohort, post, on_nan == "skip", ahead=False)()
 
-    def begin(self, cohort: Tensor) -> Callable[[], RoundReport]:
+    def begin(self, cohort: Tensor, *, post: bool = False) -> Callable[[], RoundReport]:
         """Begins a round as `step` plays it, and does not wait for a GPU that is still at work.
 
         The next round may begin before anybody asks how this one went. If clients diverged, the
@@ -222,7 +224,7 @@ class Simulation:
         Returns:
           What waits for the round, and reports on it or raises `Diverged`.
         """
-        return self._begin(cohort, post=False, skip=False, ahead=True)
+        return self._begin(cohort, post, skip=False, ahead=True)
 
     def _begin(
         self, cohort: Tensor, post: bool, skip: bool, ahead: bool
@@ -289,10 +291,14 @@ class Simulation:
         noisy = noisy.new_zeros(len(ids), *noisy.shape[1:])
         return RoundReport(ids, ids[:0], none, up, None, noisy, ids, {})
 
+    def looking_at_now(self) -> Callable[[], AbstractContextManager[Any]]:
+        """Makes contexts in which what was asked so far is looked at while rounds go on."""
+        return results_of_now(self.device, self._looking)
+
     def records(self) -> Tree:
-        """The server's small arrays for the run's records."""
+        """The server's small arrays for the run's records, which no later round changes."""
         with torch.no_grad():
-            return tree.map(lambda leaf: leaf.detach().cpu(), self.method.record(self.server))
+            return tree.map(lambda leaf: leaf.detach().clone(), self.method.record(self.server))
 
     def outputs(
         self,

@@ -7,7 +7,8 @@ The rows themselves stay in ordinary memory, which costs nothing before it is us
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,6 +21,25 @@ def new_stream(device: torch.device) -> torch.cuda.Stream:
     """A stream for copies, beside the one that computes."""
     stream: torch.cuda.Stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
     return stream
+
+
+def results_of_now(
+    device: torch.device, stream: torch.cuda.Stream | None
+) -> Callable[[], AbstractContextManager[Any]]:
+    """Lets results of now be looked at, on a stream, while a GPU goes on with what it gets next.
+
+    Returns:
+      What makes such a context. Who asks for a number within waits for these results alone.
+    """
+    if stream is None:
+        return nullcontext
+    done = torch.cuda.current_stream(device).record_event()
+
+    def looking() -> AbstractContextManager[Any]:
+        stream.wait_event(done)
+        return torch.cuda.stream(stream)
+
+    return looking
 
 
 def _pinned(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:

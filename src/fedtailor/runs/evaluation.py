@@ -20,10 +20,20 @@ from fedtailor.runs.data import RunData, TargetScales
 
 
 class _Part(NamedTuple):
-    """Labels of all clients' rows of a part, and which are real rows."""
+    """Labels of clients' rows of a part, and which are real rows."""
 
     labels: Tensor
     weight: Tensor
+    real: Tensor  # the places of real rows, all clients' rows in a row
+
+    @classmethod
+    def of(cls, labels: Tensor, weight: Tensor) -> _Part:
+        """With the real rows looked for once: whoever asks a GPU for them waits for it."""
+        return cls(labels, weight, (weight > 0).flatten().nonzero()[:, 0])
+
+    def rows(self, values: Tensor) -> Tensor:
+        """The real rows of clients' values, one client after the other."""
+        return values.flatten(0, 1)[self.real]
 
 
 class Evaluation:
@@ -44,25 +54,25 @@ class Evaluation:
         self._parts: dict[str, _Part] = {}
 
     def _part(self, name: str) -> _Part:
+        """Everyone's."""
         if name not in self._parts:
             everyone = torch.arange(self.client_data.clients)
             labels, weight = self.client_data.labels(everyone, name)
-            self._parts[name] = _Part(self._in_unit(labels, everyone), weight)
+            self._parts[name] = _Part.of(self._in_unit(labels, everyone), weight)
         return self._parts[name]
 
     def _in_unit(self, values: Tensor, ids: Tensor) -> Tensor:
         """Numbers of clients in the label's own unit."""
         return values if self.targets is None else self.targets.of(ids).unscaled(values)
 
-    def _asked(
-        self, outputs: Tensor, part: str, ids: Tensor | None
-    ) -> tuple[Tensor, Tensor, Tensor]:
-        """Outputs in the label's unit, with labels and weights, of some clients."""
-        labels, weight = self._part(part)
-        who = torch.arange(self.client_data.clients) if ids is None else ids
-        here, rows = who.to(labels.device), outputs.shape[1]
-        labels, weight = labels[here][:, :rows], weight[here][:, :rows]
-        return self._in_unit(outputs.to(labels.device), who), labels, weight
+    def _asked(self, outputs: Tensor, part: str, ids: Tensor | None = None) -> tuple[Tensor, _Part]:
+        """Outputs in the label's unit, and what they are judged by, of some clients or of all."""
+        found, everyone = self._part(part), torch.arange(self.client_data.clients)
+        who, rows = everyone if ids is None else ids, outputs.shape[1]
+        if not torch.equal(who, everyone) or rows != found.labels.shape[1]:
+            here = who.to(found.labels.device)
+            found = _Part.of(found.labels[here][:, :rows], found.weight[here][:, :rows])
+        return self._in_unit(outputs.to(found.labels.device), who), found
 
     def summary(
         self, outputs: Tensor, part: str = "test", ids: Tensor | None = None
@@ -77,18 +87,20 @@ class Evaluation:
 
         A client without a value has None.
         """
-        said, labels, weight = self._asked(outputs, part, ids)
-        real = weight > 0
-        if not bool(real.any()):
+        said, known = self._asked(outputs, part, ids)
+        if not len(known.real):
             return {}, [None] * len(said)
-        rows, truth = said[real], labels[real]
-        each = self.metric.function(said, labels, weight).cpu().numpy()
-        all_rows = float(self.metric.function(rows, truth, torch.ones_like(rows[:, 0])))
-        found = over_clients(each, all_rows, self.metric.higher_is_better)
-        found["loss"] = float(self._losses(said, labels, weight))
+        rows, truth = known.rows(said), known.rows(known.labels)
+        of_each = self.metric.function(said, known.labels, known.weight)
+        of_all = self.metric.function(rows, truth, torch.ones_like(rows[:, 0]))
+        loss = self._losses(said, known.labels, known.weight)
+        values = [value.reshape(-1).double() for value in (of_each, of_all, loss)]
+        *numbers, all_rows, loss_of_all = torch.cat(values).tolist()  # asked for once
+        found = over_clients(numbers, all_rows, self.metric.higher_is_better)
+        found["loss"] = loss_of_all
         # a diverged model's loss may be infinite, for which JSON has no word
         short = {k: round(v, 6) for k, v in found.items() if math.isfinite(v)}
-        return short, [round(v, 6) if math.isfinite(v) else None for v in each.tolist()]
+        return short, [round(v, 6) if math.isfinite(v) else None for v in numbers]
 
     def _losses(self, said: Tensor, labels: Tensor, weight: Tensor) -> Tensor:
         """The mean over rows of the task's plain loss, whatever training makes small."""
@@ -101,14 +113,13 @@ class Evaluation:
 
     def rows(self, outputs: Tensor, part: str = "test") -> tuple[Tensor, Tensor]:
         """(outputs, labels) of all clients' rows, one client after the other, on the host."""
-        said, labels, weight = self._asked(outputs, part, None)
-        real = weight > 0
-        return said[real].float().cpu(), labels[real].cpu()
+        said, known = self._asked(outputs, part)
+        return known.rows(said).float().cpu(), known.rows(known.labels).cpu()
 
     def labels(self, part: str) -> Tensor:
         """The labels of all clients' rows, one client after the other, on the host."""
-        labels, weight = self._part(part)
-        return labels[weight > 0].cpu()
+        known = self._part(part)
+        return known.rows(known.labels).cpu()
 
     def table(self, outputs: Tensor, part: str = "test") -> dict[str, dict[str, Any]]:
         """All metrics that the task has: for each client, over clients, and over all rows."""

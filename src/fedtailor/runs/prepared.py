@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -17,6 +18,7 @@ from torch import Tensor
 from fedtailor.core import rng
 from fedtailor.core.errors import BadInput
 from fedtailor.core.steps.privacy import Spent, epsilon
+from fedtailor.core.tree import Tree
 from fedtailor.engine import Cluster, Outputs, RoundReport, Simulation
 from fedtailor.engine.loops.runner import LoopMode, Workload, choose_loop_mode
 from fedtailor.results.config import Config
@@ -64,6 +66,15 @@ class Progress:
     best: SaidInRound | None = None  # what models said in the best round so far
 
 
+class Asked(NamedTuple):
+    """What is asked after a round that is evaluated; a GPU may still be at work on it."""
+
+    pre: Outputs  # of the models that clients would use now
+    general: Outputs | None  # of the global one, where there is one beside them
+    records: Tree  # of the server
+    looking: Callable[[], AbstractContextManager[Any]]  # within, all this is looked at
+
+
 class BegunRound(NamedTuple):
     """A round that clients are playing."""
 
@@ -73,6 +84,7 @@ class BegunRound(NamedTuple):
     points: PathModels | None  # models that are kept
     took: float  # seconds so far
     report: Callable[[], RoundReport]  # waits for it
+    asked: Asked | None  # if it is evaluated
 
 
 class PreparedRun:
@@ -203,6 +215,21 @@ class PreparedRun:
         """How long each client takes for a round."""
         rows = self.simulation.client_data.train.n
         return times_of_clients(self.config, self.method, rows, self.data.trained)
+
+    def ask(self, report: Callable[[], RoundReport]) -> Asked:
+        """Asks everybody's models after a round, before the next one changes them.
+
+        Args:
+          report: waits for the round. Models of clients that diverged may refuse to answer.
+        """
+        sim = self.simulation
+        with self.stopwatch.phase("evaluating"):
+            try:
+                general = sim.outputs(general=True) if self.method.general is not None else None
+                return Asked(sim.outputs(), general, sim.records(), sim.looking_at_now())
+            except Exception:
+                report()
+                raise
 
     def spend(self, ids: Sequence[int], noisy: Tensor) -> dict[str, Any]:
         """Charges clients for noisy gradients; returns everyone's ε over all rounds so far."""

@@ -15,6 +15,7 @@ from torch import Tensor
 from fedtailor.core import __version__, tree
 from fedtailor.core.errors import Interrupted
 from fedtailor.core.inputs.files import sync, write_atomically, write_json
+from fedtailor.core.tree import Tree
 from fedtailor.engine import Outputs, RoundReport
 from fedtailor.results import folder as files
 from fedtailor.results.config import Config, write_config
@@ -27,7 +28,7 @@ from fedtailor.results.storage import Snapshot, save_checkpoint, save_tensors
 from fedtailor.runs.data import RunData
 from fedtailor.runs.evaluation import is_better, is_stale
 from fedtailor.runs.interruption import ctrl_c
-from fedtailor.runs.prepared import BegunRound, PreparedRun, meanwhile
+from fedtailor.runs.prepared import Asked, BegunRound, PreparedRun, meanwhile
 from fedtailor.runs.result import (
     client_table,
     facts_of,
@@ -146,8 +147,9 @@ class Runner(PreparedRun):
 
     def _can_wait(self, number: int) -> bool:
         """Whether the next round may begin before anybody looks at what came of this one."""
-        stops = self.config.on_nan == "stop" and not self._evaluates(number)
-        return stops and self.simulation.works_meanwhile
+        config = self.config
+        decides = bool(config.patience) and self._evaluates(number)
+        return config.on_nan == "stop" and not decides and self.simulation.works_meanwhile
 
     def _begin_ahead(self, now: BegunRound, last: int) -> BegunRound | None:
         """The next round, for a GPU to go on with while this one is written down, if it may."""
@@ -172,22 +174,23 @@ class Runner(PreparedRun):
         begun, prepared = time.monotonic(), sim.preparing_seconds
         with self.stopwatch.phase("training"):
             if self._can_wait(number):
-                report = sim.begin(cohort)
+                report = sim.begin(cohort, post=evaluate)
             else:
                 done = sim.step(cohort, post=evaluate, on_nan=self.config.on_nan)
                 report = lambda: done
         took, prepared = time.monotonic() - begun, sim.preparing_seconds - prepared
         self.stopwatch.count("training", -prepared)
         self.stopwatch.count("preparing", prepared)
-        return BegunRound(number, here, absent, points, took, report)
+        asked = self.ask(report) if evaluate else None
+        return BegunRound(number, here, absent, points, took, report, asked)
 
     def _finish_round(self, begun: BegunRound) -> files.Line:
         """Waits for a round and evaluates it; returns its line of the history."""
         fed, waits = self.data.client_data, time.monotonic()
-        number, here, absent, points, took, arrives = begun
+        number, here, absent, points, took, arrives, asked = begun
         with self.stopwatch.phase("training"):
             report = arrives()
-        trained, evaluate = took + time.monotonic() - waits, self._evaluates(number)
+        trained = took + time.monotonic() - waits
         up, down = int(report.up.sum()), int(report.down.sum())
         self.progress.up += up
         self.progress.down += down
@@ -207,24 +210,25 @@ class Runner(PreparedRun):
         if (seen := report.uploads) is not None and bool(seen.norm.any()):
             if odd := report.taken[seen.odd].tolist():
                 line["odd_uploads"] = [fed.names[i] for i in odd]
-            if evaluate:
+            if asked:
                 line["uploads"] = {
                     "norm": rounded(seen.norm.tolist()),
                     "distance": rounded(seen.distance.tolist()),
                 }
-        if evaluate:
-            with self.stopwatch.phase("evaluating"):
-                self._evaluate(line, report, here)
+        if asked:
+            with self.stopwatch.phase("evaluating"), asked.looking():
+                self._evaluate(line, report, here, asked)
+                records = tree.map(lambda leaf: leaf.cpu(), asked.records)
             with self.stopwatch.phase("saving"):
-                self._record(number, report)
+                self._record(number, report, records)
                 if points and self.folder:
                     points.save(self.folder, number)
         return line
 
-    def _evaluate(self, line: files.Line, report: RoundReport, here: Tensor) -> None:
+    def _evaluate(self, line: files.Line, report: RoundReport, here: Tensor, asked: Asked) -> None:
         """Adds what models say to a round's line; `here` are the clients that have arrived."""
-        sim, judge, number = self.simulation, self.evaluation, line["round"]
-        pre = self.latest = sim.outputs()
+        judge, number = self.evaluation, line["round"]
+        pre = self.latest = asked.pre
         line["pre"], line["pre_per_client"] = judge.judged(pre.test)
         line["pre_val"] = judge.summary(pre.val, "val")
         last = number == self.config.rounds or self._stale([*self.progress.history, line])
@@ -234,8 +238,8 @@ class Runner(PreparedRun):
         if report.post is not None:
             after = judge.judged(report.post.test, ids=report.ids)
             line["post"], line["post_per_client"] = after
-        if self.method.general is not None:
-            line["global"] = judge.summary(sim.outputs(general=True).test)
+        if asked.general is not None:
+            line["global"] = judge.summary(asked.general.test)
         if self.late:
             line["pre_present"] = judge.summary(pre.test[here.to(pre.test.device)], ids=here)
 
@@ -248,10 +252,10 @@ class Runner(PreparedRun):
         if now is not None and all(is_better(metric, now, value) for value in known):
             self.progress.best = said_in_round(self, line["round"], said)
 
-    def _record(self, number: int, report: RoundReport) -> None:
+    def _record(self, number: int, report: RoundReport, records: Tree) -> None:
         """Keeps what the method noted: small arrays, for figures."""
         kept = {f"client/{k}": v for k, v in report.notes.items() if not k.endswith("/")}
-        kept |= {f"server/{k}": v for k, v in tree.flatten(self.simulation.records()).items()}
+        kept |= {f"server/{k}": v for k, v in tree.flatten(records).items()}
         if self.folder and kept:
             (self.folder / files.RECORDS).mkdir(exist_ok=True)
             path = files.round_file(self.folder, files.RECORDS, number)
