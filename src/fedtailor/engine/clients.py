@@ -43,7 +43,7 @@ class Outputs(NamedTuple):
     """What each client's model says of its test and validation rows, one entry per client."""
 
     test: Tensor  # clients x rows x outputs; a client's rows come first, the rest is padding
-    val: Tensor  # the same for validation rows
+    val: Tensor  # the same for validation rows, which a `post` model is not asked for
     noisy: Tensor  # what noisy gradients (DP-SGD) making the model took: rows of `privacy.Spent`
 
 

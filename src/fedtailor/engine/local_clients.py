@@ -32,6 +32,7 @@ from fedtailor.engine.clients import (
     CohortOutcome,
     ModelChoice,
     Outputs,
+    Point,
     TurnReport,
 )
 from fedtailor.engine.effects import without_effects
@@ -289,7 +290,7 @@ class LocalClients:
                 notes,
                 torch.as_tensor(wire.size(own.message)),  # mostly a number that is known here
                 torch.as_tensor(wire.size(up.mean) + wire.size(up.each)),
-                self._said(chunk.group, model, client) if post else (),
+                self._said(chunk.group, model, client, "post") if post else (),
                 noisy,
                 chunk.group.watch.look(own.message, up, sums_for(self.client_data.clients)),
             )
@@ -334,7 +335,7 @@ class LocalClients:
         def ask(chunk: _Chunk) -> Outputs:
             def one(client: ClientContext) -> Outputs:
                 model, noisy = chunk.group.model(client, choice)
-                said = self._said(chunk.group, model, client, choice.point == "general")
+                said = self._said(chunk.group, model, client, choice.point)
                 return said._replace(noisy=noisy)
 
             return self._map(one, server, chunk, turn, ("outputs", choice), part)
@@ -342,14 +343,14 @@ class LocalClients:
         return self._chunks(ids, ask, scoring=True)
 
     def _said(
-        self, group: ClientGroup, model: Model, client: ClientContext, general: bool = False
+        self, group: ClientGroup, model: Model, client: ClientContext, point: Point
     ) -> Outputs:
-        predict, width = group.predict(general), group.width(client.data.x)
-        return Outputs(
-            outputs_on(predict, model, client.test, width),
-            outputs_on(predict, model, client.data.val, width),
-            torch.zeros_like(client.cid),
-        )
+        predict, width = group.predict(point == "general"), group.width(client.data.x)
+        test = outputs_on(predict, model, client.test, width)
+        # nothing is chosen by what a model says that its client will not use
+        none = test[:0]
+        val = none if point == "post" else outputs_on(predict, model, client.data.val, width)
+        return Outputs(test, val, torch.zeros_like(client.cid))
 
     def models(
         self, server: Tree, ids: Tensor, turn: Turn, choice: ModelChoice
