@@ -166,6 +166,19 @@ def test_without_strength_it_is_fedavg_and_so_is_the_first_round(
 
 
 @pytest.mark.usefixtures("double")
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("batch", [0, 8])
+def test_a_client_trains_alike_whoever_else_takes_part(batch: int, engine: str) -> None:
+    """With all rows at once, too, where a batch is padded to the longest client's."""
+    task, world = task_of(), ragged()
+    method = fedgen(task, **SMALL, recipe=Recipe(batch=batch, lr=0.05))
+    sim = simulate(method, world, task, engine=engine)
+    play(sim)
+    trained = lambda *ids: dict(sim.models(ids=torch.tensor(ids), point="post"))[0]
+    assert gap(trained(0), trained(0, 1)) < 1e-12  # 7 rows, alone and beside 20
+
+
+@pytest.mark.usefixtures("double")
 def test_labels_are_uniform_over_known_classes() -> None:
     y, drawn = random_labels(rng.key(1), torch.tensor([1.0, 0, 1, 1]), 6000, 2, torch.float64)
     counts = torch.bincount(y, minlength=4)

@@ -103,8 +103,10 @@ def fedgen(
         target = split.classify(params, generated(made, batch.y, own), batch)
         soft = divergence(target, outputs)
         each = hard + given["b"].to(hard.dtype) * soft
-        more = F.cross_entropy(said, labels)
-        return weighted_mean(each, batch) + given["a"].to(hard.dtype) * more, buffers
+        more = F.cross_entropy(said, labels, reduction="none")
+        # all rows at once are padded to the longest client's: as many count as are one's own
+        unreal = weighted_mean(more, batch) if recipe.batch == 0 else more.mean()
+        return weighted_mean(each, batch) + given["a"].to(hard.dtype) * unreal, buffers
 
     def init(clients: ClientCount, initial: Params, key: Key) -> Tree:
         classes, kind = number_of_classes(task, initial), next(iter(initial.values())).dtype
