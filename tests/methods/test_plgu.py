@@ -137,6 +137,28 @@ def test_lf_may_perturb_some_blocks_only(perturb, a, b):
 
 
 @pytest.mark.usefixtures("double")
+@pytest.mark.parametrize("perturb", ["uni", "per"])
+def test_lf_leaves_eps_as_it_is_where_it_perturbs(perturb):
+    """In the form `asam`, too, whose |Λ g| is of all blocks."""
+    task = _slopes()
+    more = {"D": 1, "rho": 0.5, "form": "asam", "recipe": HALF}
+    first = simulate(plgu_lf(task, **more), _world(), task)
+    play(first)  # where scores and gradients of both blocks are other than 0
+    w = {}
+    for name in ("all", perturb):
+        sim = simulate(plgu_lf(task, perturb=name, **more), _world(), task)
+        sim.server = tree.map(torch.clone, first.server)
+        sim.states.put(torch.arange(2), first.states.rows)
+        sim.round = 1
+        play(sim)
+        w[name] = sim.server["params"]
+    # one step: the block that is perturbed moves as if both were (b is personal, a universal)
+    same_block, other = ("a", "b") if perturb == "uni" else ("b", "a")
+    assert w[perturb][same_block] == near(float(w["all"][same_block]))
+    assert abs(w[perturb][other] - w["all"][other]) > 0.01
+
+
+@pytest.mark.usefixtures("double")
 def test_lf_may_be_tested_recomposed():
     """`recompose`: universal blocks from the latest w, personal ones as stored."""
     task = _slopes()

@@ -185,7 +185,7 @@ def test_two_models_in_one_pass_by_hand(point: str, flat: float) -> None:
     one = torch.ones(1)
     batch = Batch(one, one.long(), one, torch.tensor(True), rng.key(3))
     pair = {"theta": {"a": torch.tensor(1.0)}, "w": {"a": torch.tensor(-3.0)}}
-    given = {"scale": {"a": torch.tensor(2.0)}}
+    given = {"scale": {"a": torch.tensor(2.0)}, "mask": {"a": torch.ones(())}}
     slope, loss, changed = beside(0.1, point=point)(bowl)(pair, batch, given, {})
     assert float(slope["theta"]["a"]) == 1
     assert float(slope["w"]["a"]) == pytest.approx(flat)

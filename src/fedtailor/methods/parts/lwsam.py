@@ -100,8 +100,9 @@ def beside(
 
         ∂/∂θ := g = ∇F(θ),     ∂/∂w := ∇F(x + ε),   ε = LWSAM(∇F(x), ξ)
 
-    `{"theta", "w"}` are trained, `given["scale"]` has each parameter's ξ. Running statistics are
-    common to both and come from the first pass.
+    `{"theta", "w"}` are trained, `given["scale"]` has each parameter's ξ, `given["mask"]` 1 where
+    ε counts and 0 where it does not. Running statistics are common to both and come from the first
+    pass.
 
     Args:
       rho: radius of the perturbation.
@@ -118,7 +119,8 @@ def beside(
             here, up = pair["theta"], g
             if point == "w":
                 here, up = pair["w"], at(pair["w"], batch.again(), given, carried)[0]
-            worst = tree.add(here, perturbation(up, given["scale"], rho, p, form))
+            eps = perturbation(up, given["scale"], rho, p, form)
+            worst = tree.add(here, tree.map(lambda e, m: e * m, eps, given["mask"]))
             flat = at(worst, batch.again().again(), given, carried)[0]
             return {"theta": g, "w": flat}, loss, changed
 

@@ -46,7 +46,7 @@ def plgu_lf(
       ascent: how gradients are perturbed.
       eval_point: where the perturbed gradient is taken: at `theta` (Algorithm 1), or at `w`, which
         makes the global path exactly SAM.
-      perturb: which blocks: `all`, `uni` or `per`.
+      perturb: which blocks: `all`, `uni` or `per`; ε of the others is 0.
       recompose: test θ_i with its Uni blocks replaced by the latest w.
       recipe: how a client trains in a round (paper: 5 epochs, batches of 50).
 
@@ -94,7 +94,10 @@ def plgu_lf(
             data,
             turn,
             recipe,
-            given={"scale": per_name(scores * mask, blocks, names)},
+            given={
+                "scale": per_name(scores, blocks, names),
+                "mask": per_name(mask.to(scores.dtype), blocks, names),
+            },
             carried=tree.drop(theta, names),
             gradient=both,
             task=task,
