@@ -40,7 +40,7 @@ class Mixer(NamedTuple):
       use_aggregation_mix: mix at aggregation; off averages plainly.
       mu0: the constant μ of `dynamic`; 0 takes 1/(n − 1).
       mu_start: μ of `gradual` in round 0.
-      mu_end: μ of `gradual` in the last round.
+      mu_end: μ of `gradual` after the last round, when models are tested.
       alpha: α of `random`; the paper tries 0.1, 0.5, 1, 2, 5.
       agg_ratio: at aggregation A is mean local over global accuracy (the paper's appendix).
       renormalise: a block that only some clients have is averaged over those alone; else the

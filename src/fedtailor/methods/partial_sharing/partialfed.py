@@ -45,7 +45,8 @@ def partialfed(
       fixed_blocks: in `fix`: how many blocks from the input on are loaded; 0 takes the lower half.
       logit_lr: learning rate of the logits.
       tau_start: temperature τ in the first round.
-      tau_end: temperature τ in the last round (falling geometrically).
+      tau_end: temperature τ that a run of T rounds falls to: in round t it is tau_start
+        (tau_end / tau_start)^(t/T).
       weighting: a client's weight in the mean: `data` or `uniform`.
       recipe: how a client trains in a round.
 
