@@ -29,6 +29,7 @@ COLUMNS = {
     "Cifar10": "CIFAR-10, Dir(0.1)",
     "Cifar10 pat": "CIFAR-10, two classes each",
     "Cifar100": "CIFAR-100, Dir(0.1)",
+    "MNIST pat": "MNIST, two classes each",
     "CIFAR-10, N = 100, C = 10%": "CIFAR-10, ten of 100 clients",
     "CIFAR10 10": "CIFAR-10, ten clients",
 }  # where a table's own name says too little
@@ -56,6 +57,7 @@ SAID = [
     Said("FedALA", "fedala-table2-long", "FedALA", BESIDE_FEDALA, ("Cifar10",)),
     Said("FedALA", "fedala-table2-long-pat", "FedALA", BESIDE_FEDALA, ("Cifar10 pat",)),
     Said("FedALA", "fedala-table2-long-100", "FedALA", BESIDE_FEDALA, ("Cifar100",)),
+    Said("FedALA", "fedala-table2-long-mnist", "FedALA", BESIDE_FEDALA, ("MNIST pat",)),
     Said(
         "FedFomo",
         "fedfomo-table1",
@@ -99,19 +101,23 @@ class Judged(NamedTuple):
     answer: Answer
 
 
-def answer_of(low: float, high: float) -> Answer:
-    """Better beyond chance; not better by a point; or neither can be said.
+def answer_of(low: float, high: float, papers: float) -> Answer:
+    """Better beyond chance; not better by a point, nor by the paper's own lead; or neither.
 
-    >>> answer_of(0.2, 5.0), answer_of(-3.0, 0.4), answer_of(-1.0, 4.0)
+    >>> answer_of(0.2, 5.0, 3.0), answer_of(-3.0, 0.4, 3.0), answer_of(-1.0, 4.0, 3.0)
     ('holds', 'does not hold', 'cannot tell')
+    >>> answer_of(-0.1, 0.4, 0.3)  # a lead that small is not excluded
+    'cannot tell'
     """
     if low > 0:
         return "holds"
-    return "does not hold" if high < POINT else "cannot tell"
+    return "does not hold" if high < min(POINT, papers) else "cannot tell"
 
 
-def difference(ours: dict[str, Any], other: dict[str, Any]) -> tuple[float, float, float, str]:
-    """Mean, interval and unit of one cell less another, in points."""
+def difference(
+    ours: dict[str, Any], other: dict[str, Any]
+) -> tuple[float, float, float, str] | None:
+    """Mean, interval and unit of one cell less another, in points; None if no seed has both."""
     pairs = [
         (mine, its)
         for mine in ours["seeds"]
@@ -123,6 +129,8 @@ def difference(ours: dict[str, Any], other: dict[str, Any]) -> tuple[float, floa
         half = scipy.stats.t.ppf(1 - LEVEL / 2, len(apart) - 1) * scipy.stats.sem(apart)
         mean = float(apart.mean())
         return mean, mean - half, mean + half, f"{len(apart)} seeds"
+    if not pairs:
+        return None
     found = [[np.nan if v is None else v for v in run["per_client"]] for run in pairs[0]]
     apart = 100 * np.subtract(*found)
     apart = apart[~np.isnan(apart)]
@@ -142,13 +150,14 @@ def judged() -> list[Judged]:
             for other in said.others:
                 its = cells[other, column]
                 printed = papers - its["paper"]["mean"]
-                if printed <= 0:
+                apart = difference(ours, its)
+                if printed <= 0 or apart is None:
                     continue
-                mean, low, high, units = difference(ours, its)
+                mean, low, high, units = apart
                 found.append(
                     Judged(
                         said.paper, COLUMNS.get(column, column), said.ours, other, printed,
-                        mean, low, high, units, answer_of(low, high),
+                        mean, low, high, units, answer_of(low, high, printed),
                     )
                 )  # fmt: skip
     return found

@@ -48,6 +48,9 @@ PUBLISHED = {
     "fedala-table2-long-100": Table(
         "fedala/table2", ["Cifar100"], Scale(rounds=500, seeds=3, patience=10)
     ),
+    "fedala-table2-long-mnist": Table(
+        "fedala/table2", ["MNIST pat"], Scale(rounds=500, seeds=3, patience=10)
+    ),
     # sixteen epochs a round instead of one
     "fedala-table2-c": Table("fedala/table2", ["Fed*-C", *FEDALA], Scale(rounds=10, seeds=1)),
     "plgu-table1": Table("plgu/table1", ["CIFAR10 C=10"], Scale(rounds=30)),
@@ -118,7 +121,8 @@ def draw() -> None:
 
     figure, axes = plt.subplots(figsize=(9.6, 5.4), layout="constrained")
     axes.plot([0, 100], [0, 100], color="0.6", linewidth=1, zorder=0)
-    for number, file in enumerate(sorted(RESULTS.glob("*.json"))):
+    series: dict[str, list[tuple[float, float]]] = {}
+    for file in sorted(RESULTS.glob("*.json")):
         table = json.loads(file.read_text(encoding="utf-8"))
         pairs = [
             (cell["paper"]["mean"], cell["mean"])
@@ -128,6 +132,8 @@ def draw() -> None:
         rounds, whole = max(table["rounds"]), max(table["rounds_of_paper"])
         cut = "" if rounds == whole else f" ({rounds} of {whole} rounds)"
         label = f"{table['paper']['name']}, {table['experiment'].partition('/')[2]}{cut}"
+        series.setdefault(label, []).extend(pairs)
+    for number, (label, pairs) in enumerate(series.items()):
         marker, colour = MARKERS[number % len(MARKERS)], COLOURS[number % len(COLOURS)]
         axes.scatter(
             *zip(*pairs, strict=True), s=34, c=colour, marker=marker, alpha=0.75, label=label

@@ -426,17 +426,23 @@ def jobs(name: str) -> str:
     """Whole jobs: FedTailor's seconds, where they go, and the loop's."""
     report, body = read(name), []
     for row in sorted(report["rows"], key=lambda row: row["name"]):
-        cold, loop = row["cold"], row["loop"]
+        cold, loop = row["cold"], row.get("loop")
         asked = f"{row['at_least']:.0f}×" if row["at_least"] else f"{row['at_most']:.0f} s"
         parts = [
             f"{cold[k]:.1f}" for k in ("preparing_seconds", "training_seconds", "rest_seconds")
         ]
-        times = [f"{loop['seconds']:.0f}", f"{cold['seconds']:.1f}", f"**{row['ratio']:.1f}×**"]
         warm = sorted(found["seconds"] for found in row["warm"])
-        again = [f"{warm[0]:.1f}", f"{loop['seconds'] / warm[0]:.1f}×"] if warm else ["–", "–"]
-        body.append([row["name"], *times, asked, *parts, *again])
-    header = ["job", "loop, s", "FedTailor, s", "ratio", "asked for"]
-    header += ["preparing", "training", "the rest", "again, s", "ratio"]
+        again = f"{warm[0]:.1f}" if warm else "–"
+        if loop is None:  # FedTailor's side alone
+            body.append([row["name"], f"{cold['seconds']:.1f}", *parts, again])
+            continue
+        times = [f"{loop['seconds']:.0f}", f"{cold['seconds']:.1f}", f"**{row['ratio']:.1f}×**"]
+        ratio = f"{loop['seconds'] / warm[0]:.1f}×" if warm else "–"
+        body.append([row["name"], *times, asked, *parts, again, ratio])
+    where = ["preparing", "training", "the rest", "again, s"]
+    header = ["job", "loop, s", "FedTailor, s", "ratio", "asked for", *where, "ratio"]
+    if all("loop" not in row for row in report["rows"]):
+        header = ["job", "FedTailor, s", *where]
     return rows(header, body) + made_by(report)
 
 
@@ -515,13 +521,14 @@ def side_by_side(name: str) -> str:
         parts, kinds = [], [kind for kind in row if kind[0].isdigit()]
         for kind in kinds:
             found = row[kind]
-            parts += [f"**{found['ratio']:.1f}×**", f"{found['preparing_seconds']:.0f}"]
+            seconds, preparing = found["seconds"], found["preparing_seconds"]
+            parts += [f"**{found['ratio']:.1f}×** ({seconds:.3f} s)", f"{preparing:.0f}"]
         one = row["one"]
         option = f" {row['option']}" if "option" in row else ""
         what = (
             f"{row['method']}{option}, {row['case'].replace('-', ', ')}, {row['clients']} clients"
         )
-        body.append([what, f"{one['seconds']:.2f}", f"{one['preparing_seconds']:.0f}", *parts])
+        body.append([what, f"{one['seconds']:.3f}", f"{one['preparing_seconds']:.0f}", *parts])
     header = ["runs", "one run's round, s", "preparing, s"]
     for kind in kinds:
         header += [kind, "preparing, s"]

@@ -28,10 +28,16 @@ def test_one_seed_is_judged_by_its_clients_and_leaves_out_who_has_none() -> None
     assert units == "7 clients, one seed"
 
 
-def test_better_by_less_than_a_point_does_not_hold() -> None:
-    assert claims.answer_of(0.1, 0.5) == "holds"
-    assert claims.answer_of(-0.5, 0.9) == "does not hold"
-    assert claims.answer_of(-0.5, 1.1) == "cannot tell"
+def test_better_by_less_than_a_point_does_not_hold_unless_the_paper_says_no_more() -> None:
+    assert claims.answer_of(0.1, 0.5, 2.0) == "holds"
+    assert claims.answer_of(-0.5, 0.9, 2.0) == "does not hold"
+    assert claims.answer_of(-0.5, 1.1, 2.0) == "cannot tell"
+    assert claims.answer_of(-0.5, 0.9, 0.3) == "cannot tell"
+    assert claims.answer_of(-0.5, 0.2, 0.3) == "does not hold"
+
+
+def test_runs_without_a_common_seed_say_nothing() -> None:
+    assert claims.difference(cell((1.0, [0.5])), cell()) is None
 
 
 def test_every_statement_has_runs_and_is_the_papers() -> None:
