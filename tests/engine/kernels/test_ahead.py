@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -15,10 +16,19 @@ from fedtailor.engine.kernels.ahead import make_ahead
 
 
 @pytest.fixture(autouse=True)
-def no_copy_stays() -> object:
-    yield
-    with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
+def made(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """The copies that were made, none of which stays; this process may have other children."""
+    made, fork = [], os.fork
+
+    def noted() -> int:
+        made.append(fork())
+        return made[-1]
+
+    monkeypatch.setattr(os, "fork", noted)
+    yield made
+    for child in made:
+        with pytest.raises(ChildProcessError):
+            os.waitpid(child, os.WNOHANG)
 
 
 def nothing() -> None:
@@ -33,11 +43,12 @@ def fail() -> None:
     raise RuntimeError("no such kernel")
 
 
-def test_calls_are_shared_among_processes(tmp_path: Path) -> None:
+def test_calls_are_shared_among_processes(tmp_path: Path, made: list[int]) -> None:
     files = [tmp_path / str(i) for i in range(5)]
     assert (
         make_ahead([partial(write, f) for f in files], support.only_make, nothing, processes=2) == 2
     )
+    assert len(made) == 2
     assert [f.read_text() for f in files] == ["True True"] * 5
     assert not support.are_only_made() and not support.has_kernels(torch.device("meta"))
 
