@@ -393,6 +393,6 @@ def load_run_data(config: Config) -> RunData:
 
 
 def _rows_of(partition: Partition) -> tuple[Sequence[str], Sequence[Any], Sequence[Any]]:
-    """Names of the clients, their training rows, and all rows that they have."""
-    held = [partition.rows(client) for client in range(len(partition))]
+    """Names of the clients, training rows, and all rows, each once: in a search val is test too."""
+    held = [np.unique(partition.rows(client)) for client in range(len(partition))]
     return partition.names, partition.train, held

@@ -53,6 +53,15 @@ def test_test_rows_do_not_change_what_is_chosen(tmp_path: Path) -> None:
     assert tested[0] != tested[1]  # the poison would have been seen
 
 
+def test_a_table_with_clients_is_searched_for_training_alone_too(tmp_path: Path) -> None:
+    draws = np.random.default_rng(0)
+    rows = [f"{'abc'[i % 3]},{draws.normal():.3f},{draws.normal():.3f}" for i in range(90)]
+    (tmp_path / "prices.csv").write_text("\n".join(["ward,crp,price", *rows]), encoding="utf-8")
+    own: dict[str, Any] = {"label": "price", "client_column": "ward", "rounds": 2, "batch": 10}
+    found = fedtailor.tune("local", trials=2, data=str(tmp_path / "prices.csv"), **own)
+    assert found["methods"]["local"]["failed"] == 0
+
+
 @pytest.mark.parametrize("dies_at", [2, 7])
 def test_a_search_that_was_killed_goes_on_to_the_same_end(tmp_path: Path, dies_at: int) -> None:
     how: dict[str, Any] = {"trials": 6, "over": {"lr": "", "mu": "0.1,1"}, **SMALL}
