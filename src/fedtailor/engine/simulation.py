@@ -42,12 +42,15 @@ from fedtailor.engine.transfer import new_stream, results_of_now, upload
 
 
 class Diverged(RuntimeError):
-    """Clients whose training ended in numbers that are not finite; rounds count from 1."""
+    """Clients whose training ended in numbers that are not finite; rounds count from 1.
 
-    def __init__(self, clients: list[str], round: int) -> None:
+    Among several runs, `run` says which.
+    """
+
+    def __init__(self, clients: list[str], round: int, run: str = "") -> None:
         self.clients, self.round = clients, round
         super().__init__(
-            f"{', '.join(clients)} diverged (NaN or infinity) in round {round}: "
+            f"{run}{': ' if run else ''}{', '.join(clients)} diverged (NaN or infinity) in round {round}: "
             "lower --lr, set --clip, or leave such clients out of the round with --on-nan skip"
         )
 

@@ -150,8 +150,11 @@ def test_a_rate_that_diverges_ends_alone(tmp_path: Path) -> None:
     assert first.error is None and isinstance(second.error, Diverged)
     assert first.result["rounds"] == len(first.history) == 3
     assert (tmp_path / "1" / "failed.json").exists()
-    with pytest.raises(Diverged):
+    with pytest.raises(Diverged, match=r"^fedavg: client-0, .* diverged"):
         play_together(runs)
+    with pytest.raises(Diverged, match=r"^b: client-0, .* diverged .* in round 1:") as caught:
+        play_together([RunToPlay(c, tmp_path / n) for c, n in zip(runs, "ab", strict=True)])
+    assert (caught.value.clients[0], caught.value.round) == ("client-0", 1)
 
 
 @pytest.mark.parametrize(

@@ -19,6 +19,7 @@ import torch
 
 from fedtailor.core.errors import Interrupted
 from fedtailor.core.steps.run_numbers import NeedsNumber
+from fedtailor.engine import Diverged
 from fedtailor.engine.local_clients import LocalClients
 from fedtailor.engine.memory import free_memory
 from fedtailor.engine.side_by_side import SideBySide
@@ -146,10 +147,18 @@ def play_together(
                 one_value.append(run)
                 tell(f"{run.config.method}: {error}")
                 left[number] = some[number]
-        failed = [error for n, end in ends.items() if n not in left and (error := end.error)]
-        if failed and not keep_going:
-            raise failed[0]
+        for n, end in ends.items():
+            if end.error and n not in left and not keep_going:
+                raise _named(end.error, asked[n])
     return [ends[number] for number in range(len(asked))]
+
+
+def _named(error: Exception, run: RunToPlay) -> Exception:
+    """What ended a run; where training diverged the run is named, since there are others."""
+    if not isinstance(error, Diverged):
+        return error
+    name = run.folder.name if run.folder else run.config.method
+    return Diverged(error.clients, error.round, name)
 
 
 def _like(one: RunToPlay, other: RunToPlay) -> bool:
