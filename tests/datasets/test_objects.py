@@ -93,6 +93,8 @@ def test_columns_of_every_type_that_pandas_has():
 def test_long_whole_numbers_stay_what_they_are():
     frame = PATIENTS.assign(site=[10**17 + 1, 10**17 + 1, 10**17 + 2, 10**17 + 2])
     assert source_of(frame).owners == ("100000000000000001", "100000000000000002")
+    frame["site"] = np.array([2**64 - 1, 2**64 - 1, 2**64 - 2, 2**64 - 2], np.uint64)
+    assert source_of(frame).owners == (str(2**64 - 2), str(2**64 - 1))
 
 
 def test_a_frame_of_texts_and_one_of_image_bytes():

@@ -304,6 +304,17 @@ def test_parquet(tmp_path):
     assert source.owners == ("7", "12") and source.classes == ("0", "2")
 
 
+def test_parquet_keeps_long_whole_numbers_apart(tmp_path):
+    """As floats these identities would be one client."""
+    pa = pytest.importorskip("pyarrow")
+    long = [10**17 + 1, 10**17 + 1, 10**17 + 2]
+    unsigned = pa.array([2**64 - 1, 2**64 - 1, 2**64 - 2], pa.uint64())
+    for ids in (pa.array(long), pa.array(long).dictionary_encode(), unsigned):
+        columns = {"age": [1, 2, 3], "client": ids, "label": [0, 1, 0]}
+        source = load(str(write_parquet(tmp_path / "t.parquet", columns)))
+        assert source.owners == tuple(str(i) for i in sorted({*ids.to_pylist()}))
+
+
 def test_parquet_with_categories_and_images(tmp_path):
     pa = pytest.importorskip("pyarrow")
     colours = pa.array(["red", "blue", "red"]).dictionary_encode()

@@ -150,8 +150,8 @@ def _cells(column: Any, name: str, where: str) -> Cells:
         return ["" if gone else str(c) for c, gone in zip(column, missing, strict=True)]
     if column.dtype.kind in "iuf":
         # whole numbers stay so: an identity of 18 digits must not be rounded
-        exact = column.dtype.kind in "iu" and not missing.any()
-        return column.to_numpy(dtype=np.int64 if exact else np.float64, na_value=np.nan)  # type: ignore[no-any-return]
+        exact = "f" if missing.any() else column.dtype.kind
+        return column.to_numpy(dtype=f"{exact}8", na_value=np.nan)  # type: ignore[no-any-return]
     cells = [None if gone else cell for cell, gone in zip(column, missing, strict=True)]
     kinds = {_kind(cell) for cell in cells if cell is not None}
     if kinds <= {str} or kinds == {bool} or kinds == {date}:

@@ -157,6 +157,9 @@ def _parquet_cells(column: Any, name: str, path: Path) -> Cells:
         return ["" if date is None else str(date) for date in column.to_pylist()]
     if types.is_null(kind):
         return np.full(len(column), np.nan)
+    if types.is_integer(kind) and not column.null_count:
+        # whole numbers stay so: an identity of 18 digits must not be rounded
+        return np.array(column.to_pylist(), np.uint64 if types.is_uint64(kind) else np.int64)
     if types.is_integer(kind) or types.is_floating(kind) or types.is_decimal(kind):
         plainly = types.is_dictionary(column.type) or types.is_decimal(kind)
         values = column.to_pylist() if plainly else column
