@@ -57,6 +57,12 @@ def test_a_word_does_not_make_classes_of_many_numbers(tmp_path):
     assert len(load(path, label="days", task="classification").classes) == 60
 
 
+def test_an_infinite_label_is_refused_in_one_line(tmp_path, recwarn):
+    path = csv(tmp_path / "stays.csv", days=[*(f"{i}.5" for i in range(59)), "inf"])
+    refusal(lambda: load(path, label="days"), "no finite number", "row 60")
+    assert not recwarn.list
+
+
 def test_files_and_objects_are_decided_alike(tmp_path):
     y = PRICES
     frame = pd.DataFrame({"a": np.arange(60), "price": y})

@@ -140,7 +140,7 @@ def _decide(parts: Sequence[SourcePart], values: Array | None) -> tuple[TaskKind
         return "classification", _of_names(parts, what)
     count = len(np.unique(values))
     found = f"{what} holds {count:,} different numbers in {len(values):,} rows"
-    if (fractional := np.mod(values, 1) != 0).any():
+    if (fractional := ~np.isfinite(values) | (np.trunc(values) != values)).any():
         if count <= FEW_FRACTIONS:
             row = int(np.flatnonzero(fractional)[0])
             raise BadInput(
