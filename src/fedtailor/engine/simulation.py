@@ -49,8 +49,9 @@ class Diverged(RuntimeError):
 
     def __init__(self, clients: list[str], round: int, run: str = "") -> None:
         self.clients, self.round = clients, round
+        whose = f"{run}: " * bool(run) + ", ".join(clients)
         super().__init__(
-            f"{run}{': ' if run else ''}{', '.join(clients)} diverged (NaN or infinity) in round {round}: "
+            f"{whose} diverged (NaN or infinity) in round {round}: "
             "lower --lr, set --clip, or leave such clients out of the round with --on-nan skip"
         )
 
