@@ -14,9 +14,17 @@ from fedtailor.core.inputs.plain_text import counted
 from fedtailor.results.collect import CollectedRuns, Contender
 from fedtailor.results.folder import ALONE, SUMMARY, Line, read_note
 from fedtailor.results.metrics.named import METRICS, Metric
-from fedtailor.results.outputs import RunOutputs, read_outputs
+from fedtailor.results.outputs import read_outputs
 from fedtailor.results.pack import Array, Packed, evenly, pack_scaled, rounded
-from fedtailor.results.verdict import JudgedRun, Verdict, judge, shown, unjudged, wording_of
+from fedtailor.results.verdict import (
+    Verdict,
+    judge,
+    judged_run,
+    shown,
+    unjudged,
+    untrained,
+    wording_of,
+)
 
 SUMMED = ("mean", "weighted", "std", "median", "bottom5", "top5", "worst", "loss")
 # measure of a curve: (part of a history's line, number in it)
@@ -306,23 +314,11 @@ def rows(collection: CollectedRuns) -> list[dict[str, Any]]:
     """One row of the table per contender."""
     each = [final_scores(c, collection.clients) for c in collection.contenders]
     alone = yardstick(collection)
-    return [
-        _row(c, found, None if alone is None else each[alone])
-        for c, found in zip(collection.contenders, each, strict=True)
-    ]
-
-
-def judged_run(
-    result: Mapping[str, Any],
-    history: Sequence[Line],
-    outputs: RunOutputs | None,
-    tested_share: float = 0.25,
-) -> JudgedRun:
-    """What the verdict needs to know of a run."""
-    scored = [line for line in history if line.get("pre_val", {}).get("mean") is not None]
-    curve = tuple((int(line["round"]), float(line["pre_val"]["mean"])) for line in scored)
-    val = result.get("val", scored[-1]["pre_val"] if scored else {}).get("mean")
-    return JudgedRun(outputs, val, curve, tested_share)
+    without = None
+    if alone is not None:
+        none = untrained(collection.contenders[alone].first.result)
+        without = np.where(np.isin(collection.clients, none), np.nan, each[alone])
+    return [_row(c, found, without) for c, found in zip(collection.contenders, each, strict=True)]
 
 
 def its_summary(collection: CollectedRuns) -> dict[str, Any]:

@@ -10,10 +10,11 @@ import numpy as np
 import torch
 
 from fedtailor.core.form import TaskKind
-from fedtailor.results.folder import ALONE, CENTRALISED, LINEAR, YARDSTICKS
+from fedtailor.results.folder import ALONE, CENTRALISED, LINEAR, YARDSTICKS, Line
 from fedtailor.results.metrics.named import METRICS, Metric
 from fedtailor.results.outputs import RunOutputs
 from fedtailor.results.statistics import (
+    HELD_OUT,
     Decision,
     PairedRows,
     TrainingEnd,
@@ -40,6 +41,26 @@ class JudgedRun(NamedTuple):
     val: float | None  # the metric over clients on validation rows, at the end
     curve: tuple[tuple[int, float], ...] = ()  # the same by round
     tested_share: float = 0.25  # of a client's rows
+    untrained: tuple[str, ...] = ()  # clients whose model is as it began: they were held out
+
+
+def untrained(result: Mapping[str, Any]) -> tuple[str, ...]:
+    """Clients whose model alone is the one that they began with: there is no gain over that."""
+    tuned = result.get("points", {}).get("final", {}).get("finetune_epochs")
+    return () if tuned else tuple(result.get("held_out", ()))
+
+
+def judged_run(
+    result: Mapping[str, Any],
+    history: Sequence[Line],
+    outputs: RunOutputs | None,
+    tested_share: float = 0.25,
+) -> JudgedRun:
+    """What the verdict needs to know of a run."""
+    scored = [line for line in history if line.get("pre_val", {}).get("mean") is not None]
+    curve = tuple((int(line["round"]), float(line["pre_val"]["mean"])) for line in scored)
+    val = result.get("val", scored[-1]["pre_val"] if scored else {}).get("mean")
+    return JudgedRun(outputs, val, curve, tested_share, untrained(result))
 
 
 class Verdict(NamedTuple):
@@ -175,7 +196,7 @@ def judge(
     decisions, each = {}, {}
     for m in methods:
         pairs = _paired(known[m], known[ALONE], clients)
-        gains = measure_gains(pairs, scoring)
+        gains = measure_gains(pairs, scoring, runs[ALONE][0].untrained)
         decisions[m] = decide(pairs, scoring, method=m, gains=gains, **asked)
         if m == best:
             each = decide_clients(pairs, scoring, method=m, gains=gains, **asked)
@@ -290,13 +311,15 @@ def beside_yardsticks(
     if without is not None:
         told.append(f"{_called('')} {shown(metric, without)}")
     wording = wording_of(metric).metric
-    lines = [f"Mean {wording} over clients: {'; '.join(told)}."] if told else []
+    held_out = HELD_OUT in ((decision or {}).get("left_out") or {}).values()
+    over = "clients, also those held out" if held_out else "clients"
+    lines = [f"Mean {wording} over {over}: {'; '.join(told)}."] if told else []
     if best is None or ALONE not in table:
         return lines
     lows = [table[m]["score"].get("bottom5", {}).get("mean") for m in (best, ALONE)]
     if None not in lows:
         lines.append(
-            f"The worst-off 5 % of clients have {shown(metric, lows[0])} with {best} and "
+            f"The worst-off 5 % of {over} have {shown(metric, lows[0])} with {best} and "
             f"{shown(metric, lows[1])} alone."
         )
     return lines

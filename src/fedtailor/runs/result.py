@@ -80,6 +80,7 @@ def facts_of(run: PreparedRun) -> dict[str, Any]:
         "rows_digest": run.data.rows_digest(),
         "owners_digest": run.data.owners_digest(),
         "participation": config.participation,
+        "held_out": [fed.names[int(i)] for i in run.data.held_out],
         "networks": run.networks if config.models else {},
         "leaks_test": run.method.leaks,
         "rounds": config.rounds,

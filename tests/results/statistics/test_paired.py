@@ -34,6 +34,13 @@ def test_a_gain_is_averaged_over_repeats_and_then_over_clients() -> None:
     np.testing.assert_allclose(gains.weights[0], [1 / 8, 3 / 8, 3 / 8, 1 / 8])
 
 
+def test_nothing_is_gained_over_a_model_that_was_never_trained() -> None:
+    better = [rows_of([1, 1, 1], [0, 0, 0])]
+    gains = measure_gains({"a": [rows_of([1, 0], [0, 0])], "b": better}, ACCURACY, {"b"})
+    assert gains.clients == ("a",) and gains.mean == 0.5
+    assert gains.left_out == {"b": "held out, so alone nothing was trained"}
+
+
 def test_errors_gain_where_they_are_smaller() -> None:
     labels = np.array([1.0, 2.0])
     rows = PairedRows(np.arange(2), labels, np.array([[1.0], [3.0]]), np.array([[3.0], [3.0]]))

@@ -19,10 +19,12 @@ import fedtailor
 from fedtailor import BadInput
 from fedtailor.api import resume
 from fedtailor.core.errors import Interrupted
+from fedtailor.results.collect import collect
 from fedtailor.results.config import read_config
 from fedtailor.results.config.spread import spread_options
 from fedtailor.results.folder import run_folder
 from fedtailor.results.lock import LOCK, FolderLocked
+from fedtailor.results.numbers import rows
 from fedtailor.runs.comparison.plan import ComparisonPlan
 from fedtailor.runs.comparison.play import open_comparison
 from tests.runs.runlab import held
@@ -137,6 +139,22 @@ def test_better_and_worse_off_are_counted_against_training_alone(made: Path) -> 
         assert row["worse_off"] == sum(g < -1e-6 for g in gains.values())
         assert row["gain"] == pytest.approx(gains, abs=3e-6)
     assert table["local"]["better_off"] == table["local"]["worse_off"] == 0
+
+
+def test_held_out_clients_gain_nothing_over_a_model_that_nobody_trained(tmp_path: Path) -> None:
+    compare("fedavg", out=tmp_path / "c", held_out=2, **SMALL)
+    found, own = summary(tmp_path / "c"), result(tmp_path / "c" / "runs" / "local-seed0")
+    held = own["held_out"]
+    assert len(held) == 2 and found["decision"]["clients"] == 3
+    assert set(found["decision"]["left_out"]) == set(held)
+    assert not set(held) & set(found["table"]["fedavg"]["gain"])
+    assert any("over clients, also those held out" in line for line in found["verdict"])
+    again = collect([tmp_path / "c"])
+    told = dict(zip(again.clients, rows(again)[1]["gain"], strict=True))
+    assert {name for name, gain in told.items() if gain is None} == set(held)
+    # fine-tuned before the final test, they do train alone
+    compare("fedavg", out=tmp_path / "d", held_out=2, finetune=1, **SMALL)
+    assert summary(tmp_path / "d")["decision"]["left_out"] == {}
 
 
 def test_the_verdict_is_made_of_the_decision(made: Path) -> None:

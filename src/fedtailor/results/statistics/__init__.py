@@ -14,12 +14,19 @@ from fedtailor.results.statistics.decision import (
 )
 from fedtailor.results.statistics.ended import TrainingEnd, training_end
 from fedtailor.results.statistics.intervals import both_interval, clients_interval, rows_interval
-from fedtailor.results.statistics.paired import Gains, PairedRows, Scoring, measure_gains
+from fedtailor.results.statistics.paired import (
+    HELD_OUT,
+    Gains,
+    PairedRows,
+    Scoring,
+    measure_gains,
+)
 from fedtailor.results.statistics.permutation import clients_test, rows_test, sign_flip_p
 from fedtailor.results.statistics.scoring import scoring_of
 from fedtailor.results.statistics.sentences import Wording, sentences
 
 __all__ = [
+    "HELD_OUT",
     "Decision",
     "Gains",
     "PairedRows",

@@ -6,7 +6,7 @@ where ours is better, whichever way the metric points.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ from fedtailor.core.errors import BadInput
 
 Values = npt.NDArray[Any]
 AT_A_TIME = 4_000_000  # numbers that are held at once while a metric is computed many times
+HELD_OUT = "held out, so alone nothing was trained"
 MOST_GROUPS = 400  # of a client's rows, where each is left out once
 
 
@@ -108,8 +109,13 @@ class Gains(NamedTuple):
         )
 
 
-def measure_gains(paired: Paired, scoring: Scoring) -> Gains:
+def measure_gains(paired: Paired, scoring: Scoring, untrained: Collection[str] = ()) -> Gains:
     """What the method gains over training alone, on the same test rows.
+
+    Args:
+      paired: outputs of both at every client, an entry per repeat.
+      scoring: what is judged by.
+      untrained: clients that were held out: there is no training alone to gain over.
 
     Example:
       >>> right = lambda outputs, labels: (outputs.argmax(-1) == labels) * 1.0
@@ -125,6 +131,9 @@ def measure_gains(paired: Paired, scoring: Scoring) -> Gains:
     left_out: dict[str, str] = {}
     found: dict[str, tuple[Values, Values, Values, Values]] = {}
     for name, repeats in paired.items():
+        if name in untrained:
+            left_out[name] = HELD_OUT
+            continue
         if not all(one.finite for one in repeats):
             left_out[name] = "a model's outputs are not all numbers: its training diverged"
             continue

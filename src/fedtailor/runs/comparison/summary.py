@@ -13,13 +13,15 @@ from fedtailor.results.folder import ALONE, YARDSTICKS, Line
 from fedtailor.results.metrics.named import METRICS
 from fedtailor.results.metrics.over_clients import mean_of_known
 from fedtailor.results.metrics.table import table_of_metrics
-from fedtailor.results.numbers import judged_run, mean_and_std, over_runs
+from fedtailor.results.numbers import mean_and_std, over_runs
 from fedtailor.results.outputs import RunOutputs
 from fedtailor.results.verdict import (
     beside_yardsticks,
     constant_outputs,
     end_of_training,
     judge,
+    judged_run,
+    untrained,
     without_federation,
 )
 from fedtailor.runs.comparison.plan import ComparisonPlan
@@ -74,7 +76,7 @@ def _row(
     gains = {
         name: (value - without) * (1 if up else -1)
         for name, value in each.items()
-        if value is not None and (without := alone[name]) is not None
+        if value is not None and (without := alone.get(name)) is not None
     }
     # runs of 0.1 have no metrics but accuracy, and none on validation rows
     shared = set.intersection(*(set(r.get("metrics", {})) for r in results))
@@ -128,6 +130,7 @@ def summarise_runs(plan: ComparisonPlan, played: Played) -> dict[str, Any]:
     alone = {
         name: mean_of_known([run.result["per_client"][name] for run in runs[ALONE]])
         for name in names
+        if name not in untrained(runs[ALONE][0].result)
     }
     table = {m: _row(of, names, alone, metric.higher_is_better) for m, of in runs.items()}
     first = played[plan.methods[0], seeds[0]].result
