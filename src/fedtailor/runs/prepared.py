@@ -18,6 +18,7 @@ from torch import Tensor
 from fedtailor.core import rng
 from fedtailor.core.errors import BadInput
 from fedtailor.core.steps.privacy import Spent, epsilon
+from fedtailor.core.steps.schedules import check_factors
 from fedtailor.core.tree import Tree
 from fedtailor.engine import Cluster, Outputs, RoundReport, Simulation
 from fedtailor.engine.loops.runner import LoopMode, Workload, choose_loop_mode
@@ -145,6 +146,8 @@ class PreparedRun:
                 *(asked, config.method, model),
             )
         self.config = config = replace(config, model=model)
+        if config.objects.schedule is not None:
+            check_factors(config.objects.schedule, config.rounds)
         self.fingerprint = config.fingerprint()  # of a resumed run: as its file has it
         self.folder = folder
         self.late = arrivals(config.join, self.data.trained, config.partition_seed, config.rounds)

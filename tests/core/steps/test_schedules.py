@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from torch import Tensor
 
 from fedtailor.core.errors import BadInput
 from fedtailor.core.rng import Turn
-from fedtailor.core.steps.schedules import factor, parse_schedule
+from fedtailor.core.steps.schedules import check_factors, factor, parse_schedule
 from fedtailor.core.training import Recipe
 from fedtailor.methods import METHODS
 from tests.methods.worlds import gap, models, play, quick, ragged, same, simulate, task_of, turn_of
@@ -180,6 +181,18 @@ def test_a_schedule_of_training_leaves_alas_own_rate_alone() -> None:
         play(sim, [[0, 1, 2], [1, 2, 3]])
         found.append(sim.states.rows)
     assert gap(*found) < 1e-6
+
+
+def test_a_function_that_falls_below_zero_is_refused_before_the_first_round() -> None:
+    """Clients would climb the loss from round 3 on."""
+    falls = partial(lambda round, rounds, last: 1 - round / last, last=2)
+    check_factors(falls, 3)
+    with pytest.raises(
+        BadInput, match=r"^schedule gives -0\.5 for round 3 \(from 0\) of 5: give 0"
+    ):
+        check_factors(falls, 5)
+    with pytest.raises(BadInput, match="schedule gives nan for round 0"):
+        check_factors(lambda round, rounds: math.nan, 1)  # type: ignore[arg-type,return-value]
 
 
 @pytest.mark.parametrize(

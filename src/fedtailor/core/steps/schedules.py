@@ -132,3 +132,22 @@ def factor(schedule: str | Schedule, round: Tensor, rounds: Tensor) -> Tensor:
     if found.shape != () or found.is_complex():
         raise BadInput(f"schedule gives a tensor of shape {tuple(found.shape)}: give one number")
     return found
+
+
+def check_factors(schedule: Schedule, rounds: int) -> None:
+    """Refuses a function of one's own that gives in some round what no learning rate can be.
+
+    Raises:
+      BadInput: in which round, and what it gives.
+
+    Example:
+      >>> check_factors(lambda round, rounds: 1 - round / 2, 4)
+      Traceback (most recent call last):
+      fedtailor.core.errors.BadInput: schedule gives -0.5 for round 3 (from 0) of 4: give 0 or more
+    """
+    for round in range(rounds):
+        found = float(factor(schedule, torch.tensor(round), torch.tensor(rounds)))
+        if not 0 <= found < math.inf:
+            raise BadInput(
+                f"schedule gives {found:g} for round {round} (from 0) of {rounds}: give 0 or more"
+            )
