@@ -89,7 +89,21 @@ def test_what_is_no_method_is_refused() -> None:
         fedtailor.run(3, **SMALL)
 
 
+def test_a_name_is_no_method_to_be_checked() -> None:
+    with pytest.raises(BadInput, match="factory is 'ditto': give a function"):
+        fedtailor.check_method("ditto")  # type: ignore[arg-type]
+
+
 # --- data, networks, functions ---
+
+
+def test_what_functions_cannot_mean_is_refused_before_anything_is_kept(tmp_path: Path) -> None:
+    out = {"out": tmp_path / "run"} | SMALL
+    with pytest.raises(BadInput, match="'accuracy', as ours is: rename it"):
+        fedtailor.run("fedavg", metrics={"accuracy": lambda outputs, labels: 0.5}, **out)
+    with pytest.raises(BadInput, match=r"schedule gives -1 for round 0"):
+        fedtailor.run("fedavg", schedule=lambda round, rounds: -1.0, **out)
+    assert not (tmp_path / "run").exists()
 
 
 def test_arrays_of_clients_and_a_module() -> None:

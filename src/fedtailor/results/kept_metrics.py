@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedtailor.core.errors import BadInput, unknown
 from fedtailor.results.collect import FinishedRun, collect
-from fedtailor.results.metrics.named import METRICS
+from fedtailor.results.metrics.named import refuse_our_names
 from fedtailor.results.metrics.over_clients import mean_of_known
 from fedtailor.results.metrics.table import table_of_metrics, table_of_own
 from fedtailor.results.mixes import class_names
@@ -50,9 +50,7 @@ def kept_metrics(
     if part not in PARTS:
         raise unknown("part", part, PARTS)
     mine = dict(own or {})
-    for name in mine:
-        if name in METRICS:
-            raise BadInput(f"a metric of your own is called '{name}', as ours is: rename it")
+    refuse_our_names(mine)
     found = collect([folder])
     first = found.contenders[0].first.result
     chosen = list(dict.fromkeys(names)) or None

@@ -293,3 +293,10 @@ def _by_balance(class_shares: Sequence[float]) -> tuple[str, str]:
         "classes are unbalanced, and always answering the commonest would be right for "
         f"{share} of the rows"
     )
+
+
+def refuse_our_names(names: Iterable[str]) -> None:
+    """Refuses metrics of somebody's own that are called as ours are: both stand in one table."""
+    for name in names:
+        if name in METRICS:
+            raise BadInput(f"a metric of your own is called '{name}', as ours is: rename it")
