@@ -107,6 +107,12 @@ def test_batch_norm_of_several_processes_is_refused() -> None:
         classification(lambda: nn.Sequential(nn.Linear(2, 2), nn.SyncBatchNorm(2)))
 
 
+@pytest.mark.parametrize("wrapped", [nn.DataParallel, torch.jit.script])
+def test_wrapped_networks_are_refused_in_one_line(wrapped: Any) -> None:
+    with pytest.raises(BadInput, match=r"^module '.*': .*: give the network "):
+        classification(lambda: wrapped(nn.Linear(2, 2)))
+
+
 def test_what_no_deepcopy_takes_is_copied() -> None:
     with pytest.warns(FutureWarning, match="deprecated"):
         net = nn.Sequential(nn.utils.weight_norm(nn.Linear(2, 2)))

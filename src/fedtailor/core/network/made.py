@@ -69,10 +69,9 @@ def three_alike(build: Build) -> tuple[nn.Module, nn.Module, nn.Module]:
                 "what is drawn (torch.randn, torch.randperm), which a run's seed reaches"
             )
     for part, module in one.named_modules():
-        if isinstance(module, nn.SyncBatchNorm):
-            raise BadInput(
-                f"module '{part}': SyncBatchNorm is for several processes: take BatchNorm2d"
-            )
+        for kind, cure in _UNFIT.items():
+            if isinstance(module, kind):
+                raise BadInput(f"module '{part or name}': {cure}")
     for entry, parameter in one.named_parameters():
         if parameter.is_complex() and parameter.requires_grad:
             raise BadInput(
@@ -80,6 +79,13 @@ def three_alike(build: Build) -> tuple[nn.Module, nn.Module, nn.Module]:
                 "real numbers in it (torch.view_as_real), and make it complex in forward"
             )
     return one, two, three
+
+
+_UNFIT: dict[type, str] = {
+    nn.SyncBatchNorm: "SyncBatchNorm is for several processes: take BatchNorm2d",
+    nn.DataParallel: "DataParallel is for several GPUs: give the network in it (.module)",
+    torch.jit.ScriptModule: "ScriptModule has fixed parameters: give the network before torch.jit",
+}
 
 
 def _equal(one: object, other: object) -> bool:
