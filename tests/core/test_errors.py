@@ -41,4 +41,5 @@ def test_an_unknown_name_is_one_line_with_culprit_and_cure() -> None:
 
 
 def test_without_a_near_name_all_names_are_told() -> None:
+    assert str(unknown("client", 0, ["a"])) == "unknown client '0': known: a"  # from Python
     assert str(unknown("model", "zzzz", iter(["a", "b"]))) == "unknown model 'zzzz': known: a, b"

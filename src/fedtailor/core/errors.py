@@ -33,9 +33,9 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     return lowered[found[0]] if found else None
 
 
-def unknown(kind: str, name: str, known: Iterable[str]) -> BadInput:
-    """The error for a name that is not among the `known` ones."""
+def unknown(kind: str, name: object, known: Iterable[str]) -> BadInput:
+    """The error for a name that is not among the `known` ones; from Python it may be anything."""
     known = list(known)
-    guess = nearest(name, known)
+    guess = nearest(str(name), known)
     hint = f"did you mean '{guess}'? " if guess else ""
     return BadInput(f"unknown {kind} '{name}': {hint}known: {', '.join(known)}")

@@ -79,6 +79,12 @@ def test_an_audit_lies_beside_the_run(run: Path) -> None:
     assert "DP-SGD, clip 1, noise 1" in page and "Who was in the training set" in page
 
 
+def test_a_number_of_rows_that_is_none_is_refused(run: Path) -> None:
+    for rows in ("x", -1):
+        with pytest.raises(BadInput, match=f"rows is .?{rows}.?: give 0 or more"):
+            fedtailor.audit(run, **QUICK | {"rows": rows})
+
+
 def test_the_same_seed_finds_the_same(run: Path) -> None:
     once, again = (fedtailor.audit(run, **QUICK) for _ in range(2))
     for found in (once, again):

@@ -153,6 +153,7 @@ def test_the_worst_off_may_be_what_counts() -> None:
         ({"search": "magic"}, "unknown search"),
         ({"target": "best"}, "unknown target"),
         ({"over": {"nu": ""}}, "option to tune"),
+        ({"over": ["mu"]}, "over is .*: give a dict"),
         ({"over": {"local.mu": ""}}, "method in --over"),
     ],
 )

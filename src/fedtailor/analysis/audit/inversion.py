@@ -20,6 +20,7 @@ from fedtailor.analysis.audit.recovered import (
 )
 from fedtailor.core import rng, tree
 from fedtailor.core.errors import BadInput, unknown
+from fedtailor.core.options import shortened
 from fedtailor.core.task import to_input
 
 LABELS = ("known", "guessed")
@@ -51,8 +52,8 @@ class Inversion(NamedTuple):
             ("restarts", self.plan.restarts, 1),
             ("tv", self.plan.tv, 0),
         ):
-            if not value >= least:
-                raise BadInput(f"{name} is {value}: give {least} or more")
+            if not (isinstance(value, int | float) and value >= least):
+                raise BadInput(f"{name} is {shortened(value)}: give {least} or more")
 
 
 class InversionCase(NamedTuple):

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 from fedtailor.core.errors import BadInput, CohortTooSmall
 from fedtailor.core.form import TaskKind
+from fedtailor.core.options import shortened
 from fedtailor.core.task import TASKS
 from fedtailor.engine import Diverged
 from fedtailor.methods.check import laws, whole_runs
@@ -111,6 +112,10 @@ def check_method(
       >>> all(result.passed for result in check_method(METHODS["local"]))
       True
     """
+    if not callable(factory):
+        raise BadInput(
+            f"factory is {shortened(factory)}: give a function, e.g. fedtailor.METHODS['fedala']"
+        )
     results: list[CheckResult] = []
     told: set[str] = set()
 

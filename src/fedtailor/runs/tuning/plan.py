@@ -183,6 +183,8 @@ def _spread_over(
     methods: Sequence[str], over: Mapping[str, Any]
 ) -> dict[str, dict[str, str] | None]:
     """What is tried of which method: `name` of all, `method.name` of one; None: as declared."""
+    if not isinstance(over, Mapping):
+        raise BadInput(f"over is {shortened(over)}: give a dict, such as {{'mu': '0.01..1:log'}}")
     found: dict[str, dict[str, str] | None] = dict.fromkeys(methods)
     for name, text in sorted(over.items(), key=lambda item: "." in item[0]):
         if not isinstance(text, str):
