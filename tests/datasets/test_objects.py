@@ -270,6 +270,7 @@ PIXELS = (images(2, 4, 4), [0, 1])
         ({"a": (images(2, 4, 4, 5), [0, 1])}, ("client 'a'", "1 or 3 channels")),
         ({"a": ([1.0, 2.0], [0, 1])}, ("client 'a'", "(2,)")),
         ({"a": ([[None], [1]], [0, 1])}, ("client 'a'", "object", "DataFrame")),
+        ({"a": (np.ma.masked_less([[1.0], [2.0]], 2), [0, 1])}, ("client 'a': x", "masked")),
         ({"a": (3, [0, 1])}, ("client 'a'", "x is of type int")),
         ({"a": (*GOOD, GOOD)}, ("client 'a'", "tuple", "(x, y)")),
         ({"a": np.zeros((4, 2))}, ("client 'a'", "ndarray", "(x, y)")),

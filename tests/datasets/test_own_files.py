@@ -354,6 +354,16 @@ def test_npz_with_clients(tmp_path):
     assert source.classes == ("a", "b") and source.labels.tolist() == [1, 0, 1]
 
 
+def test_missing_numbers_of_npz_are_told(tmp_path):
+    x = [[1, np.nan, 2], [np.nan, np.nan, 3]]
+    np.savez(tmp_path / "d.npz", x=x, y=[0, 1])
+    assert load(str(tmp_path / "d.npz")).notes == (
+        "3 missing numbers in 'x' become means of training rows: columns x0, x1",
+    )
+    np.savez(tmp_path / "whole.npz", x=np.ones((2, 3)), y=[0, 1])
+    assert load(str(tmp_path / "whole.npz")).notes == ()
+
+
 def test_npz_with_a_split_and_of_texts(tmp_path):
     x = images(4, 8, 8)
     np.savez(tmp_path / "d.npz", x_train=x[:2], y_train=[5, 7], x_test=x[2:], y_test=[7, 5])
@@ -401,6 +411,8 @@ def test_a_broken_npz_is_not_left_open(tmp_path):
 
 def test_broken_npz(tmp_path):
     path = tmp_path / "d.npz"
+    path.write_bytes(b"PK")
+    refusal(lambda: load(str(path)), "d.npz", "not a readable npz file (no zip file)", "save it")
     np.savez(path, x=np.zeros((2, 2)), y=[0, 1])
     whole = path.read_bytes()
     for data in (b"", b"PK\x03\x04", whole[: len(whole) // 2], b"\x80\x04K\x01."):

@@ -217,6 +217,8 @@ def _read_dataset(dataset: Any, where: str) -> tuple[list[Any], list[Any]]:
 
 def _checked(values: Any, where: str) -> Array:
     """An array of numbers or of texts, with a first axis for examples and without nan."""
+    if np.ma.is_masked(values):  # as an array it would lose its mask
+        raise BadInput(f"{where} has masked values: fill them (.filled) or leave their rows out")
     array = _array(values, where)
     if not array.ndim:
         raise BadInput(f"{where} is {_a(values)}: give an array, a tensor or a list")

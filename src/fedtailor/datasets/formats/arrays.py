@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from zipfile import is_zipfile
 
 import numpy as np
 
@@ -25,8 +26,11 @@ SPLITS = (
 
 def read_npz(path: Path) -> dict[str, Array]:
     """All arrays of the file, names in lower case; arrays of Python objects are refused."""
+    zipped = False
     try:
         with path.open("rb") as opened:  # numpy would leave a broken one open
+            zipped = is_zipfile(opened)
+            opened.seek(0)
             loaded = np.load(opened, allow_pickle=False)
             if not isinstance(loaded, np.lib.npyio.NpzFile):
                 raise BadInput(f"{quoted(path)} is a single array: save it with np.savez(x=, y=)")
@@ -35,13 +39,14 @@ def read_npz(path: Path) -> dict[str, Array]:
     except BadInput:
         raise
     except Exception as error:  # a broken file can fail anywhere in zip, zlib or numpy
-        if "allow_pickle" in str(error) or "pickled" in str(error):
+        if zipped and ("allow_pickle" in str(error) or "pickled" in str(error)):
             raise BadInput(
                 f"{quoted(path)} holds Python objects, which are not read for safety: "
                 "save plain number or text arrays"
             ) from error
+        why = reason(error) if zipped else "no zip file"  # numpy would take that for a pickle
         raise BadInput(
-            f"{quoted(path)} is not a readable npz file ({reason(error)}): save it again"
+            f"{quoted(path)} is not a readable npz file ({why}): save it again"
         ) from error
     if not arrays:
         raise BadInput(f"{quoted(path)} holds no arrays: save x and y in it")
@@ -81,9 +86,16 @@ def _part(
             f"{quoted(path)} has {len(owners)} entries in '{client}' for {len(labels)} labels: "
             "give one per example"
         )
-    return SourcePart(
-        raw_of(arrays[x], f"{quoted(path)} array '{x}'"), labels, quoted(path), test, owners
-    )
+    raw = raw_of(arrays[x], f"{quoted(path)} array '{x}'")
+    return SourcePart(raw, labels, quoted(path), test, owners, notes=_missing(raw, x))
+
+
+def _missing(raw: Raw, name: str) -> tuple[str, ...]:
+    """A line on the numbers that are missing in a table."""
+    columns = raw.columns if isinstance(raw, Table) else {}
+    gaps = {c: found for c, v in columns.items() if (found := int(np.isnan(v).sum()))}
+    told = f"{sum(gaps.values()):,} missing numbers in '{name}' become means of training rows"
+    return (f"{told}: columns {listed(gaps)}",) if gaps else ()
 
 
 def label_array(y: Array, where: str) -> Array:
