@@ -166,6 +166,16 @@ def test_overwrite(cli: Any) -> None:
     assert json.loads(Path("here/result.json").read_text())["method"] == "fedavg"
 
 
+def test_a_tilde_is_the_home_folder_also_after_an_equals_sign(
+    cli: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shells leave `--out=~/pp` as it is, and a folder called ~ is one that people remove."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    cli("partition", "--data", "digits", "--clients", "4", "--out=~/pp")
+    assert (tmp_path / "home" / "pp" / "partition.npz").exists()
+    assert not Path("~").exists()
+
+
 def test_divergence_is_bad_input_and_names_client_and_round(cli: Any, tmp_path: Path) -> None:
     data = table(tmp_path / "own.csv", ("calm", "wild"), huge="wild")
     arguments = ["--data", str(data), "--normalise", "none", "--rounds", "2", "--out", "here"]

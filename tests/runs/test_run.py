@@ -398,6 +398,15 @@ def test_a_folder_that_is_no_run_is_never_removed(tmp_path: Path) -> None:
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
 
 
+def test_no_folder_is_called_as_the_home_folder_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BadInput, match="'~/run': ~ would be a folder of that name"):
+        open_folder(Path("~/run"))
+    assert not Path("~").exists()
+
+
 @pytest.mark.parametrize(
     "place", ["thesis.tex", "models/thesis.tex", "mine/data.csv", "report.htm"]
 )

@@ -8,6 +8,7 @@ import os
 import sys
 from errno import EDQUOT, ENOSPC
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -91,8 +92,9 @@ def _command() -> Any:
 
 def main(arguments: list[str] | None = None) -> None:
     """Runs the command line. Bad input ends with one line and exit code 2."""
+    given = sys.argv[1:] if arguments is None else arguments
     try:
-        code = _command()(args=arguments, standalone_mode=False)
+        code = _command()(args=[_at_home(word) for word in given], standalone_mode=False)
     except BadInput as error:
         _end(str(error), 2)
     except _UsageError as error:
@@ -110,6 +112,17 @@ def main(arguments: list[str] | None = None) -> None:
         where = f"'{error.filename}'" if error.filename else "a file"
         _end(f"{where} cannot be written ({error.strerror}): make room, then go on with resume", 2)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _at_home(word: str) -> str:
+    """`--out=~/runs` with the home folder: shells leave that to the program, unlike `--out ~/runs`.
+
+    Example:
+      >>> _at_home("--out=~/runs") == f"--out={Path.home()}/runs"
+      True
+    """
+    flag, equals, path = word.rpartition("=") if word.startswith("--") else ("", "", word)
+    return f"{flag}{equals}{Path(path).expanduser()}" if path.startswith("~/") else word
 
 
 def _end(message: str, code: int) -> None:

@@ -223,6 +223,8 @@ def open_folder(
       marks: files by which an earlier run is known.
       what: is kept there; only a run can be resumed.
     """
+    if path.parts[:1] == ("~",):
+        raise BadInput(f"'{path}': ~ would be a folder of that name here: write the path out")
     try:
         if path.is_symlink() and not path.exists():
             raise BadInput(
