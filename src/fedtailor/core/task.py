@@ -236,6 +236,8 @@ def _task(
     def call(
         module: nn.Module, params: Params, x: Tensor, key: Key, written: Params | None = None
     ) -> Tensor:
+        if lost := sorted(names - params.keys()):  # torch would take the module's own, untrained
+            raise BadInput(f"a model lacks {', '.join(lost)}: give all that the network has")
         known = (halved if module is training else constants) | params | (written or {})
         with KeyedDraws(key) if keyed[module] else nullcontext():
             out: Tensor = functional_call(module, known, (x,), tie_weights=tied)
@@ -267,8 +269,7 @@ def _task(
         key = x.new_zeros((), dtype=torch.int64)
         return call(evaluating, params, to_input(x, next(iter(params.values())).dtype), key)
 
-    begins = getattr(example, "head_begins", None)
-    head = groups[-1][0].rpartition(".")[0] if begins is None else begins
+    head: str = getattr(example, "head_begins", None) or groups[-1][0].rpartition(".")[0]
 
     def features(params: Params, x: Tensor) -> Tensor:
         return input_of(evaluating, head, lambda: predict(params, x))
