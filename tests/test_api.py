@@ -70,6 +70,11 @@ def test_a_factory_that_no_name_leads_to(tmp_path: Path) -> None:
     same(found, fedtailor.run("fedavg", **SMALL))
 
 
+def test_a_factory_without_a_recipe_is_told_so() -> None:
+    with pytest.raises(BadInput, match=r"takes no recipe.*: give its factory an argument recipe"):
+        fedtailor.run(lambda task: fedtailor.METHODS["fedavg"](task), **SMALL)
+
+
 def test_a_method_that_was_made_already() -> None:
     data, recipe = pairs(), Recipe(lr=0.1)
     task = fedtailor.classification(Net)

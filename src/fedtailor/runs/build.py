@@ -88,6 +88,11 @@ def make_method(config: Config, task: Task, networks: Sequence[Task] = ()) -> Me
     asked = inspect.signature(factory).parameters
     if "participation" in asked and "participation" not in config.options:
         known["participation"] = config.participation
+    if "recipe" not in asked and all(p.kind is not p.VAR_KEYWORD for p in asked.values()):
+        raise BadInput(
+            f"method '{config.method}' takes no recipe, which says how clients train: give its "
+            "factory an argument recipe=Recipe()"
+        )
     method = factory(task, recipe=config.recipe(), **config.options, **known)
     if not isinstance(method, Method):
         raise BadInput(
