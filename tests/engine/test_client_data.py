@@ -108,13 +108,14 @@ def test_padding_of_a_client_without_rows_weighs_nothing() -> None:
         assert not batch.active and batch.weight.sum() == 0
 
 
-def test_rows_that_somebody_changed_in_place_are_laid_anew() -> None:
-    world = client_data([(3, 1, 2), (2, 2, 1)])
-    laid, ids = LaidRows(world), torch.tensor([1, 0])
-    first, test = laid.data(ids), laid.part(ids, "test")
-    assert laid.data(ids) is first and laid.part(ids, "test") is test
-    assert laid.data(torch.tensor([0, 1])) is not first  # of others
-    again = laid.data(ids)
+def test_rows_are_laid_once_until_somebody_changes_them() -> None:
+    world, laid, ids = client_data([(3, 1, 2), (2, 2, 1)]), LaidRows(), torch.tensor([1, 0])
+    first, test = laid.of(world, ids), laid.of(world, ids, "test")
+    assert laid.of(world, ids) is first and laid.of(world, ids, "test") is test
+    assert laid.of(world, torch.tensor([0, 1])) is not first
+    again = laid.of(world, ids)
     assert torch.equal(again.rows, first.rows)
     vmap(lambda rows: rows.mul_(0))(again.rows)
-    assert torch.equal(laid.data(ids).rows, first.rows)
+    assert torch.equal(laid.of(world, ids).rows, first.rows)
+    other = client_data([(1, 1, 2), (4, 2, 1)])
+    assert torch.equal(laid.of(other, ids).rows, other.data(ids).rows)

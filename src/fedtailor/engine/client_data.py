@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -165,29 +165,23 @@ class LaidRows:
 
     Example:
       >>> rows = [np.array([0, 1]), np.array([2])]
-      >>> laid = LaidRows(ClientData.of(torch.zeros(3, 4), torch.arange(3), rows, rows, rows))
-      >>> laid.data(torch.tensor([0, 1])) is laid.data(torch.tensor([0, 1]))
+      >>> world = ClientData.of(torch.zeros(3, 4), torch.arange(3), rows, rows, rows)
+      >>> laid, ids = LaidRows(), torch.tensor([0, 1])
+      >>> laid.of(world, ids) is laid.of(world, ids.clone())
       True
     """
 
-    def __init__(self, client_data: ClientData) -> None:
-        self._client_data = client_data
-        self._last: dict[str, tuple[Tensor, Data, dict[str, int]]] = {}
+    def __init__(self) -> None:
+        self._last: dict[str, tuple[ClientData, Tensor, Data, dict[str, int]]] = {}
 
-    def data(self, ids: Tensor) -> Data:
-        """What methods see of some clients."""
-        return self._laid("all that methods see", ids, self._client_data.data)
-
-    def part(self, ids: Tensor, which: str) -> Data:
-        """One part of some clients, for evaluation."""
-        return self._laid(which, ids, lambda ids: self._client_data.part(ids, which))
-
-    def _laid(self, what: str, ids: Tensor, lay: Callable[[Tensor], Data]) -> Data:
-        known = self._last.get(what)
-        if known and torch.equal(known[0], ids) and known[2] == _changes(known[1]):
-            return known[1]
-        data = lay(ids)
-        self._last[what] = ids, data, _changes(data)
+    def of(self, client_data: ClientData, ids: Tensor, part: str = "") -> Data:
+        """What methods see of some clients, or one part of them, for evaluation."""
+        if known := self._last.get(part):
+            world, whose, data, before = known
+            if world is client_data and torch.equal(whose, ids) and _changes(data) == before:
+                return data
+        data = client_data.part(ids, part) if part else client_data.data(ids)
+        self._last[part] = client_data, ids, data, _changes(data)
         return data
 
 

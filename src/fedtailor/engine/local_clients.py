@@ -98,7 +98,7 @@ class LocalClients:
         recipe, loop_mode, place, chunk, limit, keep = settings
         self.groups, self.client_data, self.engine = groups, client_data, engine
         self.recipe, self.device = recipe, client_data.x.device
-        self._rows = LaidRows(client_data)
+        self._rows = LaidRows()
         mode = loop_mode if engine == "vectorised" else "plain"
         self.runner = LoopRunner(mode, self.device, limit, keep_programs=keep)
         self._mapper = EngineMapper(engine)
@@ -229,8 +229,8 @@ class LocalClients:
             server,
             here,
             store.get(rows),
-            self._rows.data(ids),
-            self._rows.part(ids, part),
+            self._rows.of(self.client_data, ids),
+            self._rows.of(self.client_data, ids, part),
             turn.of(here),
             met == 0,
         )

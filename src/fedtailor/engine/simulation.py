@@ -42,10 +42,7 @@ from fedtailor.engine.transfer import new_stream, results_of_now, upload
 
 
 class Diverged(RuntimeError):
-    """Clients whose training ended in numbers that are not finite; rounds count from 1.
-
-    Among several runs, `run` says which.
-    """
+    """Clients whose training, in `run` of several, ended in numbers that are not finite."""
 
     def __init__(self, clients: list[str], round: int, run: str = "") -> None:
         self.clients, self.round = clients, round

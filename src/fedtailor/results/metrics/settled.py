@@ -14,7 +14,12 @@ from fedtailor.datasets import Source
 from fedtailor.datasets.wording import listed, quoted
 from fedtailor.partition import Partition
 from fedtailor.results.config import Config, check_class_weights
-from fedtailor.results.metrics.named import default_metric, metric_named, positive_note
+from fedtailor.results.metrics.named import (
+    default_metric,
+    metric_named,
+    positive_note,
+    refuse_our_names,
+)
 from fedtailor.results.objects import MARK
 
 
@@ -31,6 +36,7 @@ def settle_judging(
       classes: how many.
       counts: training rows of each class; empty where nobody knows them (rows lie at sites).
     """
+    refuse_our_names(config.objects.metrics or {})
     weights = config.class_weights
     if task != "classification" and weights != "none":
         raise BadInput(
