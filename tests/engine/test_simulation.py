@@ -407,6 +407,26 @@ def test_uploads_that_all_weigh_nothing_have_no_mean(engine: str, chunk: int) ->
     assert torch.equal(flat(simulation.server), before) and simulation.round == 1
 
 
+@pytest.mark.parametrize(("engine", "chunk"), STEPPINGS)
+@pytest.mark.parametrize("ill", [-2.0, float("nan")])
+def test_an_upload_may_not_weigh_less_than_nothing(engine: str, chunk: int, ill: float) -> None:
+    """It was a mean that lies outside of all uploads, or the message that training diverged."""
+    task = make_task()
+    base = fedavg(task, recipe=RECIPE)
+
+    def client(msg: Tree, state: Tree, data: Any, turn: Turn) -> Outcome:
+        done = base.client(msg, state, data, turn)
+        weight = torch.where(data.n > 3, ill, done.upload.weight)
+        return done._replace(upload=done.upload._replace(weight=weight))
+
+    method = base._replace(client=client)
+    simulation = Simulation(method, world(), task, engine=engine, chunk=chunk)
+    before = flat(simulation.server)
+    with pytest.raises(BadInput, match=f"round 1: the weight of an upload is {ill:g}: let"):
+        simulation.step(torch.tensor([0, 1]))
+    assert torch.equal(flat(simulation.server), before) and simulation.round == 0
+
+
 class Largest(TorchDispatchMode):
     """The largest tensor that any operation makes, views of what is there aside."""
 

@@ -48,9 +48,9 @@ def tune(
         typer.Option(
             "--over",
             metavar="NAME[=RANGE]",
-            help="What to try, and nothing else: mu, mu=0.01..1:log, epochs=1..5, "
-            "optimizer=sgd,adam. May be given several times. Default: lr and the ranges in "
-            "fedtailor show METHOD.",
+            help="What to try after the defaults, and nothing else: mu, mu=0.01..1:log, "
+            "epochs=1..5, optimizer=sgd,adam. May be given several times. Default: lr and the "
+            "ranges in fedtailor show METHOD.",
         ),
     ] = None,
     prune: Annotated[

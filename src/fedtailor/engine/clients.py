@@ -57,7 +57,7 @@ class TurnReport(NamedTuple):
     noisy: Tensor  # what noisy gradients (DP-SGD) it took: rows of `privacy.Spent`
     fresh: Tensor  # whether this was its first round
     watched: Tensor  # a row of `UploadWatch.look`
-    counts: Tensor  # whether its upload weighs anything
+    weight: Tensor  # of its upload
 
 
 class CohortOutcome(NamedTuple):

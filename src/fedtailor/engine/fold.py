@@ -90,18 +90,25 @@ class Fold:
         return tree.unflatten({k: shares[id(w)] for k, w in self._weight.items()} | empty)
 
 
-def demand_weight(fold: Fold, counts: bool, round: int) -> None:
-    """Refuses a mean over uploads that all weigh nothing: it would be a model of zeros.
+def demand_weight(fold: Fold, weights: Tensor, round: int) -> None:
+    """Refuses a mean over uploads of which one weighs less than 0, or all weigh nothing.
+
+    Of the latter it would be a model of zeros.
 
     Args:
       fold: of a round.
-      counts: whether any of its uploads weighs something.
+      weights: of its uploads.
       round: its number, from 1.
 
     Raises:
-      BadInput: none does.
+      BadInput: what they weigh.
     """
-    if fold.averages and not counts:
+    if fold.averages and not bool((weights >= 0).all()):
+        least = float(weights[~(weights >= 0)][0])
+        raise BadInput(
+            f"round {round}: the weight of an upload is {least:g}: let Upload's weight be 0 or more"
+        )
+    if fold.averages and not bool(weights.any()):
         raise BadInput(
             f"round {round}: the weights of all uploads are 0, so they have no mean: let Upload's "
             "weight be above 0 for one client at least"

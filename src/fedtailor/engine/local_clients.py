@@ -304,7 +304,7 @@ class LocalClients:
         fresh = ~chunk.store.met[chunk.group.rows(ids)]
         measured = TurnReport(
             found.down, found.up, good, found.post, found.noisy, fresh, found.watched,
-            up.weight != 0,
+            up.weight,
         )  # fmt: skip
         if skip and not bool(good.all()):
             keep, ids = good.nonzero()[:, 0].to(self.device), ids[good.cpu()]

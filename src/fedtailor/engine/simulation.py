@@ -242,8 +242,7 @@ class Simulation:
             if len(lost) and not (skip and len(played.taken)):
                 names = (self.centre or self).client_data.names
                 raise Diverged([names[i] for i in lost.tolist()], number + 1)
-            counts = bool((measured.counts & measured.finite).any())
-            demand_weight(played.fold, counts, number + 1)
+            demand_weight(played.fold, measured.weight[measured.finite], number + 1)
 
         def report() -> RoundReport:
             stop_if_diverged()

@@ -60,8 +60,7 @@ class Gathered:
         """(ids, what the server receives, bytes that came), without those who are missing."""
         for client in sorted(self._waiting):
             self._take(client)
-        counts = bool(self._fold.folded().total)
-        demand_weight(self._fold, counts, self._round)
+        demand_weight(self._fold, self._fold.folded().total, self._round)
         upload = Upload(self._fold.mean(), self._fold.share(), tree.stack(self._each))
         return torch.tensor(self._ids), upload, self._up
 
