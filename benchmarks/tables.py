@@ -425,24 +425,26 @@ def overshoot(name: str) -> str:
 def jobs(name: str) -> str:
     """Whole jobs: FedTailor's seconds, where they go, and the loop's."""
     report, body = read(name), []
+    alone = not any("loop" in row for row in report["rows"])  # FedTailor's side, nothing else
     for row in sorted(report["rows"], key=lambda row: row["name"]):
-        cold, loop = row["cold"], row.get("loop")
+        cold = row["cold"]
         asked = f"{row['at_least']:.0f}×" if row["at_least"] else f"{row['at_most']:.0f} s"
         parts = [
             f"{cold[k]:.1f}" for k in ("preparing_seconds", "training_seconds", "rest_seconds")
         ]
         warm = sorted(found["seconds"] for found in row["warm"])
         again = f"{warm[0]:.1f}" if warm else "–"
-        if loop is None:  # FedTailor's side alone
+        if alone:
             body.append([row["name"], f"{cold['seconds']:.1f}", *parts, again])
             continue
+        loop = row["loop"]
         times = [f"{loop['seconds']:.0f}", f"{cold['seconds']:.1f}", f"**{row['ratio']:.1f}×**"]
         ratio = f"{loop['seconds'] / warm[0]:.1f}×" if warm else "–"
         body.append([row["name"], *times, asked, *parts, again, ratio])
     where = ["preparing", "training", "the rest", "again, s"]
-    header = ["job", "loop, s", "FedTailor, s", "ratio", "asked for", *where, "ratio"]
-    if all("loop" not in row for row in report["rows"]):
-        header = ["job", "FedTailor, s", *where]
+    header = ["job", "FedTailor, s", *where]
+    if not alone:
+        header = ["job", "loop, s", "FedTailor, s", "ratio", "asked for", *where, "ratio"]
     return rows(header, body) + made_by(report)
 
 

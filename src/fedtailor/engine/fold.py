@@ -103,12 +103,15 @@ def demand_weight(fold: Fold, weights: Tensor, round: int) -> None:
     Raises:
       BadInput: what they weigh.
     """
-    if fold.averages and not bool((weights >= 0).all()):
-        least = float(weights[~(weights >= 0)][0])
+    if not fold.averages:
+        return
+    wrong = weights[~(weights >= 0)]  # nan, too
+    if wrong.numel():
         raise BadInput(
-            f"round {round}: the weight of an upload is {least:g}: let Upload's weight be 0 or more"
+            f"round {round}: the weight of an upload is {float(wrong[0]):g}: let Upload's weight "
+            "be 0 or more"
         )
-    if fold.averages and not bool(weights.any()):
+    if not bool(weights.any()):
         raise BadInput(
             f"round {round}: the weights of all uploads are 0, so they have no mean: let Upload's "
             "weight be above 0 for one client at least"
