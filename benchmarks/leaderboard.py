@@ -32,6 +32,7 @@ import fcntl
 import gc
 import json
 import logging
+import os
 import shlex
 import signal
 import statistics
@@ -768,12 +769,14 @@ def play_in_lanes(jobs: int, world: str, words: list[str], clock: Clock) -> None
 
 
 def prepare_lane(said: argparse.Namespace, clock: Clock) -> None:
-    """One of several processes takes its share of a GPU's memory, and no more than its time.
+    """One of several processes takes its share of cores, of a GPU's memory, and of the time.
 
-    A round may take minutes, and while one operator is at work nothing of Python is heard: so the
-    system ends the process. What was played is in the file.
+    With all cores for each they stand in each other's way. A round may take minutes, and while one
+    operator is at work nothing of Python is heard: so the system ends the process. What was played
+    is in the file.
     """
     signal.setitimer(signal.ITIMER_REAL, max(0.0, clock.until - time.monotonic()) + GRACE)
+    torch.set_num_threads(max(1, (os.cpu_count() or 1) // said.jobs))
     if said.device.startswith("cuda"):  # else the first leaves nothing for others
         torch.cuda.set_per_process_memory_fraction(FOR_JOBS / said.jobs)
 

@@ -147,13 +147,24 @@ def left_of(report: dict[str, Any]) -> list[str]:
 
 def body(report: dict[str, Any], by_rank: list[Ranked]) -> list[list[str]]:
     """All lines of a world's table: by rank, then those that failed."""
-    found = [cells(i, one) for i, one in enumerate(by_rank, 1)]
+    tested = report["clients"]["test_rows"]
+    found = [cells(i, one, tested) for i, one in enumerate(by_rank, 1)]
     failed = {m: r["failed"] for m, r in report["rows"].items() if "failed" in r}
     empty = ["–"] * (len(HEADER) - 2)
     return [*found, *([m, f"failed: {why}".replace("|", "/"), *empty] for m, why in failed.items())]
 
 
-def setting_of(row: dict[str, Any]) -> str:
+def without_answers(row: dict[str, Any], tested: list[int]) -> int:
+    """How many last models, over seeds, gave nothing finite: they have nothing right.
+
+    A run's own mean is over the clients whose model said something: so many are in the sum.
+    """
+    found, means = accuracy_of(row, tested), np.array(row["run"]["mean"])
+    known = np.divide(found.sum(axis=1), means, out=np.zeros(len(means)), where=means > 0)
+    return int((found.shape[1] - known.round())[means > 0].sum())
+
+
+def setting_of(row: dict[str, Any], tested: list[int]) -> str:
     """What was played; what is declared of it, whether the rate is an edge, and what diverged."""
     rate = rate_of(row["chosen"])
     tried = [rate_of(trial["setting"]) for trial in row["tuning"]["tried"]]
@@ -161,6 +172,8 @@ def setting_of(row: dict[str, Any]) -> str:
     marks = [in_words({name: value}) for name, value in row.get("declared", {}).items()]
     marks += ["edge"] if rates and rate in (min(rates), max(rates)) else []
     marks += [f"{shown(one['setting'])} diverged" for one in row["diverged"]]
+    if lost := without_answers(row, tested):
+        marks.append(f"{lost} model{'s' * (lost > 1)} diverged at the end")
     return shown(row["chosen"]) + (f" ({', '.join(marks)})" if marks else "")
 
 
@@ -178,7 +191,7 @@ def gap(found: Difference | None) -> str:
     return text if found.answer == "cannot tell" else f"**{text}**"
 
 
-def cells(place: int, one: Ranked) -> list[str]:
+def cells(place: int, one: Ranked, tested: list[int]) -> list[str]:
     """A line of the table."""
     run, search = one.row["run"], one.row["tuning"]
     played = run["seconds"] + sum(lost["seconds"] for lost in one.row["diverged"])
@@ -191,7 +204,7 @@ def cells(place: int, one: Ranked) -> list[str]:
         f"{100 * one.worst_tenth:.1f}",
         gap(one.to_best),
         *(gap(one.to_yardstick.get(name)) for name in YARDSTICKS),
-        setting_of(one.row),
+        setting_of(one.row, tested),
         rising,
         f"{run['bytes']['up'] / 1e6:.2f} / {run['bytes']['down'] / 1e6:.2f}",
         f"{search['seconds']:.0f} + {played:.0f} ({run['preparing_seconds']:.0f})",

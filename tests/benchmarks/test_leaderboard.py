@@ -247,7 +247,7 @@ def test_what_a_contender_declares_is_played_recorded_and_shown(
     row = found["rows"]["apple"]
     assert row["declared"] == {"eta2": 0.001}
     assert row["run"]["options"]["eta2"] == 0.001
-    assert "(eta2=0.001, edge" in ranking.setting_of(row)
+    assert "(eta2=0.001, edge" in ranking.setting_of(row, found["clients"]["test_rows"])
     few = board.Declared("centralised", {"batch": 5}, {})  # no client has 100 rows here
     monkeypatch.setitem(board.VARIANTS, "centralised", few)
     seen: list[int] = []
@@ -522,12 +522,17 @@ def report(rows: dict[str, list[str]]) -> dict[str, Any]:
     tried = [{"setting": {"lr": rate}, "val": rate, "failed": None} for rate in (0.01, 0.03, 0.1)]
     tuning = {"tried": tried, "seconds": 12.4, "ended": True}
     known = {"tuning": tuning, "chosen": {"lr": 0.1}, "diverged": []}
+    tested = [10, 0, *[10] * 9]
+    mean = lambda line: sum(map(int, line.split())) / sum(tested)
     return {
         "world": "cifar10-dir",
-        "clients": {"test_rows": [10, 0, *[10] * 9]},
+        "clients": {"test_rows": tested},
         "budget": {"rates": [0.01, 0.03, 0.1], "tune_rounds": 15, "rounds": 60, "seeds": 2},
         "calls": [{"commit": "abc", "device": "cuda (H200)", "seconds": 540.0}] * 2,
-        "rows": {m: known | {"run": run | {"right": right}} for m, right in rows.items()},
+        "rows": {
+            m: known | {"run": run | {"right": right, "mean": [mean(line) for line in right]}}
+            for m, right in rows.items()
+        },
     }
 
 
@@ -559,6 +564,17 @@ def test_a_line_says_what_was_measured() -> None:
     assert ranking.summary(ranking.ranked(made)).endswith(
         "Beyond chance, 1 are above training alone and 0 below it; 1 are neither."
     )
+
+
+def test_a_model_that_diverged_at_the_end_has_nothing_right_and_is_told() -> None:
+    made = report({"fedbabu": ["9 0 0 8 9 7 9 9 8 9 9", "9 0 9 8 9 7 9 9 8 9 9"]})
+    run = made["rows"]["fedbabu"]["run"]
+    run["mean"][0] = 77 / 90  # of nine clients: the tenth's model says nothing finite
+    line = ranking.body(made, ranking.ranked(made))[0]
+    found = dict(zip(ranking.HEADER, line, strict=True))
+    assert found["rate"] == "0.1 (edge, 1 model diverged at the end)"
+    assert found["mean % ± seeds"] == "81.5 ± 6.4"
+    assert run["mean"][0] > 0.85  # what the run itself says, of those with a model
 
 
 def test_the_page_says_what_was_not_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
