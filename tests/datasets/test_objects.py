@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 from torch.utils.data import Dataset, TensorDataset
 
+from fedtailor.core.errors import BadInput
 from fedtailor.datasets import ColumnChoices, encode, load, source_of
 from tests.datasets.datafiles import images, png_bytes, refusal
 
@@ -206,6 +207,24 @@ def test_datasets_of_tensors_and_of_pictures():
     assert same(want, source_of({"a": tensors}))
     assert same(want, source_of({"a": Pictures(pixels, y)}))
     assert same(want, source_of({"a": torch.utils.data.Subset(tensors, range(6))}))
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.float32, torch.float64])
+@pytest.mark.parametrize("low", [0, -1])
+def test_pixels_of_8_bits_stay_and_finer_ones_are_told(kind, low):
+    pixels = np.arange(256, dtype=np.uint8).reshape(4, 8, 8)
+    given = torch.tensor(pixels) / 255 if low == 0 else torch.tensor(pixels) / 127.5 - 1
+    found = source_of({"a": (given.to(kind), [0, 1, 0, 1])})
+    assert found.notes == ()
+    assert (found.raw[:, 0] == pixels).all()
+    finer = source_of({"a": ((given * 0.777).to(kind), [0, 1, 0, 1])})
+    (note,) = finer.notes
+    assert note.startswith("pixels are rounded to 256 levels; what are no images, give as rows")
+
+
+def test_signals_are_told_how_to_come():
+    with pytest.raises(BadInput, match=r"rows of numbers: x\.reshape\(len\(x\), -1\)"):
+        source_of({"a": (np.full((2, 50, 3), 7.5), [0, 1])})
 
 
 def test_a_dataset_is_read_once():

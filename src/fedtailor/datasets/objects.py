@@ -51,7 +51,8 @@ def source_of(
       once and for all;
     - or DataFrames with the same columns.
 
-    Images are kept in 8 bits: whole numbers 0..255 as they are, floats 0..1 and -1..1 scaled.
+    Images are kept in 8 bits: whole numbers 0..255 as they are, floats 0..1 and -1..1 scaled, with
+    a note where that rounds them.
 
     Args:
       data: a pandas DataFrame, or a mapping from clients to one of the above.
@@ -264,11 +265,11 @@ def _array_parts(pairs: Mapping[str, tuple[Array, Array]]) -> list[SourcePart]:
     labels = {client: y for client, (_, y) in pairs.items()}
     _same_kinds(examples, "examples")
     _same_kinds(labels, "labels")
-    x = next(iter(examples.values()))
+    x, notes = next(iter(examples.values())), tuple[str, ...]()
     if x.ndim in (3, 4) and x.dtype.kind != "U":
-        examples = _as_bytes(examples)
+        examples, notes = _as_bytes(examples)
     return [
-        SourcePart(raw_of(x, f"{_at(c)}: x"), labels[c], _at(c), owners=[c] * len(x))
+        SourcePart(raw_of(x, f"{_at(c)}: x"), labels[c], _at(c), owners=[c] * len(x), notes=notes)
         for c, x in examples.items()
     ]
 
@@ -287,20 +288,32 @@ def _same_kinds(arrays: Mapping[str, Array], what: str) -> None:
 
 
 _KINDS = {"U": "text", "f": "fractions"}
+SIGNALS = "give as rows of numbers: x.reshape(len(x), -1)"
+WHOLE = 0.2  # of a level: k / 255 in half precision is up to an eighth off
 
 
-def _as_bytes(images: Mapping[str, Array]) -> dict[str, Array]:
-    """Pixels as uint8, scaled for all clients alike: one of them may have only dark images."""
+def _as_bytes(images: Mapping[str, Array]) -> tuple[dict[str, Array], tuple[str, ...]]:
+    """Pixels as uint8, scaled for all clients alike: one of them may have only dark images.
+
+    Returns:
+      With a line where that changes them.
+    """
     if all(x.dtype == np.uint8 for x in images.values()):
-        return dict(images)
+        return dict(images), ()
     low, high = min(x.min() for x in images.values()), max(x.max() for x in images.values())
     scale, shift = (255.0, 0.0) if low >= 0 else (127.5, 127.5)
     if high > 1:
         scale, shift = 1.0, 0.0
+    found, rounded = {}, False
     for client, x in images.items():
         if low < -1 or high > 255 or (high > 1 and (low < 0 or (np.mod(x, 1) != 0).any())):
             raise BadInput(
                 f"{_at(client)} has pixels from {x.min():.4g} to {x.max():.4g}: give whole numbers "
-                "0..255, or 0..1 or -1..1 (leave out a Normalize by mean and deviation)"
+                "0..255, or 0..1 or -1..1 (leave out a Normalize by mean and deviation); what are "
+                f"no images, {SIGNALS}"
             )
-    return {c: np.rint(x * scale + shift).astype(np.uint8) for c, x in images.items()}
+        exact = x * scale + shift
+        found[client] = np.rint(exact).astype(np.uint8)
+        rounded = rounded or bool((abs(exact - found[client]) > WHOLE).any())
+    note = f"pixels are rounded to 256 levels; what are no images, {SIGNALS}"
+    return found, (note,) * rounded
