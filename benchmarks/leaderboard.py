@@ -332,6 +332,7 @@ def played(
         "seeds": list(seeds),
         "right": [right_answers(result, tested) for result in results],
         "mean": [round(result["score"]["mean"], 6) for result in results],
+        "without_answers": [len(result["diverged"]) for result in results],
         "curves": [
             [[line["round"], line["pre_val"]["mean"]] for line in end.history if "pre_val" in line]
             for end in ends
@@ -359,6 +360,7 @@ def joined(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return parts[0] | {
         "right": each("right"),
         "mean": each("mean"),
+        "without_answers": [n for part in parts for n in part.get("without_answers", ())],
         "val_by_round": [[r, round(v, 4)] for r, v in zip(rounds, val, strict=True)],
         "still_rising": training_end(rounds, val).still_rising,
         "seconds": round(sum(part["seconds"] for part in parts), 2),

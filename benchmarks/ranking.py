@@ -157,11 +157,13 @@ def body(report: dict[str, Any], by_rank: list[Ranked]) -> list[list[str]]:
 def without_answers(row: dict[str, Any], tested: list[int]) -> int:
     """How many last models, over seeds, gave nothing finite: they have nothing right.
 
-    A run's own mean is over the clients whose model said something: so many are in the sum.
+    Runs tell, but for older ones, whose mean was over the clients whose model said something: so
+    many are in the sum.
     """
     found, means = accuracy_of(row, tested), np.array(row["run"]["mean"])
     known = np.divide(found.sum(axis=1), means, out=np.zeros(len(means)), where=means > 0)
-    return int((found.shape[1] - known.round())[means > 0].sum())
+    older = int((found.shape[1] - known.round())[means > 0].sum())
+    return older + sum(row["run"].get("without_answers", ()))
 
 
 def setting_of(row: dict[str, Any], tested: list[int]) -> str:

@@ -44,10 +44,47 @@ class Net(nn.Module):
         return self.head(self.body(x).relu())
 
 
+class Lost(Net):
+    """As a network whose training diverged, where the first number is large."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        lost = torch.tensor(torch.nan if not self.training else 0.0)
+        return super().forward(x) + torch.where(x[:, :1] > 5, lost, 0.0)
+
+
 def same(one: dict, other: dict) -> None:
     """Two results of one run: only clocks differ."""
     for key in ("per_client", "bytes", "best_round", "accuracy"):
         assert one[key] == other[key], key
+
+
+# --- a model that diverged ---
+
+
+def test_a_client_whose_model_diverged_is_named_and_does_not_leave_the_mean(
+    tmp_path: Path,
+) -> None:
+    data = pairs()
+    data["west"] = (data["west"][0] + [10, 0, 0], data["west"][1])
+    settings = {
+        "data": data,
+        "model": Lost,
+        "normalise": "none",
+        "rounds": 2,
+        "device": "cpu",
+        "metric": "accuracy",
+    }
+    found = fedtailor.run("fedavg", out=tmp_path / "run", **settings)
+    each = found["per_client"]
+    assert found["diverged"] == ["west"] and each["west"] == 0
+    assert found["score"]["mean"] == pytest.approx(sum(each.values()) / 3, abs=1e-6)
+    assert found["metrics"]["log-loss"]["clients"] == 2
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "the final model of west diverged" in page
+
+    compared = fedtailor.compare("fedavg", out=tmp_path / "both", seeds=2, **settings)
+    assert compared["table"]["fedavg"]["diverged"] == {"west": 2}
+    assert "west (2 times)" in (tmp_path / "both" / "report.html").read_text()
 
 
 # --- methods ---

@@ -267,6 +267,14 @@ def test_scores_are_those_of_each_clients_model(part: str) -> None:
             torch.testing.assert_close(score.loss[cid], loss, rtol=1e-10, atol=1e-10)
 
 
+def test_of_outputs_that_are_no_numbers_none_is_right() -> None:
+    task = make_task()
+    simulation = Simulation(fedavg(task, recipe=RECIPE), world(), task)
+    scores = simulation.score(finetune=Recipe(epochs=3, lr=torch.inf))
+    assert not bool(scores.test.loss.isfinite().any())
+    assert scores.test.correct.tolist() == [0] * 4
+
+
 @pytest.mark.parametrize("ids", [[1, 3], [3, 1]])
 def test_scores_of_some_clients(ids: list[int]) -> None:
     task = make_task()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedtailor.report.absent import absent_in_words, times_in_words
+from fedtailor.report.absent import absent_in_words, diverged_in_words, times_in_words
 
 
 @pytest.mark.parametrize(
@@ -29,3 +29,9 @@ def test_many_that_were_never_in_time_are_counted() -> None:
     names = [f"site {i}" for i in range(30)]
     assert absent_in_words(0, 90, names).endswith("site 11 and 18 more")
     assert times_in_words(1) == "once"
+
+
+def test_whose_models_diverged() -> None:
+    assert diverged_in_words({"north": 1}).startswith("the final model of north diverged: outputs")
+    said = diverged_in_words({"north": 3, "south": 1, "west": 1})
+    assert said.startswith("the final models of north (3 times), south, west diverged: ")

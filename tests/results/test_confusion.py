@@ -10,6 +10,7 @@ import torch
 from fedtailor.core.form import Form
 from fedtailor.engine import ClientData
 from fedtailor.results.confusion import _counted, read_confusion, save_confusion
+from fedtailor.results.outputs import PartRows, RunOutputs, SaidInRound
 
 OWNER = torch.tensor([1, 0, 1, 1, 0, 2])
 LABEL = torch.tensor([4, 0, 4, 2, 0, 3])
@@ -42,3 +43,14 @@ def test_only_classes_are_kept(tmp_path: Path, task: str) -> None:
     kept = {name: rows.tolist() for name, rows in read_confusion(tmp_path).items()}
     counts = {"confusion": [], "class_counts": [[0, 0, 1], [0, 2, 2], [1, 1, 1]]}
     assert kept == (counts if task == "classification" else {})
+
+
+def test_what_is_no_number_is_no_answer(tmp_path: Path) -> None:
+    """Of three rows the second has none: it is taken for no class."""
+    y = torch.tensor([0, 1, 1])
+    data = ClientData.of(torch.zeros(3, 1), y, [[]], [[]], [[0, 1, 2]])
+    said = torch.tensor([[1.0, 0], [torch.nan, 0], [0, 1]])
+    rows = PartRows(y, torch.arange(3), torch.tensor([3]))
+    found = RunOutputs(rows, rows, SaidInRound(1, said, said), None)
+    save_confusion(tmp_path, data, Form("table", (1,), 2), found)
+    assert read_confusion(tmp_path)["confusion"].tolist() == [[0, 0, 0, 1], [0, 1, 1, 1]]

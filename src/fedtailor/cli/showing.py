@@ -272,6 +272,11 @@ def show_result(result: dict[str, Any], folder: Path, as_json: bool) -> None:
     metric = result["metric"]
     for line in undefined_lines({metric: result["metrics"].get(metric, {}).get("undefined", {})}):
         out.print(line, markup=False)
+    if diverged := result.get("diverged"):
+        from fedtailor.report.absent import diverged_in_words
+
+        told = diverged_in_words(dict.fromkeys(diverged, 1))
+        out.print(f"– {told}", markup=False, style="yellow")
     sent = result["bytes"]
     clients, rounds = counted(result["clients"], "client"), counted(result["rounds"], "round")
     work = f"{clients}, {rounds}"
@@ -364,6 +369,12 @@ def show_summary(summary: dict[str, Any], folder: Path, as_json: bool) -> None:
         out.print(f"• {told}: {folder}/tuned/split*/report.html", markup=False)
     for line in summary["verdict"]:
         out.print(f"• {line}", markup=False)
+    for method, row in summary["table"].items():
+        if diverged := row.get("diverged"):
+            from fedtailor.report.absent import diverged_in_words
+
+            told = diverged_in_words(diverged)
+            out.print(f"• {method}: {told}", markup=False, style="yellow")
     pictures = sorted(picture.name for picture in folder.glob("*.png"))
     out.print(
         f"\nResults: {folder}/report.html  (and {', '.join(['summary.json', *pictures])}; every "

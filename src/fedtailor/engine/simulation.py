@@ -347,7 +347,8 @@ class Simulation:
 
         right = torch.zeros_like(weight)
         if self.task.kind == "classification":
-            right = (outputs.argmax(-1) == labels).to(weight) * weight
+            answered = outputs.isfinite().all(-1)  # of a model that diverged, none is right
+            right = (answered & (outputs.argmax(-1) == labels)).to(weight) * weight
         try:
             losses = vmap(one)(outputs, labels, weight)
         except RuntimeError:  # a loss that cannot be mapped; training has told

@@ -1,8 +1,8 @@
-"""Clients that were drawn for a round and were not in it, in words."""
+"""Clients that were missing in rounds, or whose models came to nothing, in words."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from fedtailor.datasets.wording import listed
 
@@ -27,3 +27,18 @@ def absent_in_words(dropped: int, late: int, never: Sequence[str]) -> str:
         return ""
     words = f"clients {' and '.join(told)}; those rounds went on without them"
     return f"{words}; never in time: {listed(never)}" if never else words
+
+
+def diverged_in_words(runs: Mapping[str, int]) -> str:
+    """Whose final models diverged, in how many runs, and what that means for the numbers.
+
+    Example:
+      >>> diverged_in_words({"north": 2, "south": 1}).split(": ")[0]
+      'the final models of north (2 times) and south diverged'
+    """
+    models = "model" if len(runs) == 1 else "models"
+    who = listed([f"{name} ({times_in_words(n)})" if n > 1 else name for name, n in runs.items()])
+    return (
+        f"the final {models} of {who} diverged: outputs that are not finite numbers count as wrong "
+        "answers, and metrics that do not count answers leave such a client out"
+    )

@@ -17,7 +17,7 @@ from fedtailor.core.inputs.files import write_atomically
 from fedtailor.core.inputs.plain_text import counted
 from fedtailor.core.options import in_short
 from fedtailor.core.steps.privacy import epsilon_in_words
-from fedtailor.report.absent import absent_in_words, times_in_words
+from fedtailor.report.absent import absent_in_words, diverged_in_words, times_in_words
 from fedtailor.report.surfaces import landscapes, trajectories
 from fedtailor.results import mixes, numbers
 from fedtailor.results.collect import CollectedRuns, collect, network_in_words
@@ -166,6 +166,9 @@ def _notes(collection: CollectedRuns, table: list[dict[str, Any]]) -> list[str]:
         f"{row['label']}: diverged clients were left out {times_in_words(row['skipped'])}."
         for row in table
         if row["skipped"]
+    ]
+    notes += [
+        f"{row['label']}: {diverged_in_words(row['diverged'])}." for row in table if row["diverged"]
     ]
     notes += [
         f"{row['label']}: {told}."

@@ -57,8 +57,9 @@ def save_confusion(
     confusion = torch.zeros(0, 4, dtype=torch.int32)
     if found is not None and found.last is not None:
         owner = torch.repeat_interleave(torch.arange(client_data.clients), found.test.n)
-        said = found.last.test.argmax(-1)
-        confusion = _counted(owner, found.test.labels.long(), said)
+        said, answered = found.last.test, found.last.test.isfinite().all(-1)
+        columns = (owner, found.test.labels.long(), said.argmax(-1))
+        confusion = _counted(*(column[answered] for column in columns))
     counts = {"confusion": confusion, "class_counts": _class_counts(client_data)}
     save_tensors(folder / CONFUSION, counts)
 

@@ -266,6 +266,7 @@ def _row(contender: Contender, each: Array, alone: Array | None) -> dict[str, An
         "device": played_on(results[0]),
         "epsilon": largest_epsilon(results),
         "skipped": sum(len(s) for r in results for s in r.get("skipped", {}).values()),
+        "diverged": Counter(name for r in results for name in r.get("diverged", ())),
         "odd_uploads": _often_odd(results),
         "dropped": sum(n for r in results for n in r.get("dropped", {}).values()),
         "stragglers": sum(n for r in results for n in r.get("stragglers", {}).values()),

@@ -18,7 +18,7 @@ from fedtailor.engine.client_data import Rows
 from fedtailor.engine.memory import peak_memory
 from fedtailor.methods.describe import page
 from fedtailor.results.metrics.over_clients import best_round
-from fedtailor.results.metrics.table import table_of_own
+from fedtailor.results.metrics.table import diverged_clients, table_of_own
 from fedtailor.results.outputs import PartRows, RunOutputs, SaidInRound
 from fedtailor.runs.device import hardware
 from fedtailor.runs.prepared import PreparedRun
@@ -148,6 +148,7 @@ def result_of(run: PreparedRun) -> dict[str, Any]:
         if at_best
         else {},
         "metrics": metrics | own_metrics(run, final),
+        "diverged": diverged_clients(metrics),
         "skipped": {str(line["round"]): line["skipped"] for line in history if "skipped" in line},
         "odd_uploads": Counter(name for line in history for name in line.get("odd_uploads", [])),
         **absent_of(run),

@@ -16,6 +16,7 @@ from sklearn import metrics as sk
 
 from fedtailor.results.metrics import classification as ours
 from fedtailor.results.metrics.named import METRICS
+from fedtailor.results.statistics.scoring import ANSWERS
 from tests.results.metrics.drawn import DrawnClients, clients, padded
 
 Reference = Callable[[np.ndarray, np.ndarray], float]
@@ -174,7 +175,27 @@ def test_outputs_that_are_no_numbers_give_no_number(name: str, rubbish: float) -
     outputs = torch.tensor([[[0.0, 1.0], [1.0, 0.0]], [[0.0, rubbish], [1.0, 0.0]]])
     labels = torch.tensor([[1, 0], [1, 0]])
     found = METRICS[name].function(outputs, labels, torch.ones(2, 2))
-    assert found.isnan().tolist() == [False, True]
+    # but for what counts right answers: there the row has none
+    assert found.isnan().tolist() == [False, name not in ANSWERS]
+
+
+@pytest.mark.parametrize("rubbish", [NAN, float("inf"), -float("inf")])
+@pytest.mark.parametrize("where", [0, 1])
+def test_outputs_that_are_no_numbers_are_wrong_answers(rubbish: float, where: int) -> None:
+    """As if the row had been given to a class that nobody has; whichever output it is."""
+    outputs = torch.tensor([[0.0, 1.0], [0.0, 1.0], [1.0, 0.0], [1.0, 0.0], [1.0, 0.0]])
+    outputs[[0, 4], where] = rubbish
+    labels, ones = torch.tensor([1, 1, 0, 0, 0]), torch.ones(5)
+    assert ours.right_answers(outputs, labels, ones).tolist() == [0, 1, 1, 1, 0]
+    assert float(ours.accuracy(outputs, labels, ones)) == 3 / 5
+    assert float(ours.sensitivity(outputs, labels, ones)) == 1 / 2
+    assert float(ours.specificity(outputs, labels, ones)) == 2 / 3
+    assert float(ours.balanced_accuracy(outputs, labels, ones)) == (1 / 2 + 2 / 3) / 2
+    # of the positive rows 1 of 2 is found, by 1 answer; of the negative ones 2 of 3, by 2
+    assert float(ours.macro_f1(outputs, labels, ones)) == pytest.approx((2 / 3 + 4 / 5) / 2)
+    for name in ANSWERS:
+        nothing = METRICS[name].function(torch.full((5, 2), rubbish), labels, ones)
+        assert float(nothing) == 0, name
 
 
 @pytest.mark.parametrize("label", [0, 1])

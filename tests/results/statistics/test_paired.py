@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 from fedtailor.core.errors import BadInput
+from fedtailor.results.metrics.named import METRICS
 from fedtailor.results.statistics import PairedRows, measure_gains
 from fedtailor.results.statistics.paired import swapped_gains
+from fedtailor.results.statistics.scoring import scoring_of
 from fedtailor.results.statistics.variance import variances
 from tests.results.statistics.worlds import (
     ACCURACY,
@@ -99,6 +101,27 @@ def test_a_model_that_diverged_is_left_out_with_the_reason() -> None:
     rows = rows_of([1, 1], [1, 0])
     broken = PairedRows(rows.rows, rows.labels, rows.ours * np.nan, rows.alone)
     gains = measure_gains({"a": [broken], "b": [rows]}, ACCURACY)
+    assert gains.clients == ("b",)
+    assert "diverged" in gains.left_out["a"]
+
+
+def test_where_right_answers_are_counted_a_model_that_diverged_has_none() -> None:
+    """It does not drop out of the mean: alone had both right, so it loses all."""
+    rows = rows_of([1, 1], [1, 1])
+    broken = PairedRows(rows.rows, rows.labels, rows.ours * np.nan, rows.alone)
+    for name in ("accuracy", "balanced-accuracy"):
+        gains = measure_gains({"a": [broken], "b": [rows]}, scoring_of(METRICS[name]))
+        assert gains.left_out == {}
+        assert gains.by_client.tolist() == [-1, 0], name
+    losses = measure_gains({"a": [broken], "b": [rows]}, scoring_of(METRICS["log-loss"]))
+    assert losses.clients == ("b",)
+
+
+def test_a_model_that_diverged_in_one_of_several_repeats_is_left_out() -> None:
+    """Where the metric cannot be had of it: the other repeats' mean would flatter."""
+    (fine,) = drawn(1, 20, 1, seed=3)["site-0"]
+    broken = PairedRows(fine.rows, fine.labels, fine.ours * np.nan, fine.alone)
+    gains = measure_gains({"a": [fine, broken], "b": [fine, fine]}, scoring_of(METRICS["log-loss"]))
     assert gains.clients == ("b",)
     assert "diverged" in gains.left_out["a"]
 

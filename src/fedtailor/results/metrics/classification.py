@@ -1,8 +1,9 @@
 """How well models tell classes apart: functions of logits, class numbers and weights.
 
 Equal to scikit-learn's where that has the metric. With two classes, class 1 is the positive one.
-The answer is the class with the highest logit, the first of equals. `real_rows` says what the
-arguments are and where the result is nan.
+The answer is the class with the highest logit, the first of equals; logits that are not finite
+numbers give none, and none is wrong. `real_rows` says what the arguments are and where the result
+is nan.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ LEAST_PROBABILITY = torch.finfo(torch.float64).eps
 def right_answers(outputs: Tensor, labels: Tensor, weight: Tensor) -> Tensor:
     """Each row's answer: 1 where it is right, 0 where it is wrong and in the padding."""
     rows = real_rows(outputs, labels, weight)
-    return rows.each((rows.outputs.argmax(-1) == rows.labels).double())
+    return rows.weight * rows.finite * (rows.outputs.argmax(-1) == rows.labels)
 
 
 def accuracy(outputs: Tensor, labels: Tensor, weight: Tensor) -> Tensor:
@@ -47,7 +48,7 @@ def balanced_accuracy(outputs: Tensor, labels: Tensor, weight: Tensor) -> Tensor
     """
     rows = real_rows(outputs, labels, weight)
     right, held, _ = _class_counts(rows)
-    return rows.known(_mean_where(held > 0, right / held))
+    return rows.counted(_mean_where(held > 0, right / held))
 
 
 def macro_f1(outputs: Tensor, labels: Tensor, weight: Tensor) -> Tensor:
@@ -60,7 +61,7 @@ def macro_f1(outputs: Tensor, labels: Tensor, weight: Tensor) -> Tensor:
     """
     rows = real_rows(outputs, labels, weight)
     right, held, given = _class_counts(rows)
-    return rows.known(_mean_where(held + given > 0, 2 * right / (held + given)))
+    return rows.counted(_mean_where(held + given > 0, 2 * right / (held + given)))
 
 
 def sensitivity(outputs: Tensor, labels: Tensor, weight: Tensor) -> Tensor:
@@ -194,13 +195,13 @@ def calibration_error(outputs: Tensor, labels: Tensor, weight: Tensor) -> Tensor
 
 def _class_counts(rows: RealRows) -> tuple[Tensor, Tensor, Tensor]:
     """Right answers, rows and answers of each class, [..., K] each."""
-    said = rows.outputs.argmax(-1)
+    said, answered = rows.outputs.argmax(-1), rows.weight * rows.finite
     none = rows.weight.new_zeros(*rows.weight.shape[:-1], rows.outputs.shape[-1])
-    right = none.scatter_add(-1, rows.labels, rows.weight * (said == rows.labels))
+    right = none.scatter_add(-1, rows.labels, answered * (said == rows.labels))
     return (
         right,
         none.scatter_add(-1, rows.labels, rows.weight),
-        none.scatter_add(-1, said, rows.weight),
+        none.scatter_add(-1, said, answered),
     )
 
 
@@ -214,7 +215,7 @@ def _recall_of(number: int, outputs: Tensor, labels: Tensor, weight: Tensor) -> 
         raise ValueError(f"sensitivity and specificity need two classes, not {outputs.shape[-1]}")
     rows = real_rows(outputs, labels, weight)
     right, held, _ = _class_counts(rows)
-    return rows.known(right[..., number] / held[..., number])
+    return rows.counted(right[..., number] / held[..., number])
 
 
 def _of_each_class(measure: Callable[[Tensor, Tensor, Tensor], Tensor], rows: RealRows) -> Tensor:

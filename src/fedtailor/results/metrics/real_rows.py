@@ -2,8 +2,10 @@
 
 Every metric is a function of `outputs` [..., R, K], `labels` [..., R] and `weight` [..., R], which
 is 1 for a real row and 0 for padding; leading axes are clients, or whatever else is measured at
-once. It gives one number for each, in float64: nan where a client has no rows, or where an output
-on one of its real rows is not a finite number, or where the metric itself says so.
+once. It gives one number for each, in float64: nan where a client has no rows, or where the metric
+itself says so. Outputs that are not finite numbers are no answer: what counts right answers counts
+them as wrong, so that no client whose model diverged drops out of a mean; of probabilities, ranks
+and errors nothing can be said there, and they are nan.
 """
 
 from __future__ import annotations
@@ -32,8 +34,11 @@ class RealRows(NamedTuple):
 
     def known(self, value: Tensor) -> Tensor:
         """A number per client: nan without rows, or where an output is not finite."""
-        there = (self.weight.sum(-1) > 0) & self.finite.all(-1)
-        return torch.where(there, value, math.nan)
+        return self.counted(torch.where(self.finite.all(-1), value, math.nan))
+
+    def counted(self, value: Tensor) -> Tensor:
+        """A number per client that knows what to do with outputs that are not finite."""
+        return torch.where(self.weight.sum(-1) > 0, value, math.nan)
 
 
 def real_rows(outputs: Tensor, labels: Tensor, weight: Tensor) -> RealRows:

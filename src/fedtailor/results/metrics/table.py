@@ -17,6 +17,8 @@ from fedtailor.results.metrics.named import Metric, metric_named, metrics_of
 from fedtailor.results.metrics.over_clients import over_clients
 from fedtailor.results.metrics.real_rows import BLOCK
 
+DIVERGED = "its model's outputs are not finite numbers"  # why a metric cannot be had
+
 
 def table_of_metrics(
     outputs: Tensor | np.ndarray,
@@ -83,6 +85,21 @@ def table_of_metrics(
     return table
 
 
+def diverged_clients(metrics: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Whose outputs were not all finite numbers, as a table of metrics says it.
+
+    Of them right answers are counted, the rows without any as wrong ones; nothing else is known.
+
+    Example:
+      >>> outputs, labels = torch.tensor([[0.0, 1], [math.nan, 0]]), torch.tensor([1, 1])
+      >>> found = table_of_metrics(outputs, labels, {"north": 1, "south": 1}, "classification")
+      >>> diverged_clients(found), found["accuracy"]["per_client"]["south"]
+      (['south'], 0.0)
+    """
+    reasons = (of.get("undefined", {}) for of in metrics.values())
+    return list(dict.fromkeys(c for of in reasons for c, why in of.items() if why == DIVERGED))
+
+
 def table_of_own(
     metric: Callable[[Tensor, Tensor], Any],
     outputs: Tensor,
@@ -121,7 +138,7 @@ def _why(metric: Metric, said: Tensor, truth: Tensor, part: str) -> str:
     """Why one client has no value."""
     reason = metric.why_undefined(truth, torch.ones(len(truth), device=truth.device), part)
     if reason is None and not said.isfinite().all():
-        return "its model's outputs are not finite numbers"
+        return DIVERGED
     return reason or f"{metric.name} gives no finite number here"
 
 

@@ -65,6 +65,9 @@ class Scoring(NamedTuple):
     # classes it is the mean over classes, each against the rest
     ranking: bool = False
     share: bool = True  # between 0 and 1, as accuracy is, so that one row of n can change it by 1/n
+    # right answers are counted, and outputs that are not finite numbers as wrong ones; otherwise a
+    # client with such outputs is left out
+    answers: bool = False
     # labels → the reason why there is no metric of them, if it knows one
     why_undefined: Callable[[Values], str | None] | None = None
 
@@ -134,7 +137,7 @@ def measure_gains(paired: Paired, scoring: Scoring, untrained: Collection[str] =
         if name in untrained:
             left_out[name] = HELD_OUT
             continue
-        if not all(one.finite for one in repeats):
+        if not (scoring.answers or all(one.finite for one in repeats)):
             left_out[name] = "a model's outputs are not all numbers: its training diverged"
             continue
         gains = np.array([_gain(one, scoring) if len(one.rows) else np.nan for one in repeats])

@@ -12,6 +12,7 @@ from fedtailor.results.metrics.named import Metric
 from fedtailor.results.statistics.paired import Scoring, Values
 
 RANKINGS = ("roc-auc", "average-precision", "concordance")
+ANSWERS = ("accuracy", "balanced-accuracy", "macro-f1", "sensitivity", "specificity")
 NO_SHARES = ("log-loss", "perplexity", "rmse", "mae", "r2")  # not between 0 and 1
 IN_UNITS = ("rmse", "mae")  # of the label, and so is a margin for them
 
@@ -33,6 +34,7 @@ def scoring_of(metric: Metric) -> Scoring:
         higher_is_better=metric.higher_is_better,
         ranking=metric.name in RANKINGS,
         share=metric.name not in NO_SHARES,
+        answers=metric.name in ANSWERS,
         why_undefined=lambda labels: metric.why_undefined(
             torch.from_numpy(np.array(labels)), torch.ones(len(labels))
         ),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -99,6 +100,7 @@ def _row(
         "worse_off": sum(g < -1e-9 for g in gains.values()),
         "gain": {name: round(g, 6) for name, g in gains.items()},
         "per_client": {name: _rounded(v) for name, v in each.items()},
+        "diverged": Counter(name for r in results for name in r.get("diverged", ())),
         "bytes": {k: int(np.mean([r["bytes"][k] for r in results])) for k in ("up", "down")},
         # runs side by side share theirs
         "seconds": round(
