@@ -25,6 +25,7 @@ from fedtailor.core.losses import (
 )
 from fedtailor.core.network.augmentation import Augment
 from fedtailor.core.network.features import HeadSplit, head_width, input_of
+from fedtailor.core.network.gradients import refuse_without_gradient
 from fedtailor.core.network.made import drawing, three_alike
 from fedtailor.core.network.randomness import KeyedDraws
 from fedtailor.core.network.repeatable import may_draw, refuse_hidden_draws
@@ -127,7 +128,8 @@ class Task(NamedTuple):
       losses: (outputs, labels, weight) -> one loss per row, for objectives that are more than the
         loss.
       kind: what is learnt.
-      try_out: (params, some rows) -> None; refuses a network that two runs would not call alike.
+      try_out: (params, some rows, their labels) -> None; refuses a network that two runs would not
+        call alike, and one that could learn nothing.
       features: (params, x) -> what the head is given, in evaluation mode.
       form: what an example looks like, and how many classes there are; None if nobody said.
       device: where parameters live.
@@ -147,7 +149,7 @@ class Task(NamedTuple):
     outputs: Callable[[Params, Batch], tuple[Tensor, Params]] | None = None
     losses: BatchLosses = row_by_row(cross_entropy)
     kind: TaskKind = "classification"
-    try_out: Callable[[Params, Tensor], None] = lambda params, x: None
+    try_out: Callable[[Params, Tensor, Tensor], None] = lambda params, x, y: None
     features: Callable[[Params, Tensor], Tensor] | None = None
     form: Form | None = None
     device: torch.device | str = "cpu"
@@ -295,10 +297,16 @@ def _task(
 
     split = HeadSplit(embed, classify, head_width(example, head, groups[-1]))
 
-    def try_out(params: Params, x: Tensor) -> None:
-        some = x[[0, -1]]
+    def try_out(params: Params, x: Tensor, y: Tensor) -> None:
+        some, labels = x[[0, -1]], y[[0, -1]]
         one, key = torch.ones(2, device=x.device), rng.key(0, device=x.device)
-        batch = Batch(some, one, one, one[0] > 0, key)
+        batch = Batch(some, labels, one, one[0] > 0, key)
+        refuse_without_gradient(
+            type(example).__name__,
+            *(params, trained),
+            lambda leaves: outputs(leaves, batch)[0],
+            lambda said: losses(said, labels, one),
+        )
         for module, forward in (
             (training, lambda: outputs(params, batch)),
             (evaluating, lambda: predict(params, some)),

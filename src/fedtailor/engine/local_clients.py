@@ -107,7 +107,7 @@ class LocalClients:
         self.stores: list[StateStore] = []
         training, scoring, joint = [], [], []
         for group in groups:
-            group.task.try_out(group.initial, client_data.x)
+            group.task.try_out(group.initial, client_data.x, client_data.y)
             first, count = group.members[0].to(self.device), len(group.members)
             message = group.method.send(server, first, turn.of(first))
             like = first_state(group.method, message, group.initial, turn.of(first))

@@ -75,12 +75,12 @@ def test_a_network_that_counts_its_calls_is_refused() -> None:
 
     task = classification(lambda: Counts(4, 3))
     with pytest.raises(BadInput, match="network Counts"):
-        task.try_out(task.init(rng.key(0)), torch.ones(1, 4))
+        task.try_out(task.init(rng.key(0)), torch.ones(1, 4), torch.zeros(1).long())
 
 
 def test_numbers_that_are_not_finite_are_no_reason() -> None:
     task = classification(lambda: nn.Sequential(nn.Linear(4, 3), Noisy(lambda x: x * torch.nan)))
-    task.try_out(task.init(rng.key(0)), torch.ones(3, 4))
+    task.try_out(task.init(rng.key(0)), torch.ones(3, 4), torch.zeros(3).long())
 
 
 def test_a_method_that_draws_by_itself_is_refused() -> None:

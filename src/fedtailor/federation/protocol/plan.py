@@ -255,7 +255,8 @@ def make_training_plan(config: Config, encoder: Encoder, clients: int) -> Traini
     sent: dict[str, Spec] = {}
     for name, ids in plan.models():
         own, first = setup.of(int(ids[0])), ids[0]
-        own.task.try_out(own.initial, few_rows(encoder.form, config.batch).x)
+        rows = few_rows(encoder.form, config.batch)
+        own.task.try_out(own.initial, rows.x, rows.y)
         turn = setup.turn(rng.TURN, 0).of(first)
         sent[name] = spec_of(own.method.send(server, first, turn))
     model = server_model(setup.config, setup.players)
