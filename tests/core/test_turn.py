@@ -216,6 +216,35 @@ def test_what_a_turn_may_not_end_with_is_named(ended: Any, said: str) -> None:
     assert "\n" not in str(error.value)
 
 
+def test_autograd_is_off_in_a_turn_and_what_to_do_is_said() -> None:
+    def steps(leaf: Tensor) -> None:
+        leaf.requires_grad_()
+        (leaf * 2).sum().backward()
+
+    def client(msg: Any, state: Any, data: Any, turn: Any) -> Outcome:
+        steps(torch.ones(1))
+        return Outcome({}, Upload(), {})
+
+    def told(client: Any) -> ClientTurn:
+        method = telling()._replace(client=client, start=lambda msg, initial, key: {})
+        return ClientTurn(method, INITIAL, MESSAGE, data_of(ragged(), 0), turn_of(1))
+
+    def on(*given: Any) -> Outcome:
+        with torch.enable_grad():
+            return client(*given)
+
+    with torch.no_grad():
+        with pytest.raises(BadInput, match=r"asks autograd for a gradient.*enable_grad"):
+            told(client).play()
+        assert told(on).play()[0].state == {}
+
+    def broken(*given: Any) -> Outcome:
+        raise RuntimeError("another reason")
+
+    with pytest.raises(RuntimeError, match="another reason"):
+        told(broken).play()
+
+
 def test_a_first_state_is_made_of_tensors() -> None:
     method = telling()._replace(start=lambda msg, initial, key: {"n": 0})
     with pytest.raises(BadInput, match="start's state: 'n' is of type int: make it a tensor"):

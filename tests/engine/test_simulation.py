@@ -292,6 +292,35 @@ def test_finetuning_trains_each_model_first() -> None:
     assert bool((after < before).all())
 
 
+@pytest.mark.parametrize("engine", ["vectorised", "sequential"])
+@pytest.mark.parametrize(
+    ("function", "what"),
+    [
+        ("init", "server state"),
+        ("send", "message"),
+        ("receive", "server state"),
+        ("personal", "model"),
+        ("record", "record"),
+    ],
+)
+def test_what_is_no_tree_of_tensors_is_named(engine: Any, function: str, what: str) -> None:
+    task = make_task()
+    method = fedavg(task)._replace(**{function: lambda *given: None})
+    with pytest.raises(BadInput) as error:
+        sim = Simulation(method, world(), task, engine=engine)
+        sim.step(torch.arange(4))
+        sim.outputs()
+        sim.records()
+    assert str(error.value).startswith(f"{function}'s {what} is of type NoneType: make it a dict")
+
+
+def test_what_is_no_prediction_is_named() -> None:
+    task = make_task()
+    sim = Simulation(fedavg(task)._replace(predict=lambda model, x: None), world(), task)  # type: ignore[arg-type,return-value]
+    with pytest.raises(BadInput, match="predict gives NoneType for"):
+        sim.outputs()
+
+
 def test_reports() -> None:
     task = make_task()
     size = flat(task.init(rng.key(0))).numel() * 8

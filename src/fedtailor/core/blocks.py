@@ -74,6 +74,23 @@ def blocks(model: nn.Module, grouping: str | Sequence[Sequence[str]] = "leaf") -
     return _with_head(tuple(map(tuple, found)), getattr(model, "head_begins", None))
 
 
+def with_trained(groups: Blocks, names: set[str], trained: set[str]) -> Blocks:
+    """The blocks with these names alone; one without a trained name joins the one before it.
+
+    Example:
+      >>> with_trained((("a",), ("b", "c"), ("d",)), {"a", "b", "d"}, {"a", "d"})
+      (('a', 'b'), ('d',))
+    """
+    found: list[tuple[str, ...]] = []
+    for group in groups:
+        left = tuple(k for k in group if k in names)
+        if found and not (trained.intersection(left) and trained.intersection(found[-1])):
+            found[-1] += left
+        elif left:
+            found.append(left)
+    return tuple(found)
+
+
 def _with_head(found: Blocks, begins: str | None) -> Blocks:
     """The blocks, with all from the module called `begins` on as one: the head."""
     if begins is None:

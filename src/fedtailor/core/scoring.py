@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.func import vmap
 
 from fedtailor.core import tree
 from fedtailor.core.data import Data
@@ -55,6 +56,30 @@ def score(task: Task, model: Any, data: Data, size: int = SCORED) -> Score:
     return Score(found["correct"], found["loss"])
 
 
+def score_of_outputs(task: Task, outputs: Tensor, labels: Tensor, weight: Tensor) -> Score:
+    """The same of outputs [clients, rows, width] that are already there, on the host.
+
+    Args:
+      task: its loss is what is summed.
+      outputs: of each client's model.
+      labels: of the rows.
+      weight: 1 for a real row, 0 for padding.
+    """
+
+    def one(said: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+        return (task.losses(said, y, weight) * weight).sum()
+
+    right = torch.zeros_like(weight)
+    if task.kind == "classification":
+        answered = outputs.isfinite().all(-1)  # of a model that diverged, none is right
+        right = (answered & (outputs.argmax(-1) == labels)).to(weight) * weight
+    try:
+        losses = vmap(one)(outputs, labels, weight)
+    except RuntimeError:  # a loss that cannot be mapped; training has told
+        losses = torch.stack([one(*rows) for rows in zip(outputs, labels, weight, strict=True)])
+    return Score(right.sum(-1).cpu(), losses.cpu())
+
+
 def mean_loss(task: Task, params: Params, data: Data) -> Tensor:
     """The mean loss over the rows of `data`, in evaluation mode."""
     return score(task, params, data).loss / data.n.clamp(min=1)
@@ -83,11 +108,10 @@ def outputs_on(
         carry: Tree, given: Tree, now: StepRows, store: Sequence[Tensor], notes: Notes
     ) -> Tree:
         said = predict(given["model"], store[0][now.rows])
-        if said.shape != (size, width):
-            raise BadInput(
-                f"predict gives outputs of shape {tuple(said.shape)} for {size} examples: give "
-                f"({size}, {width})"
-            )
+        if not isinstance(said, Tensor) or said.shape != (size, width):
+            shape = getattr(said, "shape", None)
+            what = type(said).__name__ if shape is None else f"outputs of shape {tuple(shape)}"
+            raise BadInput(f"predict gives {what} for {size} examples: give ({size}, {width})")
         # evaluation draws nothing, so the key is free to say which step this is
         where = now.key * size + torch.arange(size, device=now.key.device)
         where = where[:, None].expand(-1, width)

@@ -13,6 +13,7 @@ from torch.func import functional_call
 
 from fedtailor.core import rng
 from fedtailor.core.blocks import blocks as group_blocks
+from fedtailor.core.blocks import with_trained
 from fedtailor.core.errors import BadInput
 from fedtailor.core.form import Form, TaskKind
 from fedtailor.core.losses import (
@@ -220,7 +221,7 @@ def _task(
     if constants is None:
         constants = drawn(rng.key(0) if key is None else key) if frozen else {}
     constants = {k: constants[k].to(device) for k in sorted(frozen)}
-    groups = _with_trained(group_blocks(example, grouping), real - frozen, trained)
+    groups = with_trained(group_blocks(example, grouping), real - frozen, trained)
     names = {name for group in groups for name in group}
     buffers = tuple(k for k, b in training.named_buffers() if k in names and b.is_floating_point())
 
@@ -322,18 +323,6 @@ def _task(
         init, mean_loss, predict, groups, buffers, norms, tables, augment, outputs, losses, kind,
         try_out, features, form, device, constants, upper, split if split.width else None,
     )  # fmt: skip
-
-
-def _with_trained(groups: Blocks, names: set[str], trained: set[str]) -> Blocks:
-    """The blocks with these names alone; one without a trained name joins the one before it."""
-    found: list[tuple[str, ...]] = []
-    for group in groups:
-        left = tuple(k for k in group if k in names)
-        if found and not (trained.intersection(left) and trained.intersection(found[-1])):
-            found[-1] += left
-        elif left:
-            found.append(left)
-    return tuple(found)
 
 
 def classification(

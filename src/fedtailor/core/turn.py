@@ -64,7 +64,15 @@ class ClientTurn(NamedTuple):
         """What the turn ends with, and what noisy gradients it took (a row of `Spent`)."""
         own, ledger = self._own()
         before = self.state()
-        outcome = self.method.client(*self._given(before), self.data, own)
+        try:
+            outcome = self.method.client(*self._given(before), self.data, own)
+        except RuntimeError as error:
+            if "does not require grad" not in str(error):
+                raise
+            raise BadInput(
+                "client asks autograd for a gradient, which is off in a client's turn: train with "
+                "fit, or use torch.func.grad, or put torch.enable_grad() around your own training"
+            ) from error
         _demand_sound(outcome, before)
         return outcome, charged(ledger.entries, self.data.n)
 
@@ -81,6 +89,7 @@ class ClientTurn(NamedTuple):
         before, after = own.split()
         state = self.state()
         model = self.method.personal(*self._given(state), self.data, before)
+        demand_tensors("personal", "model", model)
         if task is not None and recipe is not None:
             given = self._given(state)
             model = finetuned(self.method, task, *given, model, self.data, after, recipe)
@@ -96,10 +105,11 @@ def first_state(method: Method, message: Tree, initial: Params, turn: Turn) -> T
     """A client's state at first contact.
 
     Raises:
-      BadInput: it is no tree of tensors.
+      BadInput: it, or the message, is no tree of tensors.
     """
+    demand_tensors("send", "message", message)
     made = method.start(tree.in_new_dicts(message), tree.in_new_dicts(initial), turn.at_start())
-    _demand_tensors("start", "state", made)
+    demand_tensors("start", "state", made)
     return made
 
 
@@ -118,7 +128,7 @@ def _demand_sound(outcome: Any, before: Tree) -> None:
         told = type(upload).__name__
         raise BadInput(f"client's upload is of type {told}: make it Upload(mean, weight, each)")
     for name, values in (("state", state), ("upload", upload.mean), ("upload", upload.each)):
-        _demand_tensors("client", name, values)
+        demand_tensors("client", name, values)
     if (shape := tuple(getattr(upload.weight, "shape", ()))) or isinstance(upload.weight, dict):
         told = f"has shape {shape}" if shape else "is a dict"
         raise BadInput(f"client's upload: its weight {told}: give one number, as by_size does")
@@ -138,7 +148,15 @@ def _demand_sound(outcome: Any, before: Tree) -> None:
             )
 
 
-def _demand_tensors(function: str, what: str, values: Any) -> None:
+def demand_tensors(function: str, what: str, values: Any) -> None:
+    """Refuses what a method's function returns if it is no tree of tensors.
+
+    Example:
+      >>> demand_tensors("send", "message", None)
+      Traceback (most recent call last):
+          ...
+      fedtailor.core.errors.BadInput: send's message is of type NoneType: make it a dict of tensors
+    """
     if not isinstance(values, dict):
         told = type(values).__name__
         raise BadInput(f"{function}'s {what} is of type {told}: make it a dict of tensors")

@@ -9,15 +9,15 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.func import vmap
 
 from fedtailor.core import rng, tree
 from fedtailor.core.method import ClientCount, Method, Upload
 from fedtailor.core.rng import Turn
-from fedtailor.core.scoring import Score
+from fedtailor.core.scoring import Score, score_of_outputs
 from fedtailor.core.task import Task
 from fedtailor.core.training import Recipe
 from fedtailor.core.tree import Params, Tree
+from fedtailor.core.turn import demand_tensors
 from fedtailor.core.uploads.watch import compare_uploads
 from fedtailor.engine.client_data import ClientData
 from fedtailor.engine.clients import (
@@ -137,6 +137,7 @@ class Simulation:
         server_key = rng.key(seed, rng.SERVER, device=self.device)
         sizes = ClientCount.of(client_data.train.n.to(self.device), held_out)
         self.server: Tree = method.init(sizes, self.initial, server_key)
+        demand_tensors("init", "server state", self.server)
         turn = self._turn(rng.TURN)
         settings = ClientSettings(
             recipe or Recipe(), loop_mode, place, chunk, compile_limit, keep_programs
@@ -256,6 +257,7 @@ class Simulation:
             alone = one_client if self.engine == "sequential" else self.clients.runner.running_alone
             with torch.no_grad(), alone():
                 server = self.method.receive(self.server, taken, sent, turn)
+            demand_tensors("receive", "server state", server)
         except Exception:  # a server may well stumble over numbers that are not finite
             stop_if_diverged()
             raise
@@ -298,7 +300,9 @@ class Simulation:
     def records(self) -> Tree:
         """The server's small arrays for the run's records, which no later round changes."""
         with torch.no_grad():
-            return tree.map(lambda leaf: leaf.detach().clone(), self.method.record(self.server))
+            told = self.method.record(self.server)
+            demand_tensors("record", "record", told)
+            return tree.map(lambda leaf: leaf.detach().clone(), told)
 
     def outputs(
         self,
@@ -340,20 +344,7 @@ class Simulation:
             found[:, : outputs.shape[1]].to(outputs.device)
             for found in self.client_data.labels(ids, part)
         )
-        weight = weight.to(outputs)
-
-        def one(said: Tensor, y: Tensor, weight: Tensor) -> Tensor:
-            return (self.task.losses(said, y, weight) * weight).sum()
-
-        right = torch.zeros_like(weight)
-        if self.task.kind == "classification":
-            answered = outputs.isfinite().all(-1)  # of a model that diverged, none is right
-            right = (answered & (outputs.argmax(-1) == labels)).to(weight) * weight
-        try:
-            losses = vmap(one)(outputs, labels, weight)
-        except RuntimeError:  # a loss that cannot be mapped; training has told
-            losses = torch.stack([one(*rows) for rows in zip(outputs, labels, weight, strict=True)])
-        return Score(right.sum(-1).cpu(), losses.cpu())
+        return score_of_outputs(self.task, outputs, labels, weight.to(outputs))
 
     def models(
         self, finetune: Recipe | None = None, *, ids: Tensor | None = None, point: Point = "pre"
