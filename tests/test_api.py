@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -85,6 +86,31 @@ def test_a_client_whose_model_diverged_is_named_and_does_not_leave_the_mean(
     compared = fedtailor.compare("fedavg", out=tmp_path / "both", seeds=2, **settings)
     assert compared["table"]["fedavg"]["diverged"] == {"west": 2}
     assert "west (2 times)" in (tmp_path / "both" / "report.html").read_text()
+
+
+# --- results that another process gets ---
+
+
+def again(one: Any) -> Any:
+    """As another process has it."""
+    return pickle.loads(pickle.dumps(one))  # noqa: S301 - our own bytes
+
+
+def test_results_travel_to_another_process_without_what_cannot(tmp_path: Path) -> None:
+    plain = {"data": pairs(), "rounds": 1, "device": "cpu"}
+    found = fedtailor.run("fedavg", model=lambda: Net(), **plain)
+    kept = fedtailor.run("fedavg", model="mlp", out=tmp_path / "run", **plain)
+    both = fedtailor.compare("fedavg", model="mlp", out=tmp_path / "both", **plain)
+    swept = fedtailor.sweep("fedavg", lr=[0.1, 0.2], model="mlp", **plain)
+    for one in (found, kept, both, swept):
+        other = again(one)
+        assert type(other) is type(one) and other == one and other.folder == one.folder
+        assert swept is one or other.history == one.history
+    with pytest.raises(BadInput, match="none was kept"):
+        again(found).model("north")
+    x = torch.zeros(2, 3)
+    for one, which in ((kept, ("north",)), (both, ("north", "fedavg"))):
+        assert torch.equal(again(one).model(*which)(x), one.model(*which)(x))
 
 
 # --- methods ---

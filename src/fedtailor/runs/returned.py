@@ -92,6 +92,10 @@ class RunResult(dict[str, Any]):
         self.history, self.folder = history, folder
         self._prepared, self._objects, self._page = prepared, objects, page
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What another process gets of it: not the simulation, nor objects that it was given."""
+        return RunResult, (dict(self), self.history, self._page, self.folder)
+
     def table(self) -> pandas.DataFrame:
         """A row for each client: the run's metric at the end and in the best round, all others.
 
@@ -152,6 +156,10 @@ class ComparisonResult(dict[str, Any]):
         super().__init__(found)
         self.history, self.folder = history, folder
         self._objects, self._page = objects or {}, page
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What another process gets of it: not the objects that it was given."""
+        return ComparisonResult, (dict(self), self.history, self._page, self.folder)
 
     @property
     def decision(self) -> dict[str, Any] | None:
