@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Iterable
 from errno import EPERM
 from itertools import pairwise
 from pathlib import Path
@@ -12,16 +13,21 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from torch import Tensor
 
 import fedtailor
 from fedtailor.api import resume
 from fedtailor.core.errors import BadInput
+from fedtailor.core.method import Method
+from fedtailor.core.task import Task
+from fedtailor.core.training import Recipe
+from fedtailor.methods import fedavg
 from fedtailor.runs.saved_models import (
     path_clients,
     path_rounds,
     read_general,
     read_points,
-    write_models,
+    writing_models,
 )
 from tests.analysis.surfacelab import SMALL, play
 
@@ -31,6 +37,12 @@ TIMES = ("seconds", "train_seconds")
 def history(folder: Path) -> list[dict[str, Any]]:
     lines = [json.loads(row) for row in (folder / "history.jsonl").read_text().splitlines()]
     return [{k: v for k, v in line.items() if k not in TIMES} for line in lines]
+
+
+def write_models(models: Iterable[tuple[Path, dict[str, Tensor]]]) -> None:
+    with writing_models() as write:
+        for path, model in models:
+            write(path, model)
 
 
 @pytest.fixture(scope="module")
@@ -146,3 +158,26 @@ def test_global_models_with_parts_of_their_own_are_kept_for_each_client(tmp_path
     assert first is not None and second is not None
     same = [k for k in first if torch.equal(first[k], second[k])]
     assert 0 < len(same) < len(first)
+
+
+@pytest.mark.parametrize(("finetune", "times"), [(0, 2), (2, 3)])
+def test_final_models_are_made_once_to_be_judged_and_kept(
+    finetune: int, times: int, tmp_path: Path
+) -> None:
+    """At each client: for the round's line, for its training rows, and where it is fine-tuned."""
+    asked = []
+
+    def counting(task: Task, *, recipe: Recipe = Recipe()) -> Method:
+        """FedAvg. Reference: none."""
+        host = fedavg(task, recipe=recipe)
+
+        def personal(msg: Any, state: Any, data: Any, turn: Any) -> Any:
+            asked.append(1)
+            return host.personal(msg, state, data, turn)
+
+        return host._replace(personal=personal)
+
+    settings = SMALL | {"rounds": 1, "engine": "sequential", "finetune": finetune}
+    fedtailor.run(counting, out=tmp_path / "run", **settings)
+    assert len(asked) == times * settings["clients"]
+    assert len(list((tmp_path / "run" / "models").iterdir())) == settings["clients"]

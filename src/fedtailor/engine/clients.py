@@ -17,6 +17,7 @@ from fedtailor.engine.loops.tracing import COMPILE_LIMIT
 from fedtailor.engine.state_store import StatePlace
 
 Point = Literal["pre", "post", "general"]
+Keep = Callable[[Tensor, Tree], None]  # takes ids of some clients, and their models stacked
 
 
 class ModelChoice(NamedTuple):
@@ -26,6 +27,7 @@ class ModelChoice(NamedTuple):
     # the global one as it has it (`general`, only where the method has one)
     point: Point = "pre"
     finetune: Recipe | None = None  # train a `pre` model so first
+    kept: bool = False  # the model itself is wanted beside what it says
 
 
 class ClientSettings(NamedTuple):
@@ -113,9 +115,18 @@ class SimulatedClients(Protocol):
         """
 
     def outputs(
-        self, server: Tree, ids: Tensor, turn: Turn, choice: ModelChoice, part: str = "test"
+        self,
+        server: Tree,
+        ids: Tensor,
+        turn: Turn,
+        choice: ModelChoice,
+        part: str = "test",
+        keep: Keep | None = None,
     ) -> Outputs:
-        """What a model of each client says, by ascending id; `part` counts as its test rows."""
+        """What a model of each client says, by ascending id; `part` counts as its test rows.
+
+        The models themselves go to `keep`, some clients at a time.
+        """
 
     def models(
         self, server: Tree, ids: Tensor, turn: Turn, choice: ModelChoice

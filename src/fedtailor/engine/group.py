@@ -11,11 +11,12 @@ from torch import Tensor
 from fedtailor.core import rng
 from fedtailor.core.ledger import charged
 from fedtailor.core.method import Method, Model
+from fedtailor.core.scoring import outputs_on
 from fedtailor.core.task import Task
 from fedtailor.core.tree import Params
 from fedtailor.core.turn import ClientTurn, predict_general
 from fedtailor.core.uploads.watch import UploadWatch
-from fedtailor.engine.clients import ModelChoice
+from fedtailor.engine.clients import ModelChoice, Outputs, Point
 from fedtailor.engine.mapper import ClientContext
 
 
@@ -51,6 +52,15 @@ class ClientGroup:
     def predict(self, general: bool) -> Callable[[Model, Tensor], Tensor]:
         """(model, x) -> outputs of personal models, or of the `general` one."""
         return predict_general(self.method, self.task) if general else self.method.predict
+
+    def said(self, model: Model, client: ClientContext, point: Point) -> Outputs:
+        """What a client's model says of its rows."""
+        predict, width = self.predict(point == "general"), self.width(client.data.x)
+        test = outputs_on(predict, model, client.test, width)
+        # nothing is chosen by what a model says that its client will not use
+        none = test[:0]
+        val = none if point == "post" else outputs_on(predict, model, client.data.val, width)
+        return Outputs(test, val, torch.zeros_like(client.cid))
 
     def turn(self, client: ClientContext) -> ClientTurn:
         """A client's turn, with the message that it is sent."""

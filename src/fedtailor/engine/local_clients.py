@@ -18,9 +18,9 @@ from torch import Tensor
 
 from fedtailor.core import tree, wire
 from fedtailor.core.errors import BadInput
-from fedtailor.core.method import Model, Upload
+from fedtailor.core.method import Upload
 from fedtailor.core.rng import Turn
-from fedtailor.core.scoring import SCORED, outputs_on
+from fedtailor.core.scoring import SCORED
 from fedtailor.core.tree import Tree
 from fedtailor.core.turn import first_state
 from fedtailor.core.uploads.watch import sums_for
@@ -30,9 +30,9 @@ from fedtailor.engine.clients import (
     ClientSettings,
     ClientStates,
     CohortOutcome,
+    Keep,
     ModelChoice,
     Outputs,
-    Point,
     TurnReport,
 )
 from fedtailor.engine.effects import without_effects
@@ -290,7 +290,7 @@ class LocalClients:
                 notes,
                 torch.as_tensor(wire.size(own.message)),  # mostly a number that is known here
                 torch.as_tensor(wire.size(up.mean) + wire.size(up.each)),
-                self._said(chunk.group, model, client, "post") if post else (),
+                chunk.group.said(model, client, "post") if post else (),
                 noisy,
                 chunk.group.watch.look(own.message, up, sums_for(self.client_data.clients)),
             )
@@ -317,11 +317,20 @@ class LocalClients:
         return ChunkResult(chunk.ids, ids, state, fold.folded(), up.each, told)
 
     def outputs(
-        self, server: Tree, ids: Tensor, turn: Turn, choice: ModelChoice, part: str = "test"
+        self,
+        server: Tree,
+        ids: Tensor,
+        turn: Turn,
+        choice: ModelChoice,
+        part: str = "test",
+        keep: Keep | None = None,
     ) -> Outputs:
-        """What a model of each client says of its rows, by ascending id; nothing changes."""
+        """What a model of each client says of its rows; see `SimulatedClients`. Nothing changes."""
         seen, found = [], []
-        for chunk, said in self._asked(server, ids, turn, choice, part):
+        choice = choice._replace(kept=keep is not None)
+        for chunk, (said, models) in self._asked(server, ids, turn, choice, part):
+            if keep:
+                keep(chunk.ids, models)
             seen.append(chunk.ids)
             found.append(said)
         ordered: Outputs = concatenate(found, torch.cat(seen).argsort(), self.device)
@@ -329,28 +338,18 @@ class LocalClients:
 
     def _asked(
         self, server: Tree, ids: Tensor, turn: Turn, choice: ModelChoice, part: str
-    ) -> Iterator[tuple[_Chunk, Outputs]]:
-        """The same, chunk by chunk."""
+    ) -> Iterator[tuple[_Chunk, tuple[Outputs, Tree]]]:
+        """The same, chunk by chunk, with the models that are to be kept."""
 
-        def ask(chunk: _Chunk) -> Outputs:
-            def one(client: ClientContext) -> Outputs:
+        def ask(chunk: _Chunk) -> tuple[Outputs, Tree]:
+            def one(client: ClientContext) -> tuple[Outputs, Tree]:
                 model, noisy = chunk.group.model(client, choice)
-                said = self._said(chunk.group, model, client, choice.point)
-                return said._replace(noisy=noisy)
+                said = chunk.group.said(model, client, choice.point)
+                return said._replace(noisy=noisy), model if choice.kept else {}
 
             return self._map(one, server, chunk, turn, ("outputs", choice), part)
 
         return self._chunks(ids, ask, scoring=True)
-
-    def _said(
-        self, group: ClientGroup, model: Model, client: ClientContext, point: Point
-    ) -> Outputs:
-        predict, width = group.predict(point == "general"), group.width(client.data.x)
-        test = outputs_on(predict, model, client.test, width)
-        # nothing is chosen by what a model says that its client will not use
-        none = test[:0]
-        val = none if point == "post" else outputs_on(predict, model, client.data.val, width)
-        return Outputs(test, val, torch.zeros_like(client.cid))
 
     def models(
         self, server: Tree, ids: Tensor, turn: Turn, choice: ModelChoice

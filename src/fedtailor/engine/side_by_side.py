@@ -388,4 +388,4 @@ def _part(found: Any, places: _Places, asked: ClientContext) -> Any:
     if isinstance(found, Outputs) and parts[0].ndim == 3:
         widths = asked.test.rows.shape[1], asked.data.val_rows.shape[1]
         parts[:2] = [said[:, :width] for said, width in zip(parts[:2], widths, strict=True)]
-    return type(found)(*parts)
+    return type(found)(*parts) if hasattr(found, "_fields") else tuple(parts)

@@ -24,6 +24,7 @@ from fedtailor.engine.clients import (
     ClientSettings,
     ClientStates,
     CohortOutcome,
+    Keep,
     ModelChoice,
     Outputs,
     Point,
@@ -311,6 +312,7 @@ class Simulation:
         part: str = "test",
         finetune: Recipe | None = None,
         general: bool = False,
+        keep: Keep | None = None,
     ) -> Outputs:
         """What each client's model as it would use it now says (`pre` of the coming round).
 
@@ -321,10 +323,11 @@ class Simulation:
           part: the rows that count as test rows: `test`, or `train` for the out-of-sample gap.
           finetune: train each model so on the client's training rows first.
           general: ask the global model instead; only where the method has one.
+          keep: is given the models that are asked, some clients at a time.
         """
         who = self._everyone() if ids is None else ids
         choice = ModelChoice("general" if general else "pre", finetune)
-        return self.clients.outputs(self.server, who, self._turn(rng.SCORE), choice, part)
+        return self.clients.outputs(self.server, who, self._turn(rng.SCORE), choice, part, keep)
 
     def score(
         self,

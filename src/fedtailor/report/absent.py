@@ -34,7 +34,7 @@ def diverged_in_words(runs: Mapping[str, int]) -> str:
 
     Example:
       >>> diverged_in_words({"north": 2, "south": 1}).split(": ")[0]
-      'the final models of north (2 times) and south diverged'
+      'the final models of north (2 times), south diverged'
     """
     models = "model" if len(runs) == 1 else "models"
     who = listed([f"{name} ({times_in_words(n)})" if n > 1 else name for name, n in runs.items()])

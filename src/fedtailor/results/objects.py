@@ -55,8 +55,8 @@ def mark_of(thing: object) -> str:
     """What a configuration says in an object's place.
 
     Example:
-      >>> mark_of(print)
-      'object:print'
+      >>> mark_of(len)
+      'object:len'
     """
     return MARK + str(getattr(thing, "__name__", type(thing).__name__))
 

@@ -15,6 +15,7 @@ from fedtailor.core.inputs.spreadsheet import csv_text
 from fedtailor.core.steps.privacy import Spent
 from fedtailor.engine import Outputs
 from fedtailor.engine.client_data import Rows
+from fedtailor.engine.clients import Keep
 from fedtailor.engine.memory import peak_memory
 from fedtailor.methods.describe import page
 from fedtailor.results.metrics.over_clients import best_round
@@ -93,13 +94,14 @@ def facts_of(run: PreparedRun) -> dict[str, Any]:
     }
 
 
-def result_of(run: PreparedRun) -> dict[str, Any]:
-    """What a run came to."""
+def result_of(run: PreparedRun, keep: Keep | None = None) -> dict[str, Any]:
+    """What a run came to; `keep` is given the clients' final models, which are made once."""
     sim, fed, config, judge = run.simulation, run.data.client_data, run.config, run.evaluation
     # the last round was evaluated, unless it was played before a resume
     last = run.latest or sim.outputs()
     tune = config.finetuning()
-    final = run.final = sim.outputs(finetune=tune) if tune else last
+    final = run.final = sim.outputs(finetune=tune, keep=keep) if tune else last
+    known = sim.outputs(part="train", keep=None if tune else keep)
     history, metric = run.progress.history, judge.metric
     scored = [line for line in history if "pre" in line]
     best = best_round(
@@ -115,7 +117,7 @@ def result_of(run: PreparedRun) -> dict[str, Any]:
     each = _numbers(own)
     held, trained = run.data.held_out.numpy(), run.data.trained.numpy()
     better = 1 if metric.higher_is_better else -1
-    on_train = _numbers(judge.judged(sim.outputs(part="train").test, "train")[1])
+    on_train = _numbers(judge.judged(known.test, "train")[1])
     gap = _mean(on_train[trained]) - _mean(_numbers(before_each)[trained])
     accuracy = score
     if metric.name != "accuracy":

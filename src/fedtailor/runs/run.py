@@ -36,7 +36,7 @@ from fedtailor.runs.result import (
     run_outputs,
     said_in_round,
 )
-from fedtailor.runs.saved_models import PathModels, keep_general, keep_personal
+from fedtailor.runs.saved_models import PathModels, keep_general, keeping_personal
 from fedtailor.runs.schedule import attending, clients_present
 
 Watcher = Callable[[files.Line, int], None]  # (line of the history, number of rounds)
@@ -123,8 +123,9 @@ class Runner(PreparedRun):
                 if interrupted():
                     raise Interrupted(self.folder, self.simulation.round)
                 return found
-            with self.stopwatch.phase("evaluating"):
-                result = result_of(self)
+            names = self.data.client_data.names
+            with self.stopwatch.phase("evaluating"), keeping_personal(names, self.folder) as keep:
+                result = result_of(self, keep)
                 result["seconds"] = round(time.monotonic() - begun, 3)
                 self.said = run_outputs(self)
             if self.folder:
@@ -364,7 +365,6 @@ class Runner(PreparedRun):
     def _write(self, said: RunOutputs) -> None:
         assert self.folder is not None
         folder = self.folder
-        keep_personal(self.simulation, folder, self.config.finetuning())
         save_outputs(folder, said)
         save_confusion(folder, self.data.client_data, self.data.encoder.form, said)
         if self.method.general is not None:

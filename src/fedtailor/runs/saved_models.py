@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import torch
@@ -12,9 +13,9 @@ from torch import Tensor
 
 from fedtailor.core import tree
 from fedtailor.core.inputs.files import replacing
-from fedtailor.core.training import Recipe
 from fedtailor.core.tree import Tree
 from fedtailor.engine import Simulation
+from fedtailor.engine.clients import Keep
 from fedtailor.results import folder as files
 from fedtailor.results.measurements import AFTER, BEFORE
 from fedtailor.results.storage import load_tensors, save_tensors
@@ -27,23 +28,29 @@ def _same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
     return one.keys() == other.keys() and all(torch.equal(one[k], other[k]) for k in one)
 
 
-def write_models(models: Iterable[tuple[Path, dict[str, Tensor]]]) -> None:
-    """Writes a file for each model, several at a time; equal ones in a row are one file on disk.
+@contextmanager
+def writing_models() -> Iterator[Callable[[Path, dict[str, Tensor]], None]]:
+    """Gives what writes a model to a path, several at a time; all are on the disk at the end.
 
-    Where all clients end with the server's model, that is once instead of a hundred times.
+    Equal ones in a row are one file: where all clients end with the server's model, it is written
+    once instead of a hundred times.
     """
+    begun: list[Future[None]] = []
+    first: tuple[Path, dict[str, Tensor], Future[None]] | None = None
+
+    def write(path: Path, model: dict[str, Tensor]) -> None:
+        nonlocal first
+        if first is not None and _same(first[1], model):
+            job = pool.submit(_write_again, *first, path)
+        else:
+            job = pool.submit(save_tensors, path, model)
+            first = path, model, job
+        begun.append(job)
+        if len(begun) > WAITING:
+            begun.pop(0).result()
+
     with ThreadPoolExecutor(WRITERS, "fedtailor-models") as pool:
-        begun: list[Future[None]] = []
-        first: tuple[Path, dict[str, Tensor], Future[None]] | None = None
-        for path, model in models:
-            if first is not None and _same(first[1], model):
-                job = pool.submit(_write_again, *first, path)
-            else:
-                job = pool.submit(save_tensors, path, model)
-                first = path, model, job
-            begun.append(job)
-            if len(begun) > WAITING:
-                begun.pop(0).result()
+        yield write
         for job in begun:
             job.result()
 
@@ -64,20 +71,26 @@ def _write_again(first: Path, model: dict[str, Tensor], written: Future[None], p
         save_tensors(path, model)
 
 
-def keep_personal(simulation: Simulation, folder: Path, finetune: Recipe | None) -> None:
-    """Writes every client's model.
+@contextmanager
+def keeping_personal(names: Sequence[str], folder: Path | None) -> Iterator[Keep | None]:
+    """Gives what writes clients' models; None without a folder to keep them in.
 
     Args:
-      simulation: at its end.
+      names: of all clients.
       folder: of the run.
-      finetune: how models are trained before, if they are.
     """
+    if folder is None:
+        yield None
+        return
     (folder / files.MODELS).mkdir(exist_ok=True)
-    names = simulation.client_data.names
-    write_models(
-        (files.model_file(folder, names[cid]), tree.flatten(model))
-        for cid, model in simulation.models(finetune)
-    )
+    with writing_models() as write:
+
+        def keep(ids: Tensor, models: Tree) -> None:
+            for i, cid in enumerate(ids.tolist()):
+                model = tree.flatten(tree.index(models, i))
+                write(files.model_file(folder, names[cid]), model)
+
+        yield keep
 
 
 def keep_general(simulation: Simulation, folder: Path) -> None:
@@ -99,9 +112,9 @@ def keep_general(simulation: Simulation, folder: Path) -> None:
         return
     (folder / files.GENERAL).mkdir(exist_ok=True)
     names = simulation.client_data.names
-    write_models(
-        (files.model_file(folder, names[cid], files.GENERAL), model) for cid, model in models()
-    )
+    with writing_models() as write:
+        for cid, model in models():
+            write(files.model_file(folder, names[cid], files.GENERAL), model)
 
 
 def read_general(folder: Path, client: str) -> Tree | None:

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import torch
 from torch import Tensor
@@ -27,6 +26,7 @@ from fedtailor.engine.clients import (
     ClientSettings,
     ClientStates,
     CohortOutcome,
+    Keep,
     ModelChoice,
     Outputs,
 )
@@ -35,36 +35,15 @@ from fedtailor.engine.loops.runner import LoopRunner
 from fedtailor.engine.mapper import common_notes, concatenate
 from fedtailor.engine.ray.arrays import Arrays, as_arrays, as_tensors, from_arrays, to_arrays
 from fedtailor.engine.ray.cluster import Cluster
-from fedtailor.engine.ray.replicas import StateReplicas
 from fedtailor.engine.ray.session import Session
 from fedtailor.engine.ray.shard import assign_clients, shard
+from fedtailor.engine.ray.slot import Pending, Slot
 from fedtailor.engine.ray.worker import LoadReport, States, WorkerSpec, fold_from_arrays
 
 Found = TypeVar("Found")
 ATTEMPTS = 3  # times that a worker is started again for one call
 PATIENCE = 30.0  # seconds before somebody is told what is waited for
 log = logging.getLogger("fedtailor")
-
-
-@dataclass(eq=False)
-class _Slot:
-    """Some clients, and the worker that has them now."""
-
-    number: int  # from 0
-    ids: Tensor  # the clients, ascending
-    spec: Any  # reference of what is played
-    data: Any  # reference of their rows
-    actor: Any = None  # the worker
-    loaded: Any = None  # reference of what the worker said when it had its clients
-    chunk: int = 0  # how many of them share its device at a time
-    replicas: StateReplicas = field(default_factory=StateReplicas)  # copies of their states
-
-
-class _Pending(NamedTuple):
-    """References of a worker's answer, and which worker was asked."""
-
-    references: Any
-    actor: Any
 
 
 class RayClients:
@@ -107,12 +86,12 @@ class RayClients:
                 threads=self._session.threads,
             )
             data = self._ray.put(shard(client_data, ids))
-            self._slots.append(_Slot(number, ids, self._ray.put(spec), data))
+            self._slots.append(Slot(number, ids, self._ray.put(spec), data))
         for slot in self._slots:
             self._load(slot)
         self._await_workers()
         try:
-            ready: dict[_Slot, LoadReport] = self._gather(
+            ready: dict[Slot, LoadReport] = self._gather(
                 self._slots, lambda slot: slot.loaded, self._ray.get
             )
         except BadInput:
@@ -127,7 +106,7 @@ class RayClients:
 
     # --- workers ---
 
-    def _load(self, slot: _Slot) -> None:
+    def _load(self, slot: Slot) -> None:
         slot.actor = self._session.acquire()
         slot.loaded = slot.actor.load.remote(slot.spec, slot.data, self._sent, self._turn)
 
@@ -141,7 +120,7 @@ class RayClients:
                 len(waiting),
             )
 
-    def _restart(self, slot: _Slot) -> None:
+    def _restart(self, slot: Slot) -> None:
         """Puts another worker in a lost one's place, with the states of the last round."""
         log.warning("worker %d was lost: it is started again", slot.number)
         self._session.dismiss(slot.actor)
@@ -160,10 +139,10 @@ class RayClients:
 
     def _resolve(
         self,
-        asked: dict[_Slot, _Pending],
-        again: Callable[[_Slot], Any],
+        asked: dict[Slot, Pending],
+        again: Callable[[Slot], Any],
         fetch: Callable[[Any], Found],
-    ) -> dict[_Slot, Found]:
+    ) -> dict[Slot, Found]:
         """Answers of several workers, `fetch`ed from their references.
 
         A worker that was lost is replaced by one that has the states of the last round, and asked
@@ -177,7 +156,7 @@ class RayClients:
                     if attempt:
                         if asked[slot].actor is slot.actor:  # else it was replaced since
                             self._restart(slot)
-                        asked[slot] = _Pending(again(slot), slot.actor)
+                        asked[slot] = Pending(again(slot), slot.actor)
                     found[slot] = fetch(asked[slot].references)
                     break
                 except self._session.lost as error:
@@ -192,8 +171,8 @@ class RayClients:
         return found
 
     def _gather(
-        self, slots: Iterable[_Slot], ask: Callable[[_Slot], Any], fetch: Callable[[Any], Found]
-    ) -> dict[_Slot, Found]:
+        self, slots: Iterable[Slot], ask: Callable[[Slot], Any], fetch: Callable[[Any], Found]
+    ) -> dict[Slot, Found]:
         """Asks several workers at once, and waits for their answers."""
         return self._resolve(_ask_all(slots, ask), ask, fetch)
 
@@ -212,7 +191,7 @@ class RayClients:
             self._server, self._sent = server, self._ray.put(to_arrays(server))
         return self._sent
 
-    def _having(self, ids: Tensor) -> dict[_Slot, Tensor]:
+    def _having(self, ids: Tensor) -> dict[Slot, Tensor]:
         """Who has which of some clients."""
         shares = {slot: ids[torch.isin(ids, slot.ids)].sort().values for slot in self._slots}
         return {slot: some for slot, some in shares.items() if len(some)}
@@ -225,7 +204,7 @@ class RayClients:
         """The turns of the clients `cohort`; who diverged is known here, and never counts."""
         sent, shares, now = self._broadcast(server), self._having(cohort), as_arrays(turn)
 
-        def ask(slot: _Slot) -> Any:
+        def ask(slot: Slot) -> Any:
             play = slot.actor.play.options(num_returns=3)
             return play.remote(sent, as_arrays(shares[slot]), now, post)
 
@@ -249,10 +228,10 @@ class RayClients:
                 return {}
             return tree.index(tree.cat([from_arrays(arrays) for arrays in parcels.values()]), rows)
 
-        def ask_to_keep(slot: _Slot) -> Any:
+        def ask_to_keep(slot: Slot) -> Any:
             return slot.actor.keep.options(num_returns=2).remote()
 
-        def ask_for_both(slot: _Slot) -> Any:
+        def ask_for_both(slot: Slot) -> Any:
             ask(slot)
             return ask_to_keep(slot)
 
@@ -272,7 +251,7 @@ class RayClients:
         notes = common_notes([answer.notes for answer in answers if len(answer.taken)], rows)
         return CohortOutcome(drawn, taken, fold, each, keep, lambda: measured, lambda: notes)
 
-    def _tidy(self, slot: _Slot) -> None:
+    def _tidy(self, slot: Slot) -> None:
         """One copy of all states of a worker, instead of many of some."""
         pending = _ask_all([slot], _ask_for_states)
         self._resolve(pending, _ask_for_states, lambda refs: self._ray.get(refs[0]))
@@ -281,18 +260,27 @@ class RayClients:
         slot.replicas.add(clients, pending[slot].references[1])
 
     def outputs(
-        self, server: Tree, ids: Tensor, turn: Turn, choice: ModelChoice, part: str = "test"
+        self,
+        server: Tree,
+        ids: Tensor,
+        turn: Turn,
+        choice: ModelChoice,
+        part: str = "test",
+        keep: Keep | None = None,
     ) -> Outputs:
-        """What a model of each client says, by ascending id; see `LocalClients.outputs`."""
+        """What a model of each client says, by ascending id; models to keep are made once more."""
         sent, shares, now = self._broadcast(server), self._having(ids), as_arrays(turn)
 
-        def ask(slot: _Slot) -> Any:
+        def ask(slot: Slot) -> Any:
             return slot.actor.outputs.remote(sent, as_arrays(shares[slot]), now, choice, part)
 
         found = self._gather(shares, ask, lambda reference: as_tensors(self._ray.get(reference)))
         outputs: Outputs = concatenate(
             list(found.values()), torch.cat(list(shares.values())).argsort()
         )
+        if keep:
+            for some, models in self.models(server, ids, turn, choice):
+                keep(some, models)
         return outputs
 
     def models(
@@ -302,10 +290,10 @@ class RayClients:
         sent = self._broadcast(server)
         shares = {s: torch.split(some, max(s.chunk, 1)) for s, some in self._having(ids).items()}
 
-        def ask(slot: _Slot, lap: int) -> Any:
+        def ask(slot: Slot, lap: int) -> Any:
             return slot.actor.models.remote(sent, shares[slot][lap], turn, choice)
 
-        def ask_for(lap: int) -> dict[_Slot, _Pending]:
+        def ask_for(lap: int) -> dict[Slot, Pending]:
             slots = [slot for slot, some in shares.items() if lap < len(some)]
             return _ask_all(slots, partial(ask, lap=lap))
 
@@ -328,7 +316,7 @@ class RayClients:
     def chunk(self, size: int) -> None:
         for slot in self._slots:
             slot.chunk = size
-        ask: Callable[[_Slot], Any] = lambda slot: slot.actor.set_chunk.remote(size)
+        ask: Callable[[Slot], Any] = lambda slot: slot.actor.set_chunk.remote(size)
         self._gather(self._slots, ask, self._ray.get)
 
     @property
@@ -365,7 +353,7 @@ class RayClients:
             reference = self._ray.put(part)
             # a worker that is lost meanwhile gets them with its copies
             slot.replicas.add((i for ids, _ in part.values() for i in ids.tolist()), reference)
-            done = _Pending(slot.actor.restore_states.remote(reference), slot.actor)
+            done = Pending(slot.actor.restore_states.remote(reference), slot.actor)
             self._resolve({slot: done}, lambda slot: slot.loaded, self._ray.get)
 
     def like(self) -> list[Tree]:
@@ -384,11 +372,11 @@ class RayClients:
         self._slots, self._server, self._sent, self._unsettled = [], None, None, None
 
 
-def _ask_all(slots: Iterable[_Slot], ask: Callable[[_Slot], Any]) -> dict[_Slot, _Pending]:
-    return {slot: _Pending(ask(slot), slot.actor) for slot in slots}
+def _ask_all(slots: Iterable[Slot], ask: Callable[[Slot], Any]) -> dict[Slot, Pending]:
+    return {slot: Pending(ask(slot), slot.actor) for slot in slots}
 
 
-def _ask_for_states(slot: _Slot) -> Any:
+def _ask_for_states(slot: Slot) -> Any:
     return slot.actor.client_states.options(num_returns=2).remote()
 
 
