@@ -237,6 +237,9 @@ def test_autograd_is_off_in_a_turn_and_what_to_do_is_said() -> None:
         with pytest.raises(BadInput, match=r"asks autograd for a gradient.*enable_grad"):
             told(client).play()
         assert told(on).play()[0].state == {}
+        asking = told(on).method._replace(personal=client)
+        with pytest.raises(BadInput, match=r"^personal asks autograd for a gradient"):
+            told(on)._replace(method=asking).personal()
 
     def broken(*given: Any) -> Outcome:
         raise RuntimeError("another reason")

@@ -314,6 +314,19 @@ def test_what_is_no_tree_of_tensors_is_named(engine: Any, function: str, what: s
     assert str(error.value).startswith(f"{function}'s {what} is of type NoneType: make it a dict")
 
 
+def test_a_server_that_asks_autograd_is_told_that_it_is_off() -> None:
+    task = make_task()
+
+    def receive(server: Tree, ids: Tensor, upload: Upload, turn: Turn) -> Tree:
+        (torch.ones(1).requires_grad_() * 2).sum().backward()
+        return server
+
+    sim = Simulation(fedavg(task)._replace(receive=receive), world(), task)
+    with pytest.raises(BadInput, match=r"^receive asks autograd for a gradient.*enable_grad"):
+        sim.step(torch.arange(4))
+    assert sim.round == 0
+
+
 def test_what_is_no_prediction_is_named() -> None:
     task = make_task()
     sim = Simulation(fedavg(task)._replace(predict=lambda model, x: None), world(), task)  # type: ignore[arg-type,return-value]

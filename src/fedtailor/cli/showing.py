@@ -261,6 +261,13 @@ def _absent(result: dict[str, Any]) -> str:
     return f"{told[:1].upper()}{told[1:]}." if told else ""
 
 
+def _diverged(runs: dict[str, int]) -> str:
+    """Whose final models diverged, as the page says it."""
+    from fedtailor.report.absent import diverged_in_words
+
+    return diverged_in_words(runs) if runs else ""
+
+
 def show_result(result: dict[str, Any], folder: Path, as_json: bool) -> None:
     """A run's result, for people or as JSON."""
     if as_json:
@@ -272,11 +279,8 @@ def show_result(result: dict[str, Any], folder: Path, as_json: bool) -> None:
     metric = result["metric"]
     for line in undefined_lines({metric: result["metrics"].get(metric, {}).get("undefined", {})}):
         out.print(line, markup=False)
-    if diverged := result.get("diverged"):
-        from fedtailor.report.absent import diverged_in_words
-
-        told = diverged_in_words(dict.fromkeys(diverged, 1))
-        out.print(f"– {told}", markup=False, style="yellow")
+    if diverged := _diverged(dict.fromkeys(result.get("diverged", ()), 1)):
+        out.print(f"– {diverged}", markup=False, style="yellow")
     sent = result["bytes"]
     clients, rounds = counted(result["clients"], "client"), counted(result["rounds"], "round")
     work = f"{clients}, {rounds}"
@@ -370,11 +374,8 @@ def show_summary(summary: dict[str, Any], folder: Path, as_json: bool) -> None:
     for line in summary["verdict"]:
         out.print(f"• {line}", markup=False)
     for method, row in summary["table"].items():
-        if diverged := row.get("diverged"):
-            from fedtailor.report.absent import diverged_in_words
-
-            told = diverged_in_words(diverged)
-            out.print(f"• {method}: {told}", markup=False, style="yellow")
+        if diverged := _diverged(row.get("diverged", {})):
+            out.print(f"• {method}: {diverged}", markup=False, style="yellow")
     pictures = sorted(picture.name for picture in folder.glob("*.png"))
     out.print(
         f"\nResults: {folder}/report.html  (and {', '.join(['summary.json', *pictures])}; every "

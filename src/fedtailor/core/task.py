@@ -304,7 +304,8 @@ def _task(
         batch = Batch(some, labels, one, one[0] > 0, key)
         refuse_without_gradient(
             type(example).__name__,
-            *(params, trained),
+            params,
+            trained,
             lambda leaves: outputs(leaves, batch)[0],
             lambda said: losses(said, labels, one),
         )

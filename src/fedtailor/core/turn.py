@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -64,15 +65,8 @@ class ClientTurn(NamedTuple):
         """What the turn ends with, and what noisy gradients it took (a row of `Spent`)."""
         own, ledger = self._own()
         before = self.state()
-        try:
+        with autograd_is_off("client"):
             outcome = self.method.client(*self._given(before), self.data, own)
-        except RuntimeError as error:
-            if "does not require grad" not in str(error):
-                raise
-            raise BadInput(
-                "client asks autograd for a gradient, which is off in a client's turn: train with "
-                "fit, or use torch.func.grad, or put torch.enable_grad() around your own training"
-            ) from error
         _demand_sound(outcome, before)
         return outcome, charged(ledger.entries, self.data.n)
 
@@ -88,7 +82,8 @@ class ClientTurn(NamedTuple):
         own, ledger = self._own()
         before, after = own.split()
         state = self.state()
-        model = self.method.personal(*self._given(state), self.data, before)
+        with autograd_is_off("personal"):
+            model = self.method.personal(*self._given(state), self.data, before)
         demand_tensors("personal", "model", model)
         if task is not None and recipe is not None:
             given = self._given(state)
@@ -99,6 +94,21 @@ class ClientTurn(NamedTuple):
         """The global model as the client has it, where the method has one."""
         assert self.method.general is not None
         return self.method.general(*self._given(self.state()))
+
+
+@contextmanager
+def autograd_is_off(function: str) -> Iterator[None]:
+    """Says what to do instead where a method's function asks autograd for a gradient."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "does not require grad" not in str(error):
+            raise
+        raise BadInput(
+            f"{function} asks autograd for a gradient, which is off while a method is played: "
+            "train with fit, or use torch.func.grad, or put torch.enable_grad() around your own "
+            "training"
+        ) from error
 
 
 def first_state(method: Method, message: Tree, initial: Params, turn: Turn) -> Tree:

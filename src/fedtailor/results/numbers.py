@@ -266,13 +266,18 @@ def _row(contender: Contender, each: Array, alone: Array | None) -> dict[str, An
         "device": played_on(results[0]),
         "epsilon": largest_epsilon(results),
         "skipped": sum(len(s) for r in results for s in r.get("skipped", {}).values()),
-        "diverged": Counter(name for r in results for name in r.get("diverged", ())),
+        "diverged": diverged_runs(results),
         "odd_uploads": _often_odd(results),
         "dropped": sum(n for r in results for n in r.get("dropped", {}).values()),
         "stragglers": sum(n for r in results for n in r.get("stragglers", {}).values()),
         "never_in_time": sorted({n for r in results for n in r.get("never_in_time", ())}),
         "leaks_test": any(r.get("leaks_test") for r in results),
     }
+
+
+def diverged_runs(results: list[dict[str, Any]]) -> dict[str, int]:
+    """Clients whose final models diverged, with the number of runs."""
+    return Counter(name for r in results for name in r.get("diverged", ()))
 
 
 def _often_odd(results: list[dict[str, Any]]) -> dict[str, int]:

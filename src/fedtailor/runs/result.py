@@ -100,6 +100,7 @@ def result_of(run: PreparedRun, keep: Keep | None = None) -> dict[str, Any]:
     # the last round was evaluated, unless it was played before a resume
     last = run.latest or sim.outputs()
     tune = config.finetuning()
+    # one of both makes the final models
     final = run.final = sim.outputs(finetune=tune, keep=keep) if tune else last
     known = sim.outputs(part="train", keep=None if tune else keep)
     history, metric = run.progress.history, judge.metric

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,7 +13,7 @@ from fedtailor.results.folder import ALONE, YARDSTICKS, Line
 from fedtailor.results.metrics.named import METRICS
 from fedtailor.results.metrics.over_clients import mean_of_known
 from fedtailor.results.metrics.table import table_of_metrics
-from fedtailor.results.numbers import mean_and_std, over_runs
+from fedtailor.results.numbers import diverged_runs, mean_and_std, over_runs
 from fedtailor.results.outputs import RunOutputs
 from fedtailor.results.verdict import (
     beside_yardsticks,
@@ -100,7 +99,7 @@ def _row(
         "worse_off": sum(g < -1e-9 for g in gains.values()),
         "gain": {name: round(g, 6) for name, g in gains.items()},
         "per_client": {name: _rounded(v) for name, v in each.items()},
-        "diverged": Counter(name for r in results for name in r.get("diverged", ())),
+        "diverged": diverged_runs(results),
         "bytes": {k: int(np.mean([r["bytes"][k] for r in results])) for k in ("up", "down")},
         # runs side by side share theirs
         "seconds": round(
