@@ -39,7 +39,7 @@ from fedtailor.core.form import Form
 from fedtailor.core.task import Batch, Task, classification
 from fedtailor.core.training import Recipe
 from fedtailor.engine import ClientData, Simulation
-from fedtailor.engine.loops.runner import use_precision
+from fedtailor.engine.loops.runner import LoopMode, use_precision
 from fedtailor.methods import METHODS
 from fedtailor.models import build
 from fedtailor.runs.device import hardware
@@ -120,6 +120,7 @@ NORMS, NORMS_ROWS = (
     ],
     416,
 )
+WAY: dict[str, LoopMode] = {"cuda": "fused", "cpu": "compiled"}  # as `--compile auto` has long runs
 GROWTH = 1.2  # at most: a round out of 10,000 clients against one out of 1,000
 
 
@@ -211,6 +212,7 @@ def simulation(case: Case, fed: ClientData, device: str, way: str, **more: Any) 
 
 def measure(case: Case, device: str, floors: dict[str, float]) -> dict[str, Any]:
     """One row: the loop first, then FedTailor, and how far apart they end."""
+    way = WAY[device]
     use_precision(case.precision)
     sizes = sizes_of(case)
     fed = world(sizes, case.form, device)
@@ -227,7 +229,7 @@ def measure(case: Case, device: str, floors: dict[str, float]) -> dict[str, Any]
 
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
-    sim = simulation(case, fed, device, "compiled")
+    sim = simulation(case, fed, device, way)
     ids = torch.arange(case.clients)
     for _ in range(max(case.timed) + 1):
         sim.step(ids)
@@ -257,6 +259,7 @@ def measure(case: Case, device: str, floors: dict[str, float]) -> dict[str, Any]
         "at_least": case.at_least,
         "steps": steps,
         "step_ms": 1e3 * fast / steps,
+        "way": way,
         "preparing_seconds": sim.clients.runner.seconds,
         "peak_memory_gb": torch.cuda.max_memory_allocated() / 2**30 if device == "cuda" else None,
         "largest_difference": apart,
@@ -287,7 +290,7 @@ def _middle_half(times: list[float]) -> list[float] | None:
 
 def _mixing(case: Case, fed: ClientData, device: str, number: int) -> dict[str, float]:
     """The same round again in a new simulation: compiled code is there already."""
-    sim = simulation(case, fed, device, "compiled")
+    sim = simulation(case, fed, device, WAY[device])
     ids = torch.arange(case.clients)
     for _ in range(number):
         sim.step(ids)
@@ -354,7 +357,7 @@ def growth(device: str) -> dict[str, Any]:
     for clients in (1_000, 10_000):
         case = Case("growth", device, 0, "fedala", clients)
         fed = world([ROWS] * clients, GREY, device, val=0)
-        sim = simulation(case, fed, device, "compiled", place="host", chunk=100)
+        sim = simulation(case, fed, device, WAY[device], place="host", chunk=100)
         draw = np.random.default_rng(0)
         times = []
         for number in range(25):
@@ -530,7 +533,7 @@ def main() -> None:
         for method in arguments.profile:
             case = by_name.get(method) or Case(method, device, 0, method)
             case = replace(case, clients=arguments.clients or case.clients)
-            way = "fused" if device == "cuda" else "compiled"
+            way = WAY[device]
             report["profile"][method] = profile(device, case, [way])[way]
             save()
         return
