@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -194,5 +195,12 @@ def test_killed_while_nothing_was_played_yet(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     fedtailor.run("local", out=folder, **SETTINGS | {"rounds": 1})
     shutil.rmtree(folder / "checkpoint")
-    with pytest.raises(fedtailor.BadInput, match="no checkpoint"):
+    from fedtailor.cli import main
+
+    with pytest.raises(fedtailor.BadInput, match="no checkpoint") as refused:
         fedtailor.resume(folder)
+    (folder / "result.json").unlink()
+    with pytest.raises(SystemExit) as end:
+        main(shlex.split(str(refused.value).partition("as with fedtailor ")[2]))
+    assert not end.value.code
+    assert (folder / "result.json").exists(), "what the line says to do works"

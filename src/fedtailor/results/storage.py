@@ -21,7 +21,7 @@ from fedtailor.core.inputs.files import replacing, sha256_of, sync, write_atomic
 from fedtailor.core.inputs.plain_text import parse_json
 from fedtailor.core.tree import Tree
 from fedtailor.engine import ClientStates, Simulation
-from fedtailor.results.folder import LATEST
+from fedtailor.results.folder import CONFIG, LATEST
 
 # whose checkpoints can be read, if the method still keeps its states in the same way
 READABLE_VERSIONS = ("0.1.0", "0.2.0", __version__)
@@ -130,8 +130,10 @@ def read_checkpoint(folder: Path) -> dict[str, Any]:
     try:
         meta = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
+        run = folder.parent
         raise BadInput(
-            f"'{folder.parent}' has no checkpoint: nothing to resume; start it anew"
+            f"'{run}' has no checkpoint: nothing to resume; start it anew, as with "
+            f"fedtailor run --config '{run / CONFIG}' --out '{run}' --overwrite"
         ) from None
     except (json.JSONDecodeError, UnicodeDecodeError, OSError) as error:
         raise BadInput(f"'{path}' cannot be read ({error}): the run cannot be resumed") from None
