@@ -543,6 +543,46 @@ def test_lost_disk_is_named(trial):
     assert "begin_again" in lines[2]["failed"]["site-1"]
 
 
+@pytest.mark.parametrize("change", ["a row more", "another split"])
+def test_a_site_does_not_go_on_with_other_rows(trial, change):
+    """Rows that trained would test, and nobody would know; mended rows need no new process."""
+    path = trial.root / "data" / "site-1" / "rows.npz"
+    before, transport = path.read_bytes(), FakeTransport(trial)
+
+    def swap(packet, site):
+        if change == "a row more":
+            kept = np.load(path)
+            np.savez(path, **{name: kept[name][[0, *range(len(kept["y"]))]] for name in "xy"})
+        else:
+            trial.write_site(1, split_seed=1)
+        transport.restart()
+
+    def mend(packet, site):
+        path.write_bytes(before)
+        if change == "another split":  # a process reads its site's file once
+            trial.write_site(1)
+            transport.restart()
+
+    transport.on(1, "train", 1, swap)
+    transport.on(1, "train", 2, mend)
+    lines = coordinator(trial, transport).run()
+    assert [line["taken"] for line in lines[:3]] == [[0, 1, 2], [0, 2], [0, 1, 2]]
+    assert "are not those that it began with" in lines[1]["failed"]["site-1"]
+    sites_agree(trial, simulated(trial, without={(1, 1)}))
+
+
+def test_a_site_that_lost_its_folder_may_begin_with_other_rows(trial):
+    transport = FakeTransport(trial)
+    coordinator(trial, transport).run()
+    trial.write_site(1, split_seed=1, begin_again=True)
+    shutil.rmtree(trial.root / "site-1" / "federations")
+    transport.restart()
+    more = Trial(trial.root, "scaffold", rounds=4)
+    more.write_site(1, split_seed=1, begin_again=True)
+    lines = coordinator(more, FakeTransport(more)).run()
+    assert lines[-2]["taken"] == [0, 1, 2]
+
+
 def test_another_plan_needs_another_id(trial, tmp_path):
     transport = FakeTransport(trial)
     coordinator(trial, transport).run()

@@ -212,11 +212,13 @@ class Site:
             setup = set_up(plan, self.settings.limits).of(self.settings.client)
         except BadInput as error:
             raise Refused("plan", str(error)) from None
-        store = SiteStore(self.settings.folder, federation, fingerprint, self.settings.client)
         try:
             local = load_local_data(self.settings, setup.encoder)
         except BadInput as error:
             raise self._unusable(error) from None
+        whose = (self.settings.folder, federation, fingerprint, self.settings.client)
+        store = SiteStore(*whose, local.digest())
+        store.newest()  # refuses other rows now, not after they are kept below: they may be mended
         self.guard.require_limits(plan, int(local.data.n))
         prove_private(setup.config, setup.method, setup.task, local.as_client())
         self._joined = {(federation, fingerprint): _Joined(setup, local, store)}  # one at a time

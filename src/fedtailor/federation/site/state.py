@@ -54,9 +54,12 @@ def _sum(raw: bytes) -> str:
 class SiteStore:
     """The state of one site in one federation, which has a folder of its own in the site's."""
 
-    def __init__(self, folder: Path, federation: str, plan: str, client: int) -> None:
+    def __init__(
+        self, folder: Path, federation: str, plan: str, client: int, rows: str = ""
+    ) -> None:
         self.folder = folder / FEDERATIONS / checked_id(federation)
         self._whose = {"federation": federation, "plan": plan, "client": client}
+        self._rows = rows  # tells the site's rows and their cut from others; empty: not known
         self.folder.mkdir(parents=True, exist_ok=True)
 
     # --- reading ---
@@ -83,6 +86,12 @@ class SiteStore:
                     f"state '{path}' is of another {name} ({str(found.get(name))[:16]}, not "
                     f"{str(value)[:16]}): give the federation a new id"
                 )
+        if self._rows and found.get("rows", self._rows) != self._rows:
+            raise StateError(
+                "the site's rows, or how they are cut, are not those that it began with, so rows "
+                "that trained might test: put the earlier ones back (data, label, split), or "
+                f"remove '{self.folder}' and say begin_again = true in the site's file"
+            )
         return found
 
     def _read(self, name: str, told: str) -> bytes:
@@ -216,7 +225,7 @@ class SiteStore:
             "reply_sha256": _sum(said),
         }
         states = {"committed": old[0] if old else None, "pending": entry}
-        index = {**self._whose, **states}
+        index = {**self._whose, **({"rows": self._rows} if self._rows else {}), **states}
         try:
             write_atomically(self.folder / name, raw, durable=True)
             write_atomically(self.folder / answer, said, durable=True)
