@@ -33,6 +33,24 @@ def test_kinds(name, cells, typed, kind):
 
 
 @pytest.mark.parametrize(
+    ("cells", "why"),
+    [
+        ([f"{i},000.5" for i in range(30)], "numbers such as '0,000.5' without separators"),
+        ([f"{i / 4} mg/l" for i in range(30)], "numbers such as '0.0 mg/l' without"),
+        ([str(i) for i in range(30)] + ["high", "low"] * 5, "--types crp=number takes the words"),
+    ],
+)
+def test_numbers_that_are_left_out_say_how_to_be_read(cells, why):
+    found = kind_of_texts("crp", cells, typed=False)
+    assert found.kind == "identifier" and why in found.why
+
+
+def test_codes_are_no_numbers():
+    for cells in (CODES, [f"2023-{i:04}" for i in range(30)], [f"{i}A{i}" for i in range(30)]):
+        assert kind_of_texts("sample", cells, typed=False).why == "30 values in 30 rows"
+
+
+@pytest.mark.parametrize(
     ("text", "days"),
     [
         ("1970-01-01T00:00:00+01:00", -1 / 24),

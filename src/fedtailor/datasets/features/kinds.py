@@ -11,11 +11,14 @@ import numpy as np
 from fedtailor.datasets.features.dates import as_days, date_order
 from fedtailor.datasets.formats.cells import NEARLY, is_missing, is_truth, number_or_none
 from fedtailor.datasets.source import Array, ColumnKind
+from fedtailor.datasets.wording import one_line, quoted
 
 # Words among numbers are slips where the numbers are surely measured; codes stay categories.
 MEASURED = 10  # different numbers, or any fraction
 LEAST_ROWS = 10  # below, nothing but cells that are all of one kind says anything
 MANY = 20  # different values: fewer are categories, whatever they look like
+# a number with thousands or a unit, which no cell of a column of numbers may have
+_AMOUNT = re.compile(r"[<>≤≥~]?\s*[-+]?\d[\d.,' \u00a0]*[^\W\d_]*(?:[%/][^\W\d_]*)?")
 _ID_NAME = re.compile(
     r"(?:^|[\W_])(?:ids?|uuid|guid|mrn|ssn|identifier|barcode|accession)(?:$|[\W_])"
     r"|[a-z0-9]I[Dd]$|^(?:pat|patient|subject|case|study|record|visit|sample)id$",
@@ -105,7 +108,15 @@ def _kind_of_words(name: str, written: Sequence[str]) -> FoundKind:
     if each >= 4 and 10 * distinct >= 3 * len(written):
         return FoundKind("free text", f"{each:.0f} words each")
     if 2 * distinct > len(written):
-        return _identifier(distinct, len(written))
+        found = _identifier(distinct, len(written))
+        amounts = [c for c in written if _AMOUNT.fullmatch(c)]
+        if 2 * len(amounts) <= len(written):
+            return found
+        odd = next((c for c in amounts if number_or_none(c) is None), "")
+        cure = f"--types {one_line(name)}=number takes the words for missing"
+        if odd:
+            cure = f"write numbers such as {quoted(odd, 30)} without separators and units"
+        return FoundKind(found.kind, f"{found.why}, but most are numbers: {cure}")
     return FoundKind("category")
 
 
