@@ -68,8 +68,25 @@ def test_classes_of_one_sites_images_are_told(tmp_path: Path) -> None:
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(np.zeros((4, 4), np.uint8)).save(tmp_path / path)
     found = fedtailor.describe(str(tmp_path)).warnings
-    line = "classes that one client alone has (written as elsewhere?): 2 of 3, such as 'B' at t"
-    assert found == (line,)
+    assert found == (
+        "classes that one client alone has (written as elsewhere?): 2 of 3, such as 'B' at t",
+        "the same but for capitals or spaces, and taken for several: classes ('B' and 'b')",
+    )
+
+
+def test_names_in_two_spellings_are_told(wards: Path) -> None:
+    """Both sites have all classes, but two of the four are the others in capitals."""
+    lines = wards.read_text().splitlines()
+    shown = {"0": "no", "1": "yes"}
+    for i, line in enumerate(lines[1:], 1):
+        cells = line.split(",")
+        cells[-1] = shown[cells[-1]].upper() if i % 7 == 0 else shown[cells[-1]]
+        cells[-2] = "N " if i == 3 else cells[-2]
+        lines[i] = ",".join(cells)
+    wards.write_text("\n".join(lines) + "\n")
+    *_, line = fedtailor.describe(wards, label="ill", only="age").warnings
+    told = "classes ('NO' and 'no', 'YES' and 'yes'), clients ('N' and 'n')"
+    assert line == f"the same but for capitals or spaces, and taken for several: {told}"
 
 
 def test_groups_that_clients_share_are_told(wards: Path) -> None:

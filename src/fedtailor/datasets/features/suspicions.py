@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import unicodedata
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -25,12 +26,13 @@ def suspicions(source: Source) -> list[str]:
     if isinstance(source.raw, Table) and source.readings:
         lines += _of_table(source, source.raw)
     if lines or source.kind == "image":
-        lines.append(
+        lines += [
             (
                 "classes that one client alone has (written as elsewhere?)",
                 _classes_at_one_client(source),
-            )
-        )
+            ),
+            ("the same but for capitals or spaces, and taken for several", _spelt_twice(source)),
+        ]
     found = [(what, list(names)) for what, names in lines]
     return [f"{what}: {', '.join(names)}" for what, names in found if names]
 
@@ -163,6 +165,23 @@ def _holders(which: Array, owner: Array) -> Array:
     """How many clients have each value, by its number."""
     pairs = np.unique(np.stack([which, owner], axis=1), axis=0)
     return np.bincount(pairs[:, 0])
+
+
+def _spelt_twice(source: Source) -> Iterator[str]:
+    """Where some cells say yes and others YES, these are two."""
+    found: dict[str, Iterable[str]] = {"classes": source.classes, "clients": source.owners}
+    if isinstance(source.raw, Table):
+        for name, column in source.raw.columns.items():
+            if column.dtype.kind == "U":
+                found[_short(name)] = np.unique(column[present(column)])
+    for what, names in found.items():
+        alike: dict[str, list[str]] = {}
+        for name in map(str, names):
+            plain = "".join(unicodedata.normalize("NFKC", name).casefold().split())
+            alike.setdefault(plain, []).append(quoted(name, 30))
+        several = [" and ".join(spelt) for spelt in alike.values() if len(spelt) > 1]
+        if several:
+            yield f"{what} ({listed(several, 3)})"
 
 
 def _many(table: Table) -> Iterator[str]:
