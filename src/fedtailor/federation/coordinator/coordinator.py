@@ -222,8 +222,9 @@ class Coordinator:
 
             responses = self.members.collect(cohort, TRAIN, make, accept)
             failed |= responses.failed
-            enough = len(responses.packets) >= min(self.rules.min_sites, len(cohort))
-            few = f"{len(responses.packets)} answers are too few"
+            came, least = len(responses.packets), min(self.rules.min_sites, len(cohort))
+            enough = came >= least
+            few = f"{came} of the {least} answers came that are needed"
             try:
                 server = self._received(gathered) if enough else None
             except BadInput as error:  # e.g. Krum has its least cohort
