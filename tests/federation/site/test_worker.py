@@ -16,6 +16,7 @@ from fedtailor.core.errors import BadInput
 from fedtailor.federation.coordinator.federation_file import read_federation
 from fedtailor.federation.protocol import ipc
 from fedtailor.federation.protocol.packet import PROTOCOL, Packet
+from fedtailor.federation.site import node
 from fedtailor.federation.site.node import Node
 from tests.federation.trial import Trial
 
@@ -100,6 +101,17 @@ def test_a_folder_that_others_can_enter_is_refused(monkeypatch):
 def test_paths_that_flower_cannot_take_are_refused(tmp_path):
     with pytest.raises(BadInput, match="no quotes"):
         Node(tmp_path / 'a"b.toml', [])
+
+
+def test_a_node_that_is_turned_away_says_what_to_do(tmp_path, monkeypatch):
+    """Flower's own line has a number, and no cure."""
+    site, told = Node(tmp_path / "site.toml", []), []
+    monkeypatch.setattr(site, "commands", lambda: {"node": [sys.executable, "-c", "exit(1)"]})
+    for name in ("start_worker", "stop_site"):
+        monkeypatch.setattr(node, name, lambda path: None)
+    monkeypatch.setattr(node.log, "warning", lambda *said: (told.append(said), site.end()))
+    site.run()
+    assert "send it node.key.pub" in str(told)
 
 
 def run(code):

@@ -47,6 +47,12 @@ LOOK = 0.2  # seconds between two looks whether all are there
 DAY = 86400.0
 _CURE = "ask the coordinator for its new ca.crt, put it in this one's place, and start again"
 STEADY = 120.0  # a node that lived so long starts quickly again
+# Flower (2004) and nginx (403) say nothing of what to do
+_TURNED_AWAY = (
+    "why is above: with 2004 or 403 the coordinator does not know node.key (send it node.key.pub), "
+    "or another process used it in the last minute; with CERTIFICATE, ca.crt is not of its "
+    "authority (or the clock is wrong); with a refused connection, it is not there yet"
+)
 
 
 def environment(home: Path) -> dict[str, str]:
@@ -128,6 +134,8 @@ class Node:
                         steady = now - again[name] > STEADY
                         pause = AGAIN[name] if steady else min(pauses[name] * 1.5, AT_MOST)
                         log.warning("the %s ended (code %d): again in %.0f s", name, code, pause)
+                        if name == "node" and code > 0 and not steady:
+                            log.warning("%s", _TURNED_AWAY)
                         del self._children[name]
                         pauses[name], again[name] = pause, now + pause
         finally:
