@@ -38,6 +38,21 @@ def test_tsv_and_gz(tmp_path):
     refusal(lambda: load(str(path)), "v.csv.gz", "gzip")
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("n;y\n950;a\n1.050;b\n12.300;a\n", True),
+        ("n;y\n0.950;a\n1.050;b\n", False),
+        ("n;y\n950;a\n1.05;b\n", False),
+        ("n,y\n950,a\n1.050,b\n", False),
+    ],
+)
+def test_points_that_may_be_thousands_are_said(tmp_path, text, said):
+    """950 and 1.050 in one column: a thousand times too little, and nobody would know."""
+    notes = load(str(write_text(tmp_path / "t.csv", text))).notes
+    assert any("decimal points in n (1.050 is 1.05" in note for note in notes) == said
+
+
 def test_decimal_commas_are_read_and_said(tmp_path):
     path = write_text(tmp_path / "t.csv", "crp;n;code;y\n1,5;1;1,2,3;0,25\n2.001,25;2;4,5;1,5\n")
     source = load(str(path), task="regression")

@@ -25,6 +25,7 @@ NAMES = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 _WITH_COMMA = re.compile(r"[-+]?(?:\d+|\d{1,3}(?:\.\d{3})+)?,\d+(?:[eE][-+]?\d+)?")
 _THOUSANDS = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+")
 _GROUPED = re.compile(r"[-+]?\d{1,3}(?:\.\d{3})+")
+_POINTED = re.compile(r"[-+]?[1-9]\d{0,2}\.\d{3}")
 _WITH_POINT = re.compile(r"[-+]?\d*\.\d+(?:[eE][-+]?\d+)?")
 _WHOLE = re.compile(r"[-+]?\d+")
 
@@ -168,3 +169,16 @@ def with_points(cells: Sequence[str], separator: str) -> list[str] | None:
         c.replace(".", "").replace(",", ".") if any(n.fullmatch(c) for n in numeric) else c
         for c in stripped
     ]
+
+
+def maybe_thousands(cells: Sequence[str], separator: str) -> bool:
+    """Whether a column's points may stand for thousands: in each cell that has any, before three.
+
+    Where commas cut the fields, points are decimal; so they are where a number begins with 0.
+
+    Example:
+      >>> [maybe_thousands(cells, ";") for cells in (["950", "1.050"], ["0.950", "1.050"])]
+      [True, False]
+    """
+    pointed = [c.strip() for c in cells if "." in c]
+    return separator != "," and bool(pointed) and all(_POINTED.fullmatch(c) for c in pointed)

@@ -22,6 +22,7 @@ from fedtailor.datasets.formats.cells import (
 from fedtailor.datasets.formats.delimited import (
     csv_rows,
     find_separator,
+    maybe_thousands,
     table_ending,
     text_encoding,
     with_points,
@@ -81,18 +82,24 @@ def _read_csv(path: Path) -> RawTable:
     names = [name.strip() for name in header]
     check_header(names, quoted(path))
     columns: dict[str, Cells] = {}
-    commas = []
+    commas, points = [], []
     for i, name in enumerate(names):
         cells = truth_names([row[i] for _, row in rows])
         pointed = with_points(cells, separator)
         if pointed is not None:
             commas.append(name)
+        elif maybe_thousands(cells, separator):
+            points.append(name)
         columns[name] = cells if pointed is None else pointed
     guesses = []
     if encoding == "cp1252":
         guesses.append("as cp1252, since it is not utf-8")
     if commas:
         guesses.append(f"with decimal commas in {listed(commas)}")
+    if points:
+        guesses.append(
+            f"with decimal points in {listed(points)} (1.050 is 1.05; if it is 1050, write it so)"
+        )
     notes = (f"{quoted(path)} is read {' and '.join(guesses)}",) if guesses else ()
     return RawTable(quoted(path), columns, [f"line {line}" for line, _ in rows], False, notes)
 
