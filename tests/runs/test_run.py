@@ -442,6 +442,43 @@ def test_all_that_runs_comparisons_and_their_tools_write_is_ours(
     assert others_files(folder) == [folder / "runs" / "mine"]
 
 
+@pytest.mark.parametrize(
+    "left", ["playing.lock", ".probe", "config.toml.0a1b2c3d.part", "checkpoint/latest.json.part"]
+)
+def test_what_a_killed_process_left_half_written_is_no_strangers(
+    left: str, finished: Path, tmp_path: Path
+) -> None:
+    """A run inside a search or a comparison begins anew there: nobody else would clear the way."""
+    for folder in (tmp_path / "run", tmp_path / "begun"):
+        if folder.name == "run":
+            shutil.copytree(finished, folder)
+        elif "/" in left:  # is written after the mark
+            continue
+        (folder / left).parent.mkdir(parents=True, exist_ok=True)
+        (folder / left).write_text("half")
+        assert not any(open_folder(folder, overwrite=True).iterdir())
+
+
+@pytest.mark.parametrize(
+    "name", ["state-000003.safetensors.0a1b2c3d.part", "latest.json.00ff.part"]
+)
+def test_half_written_checkpoints_are_ours(name: str, finished: Path, tmp_path: Path) -> None:
+    shutil.copytree(finished, tmp_path / "run")
+    (tmp_path / "run" / "checkpoint" / name).touch()
+    assert others_files(tmp_path / "run") == []
+
+
+def test_a_strangers_half_file_stays(finished: Path, tmp_path: Path) -> None:
+    shutil.copytree(finished, tmp_path / "run")
+    (tmp_path / "run" / "thesis.tex.part").write_text("years of work")
+    (tmp_path / "new").mkdir()
+    (tmp_path / "new" / "thesis.tex.part").write_text("years of work")
+    for folder in ("run", "new"):
+        with pytest.raises(BadInput):
+            open_folder(tmp_path / folder, overwrite=True)
+        assert (tmp_path / folder / "thesis.tex.part").exists()
+
+
 def test_a_strangers_config_does_not_make_a_folder_a_run(tmp_path: Path) -> None:
     """Many projects have a config.toml: --overwrite must not delete such a project."""
     (tmp_path / "config.toml").write_text('title = "my site"\n')

@@ -76,6 +76,9 @@ _FOLDERS: dict[str, str | tuple[str, ...]] = {
     GENERAL: TENSORS, "figures": (".pdf", ".png", ".svg"), "client-states": "",
     "tensorboard": "", "mlruns": "", "wandb": "", CHOSEN: ".toml",
 }  # fmt: skip
+PROBE = ".probe"  # shows that a folder can be written to, and is gone
+# how the names of half-written files end, those of versions before 0.3 without a mark
+_HALF = re.compile(rf"(\.[0-9a-f]+)?{re.escape(PART)}$")
 NEEDED = ("method", "accuracy", "per_client", "rounds", "bytes", "seconds", "seed")
 
 
@@ -195,17 +198,23 @@ def others_files(folder: Path) -> list[Path]:
     found = []
     for path in sorted(folder.iterdir()):
         if path.is_symlink() or path.is_file():
-            known = path.name in _FILES or path.suffix == PART
+            known = _HALF.sub("", path.name) in (*_FILES, PROBE)
             found += [] if known and not path.is_symlink() else [path]
         elif path.name in (RUNS, TUNED):
             for run in sorted(path.iterdir()):
                 found += others_files(run) if run.is_dir() else [run]
         elif path.name in _FOLDERS:
             ours = _FOLDERS[path.name]
-            found += [p for p in path.iterdir() if not p.name.removesuffix(PART).endswith(ours)]
+            found += [p for p in path.iterdir() if not _HALF.sub("", p.name).endswith(ours)]
         else:
             found.append(path)
     return found
+
+
+def _is_barely_begun(path: Path, marks: tuple[str, ...]) -> bool:
+    """Whether all that lies there is what a process left that was killed before it set its mark."""
+    before = (LOCK, PROBE, *(f"{mark}{PART}" for mark in marks))
+    return all(p.is_file() and _HALF.sub(PART, p.name) in before for p in path.iterdir())
 
 
 def open_folder(
@@ -231,6 +240,10 @@ def open_folder(
                 f"'{path}' is a link to '{path.readlink()}', which is not there: make that folder, "
                 "or choose another --out"
             )
+        if path.is_dir() and not path.is_symlink() and _is_barely_begun(path, marks):
+            check_free(path)
+            for left in path.iterdir():
+                left.unlink()
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
             known = path.is_dir() and any(_is_ours(path / mark) for mark in marks)
             if not known:
@@ -256,7 +269,7 @@ def open_folder(
                 )
             shutil.rmtree(path)
         path.mkdir(parents=True, exist_ok=True)
-        probe = path / ".probe"
+        probe = path / PROBE
         probe.touch()
         probe.unlink()
     except OSError as error:
