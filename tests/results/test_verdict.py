@@ -67,6 +67,17 @@ def test_the_recommended_method_is_chosen_on_validation_rows() -> None:
     assert any("lucky (by 40.0 points)" in line for line in found.sentences)
 
 
+def test_a_mean_that_lacks_a_client_recommends_nothing() -> None:
+    runs = {
+        "local": [run([20] * 10)],
+        "whole": [run([30] * 10, val=0.6)._replace(valued=10)],
+        "lacks": [run([36] * 10, val=0.9)._replace(valued=9)],
+    }
+    found = judge(runs, CLIENTS, "accuracy")
+    assert found.decision is not None
+    assert found.decision["method"] == "whole"
+
+
 def test_yardsticks_are_not_recommended() -> None:
     runs = {
         "local": [run([20] * 10)],

@@ -313,6 +313,8 @@ def show_sweep(summary: dict[str, Any], folder: Path, as_json: bool) -> None:
     for row in summary["rates"]:
         for name, reason in row["failed"].items():
             out.print(f"• {name} failed: {reason}", markup=False)
+        if diverged := _diverged(row.get("diverged", {})):
+            out.print(f"• lr {row['lr']:g}: {diverged}", markup=False, style="yellow")
     if len(summary["rates"]) > 1 and summary["chosen"] is not None:
         out.print(f"• best on validation rows: --lr {summary['chosen']:g}", markup=False)
     out.print(

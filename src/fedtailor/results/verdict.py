@@ -42,6 +42,7 @@ class JudgedRun(NamedTuple):
     curve: tuple[tuple[int, float], ...] = ()  # the same by round
     tested_share: float = 0.25  # of a client's rows
     untrained: tuple[str, ...] = ()  # clients whose model is as it began: they were held out
+    valued: int = 0  # clients that `val` is over
 
 
 def untrained(result: Mapping[str, Any]) -> tuple[str, ...]:
@@ -59,8 +60,9 @@ def judged_run(
     """What the verdict needs to know of a run."""
     scored = [line for line in history if line.get("pre_val", {}).get("mean") is not None]
     curve = tuple((int(line["round"]), float(line["pre_val"]["mean"])) for line in scored)
-    val = result.get("val", scored[-1]["pre_val"] if scored else {}).get("mean")
-    return JudgedRun(outputs, val, curve, tested_share, untrained(result))
+    val = result.get("val", scored[-1]["pre_val"] if scored else {})
+    valued = int(val.get("clients", 0))
+    return JudgedRun(outputs, val.get("mean"), curve, tested_share, untrained(result), valued)
 
 
 class Verdict(NamedTuple):
@@ -229,9 +231,13 @@ def unjudged(why: str) -> Verdict:
 def _recommended(
     runs: Mapping[str, Sequence[JudgedRun]], methods: Sequence[str], metric: Metric
 ) -> str:
-    """The method that is best on validation rows; the first where there are none."""
+    """The method that is best on validation rows; the first where there are none.
+
+    A mean that lacks a client, whose model diverged, is not held against means over all.
+    """
+    valued = {m: sum(run.valued for run in runs[m]) for m in methods}
     values = {}
-    for method in methods:
+    for method in (m for m in methods if valued[m] == max(valued.values())):
         each = [math.nan if run.val is None else run.val for run in runs[method]]
         values[method] = float(np.mean(each))
     if not any(math.isfinite(v) for v in values.values()):

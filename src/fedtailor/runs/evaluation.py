@@ -15,7 +15,7 @@ from fedtailor.core.losses import PLAIN_LOSSES, cox
 from fedtailor.engine import ClientData
 from fedtailor.results.metrics.named import METRICS, Metric, metric_named
 from fedtailor.results.metrics.over_clients import over_clients
-from fedtailor.results.metrics.table import table_of_metrics
+from fedtailor.results.metrics.table import lost_clients, table_of_metrics
 from fedtailor.runs.data import RunData, TargetScales
 
 
@@ -121,12 +121,18 @@ class Evaluation:
         known = self._part(part)
         return known.rows(known.labels).cpu()
 
-    def table(self, outputs: Tensor, part: str = "test") -> dict[str, dict[str, Any]]:
+    def table(
+        self, outputs: Tensor, part: str = "test", names: Sequence[Metric] | None = None
+    ) -> dict[str, dict[str, Any]]:
         """All metrics that the task has: for each client, over clients, and over all rows."""
         rows, truth = self.rows(outputs, part)
         counts: Tensor = getattr(self.client_data, part).n
         n = dict(zip(self.client_data.names, counts.tolist(), strict=True))
-        return rounded_table(table_of_metrics(rows, truth, n, self.task, part=part))
+        return rounded_table(table_of_metrics(rows, truth, n, self.task, names, part))
+
+    def lost(self, outputs: Tensor, part: str = "test") -> list[str]:
+        """Clients that lack the run's metric by what their models say, not by their rows."""
+        return lost_clients(self.table(outputs, part, [self.metric])[self.metric.name])
 
 
 def evaluation_of(data: RunData, metric: str, client_data: ClientData | None = None) -> Evaluation:

@@ -82,9 +82,14 @@ class Runner(PreparedRun):
         return is_stale(values, self.config.patience, self.evaluation.metric.name)
 
     def so_far(self) -> dict[str, Any]:
-        """What the models of now say of validation rows: over clients, and of each."""
+        """What the models of now say of validation rows, and whose say no number (`lost`)."""
         said = self.simulation.outputs(finetune=self.config.finetuning())
-        return {"round": self.simulation.round, "val": self.evaluation.summary(said.val, "val")}
+        judge = self.evaluation
+        return {
+            "round": self.simulation.round,
+            "val": judge.summary(said.val, "val"),
+            "lost": judge.lost(said.val, "val"),
+        }
 
     def _play(self, watch: Watcher | None, until: int) -> dict[str, Any]:
         last = min(until or self.config.rounds, self.config.rounds)

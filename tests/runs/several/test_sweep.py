@@ -14,7 +14,7 @@ import fedtailor
 from fedtailor import BadInput
 from fedtailor.engine import Diverged
 from fedtailor.runs.several.sweep import SweepPlan, interval_over_runs
-from tests.runs.runlab import history, result
+from tests.runs.runlab import LOST, history, result, table
 
 SMALL: dict[str, Any] = {
     "model": "mlp", "clients": 4, "rounds": 2, "batch": 50, "checkpoint_every": 1,
@@ -102,6 +102,14 @@ def test_what_diverges_is_told_and_not_chosen() -> None:
     assert bad["score"] is None and found["chosen"] == 0.1
     with pytest.raises(Diverged):
         fedtailor.sweep("fedavg", lr=[1e29, 1e30], **SMALL)
+
+
+def test_a_rate_that_loses_a_client_is_told_and_not_chosen(tmp_path: Path) -> None:
+    rows = table(tmp_path / "rows.csv", {"a": 60, "b": 60, "c": 60}, huge="c")
+    found = fedtailor.sweep("fedavg", data=str(rows), lr=[1e-30, 0.05], **LOST)
+    assert found["chosen"] == 1e-30
+    assert [row["diverged"] for row in found["rates"]] == [{}, {"c": 1}]
+    assert [row["valued"] for row in found["rates"]] == [3, 2]
 
 
 def test_an_interval_needs_two_runs() -> None:

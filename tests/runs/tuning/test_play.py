@@ -16,6 +16,7 @@ from fedtailor.results.config import make_config
 from fedtailor.runs.data import load_run_data
 from fedtailor.runs.several.together import play_together
 from fedtailor.runs.tuning import play
+from tests.runs.runlab import LOST, table
 
 SMALL: dict[str, Any] = {
     "model": "linear", "clients": 3, "rounds": 3, "partition": "iid", "batch": 60,
@@ -129,6 +130,16 @@ def test_what_diverges_fails_alone() -> None:
     told = found["methods"]["fedavg"]
     assert told["chosen"] == {"lr": 0.05}
     assert told["failed"] == 1
+
+
+def test_a_setting_that_loses_a_client_is_not_chosen(tmp_path: Path) -> None:
+    """Its mean would be over those clients alone that it does not harm."""
+    rows = table(tmp_path / "rows.csv", {"a": 60, "b": 60, "c": 60}, huge="c")
+    over = {"lr": "1e-30,0.05"}
+    found = fedtailor.tune("fedavg", data=str(rows), trials=2, over=over, search="grid", **LOST)
+    told = found["methods"]["fedavg"]
+    assert (told["chosen"], told["failed"]) == ({"lr": 1e-30}, 1)
+    assert told["trials"][1]["failed"].startswith("the final models of c diverged (no finite log-l")
 
 
 def test_when_all_fail_the_reason_is_told() -> None:

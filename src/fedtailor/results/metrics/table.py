@@ -18,6 +18,7 @@ from fedtailor.results.metrics.over_clients import over_clients
 from fedtailor.results.metrics.real_rows import BLOCK
 
 DIVERGED = "its model's outputs are not finite numbers"  # why a metric cannot be had
+NO_NUMBER = "gives no finite number here"
 
 
 def table_of_metrics(
@@ -100,6 +101,17 @@ def diverged_clients(metrics: Mapping[str, Mapping[str, Any]]) -> list[str]:
     return list(dict.fromkeys(c for of in reasons for c, why in of.items() if why == DIVERGED))
 
 
+def lost_clients(table: Mapping[str, Any]) -> list[str]:
+    """Who lacks one metric by what its model says, and not by its rows.
+
+    Example:
+      >>> lost_clients({"undefined": {"north": DIVERGED, "south": "only one class"}})
+      ['north']
+    """
+    reasons = table.get("undefined", {}).items()
+    return [c for c, why in reasons if why == DIVERGED or why.endswith(NO_NUMBER)]
+
+
 def table_of_own(
     metric: Callable[[Tensor, Tensor], Any],
     outputs: Tensor,
@@ -139,7 +151,7 @@ def _why(metric: Metric, said: Tensor, truth: Tensor, part: str) -> str:
     reason = metric.why_undefined(truth, torch.ones(len(truth), device=truth.device), part)
     if reason is None and not said.isfinite().all():
         return DIVERGED
-    return reason or f"{metric.name} gives no finite number here"
+    return reason or f"{metric.name} {NO_NUMBER}"
 
 
 def _check(outputs: Tensor, labels: Tensor, n: Mapping[str, int], task: TaskKind) -> None:

@@ -19,7 +19,7 @@ from fedtailor.core.options import how_many, shortened
 from fedtailor.results import folder as files
 from fedtailor.results.config import MOST_SEEDS, PATHS, Config, make_config
 from fedtailor.results.metrics.named import METRICS, Metric
-from fedtailor.results.numbers import mean_and_std
+from fedtailor.results.numbers import diverged_runs, mean_and_std
 from fedtailor.results.objects import Objects
 from fedtailor.results.status import reason_of
 from fedtailor.results.storage import reading_plan
@@ -160,6 +160,9 @@ def _summarised(plan: SweepPlan, ends: Mapping[tuple[float, int], RunEnd]) -> di
     metric = METRICS[some["metric"]]
     rows = [_row(plan, rate, ends, metric) for rate in plan.rates]
     known = [row for row in rows if row["val"] is not None and not row["failed"]]
+    # a mean that lacks a client, whose model diverged, is not held against means over all
+    most = max((row["valued"] for row in known), default=0)
+    known = [row for row in known if row["valued"] == most]
     best = max if metric.higher_is_better else min
     facts = ("data", "model", "clients", "partition", "device", "rounds", "task", "metric")
     return {
@@ -182,13 +185,16 @@ def _row(
     runs = {run: end for run, end in ends.items() if run[0] == rate}
     done = [end.result for end in runs.values() if end.error is None]
     scores = [r["score"]["mean"] for r in done if "mean" in r["score"]]
-    vals = [r["val"]["mean"] for r in done if "mean" in r.get("val", {})]
+    judged = [r["val"] for r in done if "mean" in r.get("val", {})]
+    vals = [val["mean"] for val in judged]
     return {
         "lr": rate,
         "runs": [plan.name(*run) for run in runs],
         "score": mean_and_std(scores) if scores else None,
         "interval": interval_over_runs(scores, bounds=metric.bounds),
         "val": round(float(np.mean(vals)), 6) if vals else None,
+        "valued": sum(val.get("clients", 0) for val in judged),  # values that are behind it
+        "diverged": diverged_runs(done),
         "failed": {
             plan.name(*run): reason_of(end.error)
             for run, end in runs.items()

@@ -17,6 +17,7 @@ from fedtailor.core.errors import BadInput
 from fedtailor.core.inputs.files import write_atomically, write_json
 from fedtailor.core.inputs.plain_text import parse_json
 from fedtailor.core.options import in_short
+from fedtailor.datasets.wording import listed
 from fedtailor.engine import Diverged
 from fedtailor.results import folder as files
 from fedtailor.results.config import Config, write_config
@@ -26,7 +27,7 @@ from fedtailor.runs.build import make_players
 from fedtailor.runs.data import RunData
 from fedtailor.runs.prepared import as_laid_out
 from fedtailor.runs.run import Watcher
-from fedtailor.runs.several.together import RunToPlay, play_together
+from fedtailor.runs.several.together import RunEnd, RunToPlay, play_together
 from fedtailor.runs.tuning.importance import importances
 from fedtailor.runs.tuning.plan import Candidate, TuningPlan
 from fedtailor.runs.tuning.search import SearchRules, going_on, proposals, rungs
@@ -243,13 +244,21 @@ class MethodSearch:
             for error in errors:
                 if not isinstance(error, Diverged | BadInput):
                     raise error
+            failed = reason_of(errors[0]) if errors else self._without_a_value(mine)
             values = [end.result.get("val", {}).get(self.rules.target) for end in mine]
             known = [v for v in values if v is not None]
-            value = round(float(np.mean(known)), 6) if len(known) == len(mine) else None
+            whole = len(known) == len(mine) and not failed
+            value = round(float(np.mean(known)), 6) if whole else None
             val = {} if errors else mine[0].result["val"]
-            failed = reason_of(errors[0]) if errors else ""
             trials.append(Tried(self.label, number, rounds, setting, value, val, failed, seconds))
         return trials
+
+    def _without_a_value(self, ends: Sequence[RunEnd]) -> str:
+        """Why a mean would flatter: it lacks those whose final model says nothing that counts."""
+        lost = sorted({c for end in ends for c in end.result["lost"]})
+        metric = self.data.config.metric
+        told = f"the final models of {listed(lost)} diverged (no finite {metric}): lower --lr"
+        return told if lost else ""
 
     def _telling(
         self, number: int, setting: Setting, place: Path, rounds: int, after: int
