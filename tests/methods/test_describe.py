@@ -302,6 +302,25 @@ def test_options_of_our_records_stand_once(name: str, option: str, record: Any) 
     assert getattr(record, option) == 50.0
 
 
+def test_an_argument_without_a_default_is_refused_by_name() -> None:
+    def mine(task, *, strength: float, recipe=None):
+        """A method."""
+
+    for given in ({}, {"strength": 3}):
+        with pytest.raises(BadInput, match="option 'strength' of 'mine' has no default: give it"):
+            parse_options(mine, given)
+
+
+def test_an_option_of_a_type_that_options_have_not_is_not_said_to_be_unknown() -> None:
+    def mine(task, *, rates: list[float] | None = None, plain=0.5, recipe=None):
+        """A method."""
+
+    assert parse_options(mine, {}) == {}
+    for name in ("rates", "plain"):
+        with pytest.raises(BadInput, match=f"option '{name}' of 'mine' cannot be set.*float, int"):
+            parse_options(mine, {name: 1})
+
+
 def test_an_annotation_that_nobody_knows_is_refused_by_name() -> None:
     def mine(task, *, strength: Strength = 1.0):  # noqa: F821
         """A method."""

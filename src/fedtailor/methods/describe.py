@@ -21,6 +21,8 @@ from fedtailor.core.task import Task
 Factory = Callable[..., Method]
 Arguments = ParamSpec("Arguments")
 
+OF_RUN = ("recipe", "participation", "networks")  # what a run gives a factory by itself
+
 
 class Page(NamedTuple):
     """What `fedtailor show` has to say of a method.
@@ -158,17 +160,43 @@ def page(factory: Callable[..., Any]) -> Page:
     )
 
 
+def _arguments(factory: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """What a factory of somebody's own takes beside the task and what a run gives it."""
+    _, *others = inspect.signature(factory).parameters.values() or [None]
+    named = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return {p.name: p for p in others if p and p.kind in named and p.name not in OF_RUN}
+
+
+def _needed(factory: Callable[..., Any]) -> list[str]:
+    """Arguments that nobody gives, since they are without a default."""
+    found = _arguments(factory).values()
+    return [p.name for p in found if p.default is inspect.Parameter.empty]
+
+
 def parse_options(factory: Factory, given: dict[str, Any]) -> dict[str, Any]:
     """Checked values for the options a person set.
 
     Raises:
-      BadInput: an unknown name or a value that the option does not take.
+      BadInput: an unknown name, a value that the option does not take, or an argument of the
+        factory that nobody can give.
     """
+    needed = _needed(factory)
+    if needed:
+        raise BadInput(
+            f"option '{needed[0]}' of '{factory.__name__}' has no default: give it one in its "
+            f"factory, such as {needed[0]}: float = 0.5"
+        )
     if not isinstance(given, Mapping):
         raise BadInput(f"options is {shortened(given)}: give a dict, such as {{'lam': 0.5}}")
     known = {option.name: option for option in page(factory).options}
     for name in given:
         if name not in known:
+            if name in _arguments(factory) and name not in records_of(factory):
+                raise BadInput(
+                    f"option '{name}' of '{factory.__name__}' cannot be set, since its type is not "
+                    "one that options have: write it as float, int, bool, str or Literal, such as "
+                    f"{name}: float = 0.5"
+                )
             raise unknown("option", name, list(known) or ["(this method has none)"])
     return {name: known[name].parse(value) for name, value in given.items()}
 
