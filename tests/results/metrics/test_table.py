@@ -14,7 +14,7 @@ from fedtailor.core.errors import BadInput
 from fedtailor.core.form import TaskKind
 from fedtailor.results.metrics import table
 from fedtailor.results.metrics.named import METRICS, Metric, metrics_of
-from fedtailor.results.metrics.table import table_of_metrics
+from fedtailor.results.metrics.table import table_of_metrics, table_of_own
 
 N = {"a": 30, "b": 0, "c": 12, "d": 1, "e": 25}
 ROWS = sum(N.values())
@@ -122,3 +122,14 @@ def test_what_does_not_fit_is_refused(
 def test_a_client_has_no_fewer_than_no_rows() -> None:
     with pytest.raises(BadInput, match="fewer than no rows: -1"):
         table_of_metrics(np.ones((2, 1)), np.ones(2), {"a": 3, "b": -1}, "regression")
+
+
+def test_a_metric_that_writes_into_what_it_is_given_changes_nothing_for_the_next() -> None:
+    outputs, labels = torch.eye(3), torch.arange(3)
+
+    def spoils(outputs: Tensor, labels: Tensor) -> Tensor:
+        return outputs.zero_().sum() + labels.fill_(0).sum()
+
+    assert table_of_own(spoils, outputs, labels, {"a": 1, "b": 2})["mean"] == 0
+    assert torch.equal(outputs, torch.eye(3))
+    assert torch.equal(labels, torch.arange(3))

@@ -134,7 +134,8 @@ def table_of_own(
     for client, said, truth in zip(n, *parts, strict=True):
         value, why = math.nan, ""
         try:
-            value = float(metric(said, truth))
+            # copies: a function that writes into them would change what the next one is given
+            value = float(metric(said.clone(), truth.clone()))
         except Exception as error:  # a stranger's function may raise anything
             why = " ".join(f"{type(error).__name__}: {error}".split())
         else:
