@@ -16,6 +16,7 @@ import pytest
 
 import fedtailor
 from fedtailor.core.errors import BadInput
+from tests.runs.test_stragglers import leaves_out_the_same
 
 ray = pytest.importorskip("ray")
 
@@ -106,6 +107,10 @@ def test_clients_with_networks_of_several_depths() -> None:
     two = fedtailor.run("pmixfed", **SETTINGS | how)
     assert one["networks"] == two["networks"] and len(set(one["networks"].values())) == 2
     assert one["per_client"] == two["per_client"]
+
+
+def test_the_same_clients_are_left_out_of_rounds_with_a_deadline() -> None:
+    leaves_out_the_same(engine="ray", workers=1)
 
 
 def test_what_the_command_line_says() -> None:
