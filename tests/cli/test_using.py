@@ -65,6 +65,14 @@ def test_the_positive_class_is_named_where_it_matters(
     assert "Rows count in the loss by class: 'no' 1, 'yes' 5." in err
 
 
+def test_epochs_beside_steps_are_told(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    run = "run", "local", "--data", "digits", "--model", "linear", "--clients", "2", "--rounds", "1"
+    _, err = said(capsys, *run, "--steps", "2", "--epochs", "3", "--out", tmp_path / "both")
+    assert "steps is 2: each training takes so many random batches, not 3 passes" in err
+    _, err = said(capsys, *run, "--steps", "2", "--out", tmp_path / "steps")
+    assert "random batches" not in err
+
+
 def test_every_metric_of_every_client_and_over_clients(
     comparison: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -387,7 +387,8 @@ def load_run_data(config: Config) -> RunData:
     )
     if config.split_seed == 0:  # of repeats, the first says it; last: who is refused reads one line
         say_what_is_learnt(source)
-        for line in judging_notes(config, why, source.classes):
+        notes = (*judging_notes(config, why, source.classes), config.epochs_note())
+        for line in filter(None, notes):
             log.info(line)
     return RunData(config, source, encoder, partition, client_data, held)
 

@@ -344,6 +344,15 @@ class Config:
             given["schedule"] = self.objects.schedule or "constant"
         return Recipe(**given)
 
+    def epochs_note(self) -> str:
+        """A line for who gave both epochs and the steps that take their place."""
+        if not self.steps or self.epochs == 1:
+            return ""
+        return (
+            f"steps is {self.steps}: each training takes so many random batches, "
+            f"not {self.epochs} passes (epochs)"
+        )
+
     def finetuning(self) -> Recipe | None:
         """How models are trained before the final test, if they are."""
         return replace(self.recipe(), epochs=self.finetune, steps=0) if self.finetune else None

@@ -64,6 +64,11 @@ def candidate_of(
       named: what is tried, and nothing else; see `space_of`.
       may_be_empty: whether nothing need be left to try.
     """
+    if config.steps and "epochs" in (named or ()):
+        raise BadInput(
+            f"'epochs' is tuned, but steps is {config.steps}: random batches take the place of "
+            "passes, so all values would train alike; leave one of them out"
+        )
     options = {o.name for o in page(config.factory()).options}
     kept = [f"--{name}" if name in options else name for name in given if name in TUNABLE]
     space = space_of(
