@@ -244,6 +244,15 @@ def test_a_metric_of_ones_own_is_measured_at_every_client() -> None:
     assert own["mean"] == pytest.approx(found["accuracy"]["mean"], abs=1e-6)
 
 
+def test_a_metric_that_fails_at_every_client_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    metrics = {"odd": lambda outputs: 1.0, "some": lambda outputs, labels: 1 / (len(labels) - 1)}
+    with caplog.at_level("WARNING", "fedtailor"):
+        found = fedtailor.run("local", metrics=metrics, **SMALL)
+    assert found["metrics"]["odd"]["mean"] is None
+    (said,) = [r.getMessage() for r in caplog.records]
+    assert "metric 'odd' of your own gives no number at any client: TypeError" in said
+
+
 def test_a_schedule_by_name_and_as_a_function() -> None:
     named = fedtailor.run("fedavg", schedule="step:1:0.5", **SMALL)
     made = fedtailor.run("fedavg", schedule=lambda now, end: 0.5**now, **SMALL)

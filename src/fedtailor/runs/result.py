@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections import Counter
 from collections.abc import Sequence
@@ -23,6 +24,8 @@ from fedtailor.results.metrics.table import diverged_clients, table_of_own
 from fedtailor.results.outputs import PartRows, RunOutputs, SaidInRound
 from fedtailor.runs.device import hardware
 from fedtailor.runs.prepared import PreparedRun
+
+log = logging.getLogger("fedtailor")
 
 
 def said_in_round(run: PreparedRun, number: int, outputs: Outputs) -> SaidInRound:
@@ -195,10 +198,13 @@ def own_metrics(run: PreparedRun, final: Outputs) -> dict[str, Any]:
     """
     said, labels = run.evaluation.rows(final.test)
     n = dict(zip(run.data.client_data.names, run.data.client_data.test.n.tolist(), strict=True))
-    return {
-        name: table_of_own(metric, said, labels, n)
-        for name, metric in (run.config.objects.metrics or {}).items()
-    }
+    found = {}
+    for name, metric in (run.config.objects.metrics or {}).items():
+        found[name] = table = table_of_own(metric, said, labels, n)
+        if table["undefined"] and table["mean"] is None:
+            why = next(iter(table["undefined"].values()))
+            log.warning("metric '%s' of your own gives no number at any client: %s", name, why)
+    return found
 
 
 def final_epsilon(run: PreparedRun, noisy: Tensor) -> dict[str, Any] | None:
