@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from fedtailor.core.form import Form
-from fedtailor.datasets import Table, encode, encode_clients, fit_encoder
+from fedtailor.datasets import Table, encode, encode_clients, fit_encoder, source_of
 from tests.datasets.datafiles import images, refusal
 from tests.datasets.sources import TRAIN, make_source, one_row, table_source
 
@@ -37,6 +39,33 @@ def test_constant_and_wholly_missing_columns():
     np.testing.assert_allclose(x[:, 0], [0, 0, 0, 7])
     empty = make_source(Table({"sex": np.array(["", "", "m"])}), "table")
     refusal(lambda: encode(empty, np.array([0, 1])), "'s'", "no feature")
+
+
+def test_a_column_of_one_value_at_a_client_takes_the_common_deviation():
+    """Beyond its only value nothing says what is far: unscaled, a test row would drown the rest."""
+    source = table_source(age=(5.0, 5.0, 105.0, 10.0), sex=("f", "f", "f", "f"))
+    train, held = [np.array([0, 1]), np.array([3])], [np.array([0, 1, 2]), np.array([3])]
+    encoder = fit_encoder(source, train)
+    common = encoder.columns[0].scale
+    assert common == pytest.approx(np.std([5, 5, 10]))
+    found = encode_clients(source, encoder, ["a", "b"], train, held)
+    np.testing.assert_allclose(found.x[:, 0], [0, 0, 100 / common, 0], rtol=1e-6)
+    # by itself a client knows of no other deviation
+    lone = encode_clients(source, encoder, ["a", "b"], train, held, alone=True)
+    np.testing.assert_allclose(lone.x[:, 0], [0, 0, 100, 0])
+
+
+def test_a_label_of_one_value_at_a_client_takes_the_common_deviation():
+    given = {"a": ([[1.0], [2.0]], [7.0, 7.0]), "b": ([[3.0], [4.0]], [100.0, 300.0])}
+    source = source_of(given, task="regression")
+    rows = [np.array([0, 1]), np.array([2, 3])]
+    encoder = fit_encoder(source, rows)
+    found = encode_clients(source, encoder, ["a", "b"], rows, rows).encoder
+    mine, common = found.of_client("a").target, encoder.target
+    assert mine and common and (mine.shift, mine.scale) == (7, common.scale)
+    assert found.of_client("b").target == replace(common, shift=200.0, scale=100.0)
+    lone = encode_clients(source, encoder, ["a", "b"], rows, rows, alone=True).encoder
+    assert lone.of_client("a").target == replace(common, shift=7.0, scale=1.0)
 
 
 def test_a_mask_is_as_good_as_row_numbers():

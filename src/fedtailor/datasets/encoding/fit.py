@@ -91,8 +91,9 @@ def fit_encoder(
     Args:
       source: the data.
       train: each client's training rows.
-      normalise: as for `encode`. With `own`, clients scale by their own numbers, and the common
-        ones stand in for columns in which a client has no value at all.
+      normalise: as for `encode`. With `own`, clients scale by their own numbers. The common ones
+        stand in for columns in which a client has no value at all, and the common deviation where
+        all its values are the same.
       length: words per text.
       vocabulary: how many of the most frequent words to know; 0 for all.
     """
@@ -161,6 +162,8 @@ def fit_own(encoder: Encoder, raw: Raw, labels: Array, *, alone: bool = False) -
     """
     scaled = encoder.normalise != "none"
     target = encoder.target and fit_target(encoder.target.name, labels, scaled)
+    if target and encoder.target and not alone and labels.min() == labels.max():
+        target = replace(target, scale=encoder.target.scale)
     if isinstance(raw, Table):
         own = tuple(_own_column(c, raw.columns[c.name], scaled, alone) for c in encoder.columns)
         return OwnFit(own, target)
@@ -180,7 +183,12 @@ def _own_column(common: Column, column: Array, scaled: bool, alone: bool) -> Col
     if column.dtype.kind == "U":
         raise BadInput(f"column {quoted(common.name)} holds text: numbers are expected")
     own: Numeric = fit_numeric(common.name, column, scaled, common.reads, common.gap)
-    return own if alone or not np.isnan(column).all() else common
+    if alone:
+        return own
+    if np.isnan(column).all():
+        return common
+    # of a single value nobody can say what is far from it
+    return own if own.low != own.high else replace(own, scale=common.scale)
 
 
 def encode_clients(
