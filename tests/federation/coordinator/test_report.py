@@ -38,6 +38,19 @@ def numbers_on(page: Path) -> dict:
     return json.loads(text.split('id="numbers">')[1].split("</script>")[0])
 
 
+def test_who_took_part_in_fewer_rounds_is_named(tmp_path: Path) -> None:
+    """Its model alone was trained in those rounds, too, and more would have made it better."""
+    trial = Trial(tmp_path, "fedavg", rounds=3)
+    transport = FakeTransport(trial)
+    transport.on(1, "train", 1, lambda packet, site: ["lost"])
+    one = coordinator(trial, transport)
+    one.run()
+    one.store.ended("1", one.now.round, FINISHED)
+    notes = numbers_on(federation_report(read_federation(trial.federation)))["notes"]
+    (said,) = [note for note in notes if note.startswith("Took part in fewer rounds")]
+    assert said.startswith("Took part in fewer rounds: site-1 (2 of 3). ")
+
+
 def test_the_page_has_what_sites_tell_and_names_who_tells_nothing(tmp_path: Path) -> None:
     trial = Trial(tmp_path, "fedala", rounds=3)
     trial.write_site(0, counts="exact", score_digits=0)
@@ -59,6 +72,7 @@ def test_the_page_has_what_sites_tell_and_names_who_tells_nothing(tmp_path: Path
     assert shown["rows"]["train"] == [24, None, 30] and cards[2]["rows"]["train"] == 31
     assert shown["rows"]["test"] == [10, None, 10] and cards[2]["rows"]["test"] == 13
     assert any("Tell no scores: site-1." in note for note in shown["notes"])
+    assert not any("fewer rounds" in note for note in shown["notes"])
     assert any(
         s == "site-1 not counted (tells no scores): means are over 2." for s in shown["verdict"]
     )

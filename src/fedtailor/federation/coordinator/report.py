@@ -6,7 +6,8 @@ over test rows, and that stands in for the rows: the statistics are a simulation
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -149,7 +150,7 @@ def _history(folder: Path, setup: Setup, told: _Told) -> list[Line]:
     return [lines[number] for number in sorted(lines)]
 
 
-def _notes(told: _Told, missing: int) -> list[str]:
+def _notes(told: _Told, missing: int, rounds: Sequence[Line]) -> list[str]:
     silent = [name for name, score in told.score.items() if score is None]
     notes = [
         "Numbers are as sites tell them: rounded by their own settings (score_digits, counts), "
@@ -160,6 +161,13 @@ def _notes(told: _Told, missing: int) -> list[str]:
         notes.append(
             f"Tell no scores: {', '.join(silent)}. Their own settings say so (share, min_scored, "
             "max_answers), or the metric is undefined there; they have pages of their own."
+        )
+    played = Counter(name for line in rounds for name in line["sites"])
+    away = [f"{n} ({played[n]} of {len(rounds)})" for n in told.score if played[n] < len(rounds)]
+    if away:
+        notes.append(
+            f"Took part in fewer rounds: {', '.join(away)}. Training alone was as many rounds "
+            "there, so their gain may flatter the federation."
         )
     if missing:
         which = "One site was" if missing == 1 else f"{missing} sites were"
@@ -198,5 +206,6 @@ def federation_report(found: FederationFile) -> Path:
         ends = at_point("pre", list(told.alone.values()), setup.config.metric)
         alone = [{"round": history[-1]["round"], "bytes": NOTHING_SENT} | ends]
         runs.append(RunNumbers(run_result(setup, ALONE, told.alone, alone, data, having), alone))
-    notes = _notes(told, found.plan.clients - len(told.score))
+    counted = [] if setup.plan.method == ALONE else rounds_of(folder)
+    notes = _notes(told, found.plan.clients - len(told.score), counted)
     return write_comparison(folder / PAGE, setup, runs, told.rows, _verdict(setup, told), notes)
