@@ -15,11 +15,28 @@ from fedtailor.results.config import make_config
 from fedtailor.runs.build import make_method
 
 
+class WithoutHead(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(2, 2))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.weight
+
+
 def test_fedfomo_needs_validation_rows() -> None:
     task = classification(lambda: torch.nn.Linear(2, 2))
     for name in ("fedfomo", "fedfomo-ma", "pmixfed", "fedsim+mix"):
         with pytest.raises(BadInput, match="raise --val"):
             make_method(make_config(name, {"val": 0}, {}), task)
+
+
+def test_what_a_method_refuses_names_it_once() -> None:
+    task = classification(lambda: torch.nn.Linear(2, 2))
+    with pytest.raises(BadInput, match=r"^method 'fedrep': nothing is left to share"):
+        make_method(make_config("fedrep", {}, {}), task)
+    with pytest.raises(BadInput, match=r"^FedPAC aligns features, but"):
+        make_method(make_config("fedpac", {}, {}), classification(WithoutHead))
 
 
 def test_a_factory_returns_a_method() -> None:

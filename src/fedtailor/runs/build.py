@@ -93,7 +93,12 @@ def make_method(config: Config, task: Task, networks: Sequence[Task] = ()) -> Me
             f"method '{config.method}' takes no recipe, which says how clients train: give its "
             "factory an argument recipe=Recipe()"
         )
-    method = factory(task, recipe=config.recipe(), **config.options, **known)
+    try:
+        method = factory(task, recipe=config.recipe(), **config.options, **known)
+    except BadInput as error:  # of several methods one should know which
+        if config.method in str(error).lower():
+            raise
+        raise BadInput(f"method '{config.method}': {error}") from None
     if not isinstance(method, Method):
         raise BadInput(
             f"method '{config.method}' is a factory that returns {type(method).__name__}: let it "
