@@ -110,9 +110,8 @@ def test_a_site_says_which_network_it_has(tmp_path):
 
 def test_networks_that_do_not_go_together_are_named_before_anybody_joins(tmp_path):
     trial = Trial(tmp_path, "fedproto", models="mlp-2:1,linear:2", model="mlp-2")
-    with pytest.raises(
-        BadInput, match="clients with 'linear': prototypes need features of one width"
-    ):
+    why = "clients with 'linear': method 'fedproto': prototypes need features of one width"
+    with pytest.raises(BadInput, match=why):
         read_federation(trial.federation)
     trial = Trial(tmp_path, "fedavg", models="mlp-2:1,mlp:2")
     with pytest.raises(BadInput, match="fedavg needs equal networks: leave it out, or choose"):
