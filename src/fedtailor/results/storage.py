@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from errno import EIO, ENOSPC
@@ -131,9 +132,10 @@ def read_checkpoint(folder: Path) -> dict[str, Any]:
         meta = parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         run = folder.parent
+        again = shlex.join(["--config", f"{run / CONFIG}", "--out", f"{run}"])
         raise BadInput(
             f"'{run}' has no checkpoint: nothing to resume; start it anew, as with "
-            f"fedtailor run --config '{run / CONFIG}' --out '{run}' --overwrite"
+            f"fedtailor run {again} --overwrite"
         ) from None
     except (json.JSONDecodeError, UnicodeDecodeError, OSError) as error:
         raise BadInput(f"'{path}' cannot be read ({error}): the run cannot be resumed") from None

@@ -12,6 +12,7 @@ import torch
 from fedtailor.core.form import TaskKind
 from fedtailor.results.folder import ALONE, CENTRALISED, LINEAR, YARDSTICKS, Line
 from fedtailor.results.metrics.named import METRICS, Metric
+from fedtailor.results.metrics.over_clients import over_most
 from fedtailor.results.outputs import RunOutputs
 from fedtailor.results.statistics import (
     HELD_OUT,
@@ -231,13 +232,9 @@ def unjudged(why: str) -> Verdict:
 def _recommended(
     runs: Mapping[str, Sequence[JudgedRun]], methods: Sequence[str], metric: Metric
 ) -> str:
-    """The method that is best on validation rows; the first where there are none.
-
-    A mean that lacks a client, whose model diverged, is not held against means over all.
-    """
-    valued = {m: sum(run.valued for run in runs[m]) for m in methods}
+    """The method that is best on validation rows; the first where there are none."""
     values = {}
-    for method in (m for m in methods if valued[m] == max(valued.values())):
+    for method in over_most(methods, lambda m: sum(run.valued for run in runs[m])):
         each = [math.nan if run.val is None else run.val for run in runs[method]]
         values[method] = float(np.mean(each))
     if not any(math.isfinite(v) for v in values.values()):

@@ -89,6 +89,13 @@ def test_names_in_two_spellings_are_told(wards: Path) -> None:
     assert line == f"the same but for capitals or spaces, and taken for several: {told}"
 
 
+def test_a_column_named_classes_does_not_hide_the_classes(tmp_path: Path) -> None:
+    rows = [f"{i},{'a' if i % 2 else 'b'},{('no', 'yes', 'No')[i % 3]}" for i in range(30)]
+    (tmp_path / "rows.csv").write_text("n,classes,ill\n" + "\n".join(rows) + "\n")
+    found = fedtailor.describe(tmp_path / "rows.csv", label="ill").warnings
+    assert any("classes ('No' and 'no')" in line for line in found)
+
+
 def test_groups_that_clients_share_are_told(wards: Path) -> None:
     """Each site may number its own patients from 1, and they are then taken for the same."""
     lines = wards.read_text().splitlines()

@@ -169,12 +169,13 @@ def _holders(which: Array, owner: Array) -> Array:
 
 def _spelt_twice(source: Source) -> Iterator[str]:
     """Where some cells say yes and others YES, these are two."""
-    found: dict[str, Iterable[str]] = {"classes": source.classes, "clients": source.owners}
+    found: list[tuple[str, Iterable[str]]] = [
+        ("classes", source.classes),
+        ("clients", source.owners),
+    ]
     if isinstance(source.raw, Table):
-        for name, column in source.raw.columns.items():
-            if column.dtype.kind == "U":
-                found[_short(name)] = np.unique(column[present(column)])
-    for what, names in found.items():
+        found += _categories(source.raw)
+    for what, names in found:
         alike: dict[str, list[str]] = {}
         for name in map(str, names):
             plain = "".join(unicodedata.normalize("NFKC", name).casefold().split())
@@ -185,11 +186,16 @@ def _spelt_twice(source: Source) -> Iterator[str]:
 
 
 def _many(table: Table) -> Iterator[str]:
+    for name, values in _categories(table):
+        if len(values) > MANY_INPUTS:
+            yield f"{name} ({len(values):,})"
+
+
+def _categories(table: Table) -> Iterator[tuple[str, Array]]:
+    """Columns of words by their names in short, with what they say."""
     for name, column in table.columns.items():
         if column.dtype.kind == "U":
-            count = len(np.unique(column[present(column)]))
-            if count > MANY_INPUTS:
-                yield f"{_short(name)} ({count:,})"
+            yield _short(name), np.unique(column[present(column)])
 
 
 def _shared_groups(source: Source) -> Iterator[str]:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 import numpy as np
+
+Thing = TypeVar("Thing")
 
 
 def over_clients(
@@ -47,6 +50,20 @@ def mean_of_known(values: Sequence[float | None]) -> float | None:
     """The mean of those that are there; None if none is."""
     known = [value for value in values if value is not None]
     return float(np.mean(known)) if known else None
+
+
+def over_most(things: Iterable[Thing], valued: Callable[[Thing], int]) -> list[Thing]:
+    """Those whose mean is over most clients.
+
+    A mean that lacks a client, whose model diverged, is not held against means over all.
+
+    Example:
+      >>> over_most([("one", 20), ("two", 19)], lambda found: found[1])
+      [('one', 20)]
+    """
+    counts = [(thing, valued(thing)) for thing in things]
+    most = max((count for _, count in counts), default=0)
+    return [thing for thing, count in counts if count == most]
 
 
 def best_round(

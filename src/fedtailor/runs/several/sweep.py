@@ -19,6 +19,7 @@ from fedtailor.core.options import how_many, shortened
 from fedtailor.results import folder as files
 from fedtailor.results.config import MOST_SEEDS, PATHS, Config, make_config
 from fedtailor.results.metrics.named import METRICS, Metric
+from fedtailor.results.metrics.over_clients import over_most
 from fedtailor.results.numbers import diverged_runs, mean_and_std
 from fedtailor.results.objects import Objects
 from fedtailor.results.status import reason_of
@@ -160,9 +161,7 @@ def _summarised(plan: SweepPlan, ends: Mapping[tuple[float, int], RunEnd]) -> di
     metric = METRICS[some["metric"]]
     rows = [_row(plan, rate, ends, metric) for rate in plan.rates]
     known = [row for row in rows if row["val"] is not None and not row["failed"]]
-    # a mean that lacks a client, whose model diverged, is not held against means over all
-    most = max((row["valued"] for row in known), default=0)
-    known = [row for row in known if row["valued"] == most]
+    known = over_most(known, lambda row: row["valued"])
     best = max if metric.higher_is_better else min
     facts = ("data", "model", "clients", "partition", "device", "rounds", "task", "metric")
     return {
