@@ -203,3 +203,15 @@ def test_it_undoes_client_drift():
         ends.append(float(sim.server["params"]["w"]))
     assert abs(ends[1] - 6.8) < 0.01
     assert abs(ends[0] - 6.8) > 0.5
+
+
+def test_statistics_are_means_whatever_the_servers_rate():
+    """Twice the way from a variance of 1 to one of 0.1 would lead below 0, and to NaN in tests."""
+    task, world, recipe = task_of("norm"), ragged(), Recipe(epochs=10, batch=4)
+    found = []
+    for rate in (1.0, 2.0):
+        sim = simulate(scaffold(task, server_lr=rate, recipe=recipe), world, task)
+        play(sim)
+        found.append(tree.pick(sim.server["params"], task.buffers))
+        assert sim.score().test.loss.isfinite().all()
+    assert same(*found)

@@ -27,6 +27,7 @@ from tests.methods.worlds import (
     rows_of,
     same,
     simulate,
+    task_of,
     two_numbers,
 )
 
@@ -132,6 +133,20 @@ def test_server_lr(make):
         sim = simulate(make(task, server_lr=rate, recipe=recipe), _world(), task)
         play(sim)
         assert sim.server["shared"]["a"] == near(u)
+
+
+@pytest.mark.parametrize("make", [fedalt, fedsim])
+def test_statistics_are_means_whatever_the_servers_rate(make):
+    """Twice the way from a variance of 1 to one of 0.1 would lead below 0, and to NaN in tests."""
+    task, world, recipe = task_of("norm"), ragged(), Recipe(epochs=10, batch=4)
+    found = []
+    for rate in (1.0, 2.0):
+        method = make(task, shared_blocks=2, server_lr=rate, recipe=recipe)
+        sim = simulate(method, world, task)
+        play(sim)
+        found.append(tree.pick(sim.server["shared"], task.buffers))
+        assert sim.score().test.loss.isfinite().all()
+    assert same(*found)
 
 
 @pytest.mark.usefixtures("double")

@@ -18,6 +18,7 @@ from fedtailor.core.training import Recipe, fit
 from fedtailor.core.tree import Params, Tree
 from fedtailor.methods.one_model.fedavg import fedavg
 from fedtailor.methods.parts.local_steps import local_steps
+from fedtailor.methods.parts.moves import part_way
 
 
 def scaffold(
@@ -41,7 +42,7 @@ def scaffold(
       weighting: a client's weight in both means: `uniform` (the paper) or `data`.
       recipe: how a client trains in a round (plain SGD is what the correction is made for).
 
-    Deviations: none.
+    Deviations: none. Running statistics of BatchNorm are averaged, whatever η_s is.
 
     Reference: Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated
     Learning", ICML 2020, https://arxiv.org/abs/1910.06378
@@ -83,7 +84,7 @@ def scaffold(
     def receive(server: Tree, ids: Tensor, up: Upload, turn: Turn) -> Tree:
         part = len(ids) / server["clients"]
         return server | {
-            "params": tree.lerp(server["params"], up.mean["params"], server_lr),
+            "params": part_way(task, server["params"], up.mean["params"], server_lr),
             "control": tree.add(server["control"], tree.scale(up.mean["change"], part)),
         }
 

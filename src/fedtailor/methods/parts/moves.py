@@ -38,3 +38,18 @@ def moved_by(task: Task, begin: Params, move: Params, factor: Tensor) -> Params:
     step = lambda w, m: w + factor.to(w.dtype) * m
     there: Params = tree.map(step, learnt, tree.pick(move, learnt))
     return {k: (move | there)[k] for k in begin}
+
+
+def part_way(task: Task, begin: Params, end: Params, share: float) -> Params:
+    """Where a share of the way from `begin` to `end` leads; running statistics are those of `end`.
+
+    Above 1 it leads beyond, where a variance might be below 0.
+
+    Example:
+      >>> import torch
+      >>> from fedtailor.methods.check import toy_task
+      >>> part_way(toy_task(), {"w": torch.tensor(1.0)}, {"w": torch.tensor(3.0)}, 1.5)
+      {'w': tensor(4.)}
+    """
+    there: Params = tree.lerp(begin, end, share)
+    return there | {k: v for k, v in end.items() if k in task.buffers}

@@ -22,6 +22,7 @@ from fedtailor.core.rng import Key, Turn
 from fedtailor.core.task import Task
 from fedtailor.core.training import Recipe, fit
 from fedtailor.core.tree import Params, Tree
+from fedtailor.methods.parts.moves import part_way
 
 Weighting = Literal["data", "uniform", "batches"]
 
@@ -176,6 +177,8 @@ def partial(
         (u, v_k) ← the phases, from the received u and the client's own v_k
         u ← u − η_s Σ_k Ω_k (u − u_k)
 
+    Running statistics in u are averaged, whatever η_s is.
+
     Args:
       task: the network.
       personal: names that never travel.
@@ -238,7 +241,7 @@ def partial(
     def receive(server: Tree, ids: Tensor, up: Upload, turn: Turn) -> Tree:
         new = up.mean["shared"]
         old = tree.pick(server["shared"], new)
-        return {"shared": server["shared"] | tree.lerp(old, new, server_lr)}
+        return {"shared": server["shared"] | part_way(task, old, new, server_lr)}
 
     def personal_model(msg: Tree, state: Tree, data: Data, turn: Turn) -> Params:
         return beginning(msg, msg["shared"]) | trained_with(state, False)
