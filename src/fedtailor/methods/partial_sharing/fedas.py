@@ -18,7 +18,6 @@ from fedtailor.core.steps.scan import Notes, StepRows, scan
 from fedtailor.core.task import Batch, Task
 from fedtailor.core.training import Recipe, fit, trained_names
 from fedtailor.core.tree import Params, Tree
-from fedtailor.methods.parts.moves import moved_by, scaled_move
 from fedtailor.methods.parts.partial import all_names
 from fedtailor.methods.parts.representation import class_sums, head_split, number_of_classes
 
@@ -42,7 +41,7 @@ def fedas(
                 body ← SGD on Σ_{c in batch} mean_{b: y_b = c} |z_b − p[c]|² / K    from what came
         train:  (body_k, head_k) ← SGD on CE, E epochs
         trace:  F_k = Σ_batches |∇ mean CE of the batch|²    of all that is trained
-        body ← Σ_k F_k body_k / Σ_k F_k
+        body ← Σ_k F_k body_k / Σ_k F_k      with BatchNorm's running statistics
 
     Learnt on the server: the body. Learnt on the client: the whole model, of which the head never
     travels. Tested with the client's model as its last training left it; who never trained has the
@@ -106,13 +105,16 @@ def fedas(
     def client(msg: Tree, state: Tree, data: Data, turn: Turn) -> Outcome:
         params = fit(task, aligned(msg, state, data, turn), data, turn, recipe)
         weight = fisher_trace(task, params, data, recipe.batch, trace)
-        moved = scaled_move(task, msg["shared"], tree.pick(params, body), weight)
+        gone = tree.sub(tree.pick(params, body), msg["shared"])
+        moved = tree.map(lambda g: weight.to(g.dtype) * g, gone)
         upload = Upload({"shared": moved, "trace": weight})
         kept = {"own": params, "trained": torch.ones_like(state["trained"])}
         return Outcome(kept, upload, params, {"trace": weight})
 
     def receive(server: Tree, ids: Tensor, up: Upload, turn: Turn) -> Tree:
-        return {"shared": moved_by(task, server["shared"], up.mean["shared"], 1 / up.mean["trace"])}
+        factor = 1 / up.mean["trace"]
+        step = lambda w, m: w + factor.to(w.dtype) * m
+        return {"shared": tree.map(step, server["shared"], up.mean["shared"])}
 
     def personal(msg: Tree, state: Tree, data: Data, turn: Turn) -> Params:
         received = joined(msg, state)
