@@ -205,9 +205,9 @@ def _global(method, task, world, engine, cohorts=COHORTS):
 @pytest.mark.usefixtures("double")
 @pytest.mark.parametrize("engine", ENGINES)
 def test_lf_at_w_is_fedsam(engine):
-    """D = 0, equal scores: w is FedSAM's for any number of local steps."""
+    """D = 0, equal scores: w is FedSAM's for any number of local steps, and under any limit."""
     task, world = _task(), ragged()
-    for recipe in (Recipe(steps=1, batch=8, lr=0.1), RECIPE):
+    for recipe in (Recipe(steps=1, batch=8, lr=0.1), RECIPE, replace(RECIPE, clip=0.3)):
         ours = plgu_lf(task, D=0, score_scale="identity", eval_point="w", recipe=recipe)
         theirs = _fedsam(task, recipe)
         assert gap(*(_global(m, task, world, engine) for m in (ours, theirs))) < 1e-12
@@ -248,12 +248,12 @@ def test_lf_without_radius_and_personal_blocks_is_fedavg(engine, eval_point):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("D", [3, 23])
-def test_lf_with_all_blocks_personal_is_local(D, engine):
-    """For ever, also for clients that come late; w is a by-product."""
-    task, world = _task(), ragged()
-    ours = simulate(plgu_lf(task, D=D, recipe=RECIPE), world, task, engine=engine)
-    theirs = simulate(local(task, recipe=RECIPE), world, task, engine=engine)
+@pytest.mark.parametrize(("D", "clip"), [(3, 0.0), (23, 0.0), (3, 0.3)])
+def test_lf_with_all_blocks_personal_is_local(D, clip, engine):
+    """For ever, also for clients that come late; w is a by-product, and limited by itself."""
+    task, world, recipe = _task(), ragged(), replace(RECIPE, clip=clip)
+    ours = simulate(plgu_lf(task, D=D, recipe=recipe), world, task, engine=engine)
+    theirs = simulate(local(task, recipe=recipe), world, task, engine=engine)
     for cohort in COHORTS:
         play(ours, [cohort])
         play(theirs, [cohort])

@@ -6,6 +6,7 @@ from torch import nn
 
 from fedtailor.core import tree
 from fedtailor.core.task import classification
+from fedtailor.core.training import Recipe
 from fedtailor.methods import apfl, fedavg, local
 from tests.methods.worlds import (
     ENGINES,
@@ -95,6 +96,21 @@ def test_at_its_ends_it_is_fedavg_or_local(engine):
         sim = simulate(apfl(task, alpha=alpha, adaptive=False), world, task, engine=engine)
         play(sim, COHORTS)
         assert [same(models(sim), models(host)) for host in hosts] == expected
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_limit_on_gradients_is_for_each_model(engine):
+    """So the global path is FedAvg's under the same limit, and with α = 1 v is training alone."""
+    task, world, recipe = task_of(), ragged(), Recipe(epochs=2, lr=0.1, clip=0.3)
+    methods = (fedavg(task, recipe=recipe), local(task, recipe=recipe))
+    hosts = [simulate(m, world, task, engine=engine) for m in methods]
+    sim = simulate(apfl(task, alpha=1.0, recipe=recipe), world, task, engine=engine)
+    own = apfl(task, alpha=1.0, adaptive=False, recipe=recipe)
+    alone = simulate(own, world, task, engine=engine)
+    for each in (*hosts, sim, alone):
+        play(each, COHORTS)
+    assert same(sim.server, hosts[0].server)
+    assert same(models(alone), models(hosts[1]))
 
 
 def test_the_weight_stays_between_0_and_1_and_moves():

@@ -18,6 +18,7 @@ from fedtailor.core.task import Batch, Task
 from fedtailor.core.training import Recipe, descend
 from fedtailor.core.tree import Params, Tree
 from fedtailor.methods.one_model.fedavg import fedavg
+from fedtailor.methods.parts.two_networks import limited_each
 
 
 def apfl(
@@ -39,7 +40,7 @@ def apfl(
       alpha: α at the start. With 0 the tested model is FedAvg's, with 1 training alone.
       adaptive: learn α.
       weighting: a client's weight in the mean: `data` or `uniform`.
-      recipe: how a client trains in a round.
+      recipe: how a client trains in a round; `clip` is of each model's gradient.
 
     Deviations: none from the paper. The authors' code steps v with the w that has just moved, mixes
     the outputs of v and w instead of their parameters, and adds 0.02 α to the slope of α.
@@ -52,6 +53,7 @@ def apfl(
       >>> method = apfl(toy_task(), alpha=0.3, adaptive=False)
     """
     shared = fedavg(task, weighting=weighting, recipe=recipe)
+    of_both = lambda at: limited_each(models_slope(at), ("w", "v"), recipe.clip)
 
     def objective(theta: Tree, batch: Batch, given: Tree, rest: Tree) -> tuple[Tensor, Tree]:
         return task.loss(rest | theta, batch)
@@ -82,10 +84,10 @@ def apfl(
             {"w": w, "v": v},
             data,
             turn,
-            recipe,
+            replace(recipe, clip=0.0),
             given={"alpha": share},
             carried={"w": rest, "v": tree.pick(state["own"], task.buffers)},
-            gradient=models_slope,
+            gradient=of_both,
             task=task,
             augment=task.augment,
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import torch
@@ -104,16 +104,6 @@ def fit_both(
         value, for_own, for_common = loss(first, second, tree.pick(theta, extra), batch)
         return value, {"own": for_own, "common": for_common}
 
-    def limited(at: Slope) -> Slope:
-        def slope(
-            theta: Tree, batch: Batch, given: Tree, carried: Tree
-        ) -> tuple[Tree, Tensor, Tree]:
-            grads, value, changed = at(theta, batch, given, carried)
-            short = {k: clip_norm(grads[k], recipe.clip) for k in ("own", "common")}
-            return grads | short, value, changed
-
-        return slope
-
     pair, running = {"own": own, "common": common}, [task.buffers for task in tasks]
     parts = list(zip(pair.items(), running, strict=True))
     done = descend(
@@ -123,7 +113,7 @@ def fit_both(
         turn,
         replace(recipe, clip=0.0),
         carried={k: tree.pick(v, buffers) for (k, v), buffers in parts},
-        gradient=limited,
+        gradient=lambda at: limited_each(at, ("own", "common"), recipe.clip),
         task=max(tasks, key=lambda task: len(task.batch_norm)),
         augment=tasks[0].augment,
     )
@@ -132,6 +122,22 @@ def fit_both(
         for part in ("own", "common")
     )
     return own, common, tree.pick(done.theta, extra)
+
+
+def limited_each(at: Slope, parts: Iterable[str], limit: float) -> Slope:
+    """The slope of a tree with the gradient of each of these entries cut to a norm by itself.
+
+    Args:
+      at: the slope; all that is trained is `theta`, a tree with such entries.
+      parts: networks that are trained side by side, as if each had an optimiser of its own.
+      limit: the norm; 0 cuts nothing.
+    """
+
+    def slope(theta: Tree, batch: Batch, given: Tree, carried: Tree) -> tuple[Tree, Tensor, Tree]:
+        grads, value, changed = at(theta, batch, given, carried)
+        return grads | {k: clip_norm(grads[k], limit) for k in parts}, value, changed
+
+    return slope
 
 
 def divergence(target: Tensor, outputs: Tensor, *, constant: bool = True) -> Tensor:

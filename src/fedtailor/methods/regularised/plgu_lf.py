@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -18,6 +19,7 @@ from fedtailor.core.tree import Params, Tree
 from fedtailor.methods.describe import flat_options
 from fedtailor.methods.one_model.fedavg import fedavg
 from fedtailor.methods.parts.lwsam import Ascent, beside, block_scores
+from fedtailor.methods.parts.two_networks import limited_each
 
 
 @flat_options
@@ -48,7 +50,8 @@ def plgu_lf(
         makes the global path exactly SAM.
       perturb: which blocks: `all`, `uni` or `per`; ε of the others is 0.
       recompose: test θ_i with its Uni blocks replaced by the latest w.
-      recipe: how a client trains in a round (paper: 5 epochs, batches of 50).
+      recipe: how a client trains in a round (paper: 5 epochs, batches of 50); `clip` is of each
+        model's gradient.
 
     Deviations: the denominator's exponent is 1/p (Eq. 5 prints p − 1, which makes |ε| = ρ/|g| and
     explodes). Scores are normalised explicitly (dividing by dim does not make them sum to 1), to
@@ -68,6 +71,7 @@ def plgu_lf(
     blocks = blocks_without(task.blocks, task.buffers)
     kept = D if D >= 0 else min(5, len(blocks) // 2)
     both = beside(ascent.rho, ascent.p, ascent.form, eval_point)
+    of_both = lambda at: limited_each(both(at), ("theta", "w"), recipe.clip)
 
     def parts(msg: Tree, state: Tree) -> tuple[Tensor, Tensor, Params]:
         """Scores, which blocks are personal, and θ as it is put together."""
@@ -93,13 +97,13 @@ def plgu_lf(
             {"theta": tree.pick(theta, names), "w": tree.pick(msg["params"], names)},
             data,
             turn,
-            recipe,
+            replace(recipe, clip=0.0),
             given={
                 "scale": per_name(scores, blocks, names),
                 "mask": per_name(mask.to(scores.dtype), blocks, names),
             },
             carried=tree.drop(theta, names),
-            gradient=both,
+            gradient=of_both,
             task=task,
             augment=task.augment,
         )
