@@ -193,7 +193,21 @@ def test_fine_tuning_trains_the_offset_alone():
     for cid, tuned in sim.models(recipe, ids=torch.tensor([0, 5])):
         assert same(tuned["params"], sim.server["params"])
         assert gap({"b": tuned["offset"]}, {"b": models(sim)[str(cid)]["offset"]}) > 1e-4
-    assert feddbe(task, offset=False).finetune is None
+
+
+def test_without_offsets_fine_tuning_is_fedavgs():
+    """It must not learn the offset after all."""
+    task, world, recipe = task_of("norm"), ragged(), Recipe(epochs=2, lr=0.1)
+    sims = [
+        simulate(method, world, task)
+        for method in (feddbe(task, kappa=0, offset=False), fedavg(task))
+    ]
+    for sim in sims:
+        play(sim, [[0, 1, 3]] * 2)
+    ours, theirs = (dict(sim.models(recipe)) for sim in sims)
+    for cid, tuned in ours.items():
+        assert same(tuned["params"], theirs[cid])
+        assert not tuned["offset"].any()
 
 
 @pytest.mark.parametrize("engine", ENGINES)

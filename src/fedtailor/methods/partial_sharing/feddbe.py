@@ -21,7 +21,7 @@ from fedtailor.core.method import (
 from fedtailor.core.options import NonNegative, Search, Share, Weighting
 from fedtailor.core.rng import Key, Turn
 from fedtailor.core.task import Batch, Task, weighted_mean
-from fedtailor.core.training import Recipe, descend
+from fedtailor.core.training import Recipe, descend, fit
 from fedtailor.core.tree import Params, Tree
 from fedtailor.core.turn import finetuned_entries
 from fedtailor.methods.one_model.fedavg import fedavg
@@ -54,7 +54,7 @@ def feddbe(
         round is like all others.
       mu: momentum μ of that mean. Below 1 it is too small in the first steps of every turn: no code
         corrects that.
-      offset: whether clients learn b_k. Without, and with κ = 0, it is FedAvg.
+      offset: whether clients learn b_k. Without, and with κ = 0, it is FedAvg, and fine-tuning is.
       mean_from: what ḡ is made of: features of all `rows` with the trained model, or m as the
         `last` batch left it, which with μ = 1 is that batch alone (the authors' code).
       weighting: a client's weight in both means: `data` or `uniform`.
@@ -137,6 +137,8 @@ def feddbe(
     def finetune(
         msg: Tree, state: Tree, model: Tree, data: Data, turn: Turn, recipe: Recipe
     ) -> Tree:
+        if not offset:  # what is left to train is the network
+            return model | {"params": fit(task, model["params"], data, turn, recipe)}
         tuned: Tree = finetuned_entries(predict, task, model, data, turn, recipe, ["offset"])
         return tuned
 
@@ -151,7 +153,7 @@ def feddbe(
         general=lambda msg, state: msg["params"],
         download=Download("params", client),
         not_private=_PRIVATE if kappa else "",
-        finetune=finetune if offset else None,
+        finetune=finetune,
     )
 
 
