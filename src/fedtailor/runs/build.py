@@ -128,6 +128,25 @@ def make_method(config: Config, task: Task, networks: Sequence[Task] = ()) -> Me
     return _limited(config, method, task) if config.max_norm else method
 
 
+def without_validation(config: Config, method: Method, client_data: ClientData) -> list[str]:
+    """The clients that lack validation rows which a run looks at.
+
+    With `val` every client has some; of a partition that was given, nobody knows before.
+
+    Raises:
+      BadInput: all of them do.
+    """
+    if not (config.patience or method.validates) or method.leaks:
+        return []
+    counts = client_data.val.n.tolist()
+    lacking = [name for name, n in zip(client_data.names, counts, strict=True) if not n]
+    if len(lacking) == client_data.clients:
+        patient = f"patience is {config.patience}"
+        told = f"{config.method} looks at them" if method.validates else patient
+        raise BadInput(f"no client has validation rows, but {told}: give a partition that has some")
+    return lacking if method.validates else []
+
+
 def _limited(config: Config, method: Method, task: Task) -> Method:
     """The method with `--max-norm`, if there is something to limit."""
     ours = config.objects.factory() is None and built_in(config.method)

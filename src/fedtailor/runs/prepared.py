@@ -20,12 +20,19 @@ from fedtailor.core.errors import BadInput
 from fedtailor.core.steps.privacy import Spent, epsilon
 from fedtailor.core.steps.schedules import check_factors
 from fedtailor.core.tree import Tree
+from fedtailor.datasets.wording import listed
 from fedtailor.engine import Cluster, Outputs, RoundReport, Simulation
 from fedtailor.engine.loops.runner import LoopMode, Workload, choose_loop_mode
 from fedtailor.results.config import Config
 from fedtailor.results.folder import Line
 from fedtailor.results.outputs import SaidInRound
-from fedtailor.runs.build import make_players, players_on, prove_private, server_model
+from fedtailor.runs.build import (
+    make_players,
+    players_on,
+    prove_private,
+    server_model,
+    without_validation,
+)
 from fedtailor.runs.data import RunData, load_run_data
 from fedtailor.runs.evaluation import evaluation_of
 from fedtailor.runs.saved_models import PathModels
@@ -135,6 +142,12 @@ class PreparedRun:
             self.data = self.data.alone()
             fed = self.data.client_data
         self._digest = self._begin_digest() if kept else self.data.digest
+        if lacking := without_validation(config, self.method, fed):
+            log.warning(
+                "no validation rows at %s: %s looks at them, and goes without there: give a "
+                "partition that has some",
+                *(listed(lacking, 5), config.method),
+            )
         if self.method.leaks:  # for literal replication only: methods look at test rows
             fed = fed._replace(val=fed.test)
         for method, task in ((self.method, self.task), *(other[:2] for other in others)):

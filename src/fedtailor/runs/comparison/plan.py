@@ -18,7 +18,7 @@ from fedtailor.results.config.spread import spread_options
 from fedtailor.results.folder import ALONE, CENTRALISED, LINEAR, YARDSTICKS
 from fedtailor.results.objects import Objects
 from fedtailor.results.storage import reading_plan
-from fedtailor.runs.build import make_players
+from fedtailor.runs.build import make_players, without_validation
 from fedtailor.runs.data import RunData, load_run_data
 from fedtailor.runs.prepared import as_laid_out
 from fedtailor.runs.tuning.search import SearchRules, Strategy, check_rules
@@ -135,7 +135,9 @@ class ComparisonPlan:
             config = next(c for (m, _), c in self.configs.items() if m == method)
             config = as_laid_out(config, data.config)
             try:
-                make_players(config, data.encoder.form, data.client_data.clients)
+                fed = data.client_data
+                made = make_players(config, data.encoder.form, fed.clients)
+                without_validation(config, made[0][0], fed)
             except BadInput as error:
                 if method not in (CENTRALISED, LINEAR) or method in self.asked:
                     raise
