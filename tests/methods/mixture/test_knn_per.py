@@ -90,6 +90,15 @@ def test_far_neighbours_still_vote():
     assert said(method, model, -1e4) == [near(1.0, 0.0)]
 
 
+def test_near_features_that_are_far_from_0_are_told_apart():
+    """In single precision: 1000² has no digits left for the square of 0.01."""
+    task = two_layers([[1.0]], [[0.0], [0.0]])
+    method = knn_per(task, k=1, capacity=4)
+    keys, labels = [1000.0, 1000.01, 1000.02, 1000.03], [0, 1, 0, 1]
+    model = store_of(keys, labels, 1.0, task.init(rng.key(0)))
+    assert [int(p[1] > 0.5) for p in said(method, model, *keys)] == labels
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_with_share_0_it_is_fedavg(engine):
     """Training is FedAvg's in any case; predictions are, too, then."""

@@ -103,7 +103,11 @@ def knn_per(
 
     def votes(model: Tree, features: Tensor) -> Tensor:
         """Logarithms of p_knn."""
-        keys = model["keys"]
+        real = model["real"][:, None]
+        keys = torch.where(real, model["keys"], 0.0)
+        # from their mean, so that nothing large is subtracted from something large
+        centre = keys.sum(0) / real.sum().clamp(min=1)
+        keys, features = keys - centre, features - centre
         apart = features.square().sum(-1)[:, None] + keys.square().sum(-1) - 2 * features @ keys.mT
         near = torch.where(model["real"], -apart.clamp(min=0) / (width * sigma), FAR)
         found = near.topk(min(k, capacity), -1)
