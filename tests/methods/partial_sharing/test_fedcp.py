@@ -225,3 +225,16 @@ def test_a_head_of_several_layers_is_summed_as_one():
     model = method.personal(method.init(1, initial, rng.key(1)), {"own": own}, data, turn_of())
     v = (own["classifier.2.weight"] @ own["classifier.0.weight"]).sum(0)
     torch.testing.assert_close(model["condition"], v / v.norm())
+
+
+def test_fine_tuning_leaves_the_condition_and_the_global_head():
+    """They are no parameters of the client's."""
+    task, world = task_of("norm"), ragged()
+    sim = simulate(fedcp(task), world, task, held_out=torch.tensor([5]))
+    play(sim, [[0, 1, 3]] * 2)
+    before = models(sim)
+    for cid, tuned in sim.models(Recipe(epochs=2, lr=0.1), ids=torch.tensor([0, 5])):
+        for name in ("head", "condition"):
+            assert gap({"it": tuned[name]}, {"it": before[str(cid)][name]}) < 1e-6
+        for name in ("body", "own", "gate"):
+            assert not same(tuned[name], before[str(cid)][name])

@@ -21,6 +21,7 @@ from tests.methods.worlds import (
     near,
     play,
     ragged,
+    same,
     simulate,
     task_of,
     turn_of,
@@ -212,3 +213,16 @@ def test_strength_and_decay_matter():
         ends.append(sim.server)
     assert gap(ends[0], ends[1]) > 1e-5
     assert gap(ends[0], ends[2]) > 1e-3
+
+
+def test_fine_tuning_leaves_what_the_valve_says():
+    """They are no parameters of the client's."""
+    task, world = task_of("norm"), ragged()
+    sim = simulate(gpfl(task), world, task, held_out=torch.tensor([5]))
+    play(sim, [[0, 1, 3]] * 2)
+    before = models(sim)
+    for cid, tuned in sim.models(Recipe(epochs=2, lr=0.1), ids=torch.tensor([0, 5])):
+        for name in ("gamma", "beta"):
+            assert gap({"it": tuned[name]}, {"it": before[str(cid)][name]}) < 1e-6
+        for name in ("params",):
+            assert not same(tuned[name], before[str(cid)][name])

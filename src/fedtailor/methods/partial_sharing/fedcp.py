@@ -17,6 +17,7 @@ from fedtailor.core.rng import Key, Turn
 from fedtailor.core.task import Batch, Task, weighted_mean
 from fedtailor.core.training import Recipe, descend
 from fedtailor.core.tree import Params, Tree
+from fedtailor.core.turn import finetuned_entries
 from fedtailor.methods.parts.representation import head_split
 
 GATE = ("fedcp.weight", "fedcp.bias", "fedcp.scale", "fedcp.shift")  # beside the network's names
@@ -42,7 +43,8 @@ def fedcp(
     MMD² compares the batch's features with kernels exp(−d² / 2a), a = 10, 15, 20 and 50. Learnt on
     the server: body, gate and head_G. Learnt on the client: head_k, which begins as the head_G that
     the client first receives, and is never sent as it is.
-    Tested with everything received, head_k as it was kept, and no noise.
+    Tested with everything received, head_k as it was kept, and no noise. Fine-tuning before a test
+    trains body, gate and head_k, as a turn does, with v̂ and head_G as they are.
 
     Args:
       lam: λ, how much features for all are held near the received body's.
@@ -139,6 +141,9 @@ def fedcp(
         ),
         predict=predict,
         common="shared",
+        finetune=lambda msg, state, model, data, turn, recipe: finetuned_entries(
+            predict, task, model, data, turn, recipe, ["body", "own", "gate"]
+        ),
     )
 
 

@@ -17,6 +17,7 @@ from fedtailor.core.rng import Key, Turn
 from fedtailor.core.task import Batch, Task, weighted_mean
 from fedtailor.core.training import Recipe, descend
 from fedtailor.core.tree import Params, Tree
+from fedtailor.core.turn import finetuned_entries
 from fedtailor.methods.parts.representation import head_split, number_of_classes, rows_per_class
 
 TABLE = "gpfl.table"  # names beside the network's own
@@ -41,7 +42,7 @@ def gpfl(
         body, T, valve ← Σ_k Ω_k of each
 
     |F_G − T̂[y]| is the norm of the whole batch's matrix. Learnt on the client: its head. Tested
-    with head_k(f_P).
+    with head_k(f_P). Fine-tuning before a test trains body and head, with γ and β as they are.
 
     Args:
       lam: λ, how strongly features for all are held at their class's embedding. It grows with the
@@ -131,6 +132,9 @@ def gpfl(
         not_private=(
             "features are bent by a client's shares of classes, without noise, so there is no "
             "guarantee: choose another method"
+        ),
+        finetune=lambda msg, state, model, data, turn, recipe: finetuned_entries(
+            predict, task, model, data, turn, recipe, ["params"]
         ),
     )
 
