@@ -167,6 +167,19 @@ def test_full_batches_are_never_short_ones():
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+def test_a_client_without_a_step_keeps_its_control(engine):
+    """It has fewer rows than a batch, and short ones are dropped."""
+    task, recipe = task_of(), Recipe(batch=8, last="drop")
+    sim = simulate(scaffold(task, recipe=recipe), ragged((5, 20, 16)), task, engine=engine)
+    play(sim, 3)
+    controls = sim.states.rows["control"]
+    assert not any(values[0].any() for values in controls.values())
+    assert all(values[1].any() for values in controls.values())
+    mean = tree.map(lambda values: values.mean(0), controls)
+    assert gap(sim.server["control"], mean) < 1e-6
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 def test_absent_clients_keep_their_controls(engine):
     task, world = task_of("norm"), ragged()
     sim = simulate(scaffold(task), world, task, engine=engine)

@@ -75,8 +75,11 @@ def scaffold(
         given = {"shift": shift}
         params = fit(task, msg["params"], data, turn, recipe, gradient=corrected, given=given)
         moved = tree.sub(tree.pick(msg["params"], shift), tree.pick(params, shift))
-        rate = recipe.rate(turn) * local_steps(recipe, data).clamp(min=1)
+        steps = local_steps(recipe, data)
+        rate = recipe.rate(turn) * steps.clamp(min=1)
         control = tree.sub(tree.map(lambda m: m / rate.to(m.dtype), moved), shift)
+        # who took no step knows no more of its gradient than before
+        control = tree.where(steps > 0, control, state["control"])
         change = tree.sub(control, state["control"])
         upload = Upload({"params": params, "change": change}, by_size(data, weighting))
         return Outcome({"control": control}, upload, params)
