@@ -61,6 +61,15 @@ def test_bayes_learns_from_what_was_found() -> None:
     assert sum(late) / len(late) > sum(random) / len(random)
 
 
+def test_bayes_learns_from_what_failed() -> None:
+    pytest.importorskip("optuna")
+    found: dict[int, tuple[Setting, float | None]] = {}
+    while new := proposals(SPACE, SearchRules(40, "bayes"), USUAL, 3, found):
+        for number, setting in new:
+            found[number] = setting, None if setting["a"] > 0.1 else -setting["a"]
+    assert sum(found[n][1] is None for n in range(8, 40)) <= 8  # half of those drawn at random
+
+
 def test_bayes_without_optuna_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(BadInput, match=r"fedtailor\[tune\]"):

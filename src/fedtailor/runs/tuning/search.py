@@ -144,6 +144,7 @@ def _suggested(
     import warnings
 
     ranges = {axis.name: _distribution(optuna, axis) for axis in space}
+    states = optuna.trial.TrialState
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that parts of it are experimental
         # what is not told yet is taken to be bad, so that those of a batch differ
@@ -156,9 +157,13 @@ def _suggested(
         study = optuna.create_study(direction="maximize", sampler=sampler)
         for setting, value in before.values():
             within = all(_contains(axis, setting[axis.name]) for axis in space)
-            if value is not None and within:  # the usual setting may lie outside
+            if within:  # the usual setting may lie outside
+                # Optuna counts as worst what was given up without a value, and ignores what failed
+                state = states.PRUNED if value is None else states.COMPLETE
                 study.add_trial(
-                    optuna.trial.create_trial(params=setting, distributions=ranges, value=value)
+                    optuna.trial.create_trial(
+                        params=setting, distributions=ranges, value=value, state=state
+                    )
                 )
         return [_rounded(space, study.ask(ranges).params) for _ in range(count)]
 
