@@ -147,6 +147,24 @@ def test_when_all_fail_the_reason_is_told() -> None:
         fedtailor.tune("fedavg", trials=1, over={"lr": "1e38"}, search="grid", **SMALL)
 
 
+def test_what_diverges_after_the_first_rung_failed_too(tmp_path: Path) -> None:
+    draws = np.random.default_rng(0)
+    rows = [f"{'ab'[i % 2]},{draws.normal():.3f},{draws.normal():.3f}" for i in range(80)]
+    (tmp_path / "late.csv").write_text("\n".join(["ward,crp,price", *rows]), encoding="utf-8")
+    how: dict[str, Any] = {
+        "label": "price", "client_column": "ward", "model": "linear", "batch": 0, "rounds": 9,
+        "task": "regression", "data": str(tmp_path / "late.csv"), "search": "grid",
+    }  # fmt: skip
+    late = "20000,30000,40000"  # errors grow by four places a round: infinite in the ninth
+    found = fedtailor.tune("fedavg", trials=4, over={"lr": f"1e-30,{late}"}, **how)
+    told = found["methods"]["fedavg"]
+    values = {t["number"]: list(t["values"].values()) for t in told["trials"]}
+    assert values[1][0] is not None and values[1][1] is None
+    assert (told["chosen"], told["failed"]) == ({"lr": 1e-30}, 1)
+    with pytest.raises(BadInput, match=r"to the end: .* diverged"):
+        fedtailor.tune("fedavg", trials=3, over={"lr": late}, **how)
+
+
 def test_the_worst_off_may_be_what_counts() -> None:
     found = fedtailor.tune("fedavg", trials=2, target="worst", prune=False, **SMALL)
     mean = fedtailor.tune("fedavg", trials=2, prune=False, **SMALL)

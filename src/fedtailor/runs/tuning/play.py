@@ -150,11 +150,14 @@ class MethodSearch:
         best = going_on({n: t.value for n, t in alive.items()}, self.higher, best=1)
         self._drop(alive)
         if not best:
-            reasons = [t.failed for t in tried.values() if t.failed]
-            told = reasons[0] if reasons else "no client has a value on its validation rows"
+            failed = {t.rounds: t.failed for t in self._trials() if t.failed}
+            told = failed[max(failed)] if failed else "no client has a value on its validation rows"
             raise BadInput(f"no setting of '{self.label}' could be tried to the end: {told}")
         chosen = alive[best[0]]
         return self._summary(tried, chosen)
+
+    def _trials(self) -> list[Tried]:  # that are written down, whatever the number of rounds
+        return [t for t in self.book.trials.values() if t.method == self.label]
 
     def _upwards(self, value: float | None) -> float | None:
         return value if value is None or self.higher else -value
@@ -281,7 +284,8 @@ class MethodSearch:
 
     def _summary(self, tried: Mapping[int, Tried], chosen: Tried) -> dict[str, Any]:
         config = self.candidate.with_setting(chosen.setting)
-        own = [t for t in self.book.trials.values() if t.method == self.label]
+        own = self._trials()
+        failed = {t.number: t.failed for t in own if t.failed}  # also after rounds that went well
         matter = importances(
             self.candidate.space,
             [t.setting for t in tried.values()],
@@ -291,7 +295,7 @@ class MethodSearch:
             "space": {axis.name: axis.words for axis in self.candidate.space},
             "rungs": self.rungs,
             "tried": len(tried),
-            "failed": sum(bool(t.failed) for t in tried.values()),
+            "failed": len(failed),
             "chosen": chosen.setting,
             "trial": chosen.number,
             "value": chosen.value,
@@ -306,7 +310,7 @@ class MethodSearch:
                         for t in sorted(own, key=lambda t: t.rounds)
                         if t.number == number
                     },
-                    "failed": next((t.failed for t in own if t.number == number and t.failed), ""),
+                    "failed": failed.get(number, ""),
                 }
                 for number, trial in tried.items()
             ],
