@@ -96,6 +96,19 @@ def test_long_whole_numbers_stay_what_they_are():
     assert source_of(frame).owners == ("100000000000000001", "100000000000000002")
     frame["site"] = np.array([2**64 - 1, 2**64 - 1, 2**64 - 2, 2**64 - 2], np.uint64)
     assert source_of(frame).owners == (str(2**64 - 2), str(2**64 - 1))
+    for kind in (object, "category"):  # as floats these identities would be one client
+        sites = pd.Series([10**17 + 1, 10**17 + 1, 10**17 + 2, 10**17 + 2], dtype=kind)
+        assert source_of(frame.assign(site=sites)).owners == (str(10**17 + 1), str(10**17 + 2))
+
+
+@pytest.mark.parametrize("codes", [[3, 1, 2, 3], [3, 1, None, 3]])
+def test_numbers_that_a_frame_calls_categories_are_categories(tmp_path, codes):
+    frame = PATIENTS.assign(ward=pd.Categorical(codes))
+    named = ["" if code is None else str(code) for code in codes]
+    assert source_of(frame).raw.columns["ward"].tolist() == named
+    pytest.importorskip("pyarrow")
+    frame.to_parquet(tmp_path / "wards.parquet")
+    assert same(source_of(frame), load(str(tmp_path / "wards.parquet")))
 
 
 def test_a_frame_of_texts_and_one_of_image_bytes():
@@ -161,6 +174,13 @@ def test_tables_in_arrays_tensors_and_lists_are_the_same():
     assert same(arrays, tensors) and same(arrays, lists)
     assert arrays.owners == ("0", "1") and arrays.owner.tolist() == [0, 0, 0, 1, 1, 1]
     assert np.array_equal(encode(arrays, np.arange(6), normalise="none")[1], x.astype(np.float32))
+
+
+def test_tensors_that_numpy_does_not_know():
+    x, y = torch.tensor([[0.5, 1.0], [2.0, 4.0]]), [0, 1]
+    halved = source_of({"a": (x.bfloat16(), torch.tensor(y).bfloat16())})
+    assert same(halved, source_of({"a": (x, y)}))
+    refusal(lambda: source_of({"a": (x.to_sparse(), y)}), "client 'a': x", ".to_dense()")
 
 
 def test_labels_may_be_names_and_need_not_be_the_same_at_every_client():

@@ -12,6 +12,7 @@ import numpy as np
 from fedtailor.core.errors import BadInput
 from fedtailor.datasets.features.choices import ColumnChoices
 from fedtailor.datasets.formats.arrays import label_array, raw_of
+from fedtailor.datasets.formats.cells import plain
 from fedtailor.datasets.formats.roles import NamedColumns
 from fedtailor.datasets.formats.tables import Cells, RawTable, check_header, numbered_rows
 from fedtailor.datasets.join import join_parts
@@ -145,6 +146,8 @@ def _raw_table(frame: Any, where: str) -> RawTable:
 
 def _cells(column: Any, name: str, where: str) -> Cells:
     missing = column.isna().to_numpy()
+    if column.dtype.name == "category" and column.cat.categories.dtype.kind in "iuf":
+        return ["" if gone else plain(c) for c, gone in zip(column, missing, strict=True)]
     if column.dtype.kind == "b":
         return ["" if gone else str(bool(c)) for c, gone in zip(column, missing, strict=True)]
     if column.dtype.kind == "M":
@@ -158,7 +161,8 @@ def _cells(column: Any, name: str, where: str) -> Cells:
     if kinds <= {str} or kinds == {bool} or kinds == {date}:
         return ["" if cell is None else str(cell) for cell in cells]
     if kinds == {float}:
-        return np.array([np.nan if cell is None else cell for cell in cells], dtype=np.float64)
+        numbers = np.array([np.nan if cell is None else cell for cell in cells])
+        return numbers if numbers.dtype.kind in "iu" else numbers.astype(np.float64)
     if kinds == {bytes} and not missing.any():
         return [bytes(cell) for cell in cells if cell is not None]
     raise BadInput(
@@ -238,7 +242,16 @@ def _checked(values: Any, where: str) -> Array:
 
 def _array(values: Any, where: str) -> Array:
     if hasattr(values, "detach"):  # a tensor, perhaps on another device
+        import torch
+
         values = values.detach().cpu()
+        if values.layout is not torch.strided or values.is_quantized:
+            raise BadInput(
+                f"{where} is a tensor of {values.dtype} in layout {values.layout}: make it a plain "
+                "one (.to_dense(), .dequantize())"
+            )
+        if values.dtype is torch.bfloat16:  # numpy has no such numbers
+            values = values.float()
     if not isinstance(values, Sequence) or isinstance(values, str):
         return np.asarray(values)
     if len({isinstance(value, str) for value in values}) > 1:

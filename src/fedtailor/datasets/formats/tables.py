@@ -124,12 +124,17 @@ def check_header(names: Sequence[str], where: str) -> None:
 def _read_parquet(path: Path, unused: Collection[str]) -> RawTable:
     found = _parquet_table(path)
     check_header(found.column_names, quoted(path))
+    noted = (found.schema.pandas_metadata or {}).get("columns", [])
+    named = {c["name"] for c in noted if c["pandas_type"] == "categorical"}
     columns: dict[str, Cells] = {
         n: np.full(found.num_rows, np.nan)
         if n in unused
         else _parquet_cells(found.column(n), n, path)
         for n in found.column_names
     }
+    for n in named - {*unused}:
+        if isinstance(cells := columns[n], np.ndarray):
+            columns[n] = ["" if np.isnan(c) else plain(c) for c in cells]
     return RawTable(quoted(path), columns, numbered_rows(found.num_rows), typed=True)
 
 
