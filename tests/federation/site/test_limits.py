@@ -220,6 +220,32 @@ def test_scores_leave_rounded_seldom_and_of_enough_rows(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize(("kind", "round"), [("train", 2), ("finish", 1), ("score", 3)])
+def test_what_a_plan_has_no_place_for_is_refused(tmp_path: Path, kind: str, round: int) -> None:
+    """A round more than was agreed on, or scores of one model after another as if it were over."""
+    trial = Trial(tmp_path, "fedavg")
+    transport, got = FakeTransport(trial), []
+
+    def ask(packet, site):
+        got.append(site(packet._replace(header=packet.header | {"kind": kind, "round": round})))
+        return [site(packet)]
+
+    transport.on(1, "train", 0, ask)
+    lines = coordinator(trial, transport).run()
+    assert f"{kind} of round {round} after -1, of 2 rounds" in str(got[0].header["detail"])
+    assert [line["taken"] for line in lines[:2]] == [[0, 1, 2]] * 2  # and it goes on
+
+
+def test_more_rounds_are_no_way_around_score_every(tmp_path: Path) -> None:
+    told = []
+    for rounds in (2, 3, 5):
+        trial = Trial(tmp_path, "fedavg", rounds=rounds)
+        trial.write_site(1, score_every=3)
+        lines = coordinator(trial, FakeTransport(trial)).run()
+        told.append("pre_score" in lines[-1]["finished"]["site-1"])
+    assert told == [True, False, True]
+
+
 def test_beyond_its_answers_a_site_gets_its_model_and_tells_nothing(tmp_path: Path) -> None:
     trial = Trial(tmp_path, "fedavg")
     trial.write_site(1, max_answers=2)

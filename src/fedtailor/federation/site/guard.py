@@ -205,7 +205,7 @@ class Guard:
         kind, limits, answers = packet.text("kind"), self.settings, self.answers
         if SCORES not in limits.share:
             return False
-        if kind == FINISH:  # once; beyond the limit the site still gets its model
-            return not limits.max_answers or answers.answers < limits.max_answers
+        if kind == FINISH and limits.max_answers and answers.answers >= limits.max_answers:
+            return False  # the site still gets its model
         last = answers.last_scored(packet.text("federation"), plan_mark(packet.text("plan")), kind)
         return last is None or packet.number("round") - last >= limits.score_every

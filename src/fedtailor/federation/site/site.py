@@ -234,10 +234,12 @@ class Site:
         It draws what the simulation draws, but with DP-SGD from a key that nobody else knows, since
         noise that can be computed hides nothing.
         """
-        round, last = packet.number("round"), packet.number("last")
-        setup, data = joined.setup, joined.local.data
-        if not -1 <= last < round <= setup.plan.rounds:
-            raise BadInput(f"header: round {round} after {last} of {setup.plan.rounds}")
+        round, last, kind = packet.number("round"), packet.number("last"), packet.text("kind")
+        setup, data, rounds = joined.setup, joined.local.data, joined.setup.plan.rounds
+        # the rounds that were agreed on and no more, and models of their own at the end alone
+        least, most = {TRAIN: (0, rounds - 1), FINISH: (rounds, rounds)}.get(kind, (0, rounds))
+        if not -1 <= last < round or not least <= round <= most:
+            raise BadInput(f"header: {kind} of round {round} after {last}, of {rounds} rounds")
         kept = joined.store.at(last, begin_again=self.settings.begin_again)
         spec = setup.plan.message_to(self.settings.client)
         message = from_arrays(packet.arrays, like_of(spec, self.settings.limits))
