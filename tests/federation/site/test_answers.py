@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from fedtailor.core.steps.privacy import Spent, epsilon
+from fedtailor.federation.coordinator.coordinator import Stopped
 from fedtailor.federation.protocol.packet import Packet, digest
 from fedtailor.federation.site import answers
 from fedtailor.federation.site.answers import ANSWERS, AnswerLog, SentAnswer
@@ -37,7 +38,7 @@ def test_lines_are_added_and_a_cut_one_is_written_over(tmp_path: Path) -> None:
     again.refresh()
     for found in (log, again):
         assert found.answers == 2 and len(found.rounds) == 2
-        assert found.spent_in("wards") == ONE.spent
+        assert found.spent[("wards", 1.0, 1e-5)] == ONE.spent
         assert found.newest("beds", "1234", "train") == (1, "ab")
         assert found.last_scored("beds", "1234", "train") == 1
         assert found.last_scored("wards", "1234", "train") is None
@@ -71,14 +72,26 @@ def test_epsilon_adds_up_over_federations(tmp_path: Path) -> None:
     assert log.epsilon(ONE._replace(noise=0.0)) == inf
 
 
+def test_epsilon_of_a_federation_is_that_of_all_its_plans(tmp_path: Path) -> None:
+    """Its owner may have agreed to another plan with more noise, and little was hidden before."""
+    pytest.importorskip("dp_accounting", reason="needs dp-accounting")
+    log = AnswerLog(tmp_path)
+    assert log.epsilon_in("wards") == (0, 0)
+    for answer in (ONE, ONE._replace(plan="56", noise=9.0), ONE._replace(federation="beds")):
+        log.add(answer)
+    each = [epsilon(ONE.spent, noise, 1e-5) for noise in (1.0, 9.0)]
+    assert log.epsilon_in("wards") == (pytest.approx(sum(each)), 2e-5)
+    assert log.epsilon_in("beds") == (each[0], 1e-5)
+
+
 def private(tmp_path: Path) -> Trial:
     pytest.importorskip("dp_accounting", reason="needs dp-accounting")
     return Trial(tmp_path, "fedavg", dp_clip=1.0, dp_noise=1.0)
 
 
-def changed(packet: Packet) -> Packet:
+def changed(packet: Packet, by: float = 1.0) -> Packet:
     """The same request with another model."""
-    arrays = {k: v + np.ones((), v.dtype) for k, v in packet.arrays.items()}
+    arrays = {k: v + np.asarray(by, v.dtype) for k, v in packet.arrays.items()}
     return packet._replace(arrays=arrays)
 
 
@@ -118,6 +131,49 @@ def test_a_budget_outlives_restarts_lost_folders_and_other_federations(tmp_path:
     lines = one.run()
     assert all(line["taken"] == [0, 2] for line in lines[:2])
     assert "its limit (max_epsilon)" in said(one)
+
+
+def test_training_that_diverges_is_counted(tmp_path: Path) -> None:
+    """Whether it does depends on rows, and a coordinator could ask with one model after another."""
+    pytest.importorskip("dp_accounting", reason="needs dp-accounting")
+    trial = Trial(tmp_path, "fedavg", dp_clip=1.0, dp_noise=1.0, lr=1e38)
+    transport, got = FakeTransport(trial), []
+
+    def attack(packet, site):
+        got.extend(site(changed(packet, size)) for size in (3.4e38, 3.3e38))
+        return got[-1:]
+
+    transport.on(1, "train", 0, attack)
+    with pytest.raises(Stopped):
+        coordinator(trial, transport).run()
+    assert [answer.header.get("code") for answer in got] == ["diverged", "answered"]
+    lines = [json.loads(row) for row in (tmp_path / "site-1" / ANSWERS).read_text().splitlines()]
+    assert lines[1][2:4] == ["train", 0] and lines[1][6][0] > 0
+
+
+def test_an_older_list_of_answers_is_refused_with_noise(tmp_path: Path) -> None:
+    """What it lacks was spent, and the site's ε would be told without it."""
+    trial = private(tmp_path)
+    transport, older = FakeTransport(trial), tmp_path / "older"
+
+    def keep(packet, site):
+        shutil.copytree(tmp_path / "site-1", older)
+
+    transport.on(1, "train", 1, keep)
+    coordinator(trial, transport).run()
+    whole = (tmp_path / "site-1" / ANSWERS).read_bytes()
+    shutil.rmtree(tmp_path / "site-1")
+    shutil.copytree(older, tmp_path / "site-1")
+    shutil.rmtree(tmp_path / "site-1" / "federations")
+    more = Trial(tmp_path, "fedavg", rounds=4, dp_clip=1.0, dp_noise=1.0)
+    more.write_site(1, begin_again=True)
+    transport = FakeTransport(more)
+    transport.on(
+        1, "train", 3, lambda *_: (tmp_path / "site-1" / ANSWERS).write_bytes(whole) and None
+    )
+    one = coordinator(more, transport)
+    assert [line["taken"] for line in one.run()[3:5]] == [[0, 2], [0, 1, 2]]
+    assert "which its ε is counted from, ends before: put back a copy" in said(one)
 
 
 def test_nothing_is_answered_that_could_not_be_written_down(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from math import fsum, inf
 from pathlib import Path
 from typing import NamedTuple
@@ -36,6 +37,15 @@ class SentAnswer(NamedTuple):
     delta: float = 0.0
 
 
+_Group = tuple[str, float, float]  # federation, noise and δ
+
+
+def _summed(groups: Mapping[_Group, Spent]) -> float:
+    """ε of all groups, one after the other."""
+    each = [epsilon(spent, noise, delta) for (_, noise, delta), spent in groups.items()]
+    return fsum(each) if inf not in each else inf
+
+
 class AnswerLog:
     """The answers of a site, in its folder, and their sums: no line is read twice."""
 
@@ -49,7 +59,7 @@ class AnswerLog:
         self.answers = 0  # of all kinds but joining
         self.rounds: set[tuple[str, str, int]] = set()  # played, with federation and plan
         self.pinned: dict[str, str] = {}  # the plan that each federation was joined with
-        self.spent: dict[tuple[str, float, float], Spent] = {}  # by federation, noise and δ
+        self.spent: dict[_Group, Spent] = {}
         # by federation, plan and kind: the latest round, its request, and the latest with scores
         self._newest: dict[tuple[str, str, str], tuple[int, str]] = {}
         self._scored: dict[tuple[str, str, str], int] = {}
@@ -79,12 +89,10 @@ class AnswerLog:
         """The latest round in which an answer of this kind told scores."""
         return self._scored.get((federation, plan, kind))
 
-    def spent_in(self, federation: str) -> Spent:
-        """What noisy gradients were taken for a federation."""
-        total = Spent()
-        for (whose, _, _), spent in self.spent.items():
-            total = total.and_then(spent) if whose == federation else total
-        return total
+    def epsilon_in(self, federation: str) -> tuple[float, float]:
+        """ε and δ of all answers in a federation, whatever plans it has had."""
+        groups = {group: spent for group, spent in self.spent.items() if group[0] == federation}
+        return _summed(groups), fsum(delta for _, _, delta in groups)
 
     def epsilon(self, more: SentAnswer | None = None) -> float:
         """ε of all answers, and of one more: the sum over federations and kinds of noise.
@@ -95,8 +103,7 @@ class AnswerLog:
         if more is not None and more.spent.batches:
             group = (more.federation, more.noise, more.delta)
             groups[group] = groups.get(group, Spent()).and_then(more.spent)
-        each = [epsilon(spent, noise, delta) for (_, noise, delta), spent in groups.items()]
-        return fsum(each) if inf not in each else inf
+        return _summed(groups)
 
     # --- the file ---
 

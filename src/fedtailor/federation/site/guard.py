@@ -24,7 +24,7 @@ from fedtailor.federation.site.answers import AnswerLog, SentAnswer
 from fedtailor.federation.site.limits import COLUMNS, SCORES
 from fedtailor.federation.site.plan_check import check_plan
 from fedtailor.federation.site.settings import SiteSettings
-from fedtailor.federation.site.state import FEDERATIONS, PLAN
+from fedtailor.federation.site.state import FEDERATIONS, PLAN, StateError
 from fedtailor.results.config import Config
 
 PAUSE = "PAUSE"  # while a file of this name lies in the site's folder, nothing is answered
@@ -184,6 +184,18 @@ class Guard:
         if kind != FINISH and most and self.answers.answers >= most:
             raise Refused(
                 "round", f"the site answers {most} times in all (max_answers), and has done so"
+            )
+
+    def require_counted(self, packet: Packet) -> None:
+        """Refuses where answers that the coordinator took are not in the list that ε is made of."""
+        whose = (packet.text("federation"), plan_mark(packet.text("plan")))
+        newest, _ = self.answers.newest(*whose, TRAIN)
+        last = packet.number("last")
+        if last > newest:
+            raise StateError(
+                f"the coordinator has the site's answer of round {last + 1}, and "
+                f"'{self.answers.path}', which its ε is counted from, ends before: put back a "
+                "copy that has it, or give the federation another id"
             )
 
     def note(self, packet: Packet, config: Config, taken: Tensor, scores: Header) -> None:

@@ -20,7 +20,7 @@ from fedtailor.core.data import Data
 from fedtailor.core.errors import BadInput
 from fedtailor.core.inputs.files import write_atomically, write_json
 from fedtailor.core.method import Model
-from fedtailor.core.steps.privacy import Spent, epsilon, epsilon_in_words
+from fedtailor.core.steps.privacy import epsilon_in_words
 from fedtailor.core.training import fit
 from fedtailor.core.tree import Tree
 from fedtailor.engine import ClientData
@@ -84,14 +84,13 @@ def local_model(
     return own if more is None else fit(setup.task, own, data, last.split()[1], more)
 
 
-def _spent(setup: Setup, noisy: Spent) -> dict[str, Any] | None:
+def _spent(setup: Setup, spent: tuple[float, float]) -> dict[str, Any] | None:
     """The site's ε, for what left it and for what it keeps."""
-    config = setup.config
-    if not config.dp_clip:
+    if not setup.config.dp_clip:
         return None
-    found = epsilon(noisy, config.dp_noise, config.dp_delta)
-    bound = found if isfinite(found) else None
-    return {"delta": config.dp_delta, "epsilon": bound, "noise": "secret"}
+    epsilon, delta = spent
+    bound = epsilon if isfinite(epsilon) else None
+    return {"delta": delta or setup.config.dp_delta, "epsilon": bound, "noise": "secret"}
 
 
 class OwnPart(NamedTuple):
@@ -102,7 +101,7 @@ class OwnPart(NamedTuple):
     general: SiteScore | None  # the same of the global model, where the method has one
     played: Sequence[int]  # rounds that its state is the result of
     noted: Sequence[Line]  # what its models came to, round by round
-    noisy: Spent  # what DP-SGD took
+    spent: tuple[float, float]  # ε and δ of all that it answered
 
 
 def write_model(
@@ -147,7 +146,7 @@ def write_model(
             "test": int(local.test.n),
         },
         "class_mix": local.mix,
-        "epsilon": _spent(setup, own.noisy),
+        "epsilon": _spent(setup, own.spent),
         "version": __version__,
     }
     (folder / MODELS).mkdir(exist_ok=True)
@@ -213,7 +212,7 @@ def _write_page(
     ]
     if card["epsilon"]:
         bound = epsilon_in_words(card["epsilon"]["epsilon"])
-        notes.append(f"DP-SGD with secret noise: {bound} (δ = {card['epsilon']['delta']:g}).")
+        notes.append(f"DP-SGD with secret noise: ε {bound} (δ = {card['epsilon']['delta']:g}).")
     write_comparison(folder, setup, runs, {site.name: card["rows"]}, verdict, notes)
 
 

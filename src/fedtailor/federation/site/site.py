@@ -241,6 +241,8 @@ class Site:
         if not -1 <= last < round or not least <= round <= most:
             raise BadInput(f"header: {kind} of round {round} after {last}, of {rounds} rounds")
         kept = joined.store.at(last, begin_again=self.settings.begin_again)
+        if setup.config.dp_noise:
+            self.guard.require_counted(packet)
         spec = setup.plan.message_to(self.settings.client)
         message = from_arrays(packet.arrays, like_of(spec, self.settings.limits))
         turn = setup.turn(purpose, round).of(torch.tensor(self.settings.client))
@@ -278,6 +280,8 @@ class Site:
         seconds = time.monotonic() - begun
         upload = outcome.upload
         if not all(tree.finite(part) for part in (outcome.state, upload.mean, upload.each)):
+            if joined.setup.config.dp_noise:  # that it diverged tells of its rows, too
+                self.guard.note(packet, joined.setup.config, taken, {})
             raise Refused("diverged", "training ended in numbers that are not finite: lower lr")
         weight = float(torch.as_tensor(upload.weight))
         said = self._signature(packet) | {"status": "ok", "weight": weight, "n": rows}
@@ -349,7 +353,7 @@ class Site:
             self._general(joined, turn),
             kept.played if kept else (),
             joined.store.own_scores(),
-            self.guard.answers.spent_in(packet.text("federation")),
+            self.guard.answers.epsilon_in(packet.text("federation")),
         )
         try:
             card = write_model(joined.store.folder, self.settings, setup, local, own)
