@@ -77,6 +77,11 @@ REFUSED = {
     "small batch": ({"batch": 8}, {"min_batch": 9}, "batch = 8, the site min_batch = 9"),
     "no noise": ({}, {"min_noise": 0.5}, "dp_noise = 0, the site min_noise = 0.5"),
     "ε without noise": ({}, {"max_epsilon": 3.0}, "no noise, the site max_epsilon = 3"),
+    "a δ that lets a row out": (
+        {"dp_clip": 1.0, "dp_noise": 1.0, "dp_delta": 0.1},
+        {"max_epsilon": 3.0},
+        "dp_delta = 0.1, the site max_epsilon = 3 and 38 training rows: set dp_delta below 0.03",
+    ),
     "method": ({}, {"allow": ["fedala"]}, "method 'fedavg', the site allow: fedala"),
 }
 

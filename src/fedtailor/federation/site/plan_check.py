@@ -103,6 +103,14 @@ def _checks(
             f"max_epsilon = {limits.max_epsilon:g}",
             "set dp_clip and dp_noise in federation.toml, or max_epsilon = 0 in the site's file",
         )  # fmt: skip
+        if rows:  # with a chance of one in so many rows, one of them might be told as it is
+            delta = float(plan.settings["dp_delta"])
+            yield check(
+                delta * rows < 1, "privacy", f"dp_delta = {delta:g}",
+                f"max_epsilon = {limits.max_epsilon:g} and {rows} training rows",
+                f"set dp_delta below {1 / rows:.1g} in federation.toml, or max_epsilon = 0 in the "
+                "site's file",
+            )  # fmt: skip
     most = limits.max_rounds
     if most:
         # a warning to whoever reads it, not a refusal: the first rounds are within it
