@@ -1,6 +1,7 @@
 """A site's state on its disk: kept, checked, never half."""
 
 import errno
+import shutil
 
 import pytest
 import torch
@@ -60,6 +61,12 @@ def test_a_lost_coordinator_is_not_followed(tmp_path):
 def test_lost_state_is_refused_unless_the_site_begins_again(tmp_path):
     with pytest.raises(StateError, match="begin_again"):
         store(tmp_path).at(3)
+    assert store(tmp_path).at(3, begin_again=True) is None
+    store(tmp_path).keep(kept(1, 1.0), 0, "a" * 64, reply(1.0))
+    for say in (False, True):  # an older copy is not thrown away for a word in a file
+        with pytest.raises(StateError, match="or remove it and say begin_again = true"):
+            store(tmp_path).at(3, begin_again=say)
+    shutil.rmtree(store(tmp_path).folder)
     assert store(tmp_path).at(3, begin_again=True) is None
 
 

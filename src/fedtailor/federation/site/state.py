@@ -160,9 +160,10 @@ class SiteStore:
             return None
         have = ", ".join(str(e["round"] + 1) for e in entries) or "none"
         told = f"round {last + 1}" if last >= 0 else "no round"
+        first = "remove it and " * bool(entries)  # it begins again where nothing is left
         raise StateError(
-            f"the coordinator knows of {told} of this site, but its state in '{self.folder}' is "
-            f"of {have}: put back a copy of that folder, or say begin_again = true in its file"
+            f"the coordinator knows of {told} of this site, but its state in '{self.folder}' is of "
+            f"{have}: put back a copy of that folder, or {first}say begin_again = true in its file"
         )
 
     def newest(self) -> int:
