@@ -18,7 +18,7 @@ from fedtailor.federation.deploy.keys import (
     renew_authority,
     renew_certificate,
 )
-from fedtailor.federation.deploy.project import Project, ending_soon
+from fedtailor.federation.deploy.project import Project, certificate_lines
 from fedtailor.federation.protocol.certificates import certificate_end, expiry_line
 
 HOSTS = ["hub.example.org", "127.0.0.1", "::1"]
@@ -79,7 +79,7 @@ def test_the_project_says_which_and_what_to_do(tmp_path: Path) -> None:
         certificate=made.certificate,
         key=made.key,
     )
-    (line,) = ending_soon(project)
+    (line,) = certificate_lines(project)
     assert "server.pem" in line and f"federation renew {tmp_path}" in line
     renew_certificate(made)
-    assert ending_soon(project) == []
+    assert certificate_lines(project) == []

@@ -13,6 +13,7 @@ from fedtailor.core import __version__
 from fedtailor.core.errors import BadInput
 from fedtailor.core.inputs.plain_text import parse_json
 from fedtailor.federation.coordinator.owners import REGISTERED
+from fedtailor.federation.protocol.certificates import tls_trouble
 from fedtailor.federation.site.node import environment
 
 NAME = "fedtailor"  # of the connection in Flower's configuration
@@ -109,6 +110,8 @@ class Link:
         except ValueError:
             found = {"success": False}
         if done.returncode or not found.get("success", True):
+            if self.authority and (why := tls_trouble(self.address, self.authority)):
+                raise BadInput(why)
             shown = " ".join((text + done.stderr.decode(errors="replace")).split())[-400:]
             raise BadInput(f"flwr {' '.join(arguments[:2])} failed: {shown}")
         return found

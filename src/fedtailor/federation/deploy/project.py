@@ -22,7 +22,7 @@ from fedtailor.core.inputs.settings_file import check_table, read_toml, setting
 from fedtailor.federation.coordinator.owners import HOME
 from fedtailor.federation.deploy.keys import Certificates
 from fedtailor.federation.deploy.link import Link
-from fedtailor.federation.protocol.certificates import expiry_line
+from fedtailor.federation.protocol.certificates import expiry_line, tls_trouble
 
 FILE = "federation.toml"
 STATE = "coordinator/state"
@@ -107,11 +107,15 @@ class Project:
             return Link(home, address_of("127.0.0.1", self.control_port), inner)
         return Link(home, address_of(self.contact or self.host, self.port), self.authority)
 
+    @property
+    def here(self) -> str:
+        """The address, on this machine, of where sites come in."""
+        return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.listen, self.listen)
+
     def reachable(self) -> bool:
         """Whether somebody listens where sites come in."""
-        here = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.listen, self.listen)
         try:
-            with socket.create_connection((here, self.port), timeout=1.0):
+            with socket.create_connection((self.here, self.port), timeout=1.0):
                 return True
         except OSError:
             return False
@@ -147,8 +151,8 @@ def read_project(folder: Path, *, insecure: bool) -> Project:
     return replace(found, keys=folder / found.keys)
 
 
-def ending_soon(project: Project) -> list[str]:
-    """A line for each certificate that ends soon, with what to do."""
+def certificate_lines(project: Project) -> list[str]:
+    """A line for each certificate that ends soon or that sites do not take, with what to do."""
     if project.certificates is None:
         return []
     cure = f"make a new one with fedtailor federation renew {project.folder}"
@@ -157,6 +161,9 @@ def ending_soon(project: Project) -> list[str]:
         expiry_line(project.certificates.authority, everywhere, trusted=True),
         expiry_line(project.certificates.certificate, cure),
     ]
+    where = address_of(project.here, project.port)
+    if not any(found):
+        found.append(tls_trouble(where, project.certificates.authority, project.host))
     return [line for line in found if line]
 
 

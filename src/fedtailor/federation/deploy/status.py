@@ -17,7 +17,7 @@ from fedtailor.federation.coordinator.progress import (
 )
 from fedtailor.federation.coordinator.store import is_played
 from fedtailor.federation.deploy.link import Link
-from fedtailor.federation.deploy.project import ending_soon, read_project
+from fedtailor.federation.deploy.project import certificate_lines, read_project
 
 LATEST_ROUNDS = 3
 
@@ -57,7 +57,7 @@ def project_status(folder: Path, *, insecure: bool) -> dict[str, Any]:
         "playing": is_played(kept),
         "listens": listens,
         "address": link.address,
-        "warnings": ending_soon(project),
+        "warnings": certificate_lines(project),
         "sites": [s._asdict() for s in sites_of(kept, _connected(link, listens, names))],
         "latest": rounds_of(kept)[-LATEST_ROUNDS:],
         "bytes": traffic_of(kept),

@@ -38,7 +38,7 @@ from fedtailor.federation.deploy.processes import superlink_command
 from fedtailor.federation.deploy.project import (
     Project,
     address_of,
-    ending_soon,
+    certificate_lines,
     read_project,
 )
 from fedtailor.federation.deploy.proxy import Proxy, find_nginx, missing, running
@@ -167,7 +167,7 @@ def _watch(
             register_keys(link, project.keys)
             if time.monotonic() - told >= DAY:
                 told = time.monotonic()
-                for line in ending_soon(project):
+                for line in certificate_lines(project):
                     log.warning("%s", line)
         if proxy and (said := proxy.look()):
             log.info("%s", said)

@@ -1,7 +1,9 @@
-"""When a certificate ends, said in time to do something about it."""
+"""What is wrong with a certificate, or soon will be, and what to do about it."""
 
 from __future__ import annotations
 
+import socket
+import ssl
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -35,3 +37,35 @@ def expiry_line(
         return ""
     when = f"ends on {end:%Y-%m-%d}, in {days:.0f} days" if days > 0 else f"ended on {end:%Y-%m-%d}"
     return f"certificate '{path}' {when}: {cure}"
+
+
+# what OpenSSL numbers so
+_EXPIRED, _NOT_YET, _OTHER_NAME, _OTHER_ADDRESS = 10, 9, 62, 64
+
+
+def tls_trouble(address: str, authority: Path, name: str = "") -> str:
+    """A line about the certificate that is shown at `HOST:PORT`; empty if it holds, or none is.
+
+    `name` is what it should be for, if that is another than the host's.
+    """
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    try:
+        context = ssl.create_default_context(cafile=authority)
+        with socket.create_connection((host, int(port)), timeout=5.0) as plain:
+            context.wrap_socket(plain, server_hostname=name or host).close()
+    except ssl.SSLCertVerificationError as error:
+        renew = "at the coordinator, make a new one with fedtailor federation renew"
+        why = {
+            _EXPIRED: f"has expired: {renew}, or set this machine's clock",
+            _NOT_YET: f"is not valid yet: set the clock of this machine, or {renew}",
+        }.get(error.verify_code, f"is not of the authority in '{authority}': ask for its ca.crt")
+        if error.verify_code in (_OTHER_NAME, _OTHER_ADDRESS):
+            why = (
+                f"is not for '{name or host}': reach the coordinator under a name that is in it, "
+                "or have one made with this name"
+            )
+        return f"the certificate that is shown at {address} {why}"
+    except (OSError, ValueError):  # nobody is there, or it is no TLS: others say so
+        return ""
+    return ""

@@ -24,7 +24,7 @@ from pathlib import Path
 
 from fedtailor.core.errors import BadInput
 from fedtailor.core.inputs.plain_text import start_log
-from fedtailor.federation.protocol.certificates import expiry_line
+from fedtailor.federation.protocol.certificates import expiry_line, tls_trouble
 from fedtailor.federation.protocol.ipc import (
     private_folder,
     start_worker,
@@ -50,8 +50,7 @@ STEADY = 120.0  # a node that lived so long starts quickly again
 # Flower (2004) and nginx (403) say nothing of what to do
 _TURNED_AWAY = (
     "why is above: with 2004 or 403 the coordinator does not know node.key (send it node.key.pub), "
-    "or another process used it in the last minute; with CERTIFICATE, ca.crt is not of its "
-    "authority (or the clock is wrong); with a refused connection, it is not there yet"
+    "or another process used it in the last minute; with a refused connection, it is not there yet"
 )
 
 
@@ -106,12 +105,23 @@ class Node:
             ],
         }  # fmt: skip
 
-    def _tell_of_certificate(self) -> None:
+    def _coordinator(self) -> tuple[str, Path | None]:
+        """Where the coordinator is, and the certificate that its own is checked against."""
         parser = argparse.ArgumentParser(add_help=False)
+        parser.add_argument("--superlink", default="")
         parser.add_argument("--root-certificates", type=Path)
-        path = parser.parse_known_args(self.arguments)[0].root_certificates
+        found, _ = parser.parse_known_args(self.arguments)
+        return found.superlink, found.root_certificates
+
+    def _tell_of_certificate(self) -> None:
+        _, path = self._coordinator()
         if path and (line := expiry_line(path, _CURE, trusted=True)):
             log.warning("%s", line)
+
+    def _why_it_ended(self) -> str:
+        """Why a node ended soon after it was started."""
+        address, path = self._coordinator()
+        return (tls_trouble(address, path) if path else "") or _TURNED_AWAY
 
     def run(self) -> None:
         """Runs until it is ended; whichever of the two ends is started again."""
@@ -135,7 +145,7 @@ class Node:
                         pause = AGAIN[name] if steady else min(pauses[name] * 1.5, AT_MOST)
                         log.warning("the %s ended (code %d): again in %.0f s", name, code, pause)
                         if name == "node" and code > 0 and not steady:
-                            log.warning("%s", _TURNED_AWAY)
+                            log.warning("%s", self._why_it_ended())
                         del self._children[name]
                         pauses[name], again[name] = pause, now + pause
         finally:
