@@ -51,6 +51,28 @@ def test_who_took_part_in_fewer_rounds_is_named(tmp_path: Path) -> None:
     assert said.startswith("Took part in fewer rounds: site-1 (2 of 3). ")
 
 
+def test_a_site_of_no_round_has_nothing_to_compare_with(tmp_path: Path) -> None:
+    """What it trained alone in no rounds would be the initial model, which is easily beaten."""
+    trial = Trial(tmp_path, "fedavg", rounds=2)
+    transport = FakeTransport(trial)
+    for round in range(2):
+        transport.on(1, "train", round, lambda packet, site: ["lost"])
+    one = coordinator(trial, transport)
+    lines = one.run()
+    one.store.ended("1", one.now.round, FINISHED)
+    assert "pre_score" in lines[-1]["finished"]["site-1"]
+    assert "local_score" not in lines[-1]["finished"]["site-1"]
+    folder = tmp_path / "site-1" / "federations" / "trial"
+    card = json.loads((folder / "card.json").read_text())
+    assert card["played"] == 0 and card["local_score"] is None and card["gain"] is None
+    notes = numbers_on(folder / "report" / "report.html")["notes"]
+    assert any(note.startswith("The site took part in no round") for note in notes)
+    shown = numbers_on(federation_report(read_federation(trial.federation)))
+    assert any(
+        "site-1 not counted (tells no score of training alone)" in s for s in shown["verdict"]
+    )
+
+
 def test_the_page_has_what_sites_tell_and_names_who_tells_nothing(tmp_path: Path) -> None:
     trial = Trial(tmp_path, "fedala", rounds=3)
     trial.write_site(0, counts="exact", score_digits=0)

@@ -123,6 +123,8 @@ def write_model(
 
     trained = local_model(setup, without.data, site.client, own.played, note)
     alone = judged(trained, every_metric=True)
+    if not own.played:  # nothing was trained to compare with
+        alone = alone._replace(value=None, loss=None, metrics={})
     card: dict[str, Any] = {
         "site": site.name,
         "federation": folder.name,
@@ -193,7 +195,7 @@ def _write_page(
     """The site's own page, with all that it knows of itself; nothing of it leaves."""
     method = setup.plan.method
     runs = [_numbers(site, setup, clients, method, own.score, _own_lines(own, setup))]
-    if method != ALONE:
+    if method != ALONE and own.played:
         runs.append(_numbers(site, setup, clients, ALONE, alone, alone_lines))
     if own.general is not None:
         runs.append(_numbers(site, setup, clients, GLOBAL, own.general, {}))
@@ -210,6 +212,8 @@ def _write_page(
         "lets it share (share, counts). By round, scores are those right after its own training, "
         "unless the coordinator asked for others."
     ]
+    if not own.played:
+        notes.append("The site took part in no round, so there is no training alone to compare.")
     if card["epsilon"]:
         bound = epsilon_in_words(card["epsilon"]["epsilon"])
         notes.append(f"DP-SGD with secret noise: ε {bound} (δ = {card['epsilon']['delta']:g}).")
