@@ -150,7 +150,6 @@ def test_times_and_events_of_tables_and_arrays(tmp_path):
         ({"time": "T", "event": "words"}, ["line 2", "'words'", "0 and 1"]),
         ({"time": "T", "event": "a"}, ["line 4", "'2.0'", "else 0"]),
         ({"time": "minus", "event": "E"}, ["line 3", "'-10.0'", "times from 0 upwards"]),
-        ({"time": "T", "event": "none"}, ["no event"]),
         ({"task": "survival"}, ["time column", "--time-column"]),
     ],
 )
@@ -162,7 +161,6 @@ def test_wrong_times_and_events(tmp_path, options, named):
         y=1,
         words="yes",
         minus=-DAYS,
-        none=0,
     )
     refusal(lambda: load(path, **options), *named)
 

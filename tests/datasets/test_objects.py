@@ -317,7 +317,6 @@ PIXELS = (images(2, 4, 4), [0, 1])
         ({"a": Iterable()}, ("client 'a'", "map-style")),
         ({"a": Unreadable()}, ("client 'a'", "row 1", "return (x, y)")),
         ({"a": TensorDataset(torch.zeros(2, 2))}, ("client 'a'", "row 1", "return (x, y)")),
-        ({"a": ([[1.0], [2.0]], [3, 3])}, ("only the class '3'",)),
         ({"a": ([[1.0], [2.0]], [0, -1])}, ("client 'a'", "-1", "from 0")),
     ],
 )

@@ -17,7 +17,6 @@ from tests.datasets.sources import make_source
     [
         ({"labels": np.array([0, 1, 2])}, ["label 2", "row 3", "0..1"]),
         ({"labels": np.array([0, 1])}, ["labels", "3 examples"]),
-        ({"labels": np.array([1, 1, 1])}, ["'b'", "at least 2"]),
         ({"labels": np.array([0.0, 1, 0])}, ["labels", "float64"]),
         ({"classes": ("a", "a")}, ["class twice"]),
         ({"official_test": np.zeros(2, bool)}, ["official_test"]),

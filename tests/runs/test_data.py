@@ -12,9 +12,10 @@ import torch
 
 import fedtailor
 from fedtailor.core.errors import BadInput
+from fedtailor.datasets.features.suspicions import suspicions
 from fedtailor.partition import save_partition
 from fedtailor.results.config import Config, make_config
-from fedtailor.runs.data import lay_out, load_run_data
+from fedtailor.runs.data import find_source, lay_out, load_run_data
 
 
 def config(**given: Any) -> Config:
@@ -116,6 +117,24 @@ def test_the_preprocessing_never_sees_a_test_row(own: Path) -> None:
 def test_what_the_data_do_not_allow(given: dict[str, Any], said: str) -> None:
     with pytest.raises(BadInput, match=said):
         load_run_data(config(**given))
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "given", "said"),
+    [
+        ("label", "3", {"label": "label"}, "only the class '3', so there is nothing to tell"),
+        ("died", "0", {"time_column": "days", "event_column": "died"}, "no event, so there is"),
+    ],
+)
+def test_where_all_rows_are_alike_nothing_can_be_learnt(
+    tmp_path: Path, column: str, value: str, given: dict[str, str], said: str
+) -> None:
+    path = tmp_path / "rows.csv"
+    path.write_text(f"x,days,{column}\n" + "".join(f"{i},{i},{value}\n" for i in range(40)))
+    asked = config(data=str(path), **given)
+    with pytest.raises(BadInput, match=said):
+        load_run_data(asked)
+    assert any(said.partition(",")[0] in line for line in suspicions(find_source(asked)))
 
 
 def test_clients_of_natural_data_cannot_be_chosen(own: Path) -> None:

@@ -157,6 +157,26 @@ class Source:
         self._check_labels(name)
         self._check_owners(name)
 
+    @property
+    def all_alike(self) -> str:
+        """What all rows are, where nothing can be told apart: a class, or that nobody had an event.
+
+        A site's rows may be so, as other sites have others.
+        """
+        if self.task == "survival":
+            return "" if self.labels[:, 1].any() else EVENTS[0]
+        if self.task == "regression" or (self.labels != self.labels[0]).any():
+            return ""
+        return f"only the class {quoted(self.classes[self.labels[0]])}"
+
+    def require_difference(self) -> None:
+        """Raise `BadInput` if all rows are alike."""
+        if alike := self.all_alike:
+            raise BadInput(
+                f"data '{one_line(self.name)}' has {alike}, so there is nothing to tell apart: add "
+                "rows of another kind, or name another label"
+            )
+
     @cached_property
     def strata(self) -> Labels:
         """What rows are dealt out by: class, tenth of the label's range by rank, or event."""
@@ -220,13 +240,6 @@ class Source:
                 f"data '{name}' has label {self.labels[outside[0]]} at row {outside[0] + 1}: "
                 f"labels must lie in 0..{len(self.classes) - 1}"
             )
-        present = np.unique(self.labels)
-        if len(present) < 2:
-            raise BadInput(
-                f"data '{name}' has only the class {quoted(self.classes[present[0]])}: "
-                "there must be at least 2 classes to tell apart: add rows of another, or name "
-                "another label (--label)"
-            )
 
     def _check_owners(self, name: str) -> None:
         for owner in self.owners:
@@ -271,5 +284,3 @@ def check_numbers(labels: Array, task: TaskKind, where: str) -> None:
             f"{where} has the event {event[odd[0]]:g} (row {odd[0] + 1}): "
             "use 1 where it was seen and 0 where it was not"
         )
-    if not event.any():
-        raise BadInput(f"{where} has no event: survival cannot be learnt unless some were seen")

@@ -334,6 +334,7 @@ def _no_clients(source: Source) -> str:
 def lay_out(config: Config) -> tuple[Config, Source, Partition]:
     """Loads the data and divides them; the configuration comes back without `auto`."""
     source = find_source(config)
+    source.require_difference()
     refuse_as_many_classes_as_rows(source)
     given = config
     config = _resolve(config, source)

@@ -31,13 +31,23 @@ from tests.federation.site.test_local_data import COLUMNS, write_sites
 from tests.federation.trial import Trial, distance
 
 SHARE = ["scores", "baseline", "columns"]
+ALIKE = {"classification": ("ill", "1"), "survival": ("died", "0")}  # column and value
 
 
 class SurveyTrial(Trial):
     """Three sites with tables; nobody has agreed on anything before they are asked."""
 
-    def __init__(self, root: Path, task: str, normalise: str, **table: Any) -> None:
+    def __init__(
+        self, root: Path, task: str, normalise: str, *, alike: bool = False, **table: Any
+    ) -> None:
         write_sites(root / "data")
+        if alike:  # all rows of the second site
+            path = root / "data" / "site-1" / "rows.csv"
+            header, *rows = [line.split(",") for line in path.read_text().splitlines()]
+            column, value = ALIKE[task]
+            for row in rows:
+                row[header.index(column)] = value
+            path.write_text("".join(",".join(row) + "\n" for row in [header, *rows]))
         more = COLUMNS[task] | {"normalise": normalise}
         rules = {"survey": True, "wait": 0.5, "join": 5} | table
         super().__init__(root, "fedavg", table=rules, **more)
@@ -93,6 +103,20 @@ def test_surveyed_sites_equal_the_simulation(
         path = tmp_path / f"site-{cid}" / "federations" / "trial" / "models"
         kept = load_tensors(path / f"site-{cid}.safetensors")
         assert distance(tree.unflatten(kept), model) <= (1e-9 if normalise != "pooled" else 1e-6)
+
+
+@pytest.mark.parametrize("task", ALIKE)
+def test_a_site_where_all_are_alike_learns_what_others_know(
+    task: str, tmp_path: Path, float64: None
+) -> None:
+    trial = SurveyTrial(tmp_path, task, "federated", alike=True)
+    trial.play(survey=True)
+    folder = trial.play(survey=False)
+    rounds = [line for line in read_lines(folder / "history.jsonl") if "taken" in line]
+    assert [line["taken"] for line in rounds] == [[0, 1, 2]] * 2
+    latest = json.loads((folder / "latest.json").read_text())
+    server = tree.unflatten(load_tensors(folder / latest["file"]))
+    assert distance(server, trial.simulate().server) <= 1e-9
 
 
 def test_before_the_survey_there_is_no_plan(tmp_path: Path) -> None:

@@ -159,3 +159,9 @@ def test_categories_that_nobody_agreed_on_are_logged_at_the_site(tmp_path, caplo
     own.write_text(like.read_text())
     load_local_data(read_settings(path), encoder)
     assert caplog.messages == []
+
+
+def test_what_all_are_to_agree_on_has_something_to_tell_apart(tmp_path: Path) -> None:
+    (tmp_path / "like.csv").write_text("x,ill\n" + "1,no\n" * 40)
+    with pytest.raises(BadInput, match="only the class 'no', so there is nothing to tell apart"):
+        preprocessing_like(str(tmp_path / "like.csv"), {"label": "ill"})

@@ -22,7 +22,9 @@ def suspicions(source: Source) -> list[str]:
     Args:
       source: the data; of others than tables and images of one's own nothing is said.
     """
-    lines = []
+    lines: list[tuple[str, Iterable[str]]] = []
+    if alike := source.all_alike:
+        lines.append(("nothing to tell apart without others' rows", [alike]))
     if isinstance(source.raw, Table) and source.readings:
         lines += _of_table(source, source.raw)
     if lines or source.kind == "image":

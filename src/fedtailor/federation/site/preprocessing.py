@@ -32,6 +32,7 @@ def preprocessing_like(like: str, settings: Mapping[str, Any]) -> Encoder:
     given = {k: v for k, v in settings.items() if k in _OF_EXAMPLE}
     config = make_config("local", given | {"data": like}, {})
     source = find_source(config)
+    source.require_difference()
     return encode(source, np.arange(len(source)), normalise=config.normalise)[0]
 
 
