@@ -735,6 +735,22 @@ def judged_runs(name: str) -> str:
     return rows(header, body) + made_by(report)
 
 
+def judged_singles(name: str) -> str:
+    report = read(name)
+    body = []
+    for kind in report["kinds"]:
+        told = kind["clients"].get("helps", 0) + kind["clients"].get("harms", 0)
+        of_all = f"{100 * kind['helps_or_harms']:.1f}"
+        sites = kind["federations"] * report["sites"]
+        share = [f"{100 * told / sites:.1f}", f"{100 * kind['any_client']:.1f}"]
+        body.append([kind["kind"], str(kind["federations"]), of_all, *share])
+    header = [
+        "with", "federations", "helps or harms all, %", "one site, % of sites",
+        "any site, % of federations",
+    ]  # fmt: skip
+    return rows(header, body) + made_by(report)
+
+
 def audited(name: str) -> str:
     report = read(name)
     body = []
@@ -786,6 +802,7 @@ def leaderboard(name: str) -> str:
 TABLES: dict[str, Callable[[str], str]] = {
     "audited": audited,
     "judged": judged_runs,
+    "judged_singles": judged_singles,
     "hospitals": hospitals,
     "nothing": nothing,
     "covered": covered,

@@ -1,6 +1,7 @@
 """Is the verdict of real comparisons calibrated? Answers where there is nothing to find, and power.
 
     python benchmarks/verdict_runs.py --federations 200 --out benchmarks/results/verdict-runs.json
+    python benchmarks/verdict_runs.py --single 100 --out benchmarks/results/verdict-single.json
 
 Everything is as a user would have it: `fedtailor.compare` on tables drawn anew, with networks that
 are trained, the method picked on validation rows and judged on test rows.
@@ -10,6 +11,8 @@ are trained, the method picked on validation rows and judged on test rows.
   with batches drawn anew: they differ by training noise and nothing else.
 - `gain ROWS`: sites share a rule and have ROWS rows each: FedAvg and Ditto do help, the more the
   fewer rows a site has. The mean gain over all federations tells what there was to find.
+- with `--single`: what is said of single sites, `noise` again, on coin flips, with log loss and few
+  sites of many rows: there two trainings of one method differ by more than chance in the rows.
 """
 
 from __future__ import annotations
@@ -37,6 +40,8 @@ from fedtailor.core import rng
 SITES, COLUMNS, REPEATS, ROUNDS = 10, 8, 3, 5
 ROWS = 80
 GAINS = (40, 80, 240)  # rows of a site, where federation helps
+SINGLE = {"one repeat": 1, "two repeats": 2, "five repeats": 5}
+FEW_SITES, MANY_ROWS = 5, 200
 
 
 def table(kind: str, seed: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -48,12 +53,13 @@ def table(kind: str, seed: int) -> dict[str, tuple[np.ndarray, np.ndarray]]:
         x, y = load_digits(return_X_y=True)
         chosen = draw.permutation(len(y))[: SITES * ROWS]
         return {f"s{i}": (x[r] / 16.0, y[r]) for i, r in enumerate(np.split(chosen, SITES))}
-    rows = ROWS if kind == "coin" else int(kind.split()[1])
+    coin, single = kind == "coin" or kind in SINGLE, kind in SINGLE
+    rows = (MANY_ROWS if single else ROWS) if coin else int(kind.split()[1])
     rule = draw.normal(size=COLUMNS)
     found = {}
-    for site in range(SITES):
+    for site in range(FEW_SITES if single else SITES):
         x = draw.normal(size=(rows, COLUMNS))
-        chance = np.full(rows, 0.5) if kind == "coin" else 1 / (1 + np.exp(-x @ rule))
+        chance = np.full(rows, 0.5) if coin else 1 / (1 + np.exp(-x @ rule))
         found[f"s{site}"] = (x, (draw.random(rows) < chance).astype(np.int64))
     return found
 
@@ -78,14 +84,15 @@ def judged(job: tuple[str, int]) -> dict[str, Any]:
     """One comparison's decision."""
     torch.set_num_threads(1)
     kind, seed = job
-    methods = [noisy(i) for i in (1, 2, 3)] if kind == "noise" else ["fedavg", "ditto"]
+    noise = kind == "noise" or kind in SINGLE
+    methods = [noisy(i) for i in (1, 2, 3)] if noise else ["fedavg", "ditto"]
     found = fedtailor.compare(
         *methods,
         data=table(kind, seed),
-        metric="accuracy",
+        metric="log-loss" if kind in SINGLE else "accuracy",
         rounds=ROUNDS,
         eval_every=ROUNDS,
-        repeats=REPEATS,
+        repeats=SINGLE.get(kind, REPEATS),
         seed=10 * seed,
         yardsticks=False,
         device="cpu",
@@ -98,6 +105,7 @@ def judged(job: tuple[str, int]) -> dict[str, Any]:
     )
     old = found["table"][best]
     helped = old["score"]["mean"]["mean"] > found["table"]["local"]["score"]["mean"]["mean"]
+    of_clients = Counter(d["answer"] for d in found["clients"].values())
     return {
         "kind": kind,
         "answer": decision["answer"],
@@ -105,7 +113,8 @@ def judged(job: tuple[str, int]) -> dict[str, Any]:
         "interval": decision["interval"],
         "beside": (decision["beside"] or {}).get("answer"),
         "beside_interval": (decision["beside"] or {}).get("interval"),
-        "clients": dict(Counter(d["answer"] for d in found["clients"].values())),
+        "clients": dict(of_clients),
+        "any_client": bool(of_clients["helps"] or of_clients["harms"]),
         "rule_of_0_1": bool(helped and old["better_off"] > old["worse_off"]),
     }
 
@@ -118,13 +127,14 @@ def _covers(interval: list[float | None] | None, value: float) -> bool:
 def summed(kind: str, found: list[dict[str, Any]]) -> dict[str, Any]:
     """What the federations of a kind come to; the true gain of `gain` is the mean over all."""
     count = len(found)
-    true = 0.0 if kind in ("coin", "noise") else float(np.mean([f["gain"] for f in found]))
+    true = 0.0 if kind in ("coin", "noise", *SINGLE) else float(np.mean([f["gain"] for f in found]))
     answers = Counter(f["answer"] for f in found)
     told = sum(answers[a] for a in ("helps", "harms"))
     of_clients: Counter[str] = Counter()
     for one in found:
         of_clients.update(one["clients"])
     share = told / count
+    old = {"rule_of_0_1_says_helps": round(float(np.mean([f["rule_of_0_1"] for f in found])), 4)}
     return {
         "kind": kind,
         "federations": count,
@@ -137,8 +147,8 @@ def summed(kind: str, found: list[dict[str, Any]]) -> dict[str, Any]:
         ),
         "these_sites": dict(Counter(str(f["beside"]) for f in found)),
         "clients": dict(of_clients),
-        "rule_of_0_1_says_helps": round(float(np.mean([f["rule_of_0_1"] for f in found])), 4),
-    }
+        "any_client": round(float(np.mean([f["any_client"] for f in found])), 4),
+    } | ({} if kind in SINGLE else old)  # which knew accuracy alone
 
 
 def draw(results: Path, out: Path) -> None:
@@ -181,6 +191,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--federations", type=int, default=200, help="of each kind of nothing")
     parser.add_argument("--power", type=int, default=100, help="of each kind of gain")
+    parser.add_argument("--single", type=int, help="instead: of each kind about single sites")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--commit", help="of the code, where git is not there to be asked")
     parser.add_argument("--out", type=Path)
@@ -191,6 +202,8 @@ def main() -> None:
         return
     kinds = {"coin": given.federations, "noise": given.federations}
     kinds |= {f"gain {rows}": given.power for rows in GAINS}
+    if given.single:
+        kinds = dict.fromkeys(SINGLE, given.single)
     jobs = [(kind, seed) for kind, count in kinds.items() for seed in range(count)]
     begun = time.monotonic()
     found: dict[str, list[dict[str, Any]]] = {kind: [] for kind in kinds}
@@ -201,16 +214,17 @@ def main() -> None:
             if number % 20 == 0:
                 print(f"{number}/{len(jobs)}", file=sys.stderr, flush=True)
     commit = given.commit or _commit()
+    asked = f"--federations {given.federations} --power {given.power}"
     result = {
-        "command": f"python benchmarks/verdict_runs.py --federations {given.federations} "
-        f"--power {given.power}",
+        "command": "python benchmarks/verdict_runs.py "
+        + (f"--single {given.single}" if given.single else asked),
         "commit": commit,
         "device": f"{platform.machine()}, {given.jobs} processes",
         "seconds": round(time.monotonic() - begun, 1),
-        "sites": SITES,
-        "rows": ROWS,
+        "sites": FEW_SITES if given.single else SITES,
+        "rows": MANY_ROWS if given.single else ROWS,
         "columns": COLUMNS,
-        "repeats": REPEATS,
+        "repeats": SINGLE if given.single else REPEATS,
         "rounds": ROUNDS,
         "kinds": [summed(kind, each) for kind, each in found.items() if each],
     }

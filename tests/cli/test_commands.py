@@ -373,7 +373,7 @@ def test_lonely_clients_are_not_markup(cli: Any, tmp_path: Path) -> None:
     (tmp_path / "own.csv").write_text("\n".join(rows) + "\n")
     told = ("--rounds", "20", "--out", "here", "--no-yardsticks")
     out, _ = cli("compare", "fedavg", "--data", "./own.csv", *told)
-    assert "Better off alone, beyond chance:" in out
+    assert "Better off alone, beyond chance in the rows" in " ".join(out.split())
     assert "[/x]" in out or "[/y]" in out
 
 

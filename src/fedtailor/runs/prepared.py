@@ -146,7 +146,8 @@ class PreparedRun:
             log.warning(
                 "no validation rows at %s: %s looks at them, and goes without there: give a "
                 "partition that has some",
-                *(listed(lacking, 5), config.method),
+                listed(lacking, 5),
+                config.method,
             )
         if self.method.leaks:  # for literal replication only: methods look at test rows
             fed = fed._replace(val=fed.test)

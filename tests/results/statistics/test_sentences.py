@@ -90,6 +90,9 @@ def test_clients_are_named_only_where_it_is_established() -> None:
         "Better off alone, beyond chance: west (by 10.0 points).",
         "Of 1 of 3 clients it cannot be told.",
     ]
+    once = sentences(FOUND, POINTS, clients=clients, repeats=1)[3]
+    sure = "beyond chance in the rows, with the models of this training"
+    assert once == f"Better off with it, {sure}: north (by 3.2 points)."
 
 
 def test_clients_that_do_not_count_are_named() -> None:

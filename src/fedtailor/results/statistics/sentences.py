@@ -97,7 +97,7 @@ def sentences(
     elif repeats == 0:
         told.append("Real sites played this once: another training may give another gain.")
     if clients:
-        told += _by_client(clients, wording)
+        told += _by_client(clients, wording, "beyond chance" if repeats > 1 else _ONCE)
     return told + _still_rising(ends or {}, wording)
 
 
@@ -199,14 +199,18 @@ def _names(names: list[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def _by_client(clients: Mapping[str, Decision], wording: Wording) -> list[str]:
+# one site alone does not show how much of it is the luck of training
+_ONCE = "beyond chance in the rows, with the models of this training"
+
+
+def _by_client(clients: Mapping[str, Decision], wording: Wording, sure: str) -> list[str]:
     told = []
     for answer, says in (("helps", "Better off with it"), ("harms", "Better off alone")):
         found = [
             f"{n} (by {wording.size(d.gain)})" for n, d in clients.items() if d.answer == answer
         ]
         if found:
-            told.append(f"{says}, beyond chance: {_names(found)}.")
+            told.append(f"{says}, {sure}: {_names(found)}.")
     same = [n for n, d in clients.items() if d.answer == "no difference"]
     if same:
         margin = wording.amount(next(iter(clients.values())).margin)
