@@ -174,12 +174,9 @@ def run(
         last, tuned = progress.rounds_of(kept)[-1], int(found.plan.settings["finetune"])
         if note := last_round_note(metric, last, sites, tuned):
             out.print(note, markup=False, soft_wrap=True)
-        missing = found.plan.clients - len(sites)
-        if missing:
-            have = "has" if missing == 1 else "have"
-            again = "it" if missing == 1 else "them"
-            told = f"{counted(missing, 'site')} {have} no model yet: start {again} and run again."
-            out.print(told)
+        for who in progress.without_model(kept, found.plan.clients):
+            told = f"No model yet: {who}. When that is mended, run again."
+            out.print(told, markup=False, soft_wrap=True)
     if ending.kind != "finished":
         sys.stderr.write(
             f"fedtailor: {ending.kind} after round {progress.round_now(kept)} of {rounds}: "

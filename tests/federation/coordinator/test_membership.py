@@ -226,8 +226,9 @@ def test_sites_that_cannot_join_stop_nobody_and_are_named(tmp_path: Path) -> Non
     assert said(one).count(f"site-1 not admitted {DATA}") == 1  # said once
     assert "place" not in said(one) and "471" not in said(one)
     first, second, third = sites_of(one.store.folder, dict.fromkeys(one.members.names.values()))
-    assert first.failures == 0 and second.failures == third.failures == 3
-    assert (second.name, second.why) == ("site-1", f"round 2: {why}")
+    # at joining, in both rounds, and when sites made their models
+    assert first.failures == 0 and second.failures == third.failures == 4
+    assert (second.name, second.why) == ("site-1", f"after round 2: {why}")
 
 
 def test_a_refusal_is_in_the_status_before_any_round(tmp_path: Path) -> None:
@@ -244,8 +245,11 @@ def test_too_few_sites_are_waited_for_whoever_refused(tmp_path: Path) -> None:
     trial = Trial(tmp_path, "fedavg", rounds=1)
     spoil(trial, 1), spoil(trial, 2)
     one = coordinator(trial, FakeTransport(trial), replace(RULES, wait=0.05))
-    with pytest.raises(Stopped, match="1 of 3 sites are there, at least 2 are needed"):
+    with pytest.raises(Stopped, match="1 of 3 sites are there, at least 2 are needed") as stopped:
         one.run()
+    # starting them once more would not help
+    named = f"(site-1: {DATA}; site-2: {DATA}): mend that or start others, then run again"
+    assert str(stopped.value).endswith(named)
 
 
 def test_a_site_that_is_mended_takes_part_from_then_on(tmp_path: Path) -> None:

@@ -14,7 +14,9 @@ from fedtailor.federation.coordinator.progress import (
     is_over,
     last_end,
     round_now,
+    sites_of,
     wait_for_end,
+    without_model,
 )
 from fedtailor.federation.coordinator.store import CoordinatorStore, is_played
 
@@ -129,3 +131,35 @@ def test_where_it_stands(tmp_path):
     assert round_now(store.folder) == 2 and not is_over(store.folder, 2)
     store.ended("7", 2, "finished")
     assert is_over(store.folder, 2)
+
+
+def test_failures_that_no_round_has_count_too(tmp_path):
+    """Where all failed there is no round to tell it, and after the last one none follows."""
+    store = CoordinatorStore(tmp_path, "a", "p")
+    why = "diverged: lower lr"
+    for _ in range(3):  # attempts of one round
+        store.event(1, "north", "failed in train", why)
+        store.event(1, "south", "failed in train", why)
+    for site in sites_of(store.folder, {}):
+        assert (site.failures, site.why) == (1, f"round 1: {why}")
+    more = {"uploads": {}, "sites": {"south": {}}}
+    store.note(line(1) | more | {"failed": {"north": "no answer"}})
+    store.event(2, "south", "failed in finish", "disk full")
+    north, south = sites_of(store.folder, {})
+    assert (north.failures, north.why) == (1, "round 1: no answer")
+    # in the attempt that counted, south was there
+    assert (south.failures, south.why) == (1, "after round 1: disk full")
+
+
+def test_who_has_no_model_and_why(tmp_path):
+    store = CoordinatorStore(tmp_path, "a", "p")
+    store.note(line(1))
+    missing = {"client 1": "not connected", "east": "disk full"}
+    store.note({"round": 1, "finished": {"north": {}}, "missing": missing})
+    assert without_model(store.folder, 3) == ["client 1 (not connected)", "east (disk full)"]
+    # run again: one got its model, and has said its name; one that has its model was away
+    store.note({"round": 1, "finished": {"south": {}}, "missing": {"north": "x", "east": "y"}})
+    assert without_model(store.folder, 3) == ["east (y)"]
+    # as before 0.3
+    store.note({"round": 1, "finished": {}})
+    assert without_model(store.folder, 3) == ["1 site"]

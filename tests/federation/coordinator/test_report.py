@@ -48,7 +48,44 @@ def test_who_took_part_in_fewer_rounds_is_named(tmp_path: Path) -> None:
     one.store.ended("1", one.now.round, FINISHED)
     notes = numbers_on(federation_report(read_federation(trial.federation)))["notes"]
     (said,) = [note for note in notes if note.startswith("Took part in fewer rounds")]
-    assert said.startswith("Took part in fewer rounds: site-1 (2 of 3). ")
+    expected = "Took part in fewer rounds: site-1 (2 of 3; latest failure: round 2: lost). "
+    assert said.startswith(expected)
+
+
+def test_who_has_no_model_is_named_with_the_reason(tmp_path: Path) -> None:
+    """A site that its own limits keep out does not come by itself when it is run again."""
+    trial = Trial(tmp_path, "fedavg")
+    trial.write_site(1, min_rows=1000)
+    played(trial)
+    (said,) = [
+        note
+        for note in numbers_on(federation_report(read_federation(trial.federation)))["notes"]
+        if note.startswith("Have no model")
+    ]
+    assert "site-1 (not admitted: rows: the plan has uploads of 38 rows" in said
+    assert "lower min_rows in the site's file). When that is mended, run it again." in said
+
+
+def test_who_was_away_and_comes_back_is_no_longer_missing(tmp_path: Path) -> None:
+    trial = Trial(tmp_path, "fedavg")
+    transport = FakeTransport(trial)
+    transport.gone.add(11)
+
+    def notes() -> str:
+        one = coordinator(trial, transport, replace(RULES, wait=0.0))
+        one.run()
+        one.store.ended("1", one.now.round, FINISHED)
+        page = federation_report(read_federation(trial.federation))
+        return " ".join(numbers_on(page)["notes"])
+
+    assert "Have no model, and cannot be told of: client 1 (not connected)." in notes()
+    trial.write_site(1, min_rows=1000)
+    transport.gone.clear()
+    transport.restart()
+    assert "cannot be told of: site-1 (not admitted: rows: " in notes()
+    trial.write_site(1)
+    transport.restart()
+    assert "Have no model" not in notes()
 
 
 def test_a_site_of_no_round_has_nothing_to_compare_with(tmp_path: Path) -> None:

@@ -157,9 +157,11 @@ class Coordinator:
             if self.store.stop_asked:
                 raise Stopped("stopped before the next round: a stop file was found")
             if waited > self.rules.wait:
+                out = "; ".join(members.turned_away())
+                cure = f"({out}): mend that or start others" if out else ": start them"
                 raise Stopped(
                     f"{len(members.place)} of {clients} sites are there, at least {least} are "
-                    "needed: start them, then run again"
+                    f"needed{' ' * bool(out)}{cure}, then run again"
                 )
             time.sleep(min(1.0, self.rules.pause))
         if self.begun:
@@ -319,10 +321,11 @@ class Coordinator:
             return
         if any(line.get("round") == now and "scores" in line for line in self.store.history()):
             return
-        self._note({"round": now, "scores": self._everyone(SCORE)})
+        scores, _ = self._everyone(SCORE)
+        self._note({"round": now, "scores": scores})
 
-    def _everyone(self, kind: str) -> dict[str, Any]:
-        """What all sites say of the model that they would use now."""
+    def _everyone(self, kind: str) -> tuple[dict[str, Any], dict[str, str]]:
+        """What all sites say of the model that they would use now, and why others do not."""
 
         def make(client: int) -> Packet:
             said = self.members.header(kind, client=client, last=self.now.last[client])
@@ -331,7 +334,9 @@ class Coordinator:
         responses = self.members.collect(
             list(range(self.setup.plan.clients)), kind, make, lambda i, p: _metrics(p)
         )
-        return {self.members.name(i): _metrics(p) for i, p in sorted(responses.packets.items())}
+        name = self.members.name
+        told = {name(i): _metrics(p) for i, p in sorted(responses.packets.items())}
+        return told, {name(i): why for i, why in sorted(responses.failed.items())}
 
     def _end(self) -> None:
         """Every site makes its model.
@@ -339,12 +344,15 @@ class Coordinator:
         Who is not there now gets it when the federation is run again.
         """
         done = self.store.history()
-        if done and done[-1].get("finished", {}).keys() >= set(self.members.names.values()):
+        last = done[-1] if done else {}
+        all_told = last.get("finished", {}).keys() >= set(self.members.names.values())
+        if all_told and not last.get("missing"):
             return
         plan, names = self.setup.plan, self.members.names
         has = {name: plan.network_of(i) for i, name in names.items()}
         having = {"networks": has} if plan.settings["models"] else {}
-        self._note({"round": self.now.round, "finished": self._everyone(FINISH)} | having)
+        told, missing = self._everyone(FINISH)
+        self._note({"round": self.now.round, "finished": told, "missing": missing} | having)
 
 
 def _metrics(packet: Packet) -> dict[str, Any]:

@@ -12,7 +12,12 @@ from fedtailor.core import __version__
 from fedtailor.core.errors import BadInput
 from fedtailor.core.inputs.plain_text import check_name, printable
 from fedtailor.federation.coordinator.owners import NumberOwners
-from fedtailor.federation.coordinator.store import NO_ANSWER, NOT_ADMITTED, CoordinatorStore
+from fedtailor.federation.coordinator.store import (
+    FAILED_IN,
+    NO_ANSWER,
+    NOT_ADMITTED,
+    CoordinatorStore,
+)
 from fedtailor.federation.protocol.packet import JOIN, PROTOCOL, Header, Packet
 from fedtailor.federation.protocol.plan import TrainingPlan
 from fedtailor.federation.protocol.transport import Answer, Rules, Transport
@@ -99,6 +104,11 @@ class Membership:
         """Whether every site is there or has said why it cannot join."""
         out = set(self._out).intersection(self.transport.places()) - set(self.place.values())
         return len(self.place) + len(out) >= self.plan.clients
+
+    def turned_away(self) -> list[str]:
+        """Who is there and cannot join, and why."""
+        here = set(self.transport.places())
+        return [f"{out.who}: {out.why}" for place, out in self._out.items() if place in here]
 
     def event(self, who: str, what: str, detail: str = "") -> None:
         """Writes down what happened to whom."""
@@ -290,7 +300,7 @@ class Membership:
             if client not in responses.packets:
                 responses.failed.setdefault(client, f"no answer in {self.rules.deadline:g} s")
         for client, reason in sorted(responses.failed.items()):
-            self.event(self.name(client), f"failed in {kind}", reason)
+            self.event(self.name(client), f"{FAILED_IN} {kind}", reason)
             self._suspect.add(client)
             if reason.startswith("plan:"):  # it lost what it knew: it has to join again
                 self.place.pop(client, None)

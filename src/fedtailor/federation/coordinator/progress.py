@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from fedtailor.core.errors import BadInput
+from fedtailor.core.inputs.plain_text import counted
 from fedtailor.federation.coordinator.store import (
     ENDS,
     EVENTS,
+    FAILED_IN,
     FINISHED,
     HISTORY,
     NO_ANSWER,
@@ -20,6 +22,7 @@ from fedtailor.federation.coordinator.store import (
     read_latest,
 )
 from fedtailor.federation.protocol.lines import Line, read_lines
+from fedtailor.federation.protocol.packet import FINISH, SCORE, TRAIN
 
 LOOK = 0.3  # seconds between two looks
 START_SECONDS = 120.0
@@ -144,15 +147,10 @@ def sites_of(folder: Path, names: dict[str, bool | None]) -> list[SiteStatus]:
     """What the coordinator knows of each site; `names` say who is connected, as far as known."""
     last: dict[str, int] = {}
     score: dict[str, float] = {}
-    failures: dict[str, list[tuple[int, str]]] = {}
     norm: dict[str, float] = {}
     odd: dict[str, int] = {}
-    events = read_lines(folder / EVENTS)
-    joined = [e["site"] for e in events if e.get("event") == "joined"]
-    for event in events:
-        if (what := event.get("event")) in (NOT_ADMITTED, NO_ANSWER):
-            why = f"{what}: {event.get('detail', '')}"
-            failures.setdefault(event["site"], []).append((event["round"], why))
+    joined = [e["site"] for e in read_lines(folder / EVENTS) if e.get("event") == "joined"]
+    failures = _failures(folder)
     for line in rounds_of(folder):
         for name, said in line["sites"].items():
             last[name] = line["round"]
@@ -161,8 +159,6 @@ def sites_of(folder: Path, names: dict[str, bool | None]) -> list[SiteStatus]:
         for name, look in line.get("uploads", {}).items():
             norm[name] = look["norm"]
             odd[name] = odd.get(name, 0) + bool(look["odd"])
-        for name, why in line["failed"].items():
-            failures.setdefault(name, []).append((line["round"], why))
     for name, said in finished_of(folder).items():
         if (found := told_score(said, "pre")) is not None:
             score[name] = found
@@ -174,7 +170,7 @@ def sites_of(folder: Path, names: dict[str, bool | None]) -> list[SiteStatus]:
             last.get(name, 0),
             score.get(name),
             len(failures.get(name, [])),
-            _latest(failures.get(name, [])),
+            failures[name][-1] if name in failures else "",
             norm.get(name),
             odd.get(name, 0),
         )
@@ -182,12 +178,38 @@ def sites_of(folder: Path, names: dict[str, bool | None]) -> list[SiteStatus]:
     ]
 
 
-def _latest(failures: list[tuple[int, str]]) -> str:
-    """The failure of the latest round; of those in one round the last in the list."""
-    if not failures:
-        return ""
-    round, why = sorted(failures, key=lambda failure: failure[0])[-1]
-    return f"round {round}: {why}"
+def _failures(folder: Path) -> dict[str, list[str]]:
+    """How sites failed, by name, the latest round last; many attempts at one thing are one."""
+    found: dict[str, dict[tuple[int, str], str]] = {}
+    played = rounds_of(folder)
+    whole = {line["round"] for line in played}
+    for event in read_lines(folder / EVENTS):
+        what, round, why = event.get("event", ""), event["round"], event.get("detail", "")
+        if what in (NOT_ADMITTED, NO_ANSWER):
+            said = f"round {round}: {what}: {why}"
+        elif what == f"{FAILED_IN} {TRAIN}" and round not in whole:  # others have a line
+            said = f"round {round}: {why}"
+        elif what in (f"{FAILED_IN} {SCORE}", f"{FAILED_IN} {FINISH}"):
+            said = f"after round {round - 1}: {why}"
+        else:
+            continue
+        found.setdefault(event["site"], {})[round, what] = said
+    for line in played:
+        for name, why in line["failed"].items():
+            found.setdefault(name, {})[line["round"], TRAIN] = f"round {line['round']}: {why}"
+    return {
+        name: [each[key] for key in sorted(each, key=lambda key: key[0])]
+        for name, each in found.items()
+    }
+
+
+def without_model(folder: Path, sites: int) -> list[str]:
+    """Who has no model of the latest round, and why as far as it is known; `sites`: in all."""
+    has, lines = finished_of(folder), read_lines(folder / HISTORY)
+    missing = lines[-1].get("missing", {}) if lines else {}
+    found = [f"{name} ({why})" for name, why in missing.items() if name not in has]
+    unknown = sites - len(has) - len(found)
+    return found + [counted(unknown, "site")] * (unknown > 0)
 
 
 def traffic_of(folder: Path) -> dict[str, int]:

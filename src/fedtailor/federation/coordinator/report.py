@@ -22,7 +22,9 @@ from fedtailor.federation.coordinator.progress import (
     networks_of,
     round_now,
     rounds_of,
+    sites_of,
     told_score,
+    without_model,
 )
 from fedtailor.federation.coordinator.store import HISTORY
 from fedtailor.federation.protocol.lines import Line, read_lines
@@ -150,7 +152,9 @@ def _history(folder: Path, setup: Setup, told: _Told) -> list[Line]:
     return [lines[number] for number in sorted(lines)]
 
 
-def _notes(told: _Told, missing: int, rounds: Sequence[Line]) -> list[str]:
+def _notes(
+    told: _Told, missing: Sequence[str], why: Mapping[str, str], rounds: Sequence[Line]
+) -> list[str]:
     silent = [name for name, score in told.score.items() if score is None]
     notes = [
         "Numbers are as sites tell them: rounded by their own settings (score_digits, counts), "
@@ -163,15 +167,22 @@ def _notes(told: _Told, missing: int, rounds: Sequence[Line]) -> list[str]:
             "max_answers), or the metric is undefined there; they have pages of their own."
         )
     played = Counter(name for line in rounds for name in line["sites"])
-    away = [f"{n} ({played[n]} of {len(rounds)})" for n in told.score if played[n] < len(rounds)]
+    away = [
+        f"{name} ({played[name]} of {len(rounds)}{'; latest failure: ' * bool(why[name])}"
+        f"{why[name]})"
+        for name in told.score
+        if played[name] < len(rounds)
+    ]
     if away:
         notes.append(
             f"Took part in fewer rounds: {', '.join(away)}. Training alone was as many rounds "
             "there, so their gain may flatter the federation."
         )
     if missing:
-        which = "One site was" if missing == 1 else f"{missing} sites were"
-        notes.append(f"{which} not there at the end, and cannot be told of: run it again.")
+        notes.append(
+            f"Have no model, and cannot be told of: {', '.join(missing)}. When that is mended, run "
+            "it again."
+        )
     return notes
 
 
@@ -207,5 +218,7 @@ def federation_report(found: FederationFile) -> Path:
         alone = [{"round": history[-1]["round"], "bytes": NOTHING_SENT} | ends]
         runs.append(RunNumbers(run_result(setup, ALONE, told.alone, alone, data, having), alone))
     counted = [] if setup.plan.method == ALONE else rounds_of(folder)
-    notes = _notes(told, found.plan.clients - len(told.score), counted)
+    missing = without_model(folder, found.plan.clients)
+    why = {site.name: site.why for site in sites_of(folder, {})}
+    notes = _notes(told, missing, why, counted)
     return write_comparison(folder / PAGE, setup, runs, told.rows, _verdict(setup, told), notes)

@@ -28,6 +28,7 @@ LOCK = "LOCK"
 WITHOUT_VERSION = "0.1.0"  # its checkpoints do not name their version
 FINISHED, STOPPED, FAILED = ENDS = ("finished", "stopped", "failed")  # events of `all` at the end
 NOT_ADMITTED = "not admitted"  # event of a site that cannot join
+FAILED_IN = "failed in"  # and of what: event of a site whose answer is missing or does not count
 NO_ANSWER = "has not answered"  # event of one that is connected, and silent when asked to join
 
 
