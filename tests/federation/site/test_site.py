@@ -7,13 +7,16 @@ import numpy as np
 import pytest
 import torch
 
+from fedtailor.core import __version__
 from fedtailor.core.errors import BadInput
 from fedtailor.datasets import Encoder
 from fedtailor.federation.coordinator.federation_file import read_federation
+from fedtailor.federation.protocol.packet import JOIN, PROTOCOL, Packet
 from fedtailor.federation.protocol.plan import make_training_plan, read_plan
 from fedtailor.federation.site.guard import Guard, Refused
 from fedtailor.federation.site.local_data import load_local_data
 from fedtailor.federation.site.settings import read_settings
+from fedtailor.federation.site.site import Site
 from fedtailor.results.config import make_config
 from fedtailor.runs.data import load_run_data
 from tests.federation.trial import Trial, toml
@@ -93,6 +96,27 @@ def test_plans_are_checked(tmp_path, change, said):
     assert read_plan(plan.text()) == plan
     with pytest.raises(BadInput, match=said):
         read_plan(json.dumps(change(json.loads(plan.text()))))
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedproto"])
+def test_messages_that_the_method_cannot_use_are_refused_at_joining(tmp_path, method):
+    """They would end its first training, with a traceback in the site's log."""
+    trial = Trial(tmp_path, method)
+    plan = read_federation(trial.federation).plan
+    spec = [[name, kind, [7] * max(1, len(shape))] for name, kind, shape in plan.message]
+    site = Site(read_settings(trial.sites[0]))
+
+    def join(plan):
+        header = {"protocol": PROTOCOL, "version": __version__, "federation": "trial", "round": 0}
+        header |= {"plan": plan.fingerprint(), "kind": JOIN, "text": plan.text()}
+        return site.answer(Packet(header, {})).header
+
+    said = join(replace(plan, message=spec))
+    assert (said["status"], said["code"]) == ("error", "plan")
+    assert (
+        f"method '{method}' cannot train on messages of its form (RuntimeError)" in said["detail"]
+    )
+    assert join(plan)["status"] == "ok"
 
 
 def test_what_only_simulations_do_is_refused(tmp_path):

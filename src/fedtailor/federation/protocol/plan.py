@@ -308,14 +308,37 @@ def example_method(setup: Setup) -> Method:
 
 def example_upload(setup: Setup, server: Tree) -> Upload:
     """What an upload looks like: found by playing one client's turn on a handful of rows."""
+    first = torch.tensor(0)
+    with in_dtype(setup.plan.dtype), torch.no_grad():
+        message = setup.method.send(server, first, setup.turn(rng.TURN, 0).of(first))
+    return _upload_on(setup, message)
+
+
+def _upload_on(setup: Setup, message: Tree) -> Upload:
+    """What a client uploads that got this message and has a handful of rows."""
     with in_dtype(setup.plan.dtype), torch.no_grad(), one_client():
-        method = example_method(setup)
-        first = torch.tensor(0)
-        turn = setup.turn(rng.TURN, 0).of(first)
-        message = method.send(server, first, turn)
+        turn = setup.turn(rng.TURN, 0).of(torch.tensor(0))
         data = few_rows(setup.encoder.form, setup.config.batch)
-        outcome, _ = ClientTurn(method, setup.initial, message, data, turn).play()
-        return outcome.upload
+        own = ClientTurn(example_method(setup), setup.initial, message, data, turn)
+        return own.play()[0].upload
+
+
+def try_message(setup: Setup, message: Tree) -> None:
+    """Sees that a site can train on messages of the form that the plan says, before it joins.
+
+    Raises:
+      BadInput: it cannot.
+    """
+    try:
+        _upload_on(setup, message)
+    except MemoryError:
+        raise
+    except Exception as error:  # shapes and names that do not fit fail in their own ways
+        why = str(error) if isinstance(error, BadInput) else type(error).__name__
+        raise BadInput(
+            f"plan: method '{setup.plan.method}' cannot train on messages of its form ({why}): "
+            "is its code at the coordinator that of the site?"
+        ) from None
 
 
 class _Watched(Tensor):

@@ -44,6 +44,7 @@ from fedtailor.federation.protocol.plan import (
     read_plan,
     require_version,
     set_up,
+    try_message,
 )
 from fedtailor.federation.site.guard import Guard, Refused
 from fedtailor.federation.site.limits import BASELINE, ERROR
@@ -210,6 +211,8 @@ class Site:
             )
         try:
             setup = set_up(plan, self.settings.limits).of(self.settings.client)
+            spec = plan.message_to(self.settings.client)
+            try_message(setup, like_of(spec, self.settings.limits))
         except BadInput as error:
             raise Refused("plan", str(error)) from None
         try:
