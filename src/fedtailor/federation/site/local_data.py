@@ -213,7 +213,7 @@ def load_local_data(site: SiteSettings, encoder: Encoder) -> LocalData:
     own = encoder.with_fit(fits[1])
     # images are as they are, and many
     alone = rows if own == agreed else _encoded(source, labels, cut, own)
-    for line in unknown_categories(source, encoder):
+    for line in [*unknown_categories(source, encoder), *empty_columns(source, encoder, cut[0])]:
         log.warning("%s", line)
     return LocalData(rows, _mix(labels[cut[0]], encoder), alone)
 
@@ -235,6 +235,24 @@ def unknown_categories(source: Source, encoder: Encoder) -> list[str]:
                 f"column {quoted(column.name)} has {what} that the federation did not agree on, in "
                 f"{int(new.sum())} of {len(values)} rows ({listed(names, 5)}): encoded as 0 in all "
                 f"of its {column.width} inputs"
+            )
+    return lines
+
+
+def empty_columns(source: Source, encoder: Encoder, train: np.ndarray) -> list[str]:
+    """A line for each column of numbers that has no value in the training rows."""
+    if not isinstance(source.raw, Table):
+        return []
+    lines = []
+    for column in encoder.columns:
+        if isinstance(column, Categorical):
+            continue
+        values = source.raw.columns[column.name][train]
+        known = ~np.isnan(values) if values.dtype.kind == "f" else values != ""
+        if not known.any():
+            lines.append(
+                f"column {quoted(column.name)} has no value in {len(values)} training rows: the "
+                f"federation's stands in for each, {column.fill:.6g}"
             )
     return lines
 
