@@ -15,7 +15,7 @@ from fedtailor.core.task import Task, classification
 from fedtailor.core.training import Recipe
 from fedtailor.engine import ClientData
 from fedtailor.methods import METHODS
-from tests.methods.worlds import QUICK, make, models, play, simulate
+from tests.methods.worlds import QUICK, gap, make, models, play, simulate
 
 # a row; three rows of one class; plenty; a row that is held out
 LABELS = ([1], [2, 2, 2], [0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 1], [0, 0, 0, 0, 2, 2, 2], [1])
@@ -71,6 +71,23 @@ def test_nothing_is_infinite_whoever_there_is(name: str, options: dict[str, Any]
     assert said.test.isfinite().all()
     assert sim.outputs(finetune=RECIPE).test.isfinite().all()
     assert sim.score().test.loss.isfinite().all()
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_held_out_clients_change_nobody_else(name: str) -> None:
+    """Four clients end as they would if the two that never train were not there."""
+    task = four_classes()
+    maker = torch.Generator().manual_seed(5)
+    x = torch.randn(30, 3, generator=maker, dtype=torch.get_default_dtype())
+    y = torch.arange(30) % 3
+    rows = np.split(np.arange(30), [5, 8, 16, 21, 24])
+    ends = []
+    for count, held_out in ((4, None), (6, torch.tensor([4, 5]))):
+        method = make(name, task, RECIPE, **QUICK.get(name, {}))
+        sim = simulate(method, ClientData.of(x, y, *[rows[:count]] * 3), task, held_out=held_out)
+        play(sim, [[0, 1, 2, 3], [0, 2], [1, 3]])
+        ends.append({str(cid): model for cid, model in sim.models(ids=torch.arange(4))})
+    assert gap(*ends) < 1e-6
 
 
 # prototypes that nobody has trained long enough are far from all features

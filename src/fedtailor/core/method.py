@@ -24,10 +24,12 @@ class ClientCount(int):
 
     Attributes:
       sizes: the number of training rows of each.
-      training: the same for those alone that may take part (others are held out).
+      may_train: whether each may take part at all (others are held out).
+      training: `sizes` of those alone that may.
     """
 
     sizes: Tensor
+    may_train: Tensor
     training: Tensor
 
     @classmethod
@@ -36,14 +38,14 @@ class ClientCount(int):
 
         Example:
           >>> clients = ClientCount.of(torch.tensor([5, 3, 8]), held_out=torch.tensor([1]))
-          >>> clients, clients.training.tolist()
-          (3, [5, 8])
+          >>> clients, clients.may_train.tolist(), clients.training.tolist()
+          (3, [True, False, True], [5, 8])
         """
         made = cls(len(sizes))
-        made.sizes = made.training = sizes
+        made.sizes, made.may_train = sizes, torch.ones_like(sizes, dtype=torch.bool)
         if held_out is not None:
-            ids = torch.arange(len(sizes), device=sizes.device)
-            made.training = sizes[~torch.isin(ids, held_out.to(sizes.device))]
+            made.may_train[held_out.to(sizes.device)] = False
+        made.training = sizes[made.may_train]
         return made
 
 

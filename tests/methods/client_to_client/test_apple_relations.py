@@ -23,14 +23,15 @@ from tests.methods.worlds import HALF, data_of, near, one_number, rows_of, turn_
 @pytest.mark.parametrize("cid", [0, 2])
 def test_all_others_or_some(cid: int) -> None:
     me, no, yes = torch.tensor(cid), torch.tensor(False), torch.tensor(True)
+    all_four = torch.ones(4, dtype=torch.bool)
     everyone = [i != cid for i in range(4)]
-    assert others_of(me, 4, 0, rng.key(0), no).tolist() == everyone
-    assert others_of(me, 4, 3, rng.key(0), no).tolist() == everyone
-    assert others_of(me, 4, 1, rng.key(0), yes).tolist() == everyone
-    assert others_of(me, 4, 9, rng.key(0), no).sum() <= 4
+    assert others_of(me, all_four, 0, rng.key(0), no).tolist() == everyone
+    assert others_of(me, all_four, 3, rng.key(0), no).tolist() == everyone
+    assert others_of(me, all_four, 1, rng.key(0), yes).tolist() == everyone
+    assert others_of(me, all_four, 9, rng.key(0), no).sum() <= 4
     met = torch.zeros(4)
     for seed in range(300):
-        drawn = others_of(me, 4, 2, rng.key(seed), no)
+        drawn = others_of(me, all_four, 2, rng.key(seed), no)
         assert int(drawn.sum()) == 2
         assert not drawn[cid]
         met += drawn

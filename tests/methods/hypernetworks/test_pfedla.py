@@ -85,7 +85,7 @@ def test_two_clients_by_hand(engine):
     task = two_numbers()
     sim = simulate(pfedla(task, **TINY), rows_of([[4.0], [7.0, 8.0, 9.0]]), task, engine=engine)
     heads = [([0.0, 0.0], [0.0, 0.0]), ([0.0, 1.0], [0.0, -1.0])]
-    sim.server = {"models": _stored(), "nets": _net(heads)}
+    sim.server |= {"models": _stored(), "nets": _net(heads)}
     # logits: a (0, 0); b (0, 1 - 1): all α are 1/2. θ_bar = ((1 + 3)/2, (0 + 4)/2) = (2, 2)
     assert of_models(sim, "a") == near(2.0, 2.0)
     assert of_models(sim, "b") == near(2.0, 2.0)
@@ -124,7 +124,7 @@ def test_heuristic_by_hand(engine):
     world = rows_of([[4.0], [7.0, 8.0, 9.0]])
     sim = simulate(heurpfedla(task, k=1, **TINY), world, task, engine=engine)
     heads = [([0.0, 0.0], [0.0, 0.0]), ([0.0, 0.0], [math.log(3), 0.0])]
-    sim.server = {"models": _stored(), "nets": _net(heads)}
+    sim.server |= {"models": _stored(), "nets": _net(heads)}
     sim.states.put(torch.arange(2), {"buffers": {}, "own": _stored()})
     # client 0: a is sent: (1 + 3)/2 = 2; b is its own: 0. -> (3, 2), Δ = (1, 2)
     # client 1: a is its own: 3; b is sent: 3/4 0 + 1/4 4 = 1. -> (5.5, 4.5), Δ = (2.5, 3.5)
@@ -238,7 +238,7 @@ def _slopes(task, world, hn_lr, norm, make=pfedla) -> list[float]:
         batch = Batch(data.x[rows], data.y[rows], torch.ones(len(rows)), torch.tensor(True), None)
 
         def loss(net, i=i, batch=batch):
-            weights = weigh(net, torch.tensor(i), norm)
+            weights = weigh(net, torch.tensor(i), sim.server["trains"], norm)
             return task.loss(mixture(weights, stored, task.blocks), batch)[0]
 
         slope = grad(loss)(tree.index(old, i))

@@ -10,6 +10,7 @@ from fedtailor.core import rng, tree
 from fedtailor.methods.parts.layerwise import init_weigher, mixture, weigh
 
 CLIENTS, BLOCKS, EMBED, HIDDEN, DEPTH = 5, 3, 7, 6, 2
+EVERYONE = torch.ones(CLIENTS, dtype=torch.bool)
 
 
 def net(norm: str, seed: int = 0) -> tree.Tree:
@@ -41,7 +42,7 @@ def test_heads_of_the_public_code() -> None:
 @pytest.mark.parametrize("norm", ["softmax", "relu_norm"])
 def test_rows_are_in_the_simplex(norm: str) -> None:
     for seed in range(20):
-        weights = weigh(net(norm, seed), torch.tensor(2), norm)
+        weights = weigh(net(norm, seed), torch.tensor(2), EVERYONE, norm)
         assert weights.shape == (BLOCKS, CLIENTS)
         assert (weights >= 0).all()
         torch.testing.assert_close(weights.sum(1), torch.ones(BLOCKS))
@@ -54,12 +55,23 @@ def test_logits_by_hand() -> None:
         "body": {"0": {"weight": torch.tensor([[2.0]]), "bias": torch.tensor([-3.0])}},
         "heads": {"0": {"weight": torch.tensor([[1.0], [-1.0], [3.0]]), "bias": torch.zeros(3)}},
     }
-    weights = weigh(made, torch.tensor(0), "relu_norm")
+    weights = weigh(made, torch.tensor(0), EVERYONE[:3], "relu_norm")
     assert weights.tolist() == [[0.25, 0, 0.75]]
-    soft = weigh(made, torch.tensor(0), "softmax")
+    soft = weigh(made, torch.tensor(0), EVERYONE[:3], "softmax")
     torch.testing.assert_close(soft[0], torch.tensor([1.0, -1.0, 3.0]).softmax(0))
-    flat = weigh(made | {"embed": torch.tensor([1.0])}, torch.tensor(0), "softmax")
+    flat = weigh(made | {"embed": torch.tensor([1.0])}, torch.tensor(0), EVERYONE[:3], "softmax")
     assert flat[0].tolist() == pytest.approx([1 / 3] * 3)
+
+
+@pytest.mark.parametrize("norm", ["softmax", "relu_norm"])
+def test_who_never_trains_has_a_weight_in_the_own_row_alone(norm: str) -> None:
+    trains = torch.tensor([True, True, True, False, False])
+    among = [weigh(net(norm), torch.tensor(i), trains, norm) for i in (0, 3)]
+    assert not among[0][:, 3:].any()
+    assert not among[1][:, 4].any()
+    assert among[1][:, 3].all()
+    for weights in among:
+        torch.testing.assert_close(weights.sum(1), torch.ones(BLOCKS))
 
 
 @pytest.mark.parametrize("cid", [0, 2])
@@ -67,12 +79,14 @@ def test_where_no_logit_is_positive_it_is_the_own_model(cid: int) -> None:
     """relu_norm has nothing to divide by: one-hot, and no NaN in the gradient either."""
     dead = net("relu_norm")
     dead["heads"]["1"]["weight"] = -dead["heads"]["1"]["weight"]
-    weights = weigh(dead, torch.tensor(cid), "relu_norm")
+    weights = weigh(dead, torch.tensor(cid), EVERYONE, "relu_norm")
     assert weights[1].tolist() == [float(i == cid) for i in range(CLIENTS)]
     assert weights[0].count_nonzero() > 1
 
     def total(embed: torch.Tensor) -> torch.Tensor:
-        return weigh(dead | {"embed": embed}, torch.tensor(cid), "relu_norm").square().sum()
+        return (
+            weigh(dead | {"embed": embed}, torch.tensor(cid), EVERYONE, "relu_norm").square().sum()
+        )
 
     assert torch.func.grad(total)(dead["embed"]).isfinite().all()
 
@@ -92,6 +106,6 @@ def test_mixture_by_hand() -> None:
 def test_maps_over_clients(norm: str) -> None:
     nets = [net(norm, seed) for seed in range(4)]
     ids = torch.arange(4)
-    together = vmap(lambda n, i: weigh(n, i, norm))(tree.stack(nets), ids)
-    alone = torch.stack([weigh(n, i, norm) for n, i in zip(nets, ids, strict=True)])
+    together = vmap(lambda n, i: weigh(n, i, EVERYONE, norm))(tree.stack(nets), ids)
+    alone = torch.stack([weigh(n, i, EVERYONE, norm) for n, i in zip(nets, ids, strict=True)])
     torch.testing.assert_close(together, alone)

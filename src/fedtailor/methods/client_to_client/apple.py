@@ -76,21 +76,24 @@ def apple(
         raise BadInput(f"apple: lr is 0, but eta2 is {eta2}, and both decay together: raise lr")
 
     def init(clients: ClientCount, initial: Params, key: Key) -> Tree:
-        sizes = getattr(clients, "sizes", torch.ones(clients, device=key.device))
+        sizes, cores = clients.sizes * clients.may_train, tree.drop(initial, task.buffers)
+        # nobody publishes a core that is never trained; one of 0 learns no weight either
+        never = (~clients.may_train).nonzero()[:, 0]
         return {
-            "cores": tree.tile(tree.drop(initial, task.buffers), clients),
+            "cores": tree.map(lambda c: c.index_fill(0, never, 0.0), tree.tile(cores, clients)),
             "prior": sizes.to(torch.get_default_dtype()) / sizes.sum(),
+            "publishes": clients.may_train,
             "met": torch.zeros(clients, dtype=torch.bool, device=key.device),
         }
 
     def send(server: Tree, cid: Tensor, turn: Turn) -> Tree:
-        count = len(server["met"])
-        others = others_of(cid, count, M, turn.key, first=~server["met"][cid])
+        count, new = len(server["met"]), ~server["met"][cid]
+        others = others_of(cid, server["publishes"], M, turn.key, first=new)
         own = (torch.arange(count, device=cid.device) == cid).to(server["prior"].dtype)
-        first = {"prior": server["prior"], "own": own}
+        once = {"prior": server["prior"], "own": own}
         return {
             "cores": wire.maybe(others, server["cores"]),
-            "once": wire.maybe(~server["met"][cid], first),
+            "once": wire.maybe(new, once),
         }
 
     def start(msg: Tree, initial: Params, key: Key) -> Tree:
@@ -139,12 +142,14 @@ def apple(
     )  # fmt: skip
 
 
-def others_of(cid: Tensor, clients: int, limit: int, key: Key, first: Tensor) -> Tensor:
-    """A flag per client: all but `cid`, or `limit` of them at random; `first` and 0: no limit."""
-    number = torch.arange(clients, device=cid.device)
-    others = number != cid
+def others_of(cid: Tensor, publish: Tensor, limit: int, key: Key, first: Tensor) -> Tensor:
+    """A flag per client: those who `publish` but `cid`, or `limit` of them at random.
+
+    With `first`, and with 0, there is no limit.
+    """
+    others = publish & (torch.arange(len(publish), device=cid.device) != cid)
     if limit:
-        luck = rng.uniform(key, clients).masked_fill(~others, 2.0)
+        luck = rng.uniform(key, len(publish)).masked_fill(~others, 2.0)
         others = others & (first | (luck.argsort().argsort() < limit))
     return others
 

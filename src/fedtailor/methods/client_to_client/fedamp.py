@@ -47,11 +47,10 @@ def fedamp(
       >>> method = fedamp(toy_task(), sigma=100.0)
     """
 
-    def weigh(models: Params) -> Tensor:
+    def weigh(models: Params, others: Tensor) -> Tensor:
         apart = squared_distances(models)
-        others = alpha_K * (-apart / sigma).exp() / sigma
-        others = others * (1 - torch.eye(len(others), device=others.device, dtype=others.dtype))
-        others = others / others.sum(1, keepdim=True).clamp(min=1)
-        return others + torch.diag(1 - others.sum(1))
+        drawn = (alpha_K * (-apart / sigma).exp() / sigma) * others
+        drawn = drawn / drawn.sum(1, keepdim=True).clamp(min=1)
+        return drawn + torch.diag(1 - drawn.sum(1))
 
     return attentive(task, weigh, lam / alpha_K, recipe)

@@ -43,12 +43,10 @@ def heurfedamp(
       >>> method = heurfedamp(toy_task(), self_weight=0.3)
     """
 
-    def weigh(models: Params) -> Tensor:
-        alike = sigma * cosines(models)
-        eye = torch.eye(len(alike), device=alike.device, dtype=torch.bool)
-        if len(alike) == 1:
-            return torch.ones_like(alike)
-        others = alike.masked_fill(eye, -torch.inf).softmax(1)
-        return torch.where(eye, self_weight, (1 - self_weight) * others)
+    def weigh(models: Params, others: Tensor) -> Tensor:
+        alike = (sigma * cosines(models)).masked_fill(~others, -torch.inf)
+        eye = torch.eye(len(alike), device=alike.device, dtype=alike.dtype)
+        drawn = self_weight * eye + (1 - self_weight) * alike.softmax(1)
+        return torch.where(others.any(1, keepdim=True), drawn, eye)
 
     return attentive(task, weigh, lam, recipe)

@@ -51,7 +51,7 @@ def _kind(models: Params) -> torch.dtype:
 
 def attentive(
     task: Task,
-    weigh: Callable[[Params], Tensor],
+    weigh: Callable[[Params, Tensor], Tensor],
     pull: float,
     recipe: Recipe,
 ) -> Method:
@@ -59,7 +59,8 @@ def attentive(
 
     Args:
       task: the network.
-      weigh: everyone's models, stacked -> weights [client, client] whose rows sum to 1.
+      weigh: (everyone's models, stacked; whom each may be drawn to [client, client]) -> weights
+        [client, client] whose rows sum to 1. Nobody is drawn to those who never train.
       pull: strength of the pull towards the mixture.
       recipe: how a client trains in a round.
     """
@@ -67,7 +68,9 @@ def attentive(
 
     def init(clients: ClientCount, initial: Params, key: Key) -> Tree:
         models = tree.tile(initial, clients)
-        return {"models": models, "weights": weigh(tree.drop(models, task.buffers))}
+        others = clients.may_train & ~torch.eye(clients, device=key.device, dtype=torch.bool)
+        weights = weigh(tree.drop(models, task.buffers), others)
+        return {"models": models, "others": others, "weights": weights}
 
     def send(server: Tree, cid: Tensor, turn: Turn) -> Tree:
         row = server["weights"][cid]
@@ -82,7 +85,8 @@ def attentive(
 
     def receive(server: Tree, ids: Tensor, up: Upload, turn: Turn) -> Tree:
         models = tree.put(server["models"], ids, up.each["params"])
-        return {"models": models, "weights": weigh(tree.drop(models, task.buffers))}
+        weights = weigh(tree.drop(models, task.buffers), server["others"])
+        return server | {"models": models, "weights": weights}
 
     download = Download("params", client, tested=False)
     return Method(

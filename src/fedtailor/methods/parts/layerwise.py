@@ -43,19 +43,22 @@ def init_weigher(
     return {"embed": rng.normal(for_embed, embed), "body": body, "heads": heads}
 
 
-def weigh(net: Tree, cid: Tensor, norm: Normalisation) -> Tensor:
-    """α [blocks, clients]: for each block, a weight for every client's model; rows sum to 1."""
+def weigh(net: Tree, cid: Tensor, trains: Tensor, norm: Normalisation) -> Tensor:
+    """α [blocks, clients]: for each block, a weight for every client's model; rows sum to 1.
+
+    A client that never `trains` has a weight in its own row alone.
+    """
+    own = torch.arange(len(trains), device=trains.device) == cid
+    out = ~(trains | own)
     z = net["embed"]
     for layer in net["body"].values():
         z = apply_linear(layer, z).relu()
     logits = torch.stack([apply_linear(head, z) for head in net["heads"].values()])
     if norm == "softmax":
-        return logits.softmax(-1)
-    positive = logits.relu()
+        return logits.masked_fill(out, -torch.inf).softmax(-1)
+    positive = logits.relu().masked_fill(out, 0.0)
     total = positive.sum(-1, keepdim=True)
-    number = torch.arange(logits.shape[-1], device=logits.device)
-    own = (number == cid).to(logits.dtype)
-    return torch.where(total > 0, positive / total.clamp(min=1e-30), own)
+    return torch.where(total > 0, positive / total.clamp(min=1e-30), own.to(logits.dtype))
 
 
 def mixture(weights: Tensor, models: Params, blocks: Blocks) -> Params:
@@ -109,17 +112,17 @@ def layer_wise(task: Task, how: LayerWeights, recipe: Recipe, *, retained: int) 
         )
         keys = rng.fold(key, torch.arange(clients, device=key.device))
         models = tree.tile(tree.drop(initial, task.buffers), clients)
-        return {"models": models, "nets": vmap(make)(keys)}
+        return {"models": models, "trains": clients.may_train, "nets": vmap(make)(keys)}
 
-    def written(net: Tree, cid: Tensor, models: Params) -> tuple[Params, Tensor]:
+    def written(net: Tree, cid: Tensor, server: Tree) -> tuple[Params, Tensor]:
         """θ̄_i, and which blocks the client keeps its own of: those it weighs itself most in."""
-        weights = weigh(net, cid, how.normalisation)
-        mixed = mixture(weights, models, blocks)
+        weights = weigh(net, cid, server["trains"], how.normalisation)
+        mixed = mixture(weights, server["models"], blocks)
         order = weights[:, cid].detach().argsort(descending=True, stable=True).argsort()
         return mixed, order < keep
 
     def send(server: Tree, cid: Tensor, turn: Turn) -> Tree:
-        params, own = written(tree.index(server["nets"], cid), cid, server["models"])
+        params, own = written(tree.index(server["nets"], cid), cid, server)
         if not keep:
             return {"params": params}
         parts = {str(i): wire.maybe(~own[i], tree.pick(params, b)) for i, b in enumerate(blocks)}
@@ -149,16 +152,16 @@ def layer_wise(task: Task, how: LayerWeights, recipe: Recipe, *, retained: int) 
 
     def receive(server: Tree, ids: Tensor, up: Upload, turn: Turn) -> Tree:
         nets, models = tree.index(server["nets"], ids), server["models"]
-        write = vmap(lambda net, cid: written(net, cid, models)[0])
+        write = vmap(lambda net, cid: written(net, cid, server)[0])
         mixed, pull = vjp(lambda n: write(n, ids), nets)[:2]
-        own = vmap(lambda net, cid: written(net, cid, models)[1])(nets, ids)
+        own = vmap(lambda net, cid: written(net, cid, server)[1])(nets, ids)
         flag = {k: own[:, i] for i, block in enumerate(blocks) for k in block}
         # a retained block was the client's own: it tells the hypernetwork nothing
         push = {k: torch.where(_like(flag[k], d), 0.0, -d) for k, d in up.each["delta"].items()}
         (grads,) = pull(push)
         mine = tree.index(models, ids)
         begun = {k: torch.where(_like(flag[k], p), mine[k], p) for k, p in mixed.items()}
-        return {
+        return server | {
             "models": tree.put(models, ids, tree.add(begun, up.each["delta"])),
             "nets": tree.put(server["nets"], ids, tree.sub(nets, tree.scale(grads, how.hn_lr))),
         }
@@ -169,7 +172,8 @@ def layer_wise(task: Task, how: LayerWeights, recipe: Recipe, *, retained: int) 
     def record(server: Tree) -> Tree:
         clients = next(iter(server["models"].values())).shape[0]
         ids = torch.arange(clients, device=server["nets"]["embed"].device)
-        weights = vmap(lambda net, cid: weigh(net, cid, how.normalisation))(server["nets"], ids)
+        each = vmap(lambda net, cid: weigh(net, cid, server["trains"], how.normalisation))
+        weights = each(server["nets"], ids)
         return {"aggregation_weights": weights.movedim(1, 0)}  # block, client, client
 
     return Method(init, send, start, client, receive, personal, task.predict, record)

@@ -58,16 +58,20 @@ def mocha(
 
     def init(clients: ClientCount, initial: Params, key: Key) -> Tree:
         models = tree.tile(tree.drop(initial, task.buffers), clients)
+        # who never trains is none of the m: a column of 0 adds nothing to anyone's sum
+        never = (~clients.may_train).nonzero()[:, 0]
+        models = tree.map(lambda p: p.index_fill(0, never, 0.0), models)
         met = torch.zeros(clients, dtype=torch.bool, device=key.device)
-        return {"models": models, "met": met}
+        own, cross = (
+            torch.full((), entry, device=key.device) for entry in relation(len(clients.training))
+        )
+        return {"models": models, "met": met, "own": own, "cross": cross}
 
     def send(server: Tree, cid: Tensor, turn: Turn) -> Tree:
-        count = len(next(iter(server["models"].values())))
-        factor = relation(count)[1]
-        others = tree.map(lambda p: factor * (p.sum(0) - p[cid]), server["models"])
+        others = tree.map(lambda p: server["cross"] * (p.sum(0) - p[cid]), server["models"])
         # what the client cannot know: its own entry of Ω, once
-        own = torch.full((), relation(count)[0], device=cid.device)
-        return {"others": others, "once": wire.maybe(~server["met"][cid], {"self": own})}
+        once = wire.maybe(~server["met"][cid], {"self": server["own"]})
+        return {"others": others, "once": once}
 
     def client(msg: Tree, state: Tree, data: Data, turn: Turn) -> Outcome:
         size = sum(p.numel() for p in msg["others"].values())
@@ -86,7 +90,7 @@ def mocha(
         return Outcome(state | {"own": own}, upload, own)
 
     def receive(server: Tree, ids: Tensor, up: Upload, turn: Turn) -> Tree:
-        return {
+        return server | {
             "models": tree.put(server["models"], ids, up.each["model"]),
             "met": server["met"].index_fill(0, ids, True),
         }
