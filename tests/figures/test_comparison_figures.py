@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from fedtailor.figures import comparison_figures, look
+from fedtailor.figures.comparison import _curves
 
 NAMES = ("score", "gain_per_client", "clients")
 
@@ -39,6 +40,24 @@ def test_pictures_can_be_opened(made: dict[str, Any], tmp_path: Path) -> None:
             assert lightest - darkest > 100, "an empty picture"
         root = ElementTree.parse(tmp_path / f"{name}.svg").getroot()
         assert root.tag.endswith("svg")
+
+
+def test_sixty_methods_are_all_named() -> None:
+    picture = _curves(summary(60))
+    picture.draw_without_rendering()
+    named = picture.legends[0].get_window_extent()
+    assert picture.bbox.y0 <= named.y0
+    assert picture.bbox.x0 <= named.x0
+    assert picture.axes[0].get_window_extent().width > 4 * picture.dpi
+
+
+def test_rounds_are_whole_numbers_and_one_alone_is_a_dot() -> None:
+    picture = _curves(summary())
+    assert all(tick == int(tick) for tick in picture.axes[0].get_xticks())
+    once = summary()
+    for row in once["table"].values():
+        del row["curve"][1:]
+    assert {line.get_marker() for line in _curves(once).axes[0].lines} == {"o"}
 
 
 def test_only_local_has_no_gains(tmp_path: Path) -> None:

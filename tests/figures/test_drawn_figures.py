@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib import rc_context
 from PIL import Image
 
 from fedtailor.cli import main
@@ -228,3 +229,19 @@ def test_a_title_lies_upon_nothing(name: str, collection: Any) -> None:
     (title,) = [text for text in titles if text is not None and text.get_text() == "A title"]
     for legend in picture.legends:
         assert not title.get_window_extent().overlaps(legend.get_window_extent())
+
+
+@pytest.mark.parametrize("name", ["score", "communication", "time"])
+def test_sixty_methods_are_all_named_and_hide_nothing(name: str, tmp_path: Path) -> None:
+    names = ("local", *(f"method-{i}" for i in range(1, 60)))
+    many = synthetic.make_comparison(tmp_path / "c", names)
+    with rc_context(PAPER):
+        picture = draw(name, collect([many]))
+        picture.draw_without_rendering()
+    (legend,) = picture.legends
+    assert len(legend.get_texts()) == 60
+    whole, named = picture.bbox, legend.get_window_extent()
+    assert whole.y0 <= named.y0 < named.y1 <= whole.y1
+    for axes in picture.axes:
+        assert not axes.get_window_extent().overlaps(named)
+        assert axes.get_window_extent().height > 0.5 * picture.dpi

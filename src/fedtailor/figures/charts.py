@@ -9,6 +9,9 @@ import numpy as np
 
 from fedtailor.figures.style import COLOURS, empty_figure, look, tidy
 
+LEGEND_ROWS = 4  # that a picture has room for as it is
+LEGEND_ROW = 0.15  # inches
+
 
 class Curve(NamedTuple):
     """A method's line in a chart."""
@@ -38,7 +41,9 @@ def draw_curves(axes: Any, curves: Iterable[Curve], x: str, y: str, **changed: A
       ['fedala']
     """
     for curve in curves:
-        drawn = look(curve.number) | changed
+        # one evaluated round is a dot, not a line without length
+        dot: dict[str, Any] = {"marker": "o", "markersize": 3} if len(curve.x) == 1 else {}
+        drawn = look(curve.number) | dot | changed
         axes.plot(curve.x, curve.y, label=curve.label, **drawn)
         if curve.band is not None:
             axes.fill_between(curve.x, *curve.band, color=drawn["color"], alpha=0.14, lw=0)
@@ -104,23 +109,36 @@ def panel_grid(
     return picture, panels[:count]
 
 
+def whole_rounds(axes: Any) -> None:
+    """Ticks at whole numbers alone: there is no round 1.2."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
 def columns_for(count: int, width: float) -> int:
     """How many panels stand side by side in a figure that is so many inches wide."""
     return min(count, 3 if width >= 5 else 2)
 
 
 def legend(picture: Any, axes: Any) -> None:
-    """The methods above the picture, in as many columns as there is room for."""
+    """The methods above the picture, in as many columns as there is room for.
+
+    With more rows of them than usual the picture grows, so that what is below keeps its size.
+    """
     handles, labels = axes.get_legend_handles_labels()
     if len(labels) < 2:
         return
     letters = max(len(text) for text in labels)
-    columns = int(picture.get_figwidth() * 72 / (3.9 * letters + 34))
+    columns = max(1, int(picture.get_figwidth() * 72 / (3.9 * letters + 34)))
+    rows = -(-len(labels) // columns)
+    grown = picture.get_figheight() + LEGEND_ROW * max(0, rows - LEGEND_ROWS)
+    picture.set_figheight(grown)
     picture.legend(
         handles,
         labels,
         loc="outside upper center",
-        ncols=max(1, min(columns, len(labels))),
+        ncols=min(columns, len(labels)),
         frameon=False,
         handlelength=2.8,
         columnspacing=1.2,

@@ -8,7 +8,14 @@ from typing import Any
 import numpy as np
 
 from fedtailor.core.inputs.plain_text import counted
-from fedtailor.figures.charts import Curve, draw_boxes, draw_curves, draw_gains, panel_grid
+from fedtailor.figures.charts import (
+    Curve,
+    draw_boxes,
+    draw_curves,
+    draw_gains,
+    panel_grid,
+    whole_rounds,
+)
 from fedtailor.figures.style import empty_figure, save_figure, tidy
 from fedtailor.results.folder import ALONE
 from fedtailor.results.metrics.named import METRICS, Metric
@@ -16,6 +23,7 @@ from fedtailor.results.numbers import axis_of
 from fedtailor.results.verdict import wording_of
 
 KINDS = ("png", "svg")
+NAMES = 18  # of methods, one below the other
 Summary = dict[str, Any]
 
 
@@ -25,7 +33,9 @@ def _metric(summary: Summary) -> Metric:
 
 def _curves(summary: Summary) -> Any:
     """The metric, mean over clients, by round, with the range over seeds as a band."""
-    picture = empty_figure(7.5, 4.2)
+    # methods stand at the right, in so many columns that all are seen
+    columns = -(-len(summary["table"]) // NAMES)
+    picture = empty_figure(7.5 + 1.6 * (columns - 1), 4.2)
     axes = picture.add_subplot()
     lines = []
     for number, (method, row) in enumerate(summary["table"].items()):
@@ -42,7 +52,8 @@ def _curves(summary: Summary) -> Any:
         fontsize=11,
         parse_math=False,  # a path may hold what looks like a formula
     )
-    picture.legend(loc="outside right upper", frameon=False)
+    whole_rounds(axes)
+    picture.legend(loc="outside right upper", frameon=False, ncols=columns)
     return picture
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from fedtailor.core.errors import BadInput
-from fedtailor.figures.charts import Curve, draw_curves, legend
+from fedtailor.figures.charts import Curve, draw_curves, legend, whole_rounds
 from fedtailor.figures.options import FigureOptions
 from fedtailor.figures.style import empty_figure
 from fedtailor.results import numbers
@@ -58,10 +58,7 @@ def lines_figure(
         lines.append(Curve(number, contender.label, x, middle, band))
     shown = "test loss" if measure == "loss" else numbers.axis_of(metric, "mean test")
     named = X_NAMES[against], shown
-    for line in lines:
-        # one evaluated round is a dot, not a line without length
-        dot: dict[str, Any] = {"marker": "o", "markersize": 3} if len(line.x) == 1 else {}
-        draw_curves(axes, [line], *named, linewidth=LINE, **dot)
+    draw_curves(axes, lines, *named, linewidth=LINE)
     ends = axes.get_xlim()
     # nothing sent: its last value is a level to reach
     levels = [Curve(i, f"{label} (0 MB)", ends, (y, y)) for i, label, y in free]
@@ -70,9 +67,7 @@ def lines_figure(
         raise BadInput("these runs hold nothing to draw: were their clients tested?")
     axes.set_xlim(*ends)
     if against == "round":
-        from matplotlib.ticker import MaxNLocator
-
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        whole_rounds(axes)
     axes.margins(x=0.02)
     legend(picture, axes)
     return picture
