@@ -57,7 +57,9 @@ def test_rounds_are_whole_numbers_and_one_alone_is_a_dot() -> None:
     once = summary()
     for row in once["table"].values():
         del row["curve"][1:]
-    assert {line.get_marker() for line in _curves(once).axes[0].lines} == {"o"}
+    axes = _curves(once).axes[0]
+    assert {line.get_marker() for line in axes.lines} == {"o"}
+    assert all(tick == int(tick) for tick in axes.get_xticks())
 
 
 def test_only_local_has_no_gains(tmp_path: Path) -> None:

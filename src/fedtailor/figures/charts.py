@@ -113,7 +113,7 @@ def whole_rounds(axes: Any) -> None:
     """Ticks at whole numbers alone: there is no round 1.2."""
     from matplotlib.ticker import MaxNLocator
 
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
 
 
 def columns_for(count: int, width: float) -> int:
