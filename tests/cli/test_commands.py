@@ -364,6 +364,14 @@ def test_skipped_clients_are_not_markup(cli: Any, tmp_path: Path) -> None:
     assert "[/x]" in err
 
 
+def test_clients_that_were_held_out_are_told(cli: Any, tmp_path: Path) -> None:
+    data = table(tmp_path / "own.csv", ("[/x]", "calm", "mild"))
+    out, _ = cli(
+        "run", "fedavg", "--data", str(data), "--held-out", "1", "--rounds", "1", "--out", "here"
+    )
+    assert "– held out, so never trained: [/x]; means count" in out
+
+
 @pytest.mark.usefixtures("without_pictures")
 def test_lonely_clients_are_not_markup(cli: Any, tmp_path: Path) -> None:
     """The verdict names clients that are better off alone; here both are, their rules opposite."""

@@ -257,6 +257,8 @@ def test_held_out_clients_never_train(tmp_path: Path) -> None:
     assert all(row["rounds"] == "0" and row["post"] == "" for _, row in held[1])
     means = [np.mean([float(row["final"]) for _, row in held[k]]) for k in (0, 1)]
     assert found["participation_gap"] == pytest.approx(means[0] - means[1], abs=1e-6)
+    told = f"Held out, so never trained: {', '.join(found['held_out'])}; means count them"
+    assert told in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
 
 
 def test_no_participation_gap_without_held_out_clients(finished: Path) -> None:

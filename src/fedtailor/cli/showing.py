@@ -281,6 +281,10 @@ def show_result(result: dict[str, Any], folder: Path, as_json: bool) -> None:
         out.print(line, markup=False)
     if diverged := _diverged(dict.fromkeys(result.get("diverged", ()), 1)):
         out.print(f"– {diverged}", markup=False, style="yellow")
+    if held_out := result.get("held_out"):
+        from fedtailor.report.absent import held_out_in_words
+
+        out.print(f"– {held_out_in_words(held_out)}", markup=False)
     sent = result["bytes"]
     clients, rounds = counted(result["clients"], "client"), counted(result["rounds"], "round")
     work = f"{clients}, {rounds}"

@@ -42,3 +42,16 @@ def diverged_in_words(runs: Mapping[str, int]) -> str:
         f"the final {models} of {who} diverged: outputs that are not finite numbers count as wrong "
         "answers, and metrics that do not count answers leave such a client out"
     )
+
+
+def held_out_in_words(names: Sequence[str]) -> str:
+    """That some clients never trained, and which means they are in.
+
+    Example:
+      >>> held_out_in_words(["north"]).split(": ")
+      ['held out, so never trained', "north; means count them, but those after a round's training"]
+    """
+    return (
+        f"held out, so never trained: {listed(names)}; means count them, but those after a round's "
+        "training"
+    )

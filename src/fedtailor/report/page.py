@@ -17,7 +17,12 @@ from fedtailor.core.inputs.files import write_atomically
 from fedtailor.core.inputs.plain_text import counted
 from fedtailor.core.options import in_short
 from fedtailor.core.steps.privacy import epsilon_in_words
-from fedtailor.report.absent import absent_in_words, diverged_in_words, times_in_words
+from fedtailor.report.absent import (
+    absent_in_words,
+    diverged_in_words,
+    held_out_in_words,
+    times_in_words,
+)
 from fedtailor.report.surfaces import landscapes, trajectories
 from fedtailor.results import mixes, numbers
 from fedtailor.results.collect import CollectedRuns, collect, network_in_words
@@ -153,6 +158,9 @@ def _notes(collection: CollectedRuns, table: list[dict[str, Any]]) -> list[str]:
     if tuned := summary.get("tuned"):
         notes.append(_tuned_in_words(tuned))
     notes += summary.get("notes", [])
+    if held_out := _held_out(collection):
+        told = held_out_in_words(held_out)
+        notes.append(f"{told[0].upper()}{told[1:]}.")
     leaking = [row["label"] for row in table if row["leaks_test"]]
     if leaking:
         notes.append(f"These looked at test rows while training: {', '.join(leaking)}.")
@@ -192,6 +200,11 @@ def _notes(collection: CollectedRuns, table: list[dict[str, Any]]) -> list[str]:
             "that can take it away."
         )
     return notes
+
+
+def _held_out(collection: CollectedRuns) -> list[str]:
+    clients = collection.contenders[0].first.clients
+    return [name for name, row in clients.items() if row["held_out"] == "1"]
 
 
 def _tuned_in_words(tuned: Mapping[str, Any]) -> str:
@@ -250,7 +263,7 @@ def page_data(collection: CollectedRuns) -> dict[str, Any]:
             for part in ("train", "val", "test")
         },
         "networks": [first.result.get("networks", {}).get(name) for name in clients],
-        "held_out": [i for i, n in enumerate(clients) if first.clients[n]["held_out"] == "1"],
+        "held_out": [clients.index(name) for name in _held_out(collection)],
         "classes": mixes.class_names(first.folder),
         "class_counts": None if counts is None else pack_counts(counts),
         "order": np.asarray(order).tolist(),
