@@ -76,10 +76,16 @@ def test_a_clients_rows_are_scaled_by_its_own_numbers(tmp_path: Path) -> None:
         assert [p.label for p in found] == ["no", "yes"], client
 
 
-def test_column_order_and_extra_columns_do_not_matter(run: Path, tmp_path: Path) -> None:
+def test_column_order_and_extra_columns_do_not_matter(
+    run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "fedtailor")
     plain = fedtailor.predict(run, "north", [run.parent / "new.csv"])
     (tmp_path / "new.csv").write_text("note,b,label,a\nx,0,yes,-4\ny,0,yes,4\n")
+    assert not caplog.messages
     assert fedtailor.predict(run, "north", [tmp_path / "new.csv"]) == plain
+    (told,) = caplog.messages
+    assert told.endswith("new.csv': the model does not use 'note', 'label'")
 
 
 def test_several_files_in_their_order(run: Path, tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from fedtailor.cli.settings import Json
 from fedtailor.cli.showing import metric_title, metric_value, per_cent, undefined_lines
-from fedtailor.cli.terminal import out, print_json, table_of
+from fedtailor.cli.terminal import library_aloud, out, print_json, table_of
 from fedtailor.core.errors import BadInput
 from fedtailor.core.inputs.spreadsheet import csv_text
 
@@ -182,7 +182,8 @@ def predict(
         raise BadInput(f"--csv '{csv}' is one of the files to predict for: choose another")
     from fedtailor.api import predict as predict_files
 
-    found = predict_files(folder, client, files)
+    with library_aloud():
+        found = predict_files(folder, client, files)
     if csv is not None:
         _write_csv(csv, *_predictions_as_rows(found))
         sys.stderr.write(f"Written: {csv}\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,6 +28,8 @@ from fedtailor.datasets.formats.tables import (
 from fedtailor.datasets.source import Array, Raw, Table
 from fedtailor.datasets.wording import listed, one_line, quoted, reason
 
+log = logging.getLogger("fedtailor")
+
 
 class Examples(NamedTuple):
     """New examples, ready for a network."""
@@ -41,9 +44,9 @@ def read_examples(paths: list[Path], encoder: Encoder) -> Examples:
     """Every example in the files, named, encoded, and held against what training saw.
 
     Images are converted to the encoder's mode and size. An npz file has `x`; tables have the
-    encoder's columns (others are ignored), or for texts a column `text` or only one column; a
-    txt file has one text per line. A row is called "table.csv:3", counted from 1 without the
-    header; a text by its line; an image by its file.
+    encoder's columns (a line names others), or for texts a column `text` or only one column; a txt
+    file has one text per line. A row is called "table.csv:3", counted from 1 without the header; a
+    text by its line; an image by its file.
     """
     if not paths:
         raise BadInput("no files to predict: give at least one image, npz, csv, parquet or txt")
@@ -158,6 +161,8 @@ def _table(table: RawTable, encoder: Encoder) -> tuple[Table, list[str]]:
                 notes[row].append(f"{what} is no number: taken as missing")
         else:
             columns[column.name] = _categories(column, cells)
+    if others := [quoted(name, 40) for name in table.columns if name not in columns]:
+        log.info("%s: the model does not use %s", table.where, listed(others))
     return Table(columns), [", ".join(row) for row in notes]
 
 
