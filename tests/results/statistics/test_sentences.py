@@ -54,6 +54,11 @@ def test_what_cannot_be_told_says_what_it_would_take() -> None:
         "To tell a difference of 3.2 points takes about 5 repeats, 160 test rows of each site or "
         "24 sites." in told
     )
+    undone = replace(found, p=0.0001)  # by rows, while the interval allows for other trainings
+    assert sentences(undone, POINTS)[0].endswith(
+        "was 3.2 points better than alone, in these rows beyond chance (p < 0.001), but another "
+        "training might undo that (95 % interval −2.0 to 8.0)."
+    )
     nothing = replace(found, needed=Needed(0.032, None, None, None))
     assert not any("To tell" in line for line in sentences(nothing, POINTS))
 

@@ -135,15 +135,18 @@ def _answer(d: Decision, wording: Wording) -> str:
         return f"Federation {d.answer} here: {found}."
     if d.answer == "no difference":
         return f"Federation makes no difference above {wording.amount(d.margin)}: {found}."
+    unknown = (
+        f"Whether federation helps cannot be told: with {d.method}, {wording.metric} was {stands}"
+    )
+    if d.gain != 0 and d.p < d.level:  # by rows; the interval allows for other trainings, too
+        return (
+            f"{unknown}, in these rows beyond chance ({_p(d.p)}), but another training might undo "
+            f"that ({_interval(d, wording)})."
+        )
     why = "chance alone could do that"
     if d.gain == 0:
         why = "a difference either way could be hidden"
-    elif d.p < d.level:
-        why = "another training might undo that"
-    return (
-        f"Whether federation helps cannot be told: with {d.method}, {wording.metric} was {stands} "
-        f"{basis}, and {why}."
-    )
+    return f"{unknown} {basis}, and {why}."
 
 
 def _for_whom(d: Decision, wording: Wording) -> list[str]:
