@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -272,6 +272,14 @@ def play(
 def models(sim: Simulation) -> Tree:
     """What each client would use now, by its id."""
     return {str(cid): params for cid, params in sorted(sim.models())}
+
+
+def fine_tuned(sim: Simulation) -> Iterator[tuple[Tree, Tree]]:
+    """Models of a client that has trained and of one held out, (before, after) fine-tuning."""
+    play(sim, [[0, 1, 3]] * 2)
+    before = models(sim)
+    for cid, tuned in sim.models(Recipe(epochs=2, lr=0.1), ids=torch.tensor([0, 5])):
+        yield before[str(cid)], tuned
 
 
 def snapshot(sim: Simulation) -> Tree:

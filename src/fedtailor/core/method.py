@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from fedtailor.core import tree
 from fedtailor.core.data import Data
 from fedtailor.core.form import TaskKind
 from fedtailor.core.options import Weighting
@@ -47,6 +48,17 @@ class ClientCount(int):
             made.may_train[held_out.to(sizes.device)] = False
         made.training = sizes[made.may_train]
         return made
+
+    def copies(self, one: Tree) -> Tree:
+        """A copy for each client along a new first axis; 0 for those that never train.
+
+        Example:
+          >>> clients = ClientCount.of(torch.tensor([5, 3, 8]), held_out=torch.tensor([1]))
+          >>> clients.copies({"w": torch.tensor(7)})
+          {'w': tensor([7, 0, 7])}
+        """
+        never = (~self.may_train).nonzero()[:, 0]
+        return tree.map(lambda p: p.index_fill(0, never, 0), tree.tile(one, self))
 
 
 class Upload(NamedTuple):

@@ -240,7 +240,7 @@ def page_data(collection: CollectedRuns) -> dict[str, Any]:
     verdict = numbers.page_verdict(collection, table)
     counts = mixes.client_class_counts(collection)
     order = mixes.likeness_order(counts, len(clients))
-    room = mixes.CONFUSIONS // len(contenders)
+    room, held_out = mixes.CONFUSIONS // len(contenders), set(_held_out(collection))
     return {
         "version": __version__,
         "facts": _facts(collection),
@@ -263,7 +263,7 @@ def page_data(collection: CollectedRuns) -> dict[str, Any]:
             for part in ("train", "val", "test")
         },
         "networks": [first.result.get("networks", {}).get(name) for name in clients],
-        "held_out": [clients.index(name) for name in _held_out(collection)],
+        "held_out": [i for i, name in enumerate(clients) if name in held_out],
         "classes": mixes.class_names(first.folder),
         "class_counts": None if counts is None else pack_counts(counts),
         "order": np.asarray(order).tolist(),

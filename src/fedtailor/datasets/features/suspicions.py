@@ -20,11 +20,10 @@ def suspicions(source: Source) -> list[str]:
     """A line for each kind of thing that looks wrong with data of one's own.
 
     Args:
-      source: the data; of others than tables and images of one's own nothing is said.
+      source: the data; of others than tables and images of one's own nothing is said, but that
+        all labels are alike.
     """
     lines: list[tuple[str, Iterable[str]]] = []
-    if alike := source.all_alike:
-        lines.append(("nothing to tell apart without others' rows", [alike]))
     if isinstance(source.raw, Table) and source.readings:
         lines += _of_table(source, source.raw)
     if lines or source.kind == "image":
@@ -35,6 +34,8 @@ def suspicions(source: Source) -> list[str]:
             ),
             ("the same but for capitals or spaces, and taken for several", _spelt_twice(source)),
         ]
+    if alike := source.all_alike:
+        lines.append(("nothing to tell apart without others' rows", [alike]))
     found = [(what, list(names)) for what, names in lines]
     return [f"{what}: {', '.join(names)}" for what, names in found if names]
 

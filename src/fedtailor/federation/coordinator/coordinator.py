@@ -158,10 +158,10 @@ class Coordinator:
                 raise Stopped("stopped before the next round: a stop file was found")
             if waited > self.rules.wait:
                 out = "; ".join(members.turned_away())
-                cure = f"({out}): mend that or start others" if out else ": start them"
+                cure = f" ({out}): mend that or start others" if out else ": start them"
                 raise Stopped(
                     f"{len(members.place)} of {clients} sites are there, at least {least} are "
-                    f"needed{' ' * bool(out)}{cure}, then run again"
+                    f"needed{cure}, then run again"
                 )
             time.sleep(min(1.0, self.rules.pause))
         if self.begun:

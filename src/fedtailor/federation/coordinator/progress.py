@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -149,9 +149,10 @@ def sites_of(folder: Path, names: dict[str, bool | None]) -> list[SiteStatus]:
     score: dict[str, float] = {}
     norm: dict[str, float] = {}
     odd: dict[str, int] = {}
-    joined = [e["site"] for e in read_lines(folder / EVENTS) if e.get("event") == "joined"]
-    failures = _failures(folder)
-    for line in rounds_of(folder):
+    events, played = read_lines(folder / EVENTS), rounds_of(folder)
+    joined = [e["site"] for e in events if e.get("event") == "joined"]
+    failures = _failures(events, played)
+    for line in played:
         for name, said in line["sites"].items():
             last[name] = line["round"]
             if (found := told_score(said, "post")) is not None:
@@ -178,12 +179,11 @@ def sites_of(folder: Path, names: dict[str, bool | None]) -> list[SiteStatus]:
     ]
 
 
-def _failures(folder: Path) -> dict[str, list[str]]:
+def _failures(events: Sequence[Line], played: Sequence[Line]) -> dict[str, list[str]]:
     """How sites failed, by name, the latest round last; many attempts at one thing are one."""
     found: dict[str, dict[tuple[int, str], str]] = {}
-    played = rounds_of(folder)
     whole = {line["round"] for line in played}
-    for event in read_lines(folder / EVENTS):
+    for event in events:
         what, round, why = event.get("event", ""), event["round"], event.get("detail", "")
         if what in (NOT_ADMITTED, NO_ANSWER):
             said = f"round {round}: {what}: {why}"

@@ -16,6 +16,7 @@ from fedtailor.core.data import Counts, Data
 from fedtailor.core.errors import BadInput
 from fedtailor.datasets import ColumnChoices, Encoder, Source, fit_own
 from fedtailor.datasets.encoding.columns import Categorical, Numeric
+from fedtailor.datasets.features.suspicions import present
 from fedtailor.datasets.features.typed import types_of_columns
 from fedtailor.datasets.source import EVENTS, Table, take
 from fedtailor.datasets.wording import listed, quoted
@@ -248,8 +249,7 @@ def empty_columns(source: Source, encoder: Encoder, train: np.ndarray) -> list[s
         if isinstance(column, Categorical):
             continue
         values = source.raw.columns[column.name][train]
-        known = ~np.isnan(values) if values.dtype.kind == "f" else values != ""
-        if not known.any():
+        if not present(values).any():
             lines.append(
                 f"column {quoted(column.name)} has no value in {len(values)} training rows: the "
                 f"federation's stands in for each, {column.fill:.6g}"

@@ -77,18 +77,17 @@ def apple(
 
     def init(clients: ClientCount, initial: Params, key: Key) -> Tree:
         sizes, cores = clients.sizes * clients.may_train, tree.drop(initial, task.buffers)
-        # nobody publishes a core that is never trained; one of 0 learns no weight either
-        never = (~clients.may_train).nonzero()[:, 0]
         return {
-            "cores": tree.map(lambda c: c.index_fill(0, never, 0.0), tree.tile(cores, clients)),
+            # nobody publishes a core that is never trained; one of 0 learns no weight either
+            "cores": clients.copies(cores),
             "prior": sizes.to(torch.get_default_dtype()) / sizes.sum(),
-            "publishes": clients.may_train,
+            "trains": clients.may_train,
             "met": torch.zeros(clients, dtype=torch.bool, device=key.device),
         }
 
     def send(server: Tree, cid: Tensor, turn: Turn) -> Tree:
         count, new = len(server["met"]), ~server["met"][cid]
-        others = others_of(cid, server["publishes"], M, turn.key, first=new)
+        others = others_of(cid, server["trains"], M, turn.key, first=new)
         own = (torch.arange(count, device=cid.device) == cid).to(server["prior"].dtype)
         once = {"prior": server["prior"], "own": own}
         return {
@@ -142,14 +141,14 @@ def apple(
     )  # fmt: skip
 
 
-def others_of(cid: Tensor, publish: Tensor, limit: int, key: Key, first: Tensor) -> Tensor:
-    """A flag per client: those who `publish` but `cid`, or `limit` of them at random.
+def others_of(cid: Tensor, trains: Tensor, limit: int, key: Key, first: Tensor) -> Tensor:
+    """A flag per client: all that ever train but `cid`, or `limit` of them at random.
 
     With `first`, and with 0, there is no limit.
     """
-    others = publish & (torch.arange(len(publish), device=cid.device) != cid)
+    others = trains & (torch.arange(len(trains), device=cid.device) != cid)
     if limit:
-        luck = rng.uniform(key, len(publish)).masked_fill(~others, 2.0)
+        luck = rng.uniform(key, len(trains)).masked_fill(~others, 2.0)
         others = others & (first | (luck.argsort().argsort() < limit))
     return others
 

@@ -105,16 +105,14 @@ def fedas(
     def client(msg: Tree, state: Tree, data: Data, turn: Turn) -> Outcome:
         params = fit(task, aligned(msg, state, data, turn), data, turn, recipe)
         weight = fisher_trace(task, params, data, recipe.batch, trace)
-        gone = tree.sub(tree.pick(params, body), msg["shared"])
-        moved = tree.map(lambda g: weight.to(g.dtype) * g, gone)
+        moved = tree.scale(tree.sub(tree.pick(params, body), msg["shared"]), weight)
         upload = Upload({"shared": moved, "trace": weight})
         kept = {"own": params, "trained": torch.ones_like(state["trained"])}
         return Outcome(kept, upload, params, {"trace": weight})
 
     def receive(server: Tree, ids: Tensor, up: Upload, turn: Turn) -> Tree:
-        factor = 1 / up.mean["trace"]
-        step = lambda w, m: w + factor.to(w.dtype) * m
-        return {"shared": tree.map(step, server["shared"], up.mean["shared"])}
+        moved = tree.scale(up.mean["shared"], 1 / up.mean["trace"])
+        return {"shared": tree.add(server["shared"], moved)}
 
     def personal(msg: Tree, state: Tree, data: Data, turn: Turn) -> Params:
         received = joined(msg, state)

@@ -66,11 +66,14 @@ def attentive(
     """
     near = prox(task, pull)
 
+    def weights_of(models: Params, trains: Tensor) -> Tensor:
+        others = trains & ~torch.eye(len(trains), device=trains.device, dtype=torch.bool)
+        return weigh(tree.drop(models, task.buffers), others)
+
     def init(clients: ClientCount, initial: Params, key: Key) -> Tree:
         models = tree.tile(initial, clients)
-        others = clients.may_train & ~torch.eye(clients, device=key.device, dtype=torch.bool)
-        weights = weigh(tree.drop(models, task.buffers), others)
-        return {"models": models, "others": others, "weights": weights}
+        trains = clients.may_train
+        return {"models": models, "trains": trains, "weights": weights_of(models, trains)}
 
     def send(server: Tree, cid: Tensor, turn: Turn) -> Tree:
         row = server["weights"][cid]
@@ -85,8 +88,7 @@ def attentive(
 
     def receive(server: Tree, ids: Tensor, up: Upload, turn: Turn) -> Tree:
         models = tree.put(server["models"], ids, up.each["params"])
-        weights = weigh(tree.drop(models, task.buffers), server["others"])
-        return server | {"models": models, "weights": weights}
+        return server | {"models": models, "weights": weights_of(models, server["trains"])}
 
     download = Download("params", client, tested=False)
     return Method(

@@ -57,10 +57,8 @@ def mocha(
         return (1 - 1 / m) ** 2, (1 - 1 / m) ** 2
 
     def init(clients: ClientCount, initial: Params, key: Key) -> Tree:
-        models = tree.tile(tree.drop(initial, task.buffers), clients)
         # who never trains is none of the m: a column of 0 adds nothing to anyone's sum
-        never = (~clients.may_train).nonzero()[:, 0]
-        models = tree.map(lambda p: p.index_fill(0, never, 0.0), models)
+        models = clients.copies(tree.drop(initial, task.buffers))
         met = torch.zeros(clients, dtype=torch.bool, device=key.device)
         own, cross = (
             torch.full((), entry, device=key.device) for entry in relation(len(clients.training))
