@@ -261,6 +261,13 @@ def test_what_a_contender_declares_is_played_recorded_and_shown(
     assert seen == [5, 5]
 
 
+def test_what_is_declared_for_one_world_is_not_played_in_others() -> None:
+    few = board.declared("fedtgp", "cifar100-dir")
+    assert few.told == {"server_batch": 100}
+    assert board.declared("fedtgp", "cifar10-dir").told == {}
+    assert board.declared("apple", "cifar100-pat").told == board.VARIANTS["apple"].told != {}
+
+
 def test_a_search_with_other_settings_does_not_count(
     play: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
