@@ -49,6 +49,8 @@ def play(trial: Trial) -> CoordinatorStore:
 @pytest.mark.parametrize("name", [name for name in METHODS if name != "centralised"])
 def test_equals_the_simulation(name, tmp_path, float64):
     trial = Trial(tmp_path, name, OPTIONS.get(name), participation=0.7)
+    for i in range(3):
+        trial.write_site(i, min_rows=1)  # classes have a few rows each
     folder = play(trial)
     sim = trial.simulate()
     latest = json.loads((folder / "latest.json").read_text())

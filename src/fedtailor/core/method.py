@@ -153,6 +153,8 @@ class Method(NamedTuple):
         since the method takes the rate from `Recipe.rate` alone.
       own_rates: whether clients train with rates among the method's options alone: then the run's
         learning rate changes nothing, and is not tuned.
+      by_class: what the mean of a class that a client sends is of, where it sends some: `all` its
+        rows of that class, or those that its `steps` took. A site may ask for a number of them.
       own_networks: which network the server has where clients' networks differ (`--models`): the
         `deepest` of theirs, or the one that is `named` for all; empty if they may not differ. A
         factory with an argument `networks` is given all of them then, the server's first.
@@ -202,6 +204,7 @@ class Method(NamedTuple):
     admit: Callable[[Tree, Upload], Upload] = lambda message, upload: upload
     one_rate: str = ""
     own_rates: bool = False
+    by_class: Literal["", "all", "steps"] = ""
     own_networks: Literal["", "deepest", "named"] = ""
     finetune: Callable[[Tree, Tree, Model, Data, Turn, Recipe], Model] | None = None
 

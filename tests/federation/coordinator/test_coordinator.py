@@ -65,6 +65,8 @@ def test_without_faults(trial):
 def test_sites_with_different_networks(tmp_path, method):
     """As the simulation, also when sites are restarted; FML's and FedKD's common one is mlp-3."""
     trial = Trial(tmp_path, method, rounds=2, models="mlp-2:1,mlp:2", model="mlp-3")
+    for i in range(3):
+        trial.write_site(i, min_rows=1)  # classes have a few rows each
     transport = FakeTransport(trial)
     transport.on(0, "train", 1, lambda packet, site: transport.restart())
     one = coordinator(trial, transport)
@@ -98,8 +100,8 @@ def test_a_coordinator_of_different_networks_killed_and_restarted(tmp_path):
 
 def test_a_site_says_which_network_it_has(tmp_path):
     trial = Trial(tmp_path, "fedproto", models="mlp-2:1,mlp:2", model="mlp-2")
-    trial.write_site(1, model="mlp")
-    trial.write_site(2, model="mlp-2")
+    for i, network in enumerate(("mlp-2", "mlp", "mlp-2")):
+        trial.write_site(i, model=network, min_rows=1)
     one = coordinator(trial, FakeTransport(trial))
     one.run()
     assert "site-2" in said(one)

@@ -12,14 +12,16 @@ import pytest
 
 from fedtailor.federation.coordinator.federation_file import read_federation
 from fedtailor.federation.protocol.packet import Packet
+from fedtailor.federation.protocol.plan import set_up
 from fedtailor.federation.site.answers import ANSWERS
 from fedtailor.federation.site.guard import PAUSE, PROPOSED
-from fedtailor.federation.site.inspection import accept_plan
-from fedtailor.federation.site.plan_check import rows_per_upload
+from fedtailor.federation.site.inspection import accept_plan, inspect_plan
+from fedtailor.federation.site.local_data import load_local_data
+from fedtailor.federation.site.plan_check import rows_of_rarest_class, rows_per_upload
 from fedtailor.federation.site.settings import read_settings
 from fedtailor.federation.site.site import Site
 from tests.federation.fake import RULES, FakeTransport, coordinator, said
-from tests.federation.trial import Trial
+from tests.federation.trial import Trial, write_data
 
 pytestmark = pytest.mark.usefixtures("float64")
 OPEN = {"min_batch": 1, "min_rows": 1}
@@ -69,6 +71,76 @@ def test_one_row_uploads_give_the_rows_back_and_are_refused(tmp_path: Path) -> N
         "batch: the plan has batch = 1, the site min_batch = 4: raise batch in federation.toml, or "
         "lower min_batch in the site's file"
     ) in told
+
+
+def with_one_row_of_a_class(root: Path, name: str) -> Trial:
+    """A federation whose second site has one training row of a class."""
+    path = write_data(root / "data") / "site-1" / "rows.npz"
+    held = dict(np.load(path))
+    held["y"][held["y"] == 2] = 0
+    for i in range(len(held["y"])):
+        np.savez(path, x=held["x"], y=np.where(np.arange(len(held["y"])) == i, 2, held["y"]))
+        trial = Trial(root, name, rounds=1)
+        if mix_of(trial).get("2") == 1:  # it is not tested with
+            return trial
+    raise AssertionError
+
+
+def mix_of(trial: Trial) -> dict[str, int]:
+    return load_local_data(read_settings(trial.sites[1]), trial.world.encoder).mix
+
+
+def test_a_class_with_one_row_would_be_sent_as_that_row_and_is_refused(tmp_path: Path) -> None:
+    trial = with_one_row_of_a_class(tmp_path, "fedpac")
+    for i in range(3):
+        trial.write_site(i, **OPEN)
+    transport, sent = FakeTransport(trial), []
+
+    def curious(packet, site):
+        sent.append(site(packet).arrays)
+        return [site(packet)]
+
+    transport.on(1, "train", 0, curious)
+    coordinator(trial, transport, replace(RULES, wait=0.05)).run()
+    weight, bias = (sent[0][f"mean/shared/fc1.{k}"] for k in ("weight", "bias"))
+    features = np.maximum(trial.world.client_data.x.numpy() @ weight.T + bias, 0)
+    assert np.abs(features - sent[0]["each/prototypes"][2]).max(1).min() < 1e-9
+    for name in ("coordinator", "site-0", "site-1", "site-2"):
+        shutil.rmtree(tmp_path / name)
+    trial.write_site(1)
+    one = coordinator(trial, FakeTransport(trial), replace(RULES, wait=0.05))
+    one._begin()
+    assert set(one.members.place) == {0, 2}
+    assert (
+        "rows: the plan has a mean for each class, one of fewer rows, the site min_rows = 16: set "
+        "another method in federation.toml, gather more rows of that class, or lower min_rows"
+    ) in said(one)
+    report = inspect_plan(read_federation(trial.federation).plan, read_settings(trial.sites[1]))
+    assert report.refused
+    trial = Trial(tmp_path, "fedavg", rounds=1)  # on the same rows
+    assert not inspect_plan(
+        read_federation(trial.federation).plan, read_settings(trial.sites[1])
+    ).refused
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "settings", "expected"),
+    [
+        ("fedproto", {}, {"steps": 1, "batch": 30}, 6),
+        ("fedproto", {"proto_from": "running"}, {"steps": 1, "batch": 30}, 1),
+        ("fedproto", {"proto_from": "running"}, {"steps": 1, "batch": 36}, 4),
+        ("fedproto", {"proto_from": "running"}, {}, 6),
+        ("feddistill", {}, {"steps": 1}, 6),
+        ("fedgh", {}, {}, 6),
+        ("fedtgp", {}, {}, 6),
+        ("fedavg", {}, {}, None),
+    ],
+)
+def test_rows_of_a_class_of_an_upload(
+    tmp_path: Path, method: str, options: dict, settings: dict, expected: int | None
+) -> None:
+    plan = read_federation(Trial(tmp_path, method, options, **settings).federation).plan
+    assert rows_of_rarest_class(set_up(plan), {"a": 6, "b": 32}) == expected
 
 
 REFUSED = {

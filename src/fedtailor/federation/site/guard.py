@@ -154,9 +154,11 @@ class Guard:
         """Keeps the plan that a federation is joined with: from now on no other one will do."""
         self.answers.add(SentAnswer(federation, plan_mark(fingerprint), JOIN, -1, ""))
 
-    def require_limits(self, plan: TrainingPlan, rows: int | None = None) -> None:
+    def require_limits(
+        self, plan: TrainingPlan, rows: int | None = None, of_class: int | None = None
+    ) -> None:
         """Only what the site agreed to, and before anything of the plan is brought to life."""
-        for found in check_plan(self.settings, plan, rows, self.settings.client):
+        for found in check_plan(self.settings, plan, rows, self.settings.client, of_class):
             if found.cure:
                 raise Refused(found.code, found.line)
 

@@ -17,7 +17,12 @@ from fedtailor.federation.protocol.plan import Setup, TrainingPlan, read_plan, s
 from fedtailor.federation.site.guard import PROPOSED, Guard, plan_mark
 from fedtailor.federation.site.limits import SiteLimits
 from fedtailor.federation.site.local_data import load_local_data
-from fedtailor.federation.site.plan_check import PlanCheck, check_plan, rows_per_upload
+from fedtailor.federation.site.plan_check import (
+    PlanCheck,
+    check_plan,
+    rows_of_rarest_class,
+    rows_per_upload,
+)
 from fedtailor.federation.site.settings import SiteSettings
 from fedtailor.federation.site.state import FEDERATIONS, PLAN
 
@@ -90,11 +95,12 @@ def inspect_plan(plan: TrainingPlan, site: SiteSettings | None = None) -> PlanRe
     if site is None:
         return report
     try:
-        rows = int(load_local_data(site, setup.encoder).data.n)
+        local = load_local_data(site, setup.encoder)
     except BadInput as error:
         return report._replace(trouble=str(error))
+    rows = int(local.data.n)
     return report._replace(
-        checks=check_plan(limits, plan, rows, client),
+        checks=check_plan(limits, plan, rows, client, rows_of_rarest_class(setup, local.mix)),
         rows=rows,
         per_upload=rows_per_upload(plan, rows),
         epsilon=_plan_epsilon(setup, rows, report.uploads),

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from fedtailor.federation.protocol.plan import TrainingPlan
+from fedtailor.federation.protocol.plan import Setup, TrainingPlan
 from fedtailor.federation.site.limits import SiteLimits
 from fedtailor.methods.combine import built_in
 from fedtailor.models import MODELS
@@ -37,8 +37,25 @@ def rows_per_upload(plan: TrainingPlan, rows: int) -> int:
     return min(rows, batch * min(steps)) if steps else rows
 
 
+def rows_of_rarest_class(setup: Setup, mix: Mapping[str, int]) -> int | None:
+    """The fewest training rows that a class's own mean in an upload rests on; None if it has none.
+
+    Args:
+      setup: the plan, brought to life.
+      mix: the site's training rows of each class that it has.
+    """
+    by_class, fewest, rows = setup.method.by_class, min(mix.values(), default=0), sum(mix.values())
+    # the rows that steps left out may all be of that class
+    left_out = rows - rows_per_upload(setup.plan, rows) if by_class == "steps" else 0
+    return max(1, fewest - left_out) if by_class else None
+
+
 def check_plan(
-    limits: SiteLimits, plan: TrainingPlan, rows: int | None = None, client: int = 0
+    limits: SiteLimits,
+    plan: TrainingPlan,
+    rows: int | None = None,
+    client: int = 0,
+    of_class: int | None = None,
 ) -> list[PlanCheck]:
     """A plan held against a site's limits.
 
@@ -47,12 +64,13 @@ def check_plan(
       plan: of the federation.
       rows: the site's training rows, if they are known.
       client: the site's number.
+      of_class: the fewest rows that a class's own mean rests on, see `rows_of_rarest_class`.
     """
-    return list(_checks(limits, plan, rows, client))
+    return list(_checks(limits, plan, rows, client, of_class))
 
 
 def _checks(
-    limits: SiteLimits, plan: TrainingPlan, rows: int | None, client: int
+    limits: SiteLimits, plan: TrainingPlan, rows: int | None, client: int, of_class: int | None
 ) -> Iterator[PlanCheck]:
     def check(good: bool, code: str, said: str, limit: str, cure: str) -> PlanCheck:
         return PlanCheck(code, said, limit, "" if good else cure)
@@ -91,6 +109,14 @@ def _checks(
         touched >= limits.min_rows, "rows", f"uploads of {few}", f"min_rows = {limits.min_rows}",
         "raise steps or batch in federation.toml, or lower min_rows in the site's file",
     )  # fmt: skip
+    if of_class is not None:
+        few = ", one of fewer rows" if of_class < limits.min_rows else ""
+        yield check(
+            of_class >= limits.min_rows, "rows",  # how many they are is not told
+            f"a mean for each class{few}", f"min_rows = {limits.min_rows}",
+            "set another method in federation.toml, gather more rows of that class, or lower "
+            "min_rows in the site's file",
+        )  # fmt: skip
     noise = float(plan.settings["dp_noise"]) if plan.settings["dp_clip"] else 0.0
     yield check(
         noise >= limits.min_noise, "privacy", f"dp_noise = {noise:g}",

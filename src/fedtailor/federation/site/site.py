@@ -55,6 +55,7 @@ from fedtailor.federation.site.local_data import (
     survey_site,
 )
 from fedtailor.federation.site.model_card import OwnPart, write_model
+from fedtailor.federation.site.plan_check import rows_of_rarest_class
 from fedtailor.federation.site.scoring import SiteScore, score_model
 from fedtailor.federation.site.settings import SiteSettings
 from fedtailor.federation.site.state import FEDERATIONS, PLAN, SavedState, SiteStore, StateError
@@ -222,7 +223,7 @@ class Site:
         whose = (self.settings.folder, federation, fingerprint, self.settings.client)
         store = SiteStore(*whose, local.digest())
         store.newest()  # refuses other rows now, not after they are kept below: they may be mended
-        self.guard.require_limits(plan, int(local.data.n))
+        self.guard.require_limits(plan, int(local.data.n), rows_of_rarest_class(setup, local.mix))
         prove_private(setup.config, setup.method, setup.task, local.as_client())
         self._joined = {(federation, fingerprint): _Joined(setup, local, store)}  # one at a time
         return self._joined[(federation, fingerprint)]

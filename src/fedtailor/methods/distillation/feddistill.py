@@ -150,6 +150,7 @@ def feddistill(
         not_private="sums over the rows of a class are sent without noise, so there is no "
         "guarantee: choose another method",
         refuses=only_classes("it averages class probabilities"),
+        by_class="all",
         own_networks="" if share_model else "deepest",
         finetune=finetune,
     )

@@ -105,6 +105,7 @@ def fedgh(
         personal=lambda msg, state, data, turn: joined(msg, state),
         predict=task.predict,
         refuses=only_classes("its server learns from means of classes"),
+        by_class="all",
         own_networks="deepest",
         not_private=(
             "means of each class's features are sent without noise, so there is no guarantee: "

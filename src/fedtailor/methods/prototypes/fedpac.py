@@ -158,6 +158,7 @@ def fedpac(
         record=lambda server: {"head_weights": server["weights"]},
         common="shared",
         refuses=only_classes("prototypes are means of classes"),
+        by_class="all",
         not_private=(
             "means and numbers of rows of each class are sent without noise, so there is no "
             "guarantee: choose another method"

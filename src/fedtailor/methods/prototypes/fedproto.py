@@ -191,6 +191,7 @@ def fedproto(
         personal=lambda msg, state, data, turn: model(msg, state["own"], data),
         predict=task.predict if predict == "head" else nearest,
         refuses=only_classes("prototypes are means of classes"),
+        by_class="steps" if proto_from == "running" and recipe.steps else "all",
         own_networks="deepest",
         mean_only="prototypes are sums of features over numbers of rows",
         not_private=(
