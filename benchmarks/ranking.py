@@ -1,6 +1,6 @@
 """The leaderboard: methods of a world ranked, and which differences are more than noise.
 
-    python benchmarks/ranking.py    # draws docs/img/leaderboard-WORLD.png of what there is
+    python benchmarks/ranking.py    # draws docs/img/leaderboard*.png of what there is
 
 Nothing is run: the numbers are those of `results/leaderboard`. Two methods are compared client by
 client, each client's accuracy being the mean over seeds: signs of the differences are flipped, as
@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import json
 import shlex
+import statistics
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -27,7 +29,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PICTURES = ROOT / "docs" / "img"
 TENTH = 0.1  # of the clients, the worst-off
 YARDSTICKS = {"fedavg": "FedAvg", "local": "training alone"}
-DRAWN = "local"  # the yardstick of the picture: whether federation helps at all
+DRAWN = "local"  # the yardstick of pictures: whether federation helps at all
+CUT = -15.0  # points, left of which the picture of all worlds has only a mark
 Answer = Literal["above", "below", "cannot tell"]
 
 
@@ -251,45 +254,103 @@ def spent(report: dict[str, Any]) -> str:
     )
 
 
-def draw(world: str) -> Path | None:
-    """Each method's difference to the yardstick, and interval; who shares the lead is filled."""
+# --- all worlds ---
+
+
+def drawn_of(world: str) -> dict[str, Ranked]:
+    """The methods of a world that stand beside the yardstick of pictures, the best first."""
     report = read(world)
-    rows = ranked(report) if report else []
-    shown = [one for one in rows if DRAWN in one.to_yardstick]
-    if not shown:
-        return None
+    return (
+        {one.method: one for one in ranked(report) if DRAWN in one.to_yardstick} if report else {}
+    )
+
+
+def everywhere(worlds: Sequence[dict[str, Ranked]]) -> list[str]:
+    """The methods of any world: above the yardstick in most worlds first, then by their mean."""
+    found: dict[str, list[Difference]] = {}
+    for rows in worlds:
+        for method, one in rows.items():
+            found.setdefault(method, []).append(one.to_yardstick[DRAWN])
+    above = {m: sum(d.answer == "above" for d in found[m]) for m in found}
+    return sorted(found, key=lambda m: (-above[m], -statistics.mean(d.mean for d in found[m])))
+
+
+def overview(worlds: Sequence[dict[str, Ranked]]) -> str:
+    """Which methods are above training alone in every world, and which nowhere."""
+    common = [m for m in everywhere(worlds) if all(m in rows for rows in worlds)]
+    answers = {m: [rows[m].to_yardstick[DRAWN].answer for rows in worlds] for m in common}
+    always = [m for m in common if set(answers[m]) == {"above"}]
+    never = [m for m in common if "above" not in answers[m]]
+    counted = lambda names: f"{len(names)} ({', '.join(names)})" if names else "0"
+    return (
+        f"{len(common)} methods were played in all {len(worlds)} divisions so far. Above "
+        f"{YARDSTICKS[DRAWN]} beyond chance in each of them: {counted(always)}; in some: "
+        f"{len(common) - len(always) - len(never)}; in none: {counted(never)}."
+    )
+
+
+# --- pictures ---
+
+
+def draw(path: Path, worlds: dict[str, dict[str, Ranked]], methods: Sequence[str]) -> None:
+    """Each method's difference to the yardstick, and interval; who shares the lead is filled.
+
+    Args:
+      path: of the picture.
+      worlds: what is drawn, a panel for each.
+      methods: its lines, from the top.
+    """
     from fedtailor.figures.style import COLOURS, DOTS, PAPER, empty_figure, file_of
 
     looks = {"above": COLOURS[1], "below": COLOURS[2], "cannot tell": COLOURS[7]}
     import matplotlib
 
     with matplotlib.rc_context(PAPER):
-        figure = empty_figure(7.0, 0.17 * len(shown) + 1.1)
-        axes = figure.add_subplot()
-        for place, one in enumerate(shown):
-            found = one.to_yardstick[DRAWN]
-            colour = looks[found.answer]
-            axes.plot([100 * found.low, 100 * found.high], [place] * 2, color=colour, lw=1.4)
-            face = colour if one.shares_the_lead else "white"
-            axes.plot(100 * found.mean, place, "o", color=colour, markersize=4.5, mfc=face)
-        axes.axvline(0, color="black", lw=0.8, zorder=0)
-        axes.set_yticks(range(len(shown)), [one.method for one in shown])
-        axes.set_ylim(len(shown) - 0.4, -0.6)
-        axes.tick_params(axis="y", length=0)
-        axes.spines[["top", "right", "left"]].set_visible(False)
-        axes.set_xlabel(
-            f"{world}: points of accuracy above {YARDSTICKS[DRAWN]}, 95 % interval over clients\n"
-            "(grey: not beyond chance; filled: not told from the best)"
-        )
-        path = PICTURES / f"leaderboard-{world}.png"
+        wide = 7.0 if len(worlds) == 1 else 1.3 + 2.0 * len(worlds)
+        figure = empty_figure(wide, 0.17 * len(methods) + 1.1)
+        panels = figure.subplots(1, len(worlds), sharey=True, squeeze=False)[0]
+        for axes, (world, rows) in zip(panels, worlds.items(), strict=True):
+            for place, one in ((methods.index(m), rows[m]) for m in rows):
+                found = one.to_yardstick[DRAWN]
+                colour = looks[found.answer]
+                if len(worlds) > 1 and 100 * found.mean < CUT:
+                    axes.plot(CUT, place, "<", color=colour, markersize=4.0)
+                    continue
+                low = 100 * found.low if len(worlds) == 1 else max(CUT, 100 * found.low)
+                axes.plot([low, 100 * found.high], [place] * 2, color=colour, lw=1.4)
+                face = colour if one.shares_the_lead else "white"
+                axes.plot(100 * found.mean, place, "o", color=colour, markersize=4.5, mfc=face)
+            axes.axvline(0, color="black", lw=0.8, zorder=0)
+            axes.grid(axis="y", color="0.92", lw=0.5)
+            axes.tick_params(axis="y", length=0)
+            axes.spines[["top", "right", "left"]].set_visible(False)
+            if len(worlds) > 1:
+                axes.set_title(world)
+        panels[0].set_yticks(range(len(methods)), methods)
+        panels[0].set_ylim(len(methods) - 0.4, -0.6)
+        marks = "grey: not beyond chance; filled: not told from the best"
+        what = f"points of accuracy above {YARDSTICKS[DRAWN]}, 95 % interval over clients"
+        if len(worlds) > 1:
+            figure.supxlabel(f"{what}\n({marks}; ◂: further left)", fontsize="medium")
+        else:
+            panels[0].set_xlabel(f"{next(iter(worlds))}: {what}\n({marks})")
         path.write_bytes(file_of(figure, "png", DOTS))
-    return path
+
+
+def all_worlds() -> dict[str, dict[str, Ranked]]:
+    """What is drawn of each world that has something to draw."""
+    found = {path.stem: drawn_of(path.stem) for path in sorted(RESULTS.glob("*.json"))}
+    return {world: rows for world, rows in found.items() if rows}
 
 
 def main() -> None:
-    for path in sorted(RESULTS.glob("*.json")):
-        if picture := draw(path.stem):
-            print(picture.relative_to(ROOT))
+    found = all_worlds()
+    drawn = {f"leaderboard-{world}": ({world: rows}, list(rows)) for world, rows in found.items()}
+    if found:
+        drawn["leaderboard"] = (found, everywhere(list(found.values())))
+    for name, (worlds, methods) in drawn.items():
+        draw(PICTURES / f"{name}.png", worlds, methods)
+        print(PICTURES / f"{name}.png")
 
 
 if __name__ == "__main__":

@@ -799,6 +799,13 @@ def leaderboard(name: str) -> str:
     return f"{said}{picture}{table}\n\n{told}{ranking.spent(report)}"
 
 
+def leaderboards(name: str) -> str:
+    """What holds in all worlds, in a sentence and a picture."""
+    found = list(ranking.all_worlds().values())
+    picture = f"![Methods against training alone, in each division](img/{name}.png)"
+    return f"{ranking.overview(found)}\n\n{picture}" if found else "Not run yet."
+
+
 TABLES: dict[str, Callable[[str], str]] = {
     "audited": audited,
     "judged": judged_runs,
@@ -830,6 +837,7 @@ TABLES: dict[str, Callable[[str], str]] = {
     "side_by_side": side_by_side,
     "ten": same_ten,
     "leaderboard": leaderboard,
+    "leaderboards": leaderboards,
 }
 MARK = re.compile(r"(<!-- table: (\w+) ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 

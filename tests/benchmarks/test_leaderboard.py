@@ -605,8 +605,33 @@ def test_a_picture_is_drawn_of_what_there_is(
 ) -> None:
     monkeypatch.setattr(ranking, "RESULTS", tmp_path)
     monkeypatch.setattr(ranking, "PICTURES", tmp_path)
-    assert ranking.draw("cifar10-dir") is None
+    ranking.main()
+    assert not list(tmp_path.iterdir())
     rows = {"fedavg": ["1 0 2 3 4 5 6 7 8 9 1"] * 2, "local": ["2 0 3 4 5 6 7 8 9 9 3"] * 2}
     (tmp_path / "cifar10-dir.json").write_text(json.dumps(report(rows)))
-    picture = ranking.draw("cifar10-dir")
-    assert picture.read_bytes().startswith(b"\x89PNG")
+    ranking.main()
+    for name in ("leaderboard-cifar10-dir.png", "leaderboard.png"):
+        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_over_all_worlds_only_what_is_beyond_chance_in_each_is_said_to_be(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    tables = load("tables")
+    monkeypatch.setattr(tables.ranking, "RESULTS", tmp_path)
+    assert tables.leaderboards("leaderboard") == "Not run yet."
+    alone, more, less = (" ".join([str(n)] * 11) for n in (3, 4, 2))
+    rows = {"local": [alone] * 2, "fedala": [more] * 2, "ditto": [more] * 2, "fedavg": [less] * 2}
+    one = report(rows)
+    one["clients"]["test_rows"] = [5] * 11
+    other = json.loads(json.dumps(one))
+    other["rows"]["ditto"]["run"]["right"] = [less] * 2
+    other["rows"]["fedrep"] = other["rows"]["fedala"]  # in one world alone
+    for world, found in (("cifar10-dir", one), ("cifar10-pat", other)):
+        (tmp_path / f"{world}.json").write_text(json.dumps(found))
+    assert tables.leaderboards("leaderboard").startswith(
+        "3 methods were played in all 2 divisions so far. Above training alone beyond chance in "
+        "each of them: 1 (fedala); in some: 1; in none: 1 (fedavg)."
+    )
+    worlds = list(tables.ranking.all_worlds().values())
+    assert tables.ranking.everywhere(worlds) == ["fedala", "fedrep", "ditto", "fedavg"]
