@@ -157,3 +157,12 @@ def test_sharpness_of_a_bowl() -> None:
     assert found.mean == pytest.approx(sum(inside) / len(inside))
     flat = sharpness(axis, torch.full((21, 21), 0.7, dtype=torch.float64), 0.5)
     assert flat == pytest.approx((0.7, 0, 0))
+
+
+def test_where_a_model_says_no_number_no_row_is_right() -> None:
+    model = {"w": torch.tensor([[1e38], [0.0]])}
+    x, y = torch.full((3, 1), 2.0), torch.zeros(3, dtype=torch.long)
+    zero = {"w": torch.zeros(2, 1)}
+    step = {"w": torch.tensor([[1e38], [0.0]])}
+    found = measure_points(linear, plane(model, step, zero), torch.tensor([[0.0, 0], [1, 0]]), x, y)
+    assert found.accuracy.tolist() == [1, 0]  # 4e38 is beyond single precision

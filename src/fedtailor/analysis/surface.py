@@ -18,6 +18,7 @@ from torch.func import vmap
 from fedtailor.core import rng, tree
 from fedtailor.core.losses import cross_entropy
 from fedtailor.core.rng import Key
+from fedtailor.core.scoring import are_right
 from fedtailor.core.tree import Tree
 from fedtailor.engine.loops.torch_internals import OperatorMode
 from fedtailor.engine.memory import free_memory, is_out_of_memory, nbytes
@@ -161,7 +162,7 @@ def measure_points(
 
     def row(model: Tree, some: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         logits = predict(model, some)
-        right = (logits.argmax(-1) == labels).sum() if classes else torch.tensor(torch.nan)
+        right = are_right(logits, labels).sum() if classes else torch.tensor(torch.nan)
         return loss(logits, labels).double().sum(), right.double()
 
     def together(some: Tensor) -> Tensor:

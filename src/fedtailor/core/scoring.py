@@ -27,6 +27,16 @@ class Score(NamedTuple):
     loss: Tensor
 
 
+def are_right(logits: Tensor, labels: Tensor) -> Tensor:
+    """Which rows [..., R] are answered right; logits [..., R, K] that are not finite answer none.
+
+    Example:
+      >>> are_right(torch.tensor([[1.0, 0.0], [torch.nan, 0.0]]), torch.tensor([0, 0])).tolist()
+      [True, False]
+    """
+    return logits.isfinite().all(-1) & (logits.argmax(-1) == labels)
+
+
 def score(task: Task, model: Any, data: Data, size: int = SCORED) -> Score:
     """How a model does on the rows of `data` (no augmentation, evaluation mode).
 
@@ -45,7 +55,7 @@ def score(task: Task, model: Any, data: Data, size: int = SCORED) -> Score:
         found = {"loss": carry["loss"] + (task.losses(outputs, y, now.weight) * now.weight).sum()}
         hits = carry["correct"]
         if task.kind == "classification":
-            hits = hits + ((outputs.argmax(-1) == y).to(now.weight.dtype) * now.weight).sum()
+            hits = hits + (are_right(outputs, y).to(now.weight.dtype) * now.weight).sum()
         return {"correct": hits, **found}
 
     zero = torch.zeros((), device=data.n.device)
@@ -71,8 +81,7 @@ def score_of_outputs(task: Task, outputs: Tensor, labels: Tensor, weight: Tensor
 
     right = torch.zeros_like(weight)
     if task.kind == "classification":
-        answered = outputs.isfinite().all(-1)  # of a model that diverged, none is right
-        right = (answered & (outputs.argmax(-1) == labels)).to(weight) * weight
+        right = are_right(outputs, labels).to(weight) * weight
     try:
         losses = vmap(one)(outputs, labels, weight)
     except RuntimeError:  # a loss that cannot be mapped; training has told

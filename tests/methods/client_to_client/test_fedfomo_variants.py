@@ -235,3 +235,16 @@ def test_weights_are_differences_of_losses():
     (report,) = play(sim)
     # L(1) = 0.5; L(0.5) = 1.125, L(-3) = 12.5, L(5.5) = 6.125
     assert report.notes["candidate_weight"][0].tolist() == near(0.625, 12.0, 5.625)
+
+
+def test_a_mean_whose_outputs_overflow_weighs_nothing():
+    """Without client 1 the mean is beyond what a row can be multiplied with: no loss, no weight."""
+    task = task_of()
+    data = data_of(ragged(), 0)
+    mean = task.init(turn_of().key)
+    wild = tree.map(lambda p: torch.full_like(p, 3e38), mean)
+    without = tree.map(lambda *p: torch.stack(p), tree.map(lambda p: p * 0.5, mean), wild)
+    message = {"mean": mean, "without": wire.maybe(torch.tensor([True, True]), without)}
+    found = fedfomo_ma(task).client(message, {}, data, turn_of())
+    weights = found.upload.each["weights"]
+    assert weights.isfinite().all() and float(weights[1]) == 0

@@ -224,3 +224,12 @@ def test_who_never_took_part_has_a_store_and_who_has_no_rows_none(engine):
     torch.testing.assert_close(
         sim.method.predict(model, x), task.predict(sim.server["params"], x).log_softmax(-1)
     )
+
+
+def test_a_validation_row_that_is_answered_by_no_number_does_not_choose():
+    """The head is sure of class 1, and of x = 5 it says infinity; neighbours are right of the rest.
+    Before, that one row made every λ as good as none, and λ = 0 was taken: the head alone."""
+    task = two_layers([[1.0]], [[-1e38], [1e38]])
+    world = labelled([[([x], 0) for x in (1.0, 1.1, 1.2, 5.0)]])
+    sim = simulate(knn_per(task, k=1, recipe=STILL), world, task)
+    assert float(models(sim)["0"]["share"]) == 1

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
 from fedtailor.core import rng, wire
+from fedtailor.core.data import Data
+from fedtailor.core.task import classification
 from fedtailor.core.tree import Tree
 from fedtailor.methods.parts.candidates import (
     acquainted,
@@ -200,3 +203,19 @@ def test_the_same_every_time() -> None:
     one, two = (cluster_means(models, affinity, 3)["w"] for _ in range(2))
     assert torch.equal(one, two)
     assert torch.equal(one[-1], models["w"].mean(0))
+
+
+def test_a_candidate_whose_outputs_overflow_is_worth_nothing_and_takes_nothing_from_others() -> (
+    None
+):
+    task = classification(lambda: nn.Linear(2, 2))
+    rows = Data.of(torch.full((4, 2), 5.0), torch.zeros(4, dtype=torch.long))
+    base = {"weight": torch.zeros(2, 2), "bias": torch.zeros(2)}
+    good = base | {"bias": torch.tensor([1.0, 0.0])}
+    wild = base | {"weight": torch.full((2, 2), 3e38)}  # finite, but not times 5
+    models = {k: torch.stack([m[k] for m in (base, good, wild)]) for k in base}
+    gains = gain_per_distance(task, rows, base, models, "l2")
+    share, any_helps = normalised(gains)
+    assert share.tolist() == [0, 1, 0] and any_helps
+    assert towards(base, models, share)["bias"].tolist() == [1, 0]
+    assert gain_per_distance(task, rows, wild, models, "l2").tolist() == [0, 0, 0]

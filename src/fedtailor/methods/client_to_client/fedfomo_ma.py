@@ -58,8 +58,9 @@ def fedfomo_ma(task: Task, *, recipe: Recipe = Recipe()) -> Method:
 
     def update(msg: Tree, data: Data) -> tuple[Params, Tensor]:
         mean, without, there = msg["mean"], wire.value(msg["without"]), wire.here(msg["without"])
-        here = mean_loss(task, mean, data.val)
-        weights = torch.where(there, mean_losses(task, without, data.val) - here, 0.0)
+        gain = mean_losses(task, without, data.val) - mean_loss(task, mean, data.val)
+        # of a mean whose outputs overflow there is no loss, so nothing to weigh it by
+        weights = torch.where(there & gain.isfinite(), gain, 0.0)
         share, _ = normalised(weights)
         reach = share * (there.sum() - 1)
         new = tree.map(

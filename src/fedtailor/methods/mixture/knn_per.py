@@ -13,7 +13,7 @@ from fedtailor.core.data import Counts, Data
 from fedtailor.core.method import ClientCount, Method, beginning, only_classes
 from fedtailor.core.options import Above, Count, Search, Share, Weighting
 from fedtailor.core.rng import Key, Turn
-from fedtailor.core.scoring import outputs_on
+from fedtailor.core.scoring import are_right, outputs_on
 from fedtailor.core.task import Task
 from fedtailor.core.training import Recipe, fit
 from fedtailor.core.tree import Params, Tree
@@ -140,7 +140,8 @@ def knn_per(
         tried = torch.arange(GRID, device=val.n.device, dtype=fixed.dtype) / (GRID - 1)
         logits, labels = mixed(said, tried[:, None, None]), data.y[val.rows]
         real = torch.arange(len(val.rows), device=val.n.device) < val.n
-        right = ((logits.argmax(-1) == labels) & real).sum(-1)
+        real = real & logits.isfinite().all(-1)  # what is no answer decides nothing
+        right = (are_right(logits, labels) & real).sum(-1)
         truth = labels.expand(GRID, -1)[..., None]
         losses = -torch.where(real, logits.gather(-1, truth)[..., 0], 0.0)
         loss = losses.sum(-1) / val.n.clamp(min=1)

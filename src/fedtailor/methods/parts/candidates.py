@@ -110,8 +110,9 @@ def gain_per_distance(task: Task, rows: Data, base: Params, models: Params, norm
 
     far = vmap(distance)(models)
     slope = (here - mean_losses(task, models, rows)) / (far + 1e-12)
-    # a model that is θ_base itself has nothing to give; 0/1e-12 would be rounding noise
-    return torch.where(far > 0, slope, 0.0)
+    # a model that is θ_base itself has nothing to give; 0/1e-12 would be rounding noise. Nor has
+    # one whose outputs overflow: a loss that is no number would make all weights none
+    return torch.where((far > 0) & slope.isfinite(), slope, 0.0)
 
 
 def normalised(weights: Tensor) -> tuple[Tensor, Tensor]:
