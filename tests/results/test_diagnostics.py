@@ -12,6 +12,7 @@ from fedtailor.results import diagnostics
 from fedtailor.results.collect import CollectedRuns, collect
 from fedtailor.results.diagnostics import PooledRows, diagnostics_of, risk_groups, rows_of_all
 from fedtailor.results.metrics.curves import kaplan_meier, risk_thirds, rows_at_risk
+from fedtailor.results.outputs import read_outputs, save_outputs
 from tests.report import synthetic
 
 OFF = {"local": 2.0, "fedavg": 0.5}
@@ -99,4 +100,23 @@ def test_runs_without_outputs_have_none(tmp_path: Path) -> None:
     collection = collect([synthetic.make_run(tmp_path / "r", "fedavg")])
     assert diagnostics_of(collection) is None
     with pytest.raises(BadInput, match="a run of fedavg has no outputs on test rows"):
+        rows_of_all(collection)
+
+
+def test_rows_of_which_a_model_says_no_number_are_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    collection = made(tmp_path / "c", "classification")
+    folder = collection.contenders[0].first.folder
+    found = read_outputs(folder)
+    assert found is not None and found.last is not None
+    rows = len(found.last.test)
+    found.last.test[0] = np.nan
+    save_outputs(folder, found)
+    told = rows_of_all(collection)[0]
+    assert (told.lost, len(told.labels)) == (1, rows - 1)
+    assert f"1 of the {rows} test rows of local" in caplog.text
+    found.last.test[:] = np.inf
+    save_outputs(folder, found)
+    with pytest.raises(BadInput, match=f"local diverged: their outputs on all {rows} test rows"):
         rows_of_all(collection)

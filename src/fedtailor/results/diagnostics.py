@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple
@@ -23,6 +24,8 @@ from fedtailor.results.numbers import task_of
 from fedtailor.results.outputs import read_outputs
 from fedtailor.results.pack import Array, evenly
 
+log = logging.getLogger(__name__)
+
 CLIENT_LINES = 40  # of all methods together; with more, only the clients' common line is drawn
 POINTS = 120  # of a curve: more no screen shows
 SCATTERED = 1500  # rows of a method
@@ -43,6 +46,7 @@ class PooledRows(NamedTuple):
     outputs: Array  # rows x outputs
     labels: Array  # class, number, or time and event
     client: Array  # number of the client whose row it is
+    lost: int = 0  # rows left out: of these the models said nothing finite
 
     def each_client(self) -> Iterator[tuple[int, PooledRows]]:
         """The rows of each client that has any."""
@@ -61,7 +65,7 @@ def tested_rows(contender: Contender, *, runs: int | None = None) -> PooledRows 
       runs: how many seeds or repeats; None takes all.
     """
     kept = [read_outputs(run.folder) for run in contender.runs[:runs]]
-    parts = []
+    parts, lost = [], 0
     for found in kept:
         if found is None or found.last is None:
             return None
@@ -69,7 +73,9 @@ def tested_rows(contender: Contender, *, runs: int | None = None) -> PooledRows 
         client = np.repeat(np.arange(len(found.test.n)), found.test.n.numpy())
         real = np.isfinite(said).all(axis=1)
         parts.append((said[real], labels[real], client[real]))
-    return PooledRows(*(np.concatenate(each) for each in zip(*parts, strict=True)))
+        lost += int((~real).sum())
+    outputs, labels, client = (np.concatenate(each) for each in zip(*parts, strict=True))
+    return PooledRows(outputs, labels, client, lost)
 
 
 def check_task(collection: CollectedRuns, figure: str, task: TaskKind) -> None:
@@ -83,7 +89,7 @@ def check_task(collection: CollectedRuns, figure: str, task: TaskKind) -> None:
 
 
 def rows_of_all(collection: CollectedRuns, *, runs: int | None = None) -> list[PooledRows]:
-    """The test rows of all methods.
+    """The test rows of all methods; a warning says how many could not be shown.
 
     Raises:
       BadInput: a run kept no outputs.
@@ -96,8 +102,22 @@ def rows_of_all(collection: CollectedRuns, *, runs: int | None = None) -> list[P
                 f"a run of {contender.label} has no outputs on test rows (it keeps them at its "
                 "end; runs of versions before 0.3 kept none): let it finish, or run it again"
             )
+        if not len(found.labels) and found.lost:
+            raise BadInput(
+                f"the final models of {contender.label} diverged: their outputs on all "
+                f"{found.lost:,} test rows are not finite numbers, so there is nothing to draw"
+            )
         if not len(found.labels):
             raise BadInput("no client of these runs has test rows: there is nothing to draw")
+        if found.lost:
+            rows = found.lost + len(found.labels)
+            log.warning(
+                "%d of the %d test rows of %s are not in the figure: what its models say of them "
+                "is no finite number",
+                found.lost,
+                rows,
+                contender.label,
+            )
         out.append(found)
     return out
 

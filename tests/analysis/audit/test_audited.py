@@ -14,7 +14,9 @@ import fedtailor
 from fedtailor.analysis.audit import membership
 from fedtailor.analysis.audit.opened import AuditedRun, Protection
 from fedtailor.core.errors import BadInput
+from fedtailor.results.folder import model_file
 from fedtailor.results.objects import Objects
+from fedtailor.results.storage import load_tensors, save_tensors
 
 SMALL: dict[str, Any] = {
     "model": "linear", "clients": 4, "rounds": 2, "batch": 60, "device": "cpu",
@@ -196,3 +198,19 @@ def test_held_out_clients_have_no_members(tmp_path: Path) -> None:
     opened.close()
     found = fedtailor.audit(folder, rows=1, attack="analytic", device="cpu")
     assert found["membership"][0]["loss"]["clients"] == 3
+
+
+def test_models_that_diverged_are_left_out_and_named(tmp_path: Path) -> None:
+    """Their rows have no order: before, their numbers were an AUC like any other."""
+    draw = np.random.default_rng(0)
+    data = {
+        name: (draw.normal(size=(60, 3)).astype(np.float32), np.arange(60) % 2)
+        for name in ("north", "south")
+    }
+    folder = play(tmp_path / "run", "local", data=data, clients=0, rounds=1, batch=0)
+    place = model_file(folder, "south")
+    save_tensors(place, {k: torch.full_like(v, 3e38) for k, v in load_tensors(place).items()})
+    found = fedtailor.audit(folder, data=data, device="cpu")
+    (told,) = found["membership"]
+    assert told["diverged"] == ["south"] and told["loss"]["clients"] == 1
+    assert any("without south" in note for note in found["notes"])

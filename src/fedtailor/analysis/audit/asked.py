@@ -113,20 +113,26 @@ def _trees(values: Tree) -> Iterator[Tree]:
 
 
 def _judged(run: AuditedRun, models: Sequence[AskedModel], seed: int) -> dict[str, Any]:
-    losses, calibrations, counts = [], [], []
+    losses, calibrations, counts, lost = [], [], [], []
     for asked in models:
         train, test = (run.rows(part, asked.client) for part in ("train", "test"))
         rows = torch.cat([train, test])
         member = torch.arange(len(rows), device=rows.device) < len(train)
         loss, sure = _told(run, asked.client, asked, rows)
+        if not sure.isfinite().all():  # no order of its rows, so nothing to tell them apart by
+            lost.append(asked.client)
+            continue
         losses.append(by_loss(loss, member))
-        others = _references(run, asked, models)
-        sures = torch.stack([_told(run, asked.client, other, rows)[1] for other in others])
+        others = [_told(run, asked.client, o, rows)[1] for o in _references(run, asked, models)]
+        sures = torch.stack([other for other in others if other.isfinite().all()])
         z = calibrated(sure, sures).cpu().numpy()
         none = np.zeros(len(z), np.int64)
         calibrations.append(ScoredRows(z, member.cpu().numpy(), none))
-        counts.append(len(others))
-    return {
+        counts.append(len(sures))
+    told: dict[str, Any] = {"diverged": lost} if lost else {}
+    if not losses:
+        return told | {"refused": "their outputs are not finite numbers"}
+    return told | {
         "references": {"fewest": min(counts), "most": max(counts)},
         "loss": judged_membership(ScoredRows.joined(losses), seed),
         "calibrated": judged_membership(ScoredRows.joined(calibrations), seed),

@@ -21,10 +21,11 @@ from fedtailor.analysis.audit.inversion import (
     nothing_to_invert,
 )
 from fedtailor.analysis.audit.opened import ROUNDS, AuditedRun, Protection
-from fedtailor.analysis.audit.page import audit_page
+from fedtailor.analysis.audit.page import MODELS, audit_page
 from fedtailor.core import __version__
 from fedtailor.core.errors import BadInput, unknown
 from fedtailor.core.inputs.files import write_atomically, write_json
+from fedtailor.datasets.wording import listed
 from fedtailor.results.folder import AUDIT, AUDIT_PAGE
 from fedtailor.results.objects import AGAIN, separate
 
@@ -196,6 +197,12 @@ def _notes(found: dict[str, Any], run: AuditedRun) -> list[str]:
         )
     if cases and run.method.validates:
         notes.append("The attacker was given the client's validation rows, which the method uses.")
+    for told in found["membership"]:
+        if "diverged" in told:
+            notes.append(
+                f"Membership of {MODELS[told['model']]} ({told['protection']}) is without "
+                f"{listed(told['diverged'], 10)}: outputs there are not finite numbers."
+            )
     if any(case["state"] == "guessed" for case in cases):
         notes.append(
             "What a client keeps to itself does not travel: it was attacked as if known, and with "

@@ -214,12 +214,14 @@ def guessed_labels(exposure: Exposure, classes: int, shape: tuple[int, ...]) -> 
         with torch.no_grad():
             said = exposure.task.predict(exposure.known_model(), noise).softmax(-1).mean(0)
         left = exposure.rows * (said - biases[0] / (rate * steps))
+        if not left.isfinite().all():  # a model that diverged says nothing of noise
+            return None
         found = []
         for _ in range(exposure.rows):
             found.append(int(left.argmax()))
             left[found[-1]] -= 1
         return torch.tensor(sorted(found), device=left.device)
     weights = [g for g in seen.values() if g is not None and g.ndim == 2 and len(g) == classes]
-    if weights and exposure.rows == 1:
+    if weights and exposure.rows == 1 and weights[0].isfinite().all():
         return weights[0].sum(1).argmin()[None]
     return None
