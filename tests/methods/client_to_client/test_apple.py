@@ -263,10 +263,11 @@ def test_optimisers_that_are_blind_to_the_scale_of_a_gradient_are_refused(optimi
 
 
 @pytest.mark.usefixtures("double")
-def test_weight_decay_is_for_the_core_alone():
-    """η₂ = 0: the weights stay where they began, whatever the core does."""
+@pytest.mark.parametrize("clip", [0.0, 0.05])
+def test_weight_decay_is_for_the_core_alone(clip: float):
+    """η₂ = 0: the weights stay where they began, whatever the core does and gradients' limit is."""
     task, world = task_of(), ragged()
-    recipe = Recipe(batch=8, lr=0.1, weight_decay=0.1)
+    recipe = Recipe(batch=8, lr=0.1, weight_decay=0.1, clip=clip)
     sim = simulate(apple(task, eta2=0.0, recipe=recipe), world, task)
     play(sim, 3)
     prior = world.train.n.double() / world.train.n.sum()

@@ -7,6 +7,7 @@ be negative. It learns its own core and its weights; the others' cores are fixed
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Annotated, Literal
 
 import torch
@@ -19,6 +20,7 @@ from fedtailor.core.method import ClientCount, Method, Outcome, Upload
 from fedtailor.core.objectives import Slope
 from fedtailor.core.options import NonNegative, Search, Share, Whole
 from fedtailor.core.rng import Key, Turn
+from fedtailor.core.steps.optim import clip_norm
 from fedtailor.core.task import Batch, Task
 from fedtailor.core.training import Descent, Recipe, descend
 from fedtailor.core.tree import Params, Tree
@@ -216,9 +218,12 @@ def learn(
     def two_rates(at: Slope) -> Slope:
         def slope(theta: Tree, batch: Batch, given: Tree, rest: Tree) -> tuple[Tree, Tensor, Tree]:
             grads, loss, changed = at(theta, batch, given, rest)
-            # the optimiser will add weight decay to both, but it is for the core alone
-            weights = ratio * grads["weights"] - recipe.weight_decay * theta["weights"]
-            return {"core": grads["core"], "weights": weights}, loss, changed
+            scaled = {"core": grads["core"], "weights": ratio * grads["weights"]}
+            limited = clip_norm(scaled, recipe.clip)
+            # the optimiser will add weight decay to both, but it is for the core alone; taken off
+            # after the limit, as it is added after it
+            weights = limited["weights"] - recipe.weight_decay * theta["weights"]
+            return limited | {"weights": weights}, loss, changed
 
         return slope
 
@@ -227,7 +232,7 @@ def learn(
         tree.pick(state, ("core", "weights")),
         data,
         turn,
-        recipe,
+        replace(recipe, clip=0.0),
         given=given,
         carried=state["buffers"],
         gradient=two_rates,
