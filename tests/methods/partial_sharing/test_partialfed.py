@@ -206,9 +206,13 @@ def test_ala_by_hand(engine):
     assert sim.states.rows["own"]["w"].tolist() == near(2.30859375, 5.75859375)
 
 
-def test_half_a_row_is_not_enough():
-    """A client with one row has it for the selection; its weights stay."""
+def test_half_a_row_is_not_enough(caplog: pytest.LogCaptureFixture):
+    """A client with one row has it for the selection; its weights stay, and a line says so."""
     task, world = numbers({"w": 0.0}, lambda p, x: (p["w"] - x) ** 2 / 2), rows_of([[2.0], [8.0]])
     sim = simulate(partialfed(task, recipe=Recipe(batch=0, lr=0.5)), world, task)
     play(sim, 2)
     assert of_models(sim, "w") == [0.0, 0.0]
+    assert "2 of the clients have a single training row" in caplog.text
+    caplog.clear()
+    simulate(partialfed(task, mode="fix"), world, task)  # nothing is chosen, so all rows train
+    assert not caplog.text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Annotated, Literal, NamedTuple
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from fedtailor.core import rng, tree
 from fedtailor.core.data import Data
-from fedtailor.core.method import Download, Method, Outcome, Upload, beginning, by_size
+from fedtailor.core.method import ClientCount, Download, Method, Outcome, Upload, beginning, by_size
 from fedtailor.core.objectives import Objective
 from fedtailor.core.options import Above, NonNegative, Search, Weighting, Whole
 from fedtailor.core.rng import Key, Turn
@@ -19,6 +20,8 @@ from fedtailor.core.task import Batch, Task, per_name
 from fedtailor.core.training import Recipe, descend
 from fedtailor.core.tree import Params, Tree
 from fedtailor.methods.one_model.fedavg import fedavg
+
+log = logging.getLogger(__name__)
 
 
 def partialfed(
@@ -52,7 +55,7 @@ def partialfed(
 
     Deviations: all of it is a reconstruction; documented are only "binary, per layer, selected anew
     each batch, non-overlapping samples, the server averages". Logits start at 0; weight decay acts
-    on Δ.
+    on Δ. A client with a single row has it for the selection: its Δ is 0, and a line says so.
 
     Reference: Sun et al., "PartialFed: Cross-Domain Personalized Federated Learning via Partial
     Initialization", NeurIPS 2021
@@ -66,6 +69,16 @@ def partialfed(
     strategy = adaptive if learns else lower(fixed_blocks or max(1, len(task.blocks) // 2))
     choice_loss, change_loss = choosing(task, strategy), changing(task, strategy)
     for_choice = replace(recipe, lr=logit_lr, optimizer="sgd", momentum=0.0, weight_decay=0.0)
+
+    def init(clients: ClientCount, initial: Params, key: Key) -> Tree:
+        single = int((clients.training == 1).sum())
+        if learns and single:
+            log.warning(
+                "%d of the clients have a single training row, which chooses their "
+                "blocks: they learn no weights, and upload what they chose",
+                single,
+            )
+        return shared.init(clients, initial, key)
 
     def start(msg: Tree, initial: Params, key: Key) -> Tree:
         logits = torch.zeros(len(task.blocks), device=key.device)
@@ -106,6 +119,7 @@ def partialfed(
         return select(task, strategy.chosen(state["logits"]), received, state["own"])
 
     return shared._replace(
+        init=init,
         start=start,
         client=client,
         personal=personal,
