@@ -370,6 +370,11 @@ def test_clients_that_were_held_out_are_told(cli: Any, tmp_path: Path) -> None:
         "run", "fedavg", "--data", str(data), "--held-out", "1", "--rounds", "1", "--out", "here"
     )
     assert "– held out, so never trained: [/x]; means count" in out
+    out, _ = cli(
+        "run", "fedavg", "--data", str(data), "--participation", "0.1", "--rounds", "1",
+        "--out", "there",
+    )  # fmt: skip
+    assert "– in no round that counts, so never trained: " in out
 
 
 @pytest.mark.usefixtures("without_pictures")

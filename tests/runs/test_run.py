@@ -261,6 +261,18 @@ def test_held_out_clients_never_train(tmp_path: Path) -> None:
     assert told in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
 
 
+def test_clients_that_were_in_no_round_are_named(tmp_path: Path) -> None:
+    found = fedtailor.run("fedavg", out=tmp_path / "run", **SMALL | {"participation": 0.1})
+    with (tmp_path / "run" / "clients.csv").open() as file:
+        never = [row["client"] for row in csv.DictReader(file) if row["rounds"] == "0"]
+    assert found["never_trained"] == never != []
+    told = f"in no round that counts, so never trained: {', '.join(never)}; means count them"
+    assert told in (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
+    assert "never_trained" not in fedtailor.run("fedavg", **SMALL | {"participation": 1.0})
+    # all rows lie in one place, whoever is drawn
+    assert "never_trained" not in fedtailor.run("centralised", **SMALL | {"participation": 0.1})
+
+
 def test_no_participation_gap_without_held_out_clients(finished: Path) -> None:
     assert result(finished)["participation_gap"] is None
 

@@ -285,6 +285,10 @@ def show_result(result: dict[str, Any], folder: Path, as_json: bool) -> None:
         from fedtailor.report.absent import held_out_in_words
 
         out.print(f"– {held_out_in_words(held_out)}", markup=False)
+    if never := result.get("never_trained"):
+        from fedtailor.report.absent import never_trained_in_words
+
+        out.print(f"– {never_trained_in_words(dict.fromkeys(never, 1))}", markup=False)
     sent = result["bytes"]
     clients, rounds = counted(result["clients"], "client"), counted(result["rounds"], "round")
     work = f"{clients}, {rounds}"

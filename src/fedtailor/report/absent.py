@@ -44,6 +44,20 @@ def diverged_in_words(runs: Mapping[str, int]) -> str:
     )
 
 
+def never_trained_in_words(runs: Mapping[str, int]) -> str:
+    """Who was in no round, or diverged in all, in how many runs; and which means they are in.
+
+    Example:
+      >>> never_trained_in_words({"north": 1}).split(": ")[0]
+      'in no round that counts, so never trained'
+    """
+    who = listed([f"{name} ({times_in_words(n)})" if n > 1 else name for name, n in runs.items()])
+    return (
+        f"in no round that counts, so never trained: {who}; means count them, but those after a "
+        "round's training"
+    )
+
+
 def held_out_in_words(names: Sequence[str]) -> str:
     """That some clients never trained, and which means they are in.
 

@@ -21,6 +21,7 @@ from fedtailor.report.absent import (
     absent_in_words,
     diverged_in_words,
     held_out_in_words,
+    never_trained_in_words,
     times_in_words,
 )
 from fedtailor.report.surfaces import landscapes, trajectories
@@ -177,6 +178,11 @@ def _notes(collection: CollectedRuns, table: list[dict[str, Any]]) -> list[str]:
     ]
     notes += [
         f"{row['label']}: {diverged_in_words(row['diverged'])}." for row in table if row["diverged"]
+    ]
+    notes += [
+        f"{row['label']}: {never_trained_in_words(row['never_trained'])}."
+        for row in table
+        if row["never_trained"]
     ]
     notes += [
         f"{row['label']}: {told}."

@@ -267,6 +267,7 @@ def _row(contender: Contender, each: Array, alone: Array | None) -> dict[str, An
         "epsilon": largest_epsilon(results),
         "skipped": sum(len(s) for r in results for s in r.get("skipped", {}).values()),
         "diverged": diverged_runs(results),
+        "never_trained": Counter(name for r in results for name in r.get("never_trained", ())),
         "odd_uploads": _often_odd(results),
         "dropped": sum(n for r in results for n in r.get("dropped", {}).values()),
         "stragglers": sum(n for r in results for n in r.get("stragglers", {}).values()),
@@ -322,7 +323,7 @@ def rows(collection: CollectedRuns) -> list[dict[str, Any]]:
     alone = yardstick(collection)
     without = None
     if alone is not None:
-        none = untrained(collection.contenders[alone].first.result)
+        none = [c for run in collection.contenders[alone].runs for c in untrained(run.result)]
         without = np.where(np.isin(collection.clients, none), np.nan, each[alone])
     return [_row(c, found, without) for c, found in zip(collection.contenders, each, strict=True)]
 

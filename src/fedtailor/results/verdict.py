@@ -16,6 +16,7 @@ from fedtailor.results.metrics.over_clients import over_most
 from fedtailor.results.outputs import RunOutputs
 from fedtailor.results.statistics import (
     HELD_OUT,
+    NEVER_TRAINED,
     Decision,
     PairedRows,
     TrainingEnd,
@@ -42,14 +43,21 @@ class JudgedRun(NamedTuple):
     val: float | None  # the metric over clients on validation rows, at the end
     curve: tuple[tuple[int, float], ...] = ()  # the same by round
     tested_share: float = 0.25  # of a client's rows
-    untrained: tuple[str, ...] = ()  # clients whose model is as it began: they were held out
+    untrained: Mapping[str, str] = {}  # clients whose model is as it began, with the reason
     valued: int = 0  # clients that `val` is over
 
 
-def untrained(result: Mapping[str, Any]) -> tuple[str, ...]:
-    """Clients whose model alone is the one that they began with: there is no gain over that."""
-    tuned = result.get("points", {}).get("final", {}).get("finetune_epochs")
-    return () if tuned else tuple(result.get("held_out", ()))
+def untrained(result: Mapping[str, Any]) -> dict[str, str]:
+    """Clients whose model alone is the one that they began with, and why: none gains over that.
+
+    Example:
+      >>> untrained({"held_out": ["north"], "points": {"final": {"finetune_epochs": 0}}})
+      {'north': 'held out, so alone nothing was trained'}
+    """
+    if result.get("points", {}).get("final", {}).get("finetune_epochs"):
+        return {}
+    never = dict.fromkeys(result.get("never_trained", ()), NEVER_TRAINED)
+    return never | dict.fromkeys(result.get("held_out", ()), HELD_OUT)
 
 
 def judged_run(
@@ -197,9 +205,11 @@ def judge(
     scoring = scoring_of(metric)
     best = _recommended(runs, methods, metric)
     decisions, each = {}, {}
+    # clients are drawn anew with every seed; a gain is the mean of all
+    none = {name: why for run in runs[ALONE] for name, why in run.untrained.items()}
     for m in methods:
         pairs = _paired(known[m], known[ALONE], clients)
-        gains = measure_gains(pairs, scoring, runs[ALONE][0].untrained)
+        gains = measure_gains(pairs, scoring, none)
         decisions[m] = decide(pairs, scoring, method=m, gains=gains, **asked)
         if m == best:
             each = decide_clients(pairs, scoring, method=m, gains=gains, **asked)
@@ -314,15 +324,17 @@ def beside_yardsticks(
     if without is not None:
         told.append(f"{_called('')} {shown(metric, without)}")
     wording = wording_of(metric).metric
-    held_out = HELD_OUT in ((decision or {}).get("left_out") or {}).values()
-    over = "clients, also those held out" if held_out else "clients"
+    reasons = set(((decision or {}).get("left_out") or {}).values())
+    words = {HELD_OUT: "held out", NEVER_TRAINED: "never trained"}
+    there = " and ".join(told for why, told in words.items() if why in reasons)
+    over = f"clients, also those {there}" if there else "clients"
     lines = [f"Mean {wording} over {over}: {'; '.join(told)}."] if told else []
     if best is None or ALONE not in table:
         return lines
     lows = [table[m]["score"].get("bottom5", {}).get("mean") for m in (best, ALONE)]
     if None not in lows:
         lines.append(
-            f"The worst-off 5 % of {over} have {shown(metric, lows[0])} with {best} and "
+            f"The worst-off 5 % of {over}{',' * bool(there)} have {shown(metric, lows[0])} with {best} and "
             f"{shown(metric, lows[1])} alone."
         )
     return lines

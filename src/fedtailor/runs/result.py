@@ -167,7 +167,10 @@ def result_of(run: PreparedRun, keep: Keep | None = None) -> dict[str, Any]:
 
 
 def absent_of(run: PreparedRun) -> dict[str, Any]:
-    """In how many rounds clients dropped out or were too late, and the time that rounds took."""
+    """In how many rounds clients dropped out or were too late, and the time that rounds took.
+
+    Also who was in no round, or diverged in all, and was not held out: its model is as it began.
+    """
     history, names, found = run.progress.history, run.data.client_data.names, dict[str, Any]()
     for kind in ("dropped", "stragglers"):
         if any(kind in line for line in history):
@@ -175,6 +178,16 @@ def absent_of(run: PreparedRun) -> dict[str, Any]:
     there = {i for line in history for i in line["cohort"]}
     if never := sorted({i for line in history for i in line.get("stragglers", [])} - there):
         found["never_in_time"] = [names[i] for i in never]
+    counted = {
+        name
+        for line in history
+        for i in line["cohort"]
+        if (name := names[i]) not in line.get("skipped", ())
+    }
+    # rows that lie in one place are trained on whoever is drawn
+    here = [] if run.method.gathered else run.data.trained.tolist()
+    if untrained := [names[i] for i in here if names[i] not in counted]:
+        found["never_trained"] = untrained
     if any("simulated_time" in line for line in history):
         found["simulated_time"] = round(sum(line["simulated_time"] for line in history), 6)
     return found

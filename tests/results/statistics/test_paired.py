@@ -5,7 +5,7 @@ import pytest
 
 from fedtailor.core.errors import BadInput
 from fedtailor.results.metrics.named import METRICS
-from fedtailor.results.statistics import PairedRows, measure_gains
+from fedtailor.results.statistics import HELD_OUT, PairedRows, measure_gains
 from fedtailor.results.statistics.paired import swapped_gains
 from fedtailor.results.statistics.scoring import scoring_of
 from fedtailor.results.statistics.variance import variances
@@ -38,7 +38,7 @@ def test_a_gain_is_averaged_over_repeats_and_then_over_clients() -> None:
 
 def test_nothing_is_gained_over_a_model_that_was_never_trained() -> None:
     better = [rows_of([1, 1, 1], [0, 0, 0])]
-    gains = measure_gains({"a": [rows_of([1, 0], [0, 0])], "b": better}, ACCURACY, {"b"})
+    gains = measure_gains({"a": [rows_of([1, 0], [0, 0])], "b": better}, ACCURACY, {"b": HELD_OUT})
     assert gains.clients == ("a",) and gains.mean == 0.5
     assert gains.left_out == {"b": "held out, so alone nothing was trained"}
 

@@ -157,6 +157,25 @@ def test_held_out_clients_gain_nothing_over_a_model_that_nobody_trained(tmp_path
     assert summary(tmp_path / "d")["decision"]["left_out"] == {}
 
 
+def test_clients_that_no_round_of_training_alone_had_gain_nothing_over_it(tmp_path: Path) -> None:
+    """Before, a client that was never drawn gained over the network that everybody began with."""
+    settings = SMALL | {"participation": 0.2, "rounds": 2}
+    compare("fedavg", out=tmp_path / "c", **settings)
+    found, own = summary(tmp_path / "c"), result(tmp_path / "c" / "runs" / "local-seed0")
+    never = own["never_trained"]
+    assert 3 <= len(never) <= 4
+    assert set(found["decision"]["left_out"]) == set(never)
+    assert not set(never) & set(found["table"]["fedavg"]["gain"])
+    assert any("over clients, also those never trained" in line for line in found["verdict"])
+    again = collect([tmp_path / "c"])
+    told = dict(zip(again.clients, rows(again)[1]["gain"], strict=True))
+    assert {name for name, gain in told.items() if gain is None} == set(never)
+    # with another seed other clients are drawn; a gain is the mean over all seeds
+    compare("fedavg", out=tmp_path / "d", seeds=2, **settings)
+    each = [result(tmp_path / "d" / "runs" / f"local-seed{n}")["never_trained"] for n in (0, 1)]
+    assert set(summary(tmp_path / "d")["decision"]["left_out"]) == set(each[0]) | set(each[1])
+
+
 def test_the_verdict_is_made_of_the_decision(made: Path) -> None:
     found = summary(made)
     decision = found["decision"]

@@ -16,6 +16,7 @@ from fedtailor.results.statistics.ended import TrainingEnd, training_end
 from fedtailor.results.statistics.intervals import both_interval, clients_interval, rows_interval
 from fedtailor.results.statistics.paired import (
     HELD_OUT,
+    NEVER_TRAINED,
     Gains,
     PairedRows,
     Scoring,
@@ -27,6 +28,7 @@ from fedtailor.results.statistics.sentences import Wording, sentences
 
 __all__ = [
     "HELD_OUT",
+    "NEVER_TRAINED",
     "Decision",
     "Gains",
     "PairedRows",

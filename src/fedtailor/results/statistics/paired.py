@@ -6,7 +6,7 @@ where ours is better, whichever way the metric points.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,6 +19,8 @@ from fedtailor.core.errors import BadInput
 Values = npt.NDArray[Any]
 AT_A_TIME = 4_000_000  # numbers that are held at once while a metric is computed many times
 HELD_OUT = "held out, so alone nothing was trained"
+NEVER_TRAINED = "in no round of training alone that counts, so nothing was trained"
+NOBODY: Mapping[str, str] = {}
 MOST_GROUPS = 400  # of a client's rows, where each is left out once
 
 
@@ -112,13 +114,13 @@ class Gains(NamedTuple):
         )
 
 
-def measure_gains(paired: Paired, scoring: Scoring, untrained: Collection[str] = ()) -> Gains:
+def measure_gains(paired: Paired, scoring: Scoring, untrained: Mapping[str, str] = NOBODY) -> Gains:
     """What the method gains over training alone, on the same test rows.
 
     Args:
       paired: outputs of both at every client, an entry per repeat.
       scoring: what is judged by.
-      untrained: clients that were held out: there is no training alone to gain over.
+      untrained: clients without training alone to gain over, each with the reason.
 
     Example:
       >>> right = lambda outputs, labels: (outputs.argmax(-1) == labels) * 1.0
@@ -135,7 +137,7 @@ def measure_gains(paired: Paired, scoring: Scoring, untrained: Collection[str] =
     found: dict[str, tuple[Values, Values, Values, Values]] = {}
     for name, repeats in paired.items():
         if name in untrained:
-            left_out[name] = HELD_OUT
+            left_out[name] = untrained[name]
             continue
         if not (scoring.answers or all(one.finite for one in repeats)):
             left_out[name] = "a model's outputs are not all numbers: its training diverged"

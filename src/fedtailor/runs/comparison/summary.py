@@ -128,10 +128,11 @@ def summarise_runs(plan: ComparisonPlan, played: Played) -> dict[str, Any]:
     names = list(data.client_data.names)
     runs = {m: [played[m, s] for s in seeds] for m in plan.methods}
     metric = METRICS[data.config.metric]
+    none = {name for run in runs[ALONE] for name in untrained(run.result)}
     alone = {
         name: mean_of_known([run.result["per_client"][name] for run in runs[ALONE]])
         for name in names
-        if name not in untrained(runs[ALONE][0].result)
+        if name not in none
     }
     table = {m: _row(of, names, alone, metric.higher_is_better) for m, of in runs.items()}
     first = played[plan.methods[0], seeds[0]].result
