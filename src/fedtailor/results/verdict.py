@@ -327,14 +327,14 @@ def beside_yardsticks(
     reasons = set(((decision or {}).get("left_out") or {}).values())
     words = {HELD_OUT: "held out", NEVER_TRAINED: "never trained"}
     there = " and ".join(told for why, told in words.items() if why in reasons)
-    over = f"clients, also those {there}" if there else "clients"
+    over, then = (f"clients, also those {there}", ",") if there else ("clients", "")
     lines = [f"Mean {wording} over {over}: {'; '.join(told)}."] if told else []
     if best is None or ALONE not in table:
         return lines
     lows = [table[m]["score"].get("bottom5", {}).get("mean") for m in (best, ALONE)]
     if None not in lows:
         lines.append(
-            f"The worst-off 5 % of {over}{',' * bool(there)} have {shown(metric, lows[0])} with {best} and "
+            f"The worst-off 5 % of {over}{then} have {shown(metric, lows[0])} with {best} and "
             f"{shown(metric, lows[1])} alone."
         )
     return lines

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from fedtailor.core import tree
+from fedtailor.core.errors import BadInput
 from fedtailor.core.training import Recipe
 from fedtailor.methods import fedavg, qfedavg
 from tests.methods.worlds import (
@@ -144,3 +145,9 @@ def test_larger_q_makes_losses_more_equal() -> None:
     # stationary: w^(2q+1) = 9 (10 - w)^(2q+1)
     expected = [10 * r / (1 + r) for r in (9 ** (1 / (2 * q + 1)) for q in (0, 1, 5))]
     assert found == pytest.approx(expected, abs=0.02)
+
+
+def test_a_rate_of_nothing_is_refused():
+    """It is divided by; before, all clients were said to have diverged: "lower --lr"."""
+    with pytest.raises(BadInput, match="lr is 0"):
+        qfedavg(task_of(), recipe=Recipe(lr=0.0))

@@ -3,6 +3,7 @@
 import pytest
 
 from fedtailor.core import tree
+from fedtailor.core.errors import BadInput
 from fedtailor.core.training import Recipe
 from fedtailor.methods import fedavg, scaffold
 from tests.methods.worlds import (
@@ -228,3 +229,9 @@ def test_statistics_are_means_whatever_the_servers_rate():
         found.append(tree.pick(sim.server["params"], task.buffers))
         assert sim.score().test.loss.isfinite().all()
     assert same(*found)
+
+
+def test_a_rate_of_nothing_is_refused():
+    """It is divided by; before, all clients were said to have diverged: "lower --lr"."""
+    with pytest.raises(BadInput, match="lr is 0"):
+        scaffold(task_of(), recipe=Recipe(lr=0.0))

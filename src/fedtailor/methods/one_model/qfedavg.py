@@ -8,6 +8,7 @@ from torch import Tensor
 
 from fedtailor.core import tree
 from fedtailor.core.data import Data
+from fedtailor.core.errors import BadInput
 from fedtailor.core.method import Method, Outcome, Upload, by_size
 from fedtailor.core.options import NonNegative, Search, Weighting
 from fedtailor.core.rng import Turn
@@ -60,6 +61,9 @@ def qfedavg(
       >>> from fedtailor.methods.check import toy_task
       >>> method = qfedavg(toy_task(), q=1.0)
     """
+
+    if not recipe.lr:
+        raise BadInput("qfedavg: lr is 0, and its updates are ways divided by it: raise lr")
 
     def client(msg: Tree, state: Tree, data: Data, turn: Turn) -> Outcome:
         w, rate = msg["params"], recipe.rate(turn)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedtailor.core import tree
 from fedtailor.core.data import Data
+from fedtailor.core.errors import BadInput
 from fedtailor.core.method import ClientCount, Method, Outcome, Upload, by_size
 from fedtailor.core.objectives import Slope
 from fedtailor.core.options import NonNegative, Search, Weighting
@@ -51,6 +52,9 @@ def scaffold(
       >>> from fedtailor.methods.check import toy_task
       >>> method = scaffold(toy_task(), server_lr=0.5)
     """
+
+    if not recipe.lr:
+        raise BadInput("scaffold: lr is 0, and its controls are ways divided by it: raise lr")
 
     def corrected(at: Slope) -> Slope:
         def slope(y: Tree, batch: Batch, given: Tree, carried: Tree) -> tuple[Tree, Tensor, Tree]:
