@@ -584,6 +584,10 @@ def test_skipped_clients_are_left_out_and_recorded(
     found = fedtailor.run("fedavg", out=tmp_path / "run", **settings)
     assert found["skipped"] == {"1": ["wild"], "2": ["wild"], "3": ["wild"]}
     assert all(line["skipped"] == ["wild"] for line in history(tmp_path / "run"))
+    assert found["never_trained"] == ["wild"]
+    with (tmp_path / "run" / "clients.csv").open() as file:
+        rounds = {row["client"]: row["rounds"] for row in csv.DictReader(file)}
+    assert rounds["wild"] == "0" and rounds["calm"] == "3"  # those that count
     for path in (tmp_path / "run" / "models").iterdir():
         assert all(p.isfinite().all() for p in load_file(path).values())
     assert min(found["per_client"][c] for c in ("calm", "quiet")) >= 0.6, "the others go on"

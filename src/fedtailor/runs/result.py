@@ -238,7 +238,7 @@ def client_table(run: PreparedRun, result: dict[str, Any] | None = None) -> str:
     rounds = [0] * fed.clients
     for line in run.progress.history:
         for cid in line["cohort"]:
-            rounds[cid] += 1
+            rounds[cid] += fed.names[cid] not in line.get("skipped", ())
         posts.update(zip(line["cohort"], line.get("post_per_client", []), strict=False))
     held = set(run.data.held_out.tolist())
     head = ["client", "train", "val", "test", "rounds", "held_out", "post", "final", "best"]
