@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
@@ -136,6 +137,12 @@ def outputs_on(
     return torch.where(real[:, None], found["outputs"][: len(data.rows)], 0.0)
 
 
+@lru_cache(maxsize=64)
+def _places(count: int, device: torch.device) -> Tensor:
+    """0, 1, ...: the very same tensor in every round, or steps would be prepared anew in each."""
+    return torch.arange(count, device=device)
+
+
 class UpperLayers(NamedTuple):
     """What upper layers are trained on.
 
@@ -176,7 +183,7 @@ def upper_layers(
     if one.ndim != 2:  # images take too much memory
         return None
     seen = outputs_on(ask, below, data, one.shape[1], kind=kind)
-    place = torch.arange(len(data.rows), device=data.x.device)
+    place = _places(len(data.rows), data.x.device)
 
     def objective(theta: Tree, batch: Batch, given: Tree, carried: Tree) -> tuple[Tensor, Tree]:
         outputs = part.above(given["fixed"] | theta, given["seen"][batch.x])
