@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from fedtailor.figures import comparison_figures, look
-from fedtailor.figures.comparison import _curves
+from fedtailor.figures.comparison import _clients, _curves
 
 NAMES = ("score", "gain_per_client", "clients")
 
@@ -78,3 +78,12 @@ def test_names_with_dollars_are_no_formulae(tmp_path: Path) -> None:
     made = summary()
     made["settings"]["data"] = r"a$\frac$b"
     comparison_figures(made, tmp_path)
+
+
+def test_sixty_methods_stand_in_rows_that_a_screen_shows() -> None:
+    picture = _clients(summary(60))
+    named = [text.get_text() for axes in picture.axes for text in axes.get_xticklabels()]
+    assert named == list(summary(60)["table"])
+    width, height = picture.get_size_inches()
+    assert width < 16 and height < 20
+    assert len(_clients(summary(11)).axes) == 1

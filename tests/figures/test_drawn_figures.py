@@ -245,3 +245,11 @@ def test_sixty_methods_are_all_named_and_hide_nothing(name: str, tmp_path: Path)
     for axes in picture.axes:
         assert not axes.get_window_extent().overlaps(named)
         assert axes.get_window_extent().height > 0.5 * picture.dpi
+
+
+def test_what_the_gains_are_of_is_not_cut_off(collection: Any) -> None:
+    with rc_context(PAPER):
+        picture = draw("gain", collection)
+        picture.draw_without_rendering()
+    words = picture._supylabel.get_window_extent()
+    assert picture.bbox.y0 <= words.y0 and words.y1 <= picture.bbox.y1

@@ -3,6 +3,7 @@ import xml.etree.ElementTree as ElementTree
 
 import numpy as np
 import pytest
+from matplotlib import rc_context
 from PIL import Image
 
 from fedtailor.core.errors import BadInput
@@ -27,6 +28,19 @@ def test_png_is_a_picture_with_something_on_it(tmp_path, clients, classes):
         assert 200 < picture.height < 4000
         colours = np.asarray(picture.convert("RGB")).reshape(-1, 3)
     assert (colours == (0x00, 0x72, 0xB2)).all(axis=1).sum() > 50
+
+
+def test_of_many_clients_one_in_so_many_is_drawn_and_told(tmp_path):
+    partition, labels = partition_of(500, 2)
+    path = tmp_path / "partition.svg"
+    with rc_context({"svg.fonttype": "none"}):  # letters, not their outlines
+        draw_partition(partition, labels, ["no", "yes"], path)
+    drawn = path.read_text()
+    assert "client: 100 of 500, one in 5" in drawn
+    assert "500 clients, 4,000 rows" in drawn
+    draw_partition(partition, labels, ["no", "yes"], tmp_path / "partition.png")
+    with Image.open(tmp_path / "partition.png") as picture:
+        assert picture.width < 4000
 
 
 def test_svg_is_well_formed_whatever_the_names(tmp_path):

@@ -8,10 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib import rc_context
 from PIL import Image
 
 from fedtailor.core.errors import BadInput
 from fedtailor.figures import FIGURES, FigureOptions, draw, draw_figure
+from fedtailor.figures.style import PAPER
 from fedtailor.results.collect import CollectedRuns, collect
 from fedtailor.results.numbers import decisions
 from tests.report import synthetic
@@ -129,3 +131,16 @@ def test_runs_of_two_metrics_do_not_go_together(tmp_path: Path) -> None:
     path.write_text(json.dumps(json.loads(path.read_text()) | {"metric": "mae"}))
     with pytest.raises(BadInput, match=r"is judged by mae, but .* by rmse"):
         draw("score", collect([folder]))
+
+
+def test_every_client_of_many_is_in_the_forest_and_its_words_fit(tmp_path: Path) -> None:
+    many = synthetic.make_tested(tmp_path / "c", "regression", OFF, clients=420)
+    with rc_context(PAPER):
+        picture = draw("forest", collect([many]))
+        picture.draw_without_rendering()
+    (axes,) = picture.axes
+    assert sum(len(line.get_xdata()) for line in axes.lines if line.get_markersize() == 2) == 420
+    assert axes.get_ylabel() == "420 clients, best first"
+    words = axes.xaxis.label.get_window_extent()
+    assert picture.bbox.x0 <= words.x0 and words.x1 <= picture.bbox.x1
+    assert picture.get_figheight() < 7

@@ -50,7 +50,7 @@ def gain_figure(collection: CollectedRuns, options: FigureOptions) -> Any:
         told = f"{row['better_off']} better off\n{row['worse_off']} worse off"
         panel.text(s=told, transform=panel.transAxes, fontsize=7, **at)
     unit = "points" if metric.percent else wording_of(metric).metric
-    picture.supylabel(f"gain over training alone ({unit})", fontsize=8)
+    picture.supylabel(f"gain over training alone\n({unit})", fontsize=8)
     picture.supxlabel(f"{counted(len(collection.clients), 'client')}, best first", fontsize=8)
     return picture
 

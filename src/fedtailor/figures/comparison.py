@@ -24,6 +24,7 @@ from fedtailor.results.verdict import wording_of
 
 KINDS = ("png", "svg")
 NAMES = 18  # of methods, one below the other
+BOXES = 12  # of methods, side by side; more stand in several rows
 Summary = dict[str, Any]
 
 
@@ -75,18 +76,24 @@ def _gains(summary: Summary, others: list[str]) -> Any:
 
 
 def _clients(summary: Summary) -> Any:
-    """How the clients' values are spread, one box per method, every client a dot."""
-    table = summary["table"]
-    picture = empty_figure(1.1 * len(table) + 2, 4.0)
-    axes = picture.add_subplot()
-    values = [
-        _metric(summary).times * np.array([v for v in row["per_client"].values() if v is not None])
-        for row in table.values()
-    ]
-    draw_boxes(axes, values, size=12, alpha=0.6, median=2)
-    axes.set_xticks(range(1, len(table) + 1), list(table), rotation=20 if len(table) > 5 else 0)
-    axes.set_ylabel(axis_of(_metric(summary), "client"))
-    tidy(axes)
+    """How the clients' values are spread, a box per method in rows, every client a dot."""
+    metric, table = _metric(summary), summary["table"]
+    names = list(table)
+    wide = -(-len(names) // -(-len(names) // BOXES))  # about as many in every row
+    size = lambda down: (1.1 * wide + 2, 4.0 if down == 1 else 3.2 * down)
+    picture, panels = panel_grid(-(-len(names) // wide), 1, size, sharey=True)
+    for number, panel in enumerate(panels):
+        some = names[number * wide :][:wide]
+        values = [
+            metric.times * np.array([v for v in table[k]["per_client"].values() if v is not None])
+            for k in some
+        ]
+        draw_boxes(panel, values, size=12, alpha=0.6, median=2)
+        turned = 20 if len(names) > 5 else 0
+        panel.set_xticks(range(1, len(some) + 1), some, rotation=turned, parse_math=False)
+        panel.set_xlim(0.5, wide + 0.5)
+        panel.set_ylabel(axis_of(metric, "client"))
+        tidy(panel)
     return picture
 
 

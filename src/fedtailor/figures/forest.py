@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,6 @@ from fedtailor.figures.style import COLOURS, empty_figure, shorten
 from fedtailor.results import numbers
 from fedtailor.results.collect import CollectedRuns
 from fedtailor.results.metrics.named import Metric
-from fedtailor.results.pack import evenly
 from fedtailor.results.verdict import wording_of
 
 # colour, marker, and whether it is filled: told apart in grey too
@@ -24,8 +23,8 @@ LOOKS: dict[str, tuple[str, str, bool]] = {
     "no difference": (COLOURS[0], "d", False),
     "cannot tell": (COLOURS[7], "o", False),
 }
-NAMED = 60  # clients; with more, rows are too low for names
-SHOWN = 400  # more no page shows
+NAMED = 60  # clients; more are drawn as dots with a band
+MANY = 4.5  # inches that these have, however many
 LETTERS = 16
 
 
@@ -75,34 +74,51 @@ def forest_figure(collection: CollectedRuns, options: FigureOptions) -> Any:
         raise BadInput(f"there are no gains to show: {decision['reason']}")
     metric = numbers.metric_of(collection)
     times, margin = metric.times, float(decision["margin"])
-    named = len(clients) <= NAMED
-    shown = clients if len(clients) <= SHOWN else [clients[i] for i in evenly(len(clients), SHOWN)]
-    rise = 0.155 if named else max(0.01, 4.5 / len(shown))
-    picture = empty_figure(options.width, 1.2 + rise * (len(shown) + 2))
+    named, shown = len(clients) <= NAMED, [d for _, d in clients]
+    rise = 0.155 if named else MANY / len(shown)
+    picture = empty_figure(options.width, 1.2 + rise * len(shown) + 2 * 0.155)
     axes = picture.add_subplot()
-    axes.set_xlim(*_edges([decision, *(d for _, d in shown)], times, margin))
+    axes.set_xlim(*_edges([decision, *shown], times, margin))
     axes.axvspan(-times * margin, times * margin, color="0.9", lw=0, zorder=0)
     axes.axvline(0, color="black", lw=0.8, zorder=1)
     _draw_one(axes, 0, decision, times, line=2.2, size=7, marker="D")
     gap = 1.6 if named else 0.06 * len(shown) + 1
-    for number, (_, d) in enumerate(shown):
-        _draw_one(axes, gap + number, d, times, line=1.0 if named else 0.5, size=4 if named else 2)
+    if named:
+        for number, d in enumerate(shown):
+            _draw_one(axes, gap + number, d, times, line=1.0, size=4)
+    else:
+        _draw_many(axes, gap, shown, times)
     axes.set_ylim(gap + len(shown) - 0.3, -0.9 if named else -gap)
-    names = [shorten(name, LETTERS) for name, _ in shown] if named else []
+    names = [shorten(name, LETTERS) for name, _ in clients] if named else []
     mean = f"mean of {decision['clients']}"
     axes.set_yticks([0, *(gap + np.arange(len(names)))], [mean, *names])
     axes.tick_params(axis="y", length=0)
     axes.spines[["top", "right", "left"]].set_visible(False)
     if not named:
         axes.set_ylabel(f"{counted(len(clients), 'client')}, best first")
-    axes.set_xlabel(_gain_of(metric, str(decision["method"])))
-    _key(picture, [decision, *(d for _, d in shown)])
+    axes.set_xlabel(_gain_of(metric, str(decision["method"]), named))
+    _key(picture, [decision, *shown])
     return picture
 
 
-def _gain_of(metric: Metric, method: str) -> str:
+def _draw_many(axes: Any, first: float, shown: Sequence[Mapping[str, Any]], times: float) -> None:
+    """Every client's gain as a dot, and their intervals as a band: lines would be one grey."""
+    at = first + np.arange(len(shown))
+    ends = [
+        [side if d["interval"][k] is None else times * d["interval"][k] for d in shown]
+        for k, side in enumerate(axes.get_xlim())
+    ]
+    axes.fill_betweenx(at, *ends, step="mid", color=COLOURS[1], alpha=0.15, lw=0, zorder=0.5)
+    for answer, (colour, marker, _) in LOOKS.items():
+        here = [i for i, d in enumerate(shown) if d["answer"] == answer]
+        gains = [times * shown[i]["gain"] for i in here]
+        axes.plot(gains, at[here], linestyle="none", marker=marker, markersize=2, color=colour)
+
+
+def _gain_of(metric: Metric, method: str, named: bool) -> str:
     unit = f"points of {wording_of(metric).metric}" if metric.percent else wording_of(metric).metric
-    return f"gain of {method} over training alone\n({unit}, 95 % interval;\ngrey: the margin)"
+    band = "" if named else "band: each client's; "
+    return f"gain of {method} over training alone\n({unit}, 95 % interval;\n{band}grey: the margin)"
 
 
 def _key(picture: Any, shown: list[dict[str, Any]]) -> None:

@@ -17,6 +17,7 @@ from fedtailor.partition import Partition, count_classes
 _COLOUR = COLOURS[1]  # a single blue: the area tells the count, so no colours need to be told apart
 _SPECK = 1.2  # square points: even a single row stays visible
 _LETTERS = 14
+_MOST = 100  # clients; of more one in so many is drawn, or bubbles would be specks
 _LABELS = 40  # more names along an axis than this are thinned out
 
 
@@ -30,7 +31,9 @@ def draw_partition(
 
     from matplotlib import rc_context
 
-    counts = count_classes(partition, labels, len(class_names))
+    every = -(-len(partition.names) // _MOST)
+    all_counts = count_classes(partition, labels, len(class_names))
+    of_clients, counts = partition.names[::every], all_counts[::every]
     clients, classes = counts.shape
     cell = _cell(max(clients, classes))
     width, height = max(clients * cell, 3.0), max(classes * cell, 1.6)
@@ -54,7 +57,7 @@ def draw_partition(
     ):
         limits((number - 1 - length / cell) / 2, (number - 1 + length / cell) / 2)
     for axis, names, turn in (
-        (axes.xaxis, partition.names, 90),
+        (axes.xaxis, of_clients, 90),
         (axes.yaxis, class_names, 0),
     ):
         shown = range(0, len(names), -(-len(names) // _LABELS))
@@ -64,11 +67,12 @@ def draw_partition(
     axes.grid(color="0.9", linewidth=0.6)
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-    axes.set_xlabel("client")
+    told = f": {clients} of {len(partition.names)}, one in {every}" if every > 1 else ""
+    axes.set_xlabel(f"client{told}")
     axes.set_ylabel("class")
     axes.set_title(
-        f"{counted(clients, 'client')}, {counted(counts.sum(), 'row')}: {partition.scheme}, seed "
-        f"{partition.seed}",
+        f"{counted(len(partition.names), 'client')}, {counted(all_counts.sum(), 'row')}: "
+        f"{partition.scheme}, seed {partition.seed}",
         fontsize=10,
         parse_math=False,
     )
