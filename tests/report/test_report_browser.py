@@ -299,3 +299,4 @@ def test_all_metrics_of_a_client_with_reasons(browser: Browser, tmp_path: Path) 
 def test_ends_without_a_bound_point_their_way_and_nothing_has_no_sign(page: Browser) -> None:
     shown = page.evaluate("[signed(-1e-9), signed(-0.5), fromTo([null, 0.5]), fromTo([0, null])]")
     assert shown == ["0.0", "−50.0", "−∞ to +50.0", "0.0 to ∞"]
+    assert page.evaluate("[inMetric(0.8125), signed(-0.0625)]") == ["81.2", "−6.2"]

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fedtailor import report
 from fedtailor.cli import main
 from fedtailor.core.errors import BadInput
 from fedtailor.report import write_report
@@ -386,3 +388,13 @@ def test_yardsticks_are_told_apart_from_methods(tmp_path: Path) -> None:
 def test_data_given_in_python_have_a_readable_name(tmp_path: Path) -> None:
     folder = synthetic.make_run(tmp_path / "run", "fedavg", data="object:objects")
     assert "<h1>data from Python, 8 clients</h1>" in write_report([folder]).read_text()
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="node is not installed")
+def test_numbers_are_rounded_as_in_the_sentences_on_the_same_page() -> None:
+    code = (Path(report.__file__).parent / "assets" / "core.js").read_text()
+    code = code[code.index("function fixed(") : code.index("const inWords")]
+    values = [81.25, 81.75, 81.35, 6.25, -6.25, 0.5, 2.5, 81.125, 99.95, 1 / 3]
+    shown = f"JSON.stringify([0, 1, 2].map(d => {values}.map(v => fixed(v, d))))"
+    said = subprocess.check_output(["node", "-e", f"{code}; console.log({shown})"], text=True)
+    assert json.loads(said) == [[f"{v:.{d}f}" for v in values] for d in (0, 1, 2)]

@@ -21,7 +21,13 @@ const svg = (tag, attributes, ...children) =>
 
 // --- numbers for people ---
 const isNumber = (value) => value !== null && value !== undefined && Number.isFinite(value);
-const inWords = (value, digits) => (isNumber(value) ? value.toFixed(digits).replace("-", "−") : "–");
+// as Python rounds, whose sentences stand on the same page: what lies in the middle goes to the even digit
+function fixed(value, digits) {
+  const text = value.toFixed(digits), exact = value.toFixed(digits + 55);
+  const middle = /^50*$/.test(exact.slice(-55)), cut = exact.slice(0, -55).replace(/\.$/, "");
+  return middle && "02468".includes(cut.at(-1)) ? cut : text;
+}
+const inWords = (value, digits) => (isNumber(value) ? fixed(value, digits).replace("-", "−") : "–");
 const perCent = (value, digits = 1) => (isNumber(value) ? inWords(100 * value, digits) : "–");
 // what the runs are judged by: values and gains as they are shown, and which way is better
 const METRIC = DATA.metric, TIMES = METRIC.percent ? 100 : 1, UP = METRIC.higher ? 1 : -1;
@@ -31,7 +37,7 @@ const CEILING = METRIC.most === null ? undefined : TIMES * METRIC.most;
 const inMetric = (value, more = 0) => (isNumber(value) ? inWords(TIMES * value, METRIC.digits + more) : "–");
 const signed = (value) => {
   if (!isNumber(value)) return "–";
-  const size = Math.abs(TIMES * value).toFixed(METRIC.digits);
+  const size = fixed(Math.abs(TIMES * value), METRIC.digits);
   return (+size === 0 ? "" : value > 0 ? "+" : "−") + size; // what rounds to 0 has no sign
 };
 const fromTo = (ends) => ends.map((v, k) => (v === null ? ["−∞", "∞"][k] : signed(v))).join(" to ");
