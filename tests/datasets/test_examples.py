@@ -28,6 +28,16 @@ def test_new_images(tmp_path):
     refusal(lambda: read_examples(paths, encoder), "more.npz", "arrays z")
 
 
+def test_files_of_one_name_in_several_folders_go_by_their_paths(tmp_path):
+    encoder, _ = encode(make_source(images(4, 3, 6, 5), "image"), TRAIN)
+    x = images(6, 5, 3, seed=9)
+    paths = [tmp_path / "cat" / "1.png", tmp_path / "dog" / "1.png", tmp_path / "dog" / "2.png"]
+    for path in paths:
+        path.parent.mkdir(exist_ok=True)
+        write_image(path, x)
+    assert read_examples(paths, encoder).names == [str(paths[0]), str(paths[1]), "2.png"]
+
+
 def test_new_table_rows(tmp_path):
     encoder, _ = encode(table_source(), TRAIN)
     path = write_text(tmp_path / "t.csv", "id,sex,age\n7,m,3\n8,f,\n9,robot,1\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -46,13 +47,14 @@ def read_examples(paths: list[Path], encoder: Encoder) -> Examples:
     Images are converted to the encoder's mode and size. An npz file has `x`; tables have the
     encoder's columns (a line names others), or for texts a column `text` or only one column; a txt
     file has one text per line. A row is called "table.csv:3", counted from 1 without the header; a
-    text by its line; an image by its file.
+    text by its line; an image by its file. Files of one name in several folders go by their paths.
     """
     if not paths:
         raise BadInput("no files to predict: give at least one image, npz, csv, parquet or txt")
     names: list[str] = []
     notes: list[str] = []
     encoded = []
+    files_of = Counter(path.name for path in paths)
     for path in paths:
         if not path.is_file():
             raise BadInput(f"{quoted(path)} is not a file: give files, not folders")
@@ -61,7 +63,8 @@ def read_examples(paths: list[Path], encoder: Encoder) -> Examples:
             encoded.append(encoder.apply(raw))
         except BadInput as error:
             raise BadInput(f"{quoted(path)}: {error}") from error
-        names += rows
+        whole = str(path) if files_of[path.name] > 1 else path.name
+        names += [whole + row.removeprefix(path.name) for row in rows]
         found = unfamiliar(raw, encoder)
         notes += [", ".join(filter(None, both)) for both in zip(found, words, strict=True)]
     return Examples(names, np.concatenate(encoded), notes)
