@@ -170,12 +170,12 @@ class Shown(ExitStack):
     def __exit__(self, *raised: Any) -> Literal[False]:
         from fedtailor.core.errors import Interrupted
         from fedtailor.engine import Diverged
-        from fedtailor.results.folder import is_finished
+        from fedtailor.results.folder import is_finished, resume_command
 
         super().__exit__(*raised)
         error = raised[1]
         if isinstance(error, Interrupted):
-            how = f"go on with: fedtailor resume {self._folder}"
+            how = f"go on with: {resume_command(self._folder)}"
             if is_finished(self._folder):  # a run that was stopped in its last round
                 how = f"that was its last, and the result is in {self._folder}"
             sys.stderr.write(f"fedtailor: stopped after round {error.round}; {how}\n")

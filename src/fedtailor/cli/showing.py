@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 from rich.markup import escape
@@ -306,7 +307,7 @@ def show_result(result: dict[str, Any], folder: Path, as_json: bool) -> None:
         out.print(f"Time: {phases}")
     out.print(
         f"Results: {folder}/report.html  (models: {folder}/models, per client: "
-        f"{folder}/clients.csv; every metric: fedtailor metrics {folder})",
+        f"{folder}/clients.csv; every metric: fedtailor metrics {quote(str(folder))})",
         markup=False,
         soft_wrap=True,
     )
@@ -389,7 +390,7 @@ def show_summary(summary: dict[str, Any], folder: Path, as_json: bool) -> None:
     pictures = sorted(picture.name for picture in folder.glob("*.png"))
     out.print(
         f"\nResults: {folder}/report.html  (and {', '.join(['summary.json', *pictures])}; every "
-        f"metric: fedtailor metrics {folder})",
+        f"metric: fedtailor metrics {quote(str(folder))})",
         markup=False,
         soft_wrap=True,
     )

@@ -28,7 +28,7 @@ from fedtailor.report.surfaces import landscapes, trajectories
 from fedtailor.results import mixes, numbers
 from fedtailor.results.collect import CollectedRuns, collect, network_in_words
 from fedtailor.results.diagnostics import diagnostics_of
-from fedtailor.results.folder import ALONE, CENTRALISED, LINEAR, REPORT
+from fedtailor.results.folder import ALONE, CENTRALISED, LINEAR, REPORT, resume_command
 from fedtailor.results.objects import MARK
 from fedtailor.results.pack import pack_counts
 from fedtailor.results.records import learnt
@@ -153,7 +153,7 @@ def _notes(collection: CollectedRuns, table: list[dict[str, Any]]) -> list[str]:
     if collection.not_begun:
         notes.append(f"Not run yet: {', '.join(collection.not_begun)}.")
     if collection.resumable:
-        commands = "; ".join(f"fedtailor resume {folder}" for folder in collection.resumable)
+        commands = "; ".join(map(resume_command, collection.resumable))
         notes.append(f"Something is left to run. To go on: {commands}")
     summary = numbers.its_summary(collection)
     if tuned := summary.get("tuned"):

@@ -293,7 +293,9 @@ def collect(folders: Sequence[Path]) -> CollectedRuns:
     finished = [p for p in places if files.is_finished(p)]
     left_out = [f"{p.name}{_why(p)}" for p in places if p not in finished]
     if not finished:
-        raise BadInput(f"'{folders[0]}' is not finished: go on with fedtailor resume {folders[0]}")
+        raise BadInput(
+            f"'{folders[0]}' is not finished: go on with {files.resume_command(folders[0])}"
+        )
     contenders = group_runs(folders, [read_finished_run(place) for place in finished])
     clients = list(contenders[0].first.result["per_client"])
     return CollectedRuns(contenders, clients, left_out, [], *left_to_play(folders))

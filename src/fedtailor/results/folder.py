@@ -11,6 +11,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from fedtailor.core.errors import BadInput
@@ -217,6 +218,16 @@ def _is_barely_begun(path: Path, marks: tuple[str, ...]) -> bool:
     return all(p.is_file() and _HALF.sub(PART, p.name) in before for p in path.iterdir())
 
 
+def resume_command(folder: str | Path) -> str:
+    """What goes on with a run, to be copied into a shell.
+
+    Example:
+      >>> resume_command("my runs/a"), resume_command("runs/a")
+      ("fedtailor resume 'my runs/a'", 'fedtailor resume runs/a')
+    """
+    return f"fedtailor resume {quote(str(folder))}"
+
+
 def open_folder(
     path: Path,
     *,
@@ -245,11 +256,13 @@ def open_folder(
             for left in path.iterdir():
                 left.unlink()
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            known = path.is_dir() and any(_is_ours(path / mark) for mark in marks)
+            if not path.is_dir():
+                raise BadInput(f"'{path}' is a file: name a folder with --out")
+            known = any(_is_ours(path / mark) for mark in marks)
             if not known:
                 raise BadInput(f"'{path}' is not empty and no earlier {what}: choose another --out")
             if not overwrite:
-                resume = f"resume it (fedtailor resume {path}), " if what == "run" else ""
+                resume = f"resume it ({resume_command(path)}), " if what == "run" else ""
                 raise BadInput(
                     f"'{path}' holds an earlier {what}: {resume}choose another --out, or say "
                     "--overwrite"
@@ -273,7 +286,10 @@ def open_folder(
         probe.touch()
         probe.unlink()
     except OSError as error:
-        raise BadInput(f"folder '{path}' cannot be written to: {error.strerror or error}") from None
+        why = error.strerror or error
+        raise BadInput(
+            f"folder '{path}' cannot be written to ({why}): choose another --out"
+        ) from None
     return path
 
 

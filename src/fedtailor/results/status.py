@@ -15,7 +15,7 @@ from fedtailor.core.inputs.files import write_json
 from fedtailor.core.inputs.plain_text import parse_json
 from fedtailor.engine import Diverged
 from fedtailor.engine.memory import is_out_of_memory
-from fedtailor.results.folder import BEGUN, FAILED, HISTORY, is_finished, read_note
+from fedtailor.results.folder import BEGUN, FAILED, HISTORY, is_finished, read_note, resume_command
 from fedtailor.results.lock import LOCK, is_held
 
 PATIENCE, PATIENCE_ROUNDS = 120.0, 10  # seconds and rounds without news before it is doubted
@@ -133,5 +133,5 @@ def run_status(folder: Path, resumed_by: str = "") -> RunStatus:
         is_finished(folder),
         0.0 if played else _silence(folder, pace),
         failure(folder).get("reason", ""),
-        (resumed_by or f"fedtailor resume {folder}") if played is False else "",
+        (resumed_by or resume_command(folder)) if played is False else "",
     )

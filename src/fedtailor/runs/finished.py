@@ -89,7 +89,7 @@ def finished_runs(folders: list[Path]) -> list[Path]:
     for folder in folders:
         there = [place for place in files.run_folders(folder) if files.is_finished(place)]
         if not there:
-            raise BadInput(f"'{folder}' is not finished: go on with fedtailor resume {folder}")
+            raise BadInput(f"'{folder}' is not finished: go on with {files.resume_command(folder)}")
         found += there
     return list({place.resolve(): place for place in found}.values())
 

@@ -52,7 +52,7 @@ class _Runs:
     def standings(self) -> list[RunStatus]:
         # a comparison is held as a whole: it will come to its half runs
         going = is_held(self._folder)
-        found = [run_status(p, f"fedtailor resume {self._folder}") for p in self.places()]
+        found = [run_status(p, files.resume_command(self._folder)) for p in self.places()]
         return [replace(one, stopped="") for one in found] if going else found
 
     def page(self) -> str | None:

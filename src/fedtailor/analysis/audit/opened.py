@@ -71,7 +71,7 @@ class AuditedRun:
             raise BadInput(f"'{folder}' is a comparison: name one of the runs in its runs/")
         (place,) = files.run_folders(folder)
         if not files.is_finished(place):
-            raise BadInput(f"'{folder}' is not finished: go on with fedtailor resume {folder}")
+            raise BadInput(f"'{folder}' is not finished: go on with {files.resume_command(folder)}")
         self.folder, self.at = folder, at
         self.result = read_finished_run(folder).result
         config = config_of(folder, objects, device=device)
