@@ -14,7 +14,7 @@ from fedtailor.core.errors import BadInput
 from fedtailor.core.method import ClientCount, Method, Outcome, Upload
 from fedtailor.core.rng import Turn
 from fedtailor.core.training import Recipe
-from fedtailor.core.turn import ClientTurn
+from fedtailor.core.turn import ClientTurn, received
 from fedtailor.methods import METHODS
 from tests.methods.worlds import data_of, gap, ragged, same, task_of, turn_of
 
@@ -194,6 +194,8 @@ STATE = {"n": torch.zeros(2)}
         (Outcome(STATE, Upload({"m": [1.0]}), {}), "client's upload: 'm' is of type list"),
         (Outcome(STATE, Upload({}, 1.0, {"m": 2.0}), {}), "client's upload: 'm' is of type float"),
         (Outcome(STATE, Upload(weight=torch.ones(1)), {}), "its weight has shape (1,): give one"),
+        (Outcome(STATE, Upload(weight="a"), {}), "its weight is of type str: give one"),
+        (Outcome(STATE, Upload(), None), "client's model is of type NoneType: make it a dict"),
         (Outcome({}, Upload(), {}), "client's state lacks 'n' after a turn"),
         (Outcome(STATE | {"o": {}}, Upload(), {}), "client's state has 'o/' after a turn"),
         (
@@ -252,3 +254,39 @@ def test_a_first_state_is_made_of_tensors() -> None:
     method = telling()._replace(start=lambda msg, initial, key: {"n": 0})
     with pytest.raises(BadInput, match="start's state: 'n' is of type int: make it a tensor"):
         ClientTurn(method, INITIAL, MESSAGE, data_of(ragged(), 0), turn_of(1)).play()
+
+
+def test_what_a_general_model_and_an_admitted_upload_may_not_be_is_named() -> None:
+    def told(**functions: Any) -> ClientTurn:
+        method = telling()._replace(**functions)
+        return ClientTurn(method, INITIAL, MESSAGE, data_of(ragged(), 0), turn_of(1), KEPT)
+
+    with pytest.raises(BadInput, match=r"^general's model is of type NoneType: make it a dict"):
+        told(general=lambda msg, state: None).general()
+    with pytest.raises(BadInput, match=r"^admit returns dict: return the Upload"):
+        told(admit=lambda msg, upload: {}).admitted(Upload({}))
+
+
+def test_the_server_keeps_the_form_of_its_parameters() -> None:
+    method = telling()._replace(common="w", receive=lambda server, ids, up, turn: up.mean)
+    before, ids = {"w": torch.zeros(3)}, torch.tensor([0])
+    with pytest.raises(
+        BadInput, match=r"'w' is float32 of shape \(3,\) before a round and .*\(1,\)"
+    ):
+        received(method, before, ids, Upload({"w": torch.zeros(1)}), turn_of(1))
+    after = received(method, before, ids, Upload({"w": torch.ones(3)}), turn_of(1))
+    assert after["w"].sum() == 3
+
+
+def test_a_name_that_no_client_sent_is_told() -> None:
+    method = METHODS["fedavg"](task_of())
+    with pytest.raises(
+        BadInput, match=r"^receive asks for 'params', but clients upload wrong: let"
+    ):
+        received(method, {"params": {}}, torch.tensor([0]), Upload({"wrong": {}}), turn_of(1))
+
+    def astray(*given: Any) -> Any:
+        return {}["gone"]
+
+    with pytest.raises(KeyError, match="gone"):  # its own line says more
+        received(method._replace(receive=astray), {}, torch.tensor([0]), Upload({}), turn_of(1))

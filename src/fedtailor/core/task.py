@@ -308,6 +308,7 @@ def _task(
             trained,
             lambda leaves: outputs(leaves, batch)[0],
             lambda said: losses(said, labels, one),
+            lambda: predict(params, some),
         )
         for module, forward in (
             (training, lambda: outputs(params, batch)),

@@ -11,6 +11,7 @@ from torch import Tensor
 from fedtailor.core import tree
 from fedtailor.core.data import Data
 from fedtailor.core.errors import BadInput
+from fedtailor.core.inputs.their_code import line_of
 from fedtailor.core.ledger import Ledger, charged
 from fedtailor.core.method import Method, Model, Outcome, Upload
 from fedtailor.core.rng import Turn
@@ -93,7 +94,19 @@ class ClientTurn(NamedTuple):
     def general(self) -> Model:
         """The global model as the client has it, where the method has one."""
         assert self.method.general is not None
-        return self.method.general(*self._given(self.state()))
+        model = self.method.general(*self._given(self.state()))
+        demand_tensors("general", "model", model)
+        return model
+
+    def admitted(self, upload: Upload) -> Upload:
+        """What the server takes in of the client's upload."""
+        admitted: Any = self.method.admit(self.message, upload)
+        if not isinstance(admitted, Upload):
+            told = type(admitted).__name__
+            raise BadInput(f"admit returns {told}: return the Upload that the server takes in")
+        for values in (admitted.mean, admitted.each):
+            demand_tensors("admit", "upload", values)
+        return admitted
 
 
 @contextmanager
@@ -123,6 +136,34 @@ def first_state(method: Method, message: Tree, initial: Params, turn: Turn) -> T
     return made
 
 
+def received(method: Method, server: Tree, ids: Tensor, upload: Upload, turn: Turn) -> Tree:
+    """The server's state after it took in what a cohort uploaded.
+
+    Raises:
+      BadInput: it is no tree of tensors, its common parameters have changed their form (others
+        would be broadcast to theirs in silence), or it asks for what no client sent.
+    """
+    sent = (*upload.mean, *upload.each)
+    try:
+        with autograd_is_off("receive"):
+            after = method.receive(server, ids, upload, turn)
+    except KeyError as error:
+        name = error.args[0] if error.args else ""
+        stranger = line_of(error)  # then that line says more
+        if stranger or not isinstance(name, str) or " " in name or name in sent:
+            raise
+        raise BadInput(
+            f"receive asks for '{name}', but clients upload {', '.join(sent) or 'nothing'}: let "
+            "client's Upload have the names that receive asks for"
+        ) from error
+    demand_tensors("receive", "server state", after)
+    if (name := method.common) in server:
+        was, now = ({name: one[name]} if name in one else {} for one in (server, after))
+        what = "receive's server state"
+        demand_same_form(what, "round", was, now, "parameters keep", "init gave them")
+    return after
+
+
 def _demand_sound(outcome: Any, before: Tree) -> None:
     """Refuses what no engine can keep, send or average: only forms are looked at, no numbers.
 
@@ -137,24 +178,49 @@ def _demand_sound(outcome: Any, before: Tree) -> None:
     if not isinstance(upload, Upload):
         told = type(upload).__name__
         raise BadInput(f"client's upload is of type {told}: make it Upload(mean, weight, each)")
-    for name, values in (("state", state), ("upload", upload.mean), ("upload", upload.each)):
+    for name, values in (
+        ("state", state),
+        ("upload", upload.mean),
+        ("upload", upload.each),
+        ("model", outcome.model),
+    ):
         demand_tensors("client", name, values)
+    if not isinstance(upload.weight, int | float | Tensor | dict):
+        told = f"is of type {type(upload.weight).__name__}"
+        raise BadInput(f"client's upload: its weight {told}: give one number, as by_size does")
     if (shape := tuple(getattr(upload.weight, "shape", ()))) or isinstance(upload.weight, dict):
         told = f"has shape {shape}" if shape else "is a dict"
         raise BadInput(f"client's upload: its weight {told}: give one number, as by_size does")
-    was, now = tree.flatten(before), tree.flatten(state)
+    demand_same_form("client's state", "turn", before, state, "a state keeps", "start gave it")
+
+
+def demand_same_form(
+    what: str, when: str, before: Tree, after: Tree, keeps: str, origin: str
+) -> None:
+    """Refuses a tree that has other names, shapes or types than it had.
+
+    Example:
+      >>> import torch
+      >>> was, now = {"w": torch.zeros(2)}, {"w": torch.zeros(3)}
+      >>> demand_same_form("client's state", "turn", was, now, "a state keeps", "start gave it")
+      Traceback (most recent call last):
+          ...
+      fedtailor.core.errors.BadInput: client's state: 'w' is float32 of shape (2,) before a turn \
+and float32 of shape (3,) after: a state keeps the shapes and types that start gave it
+    """
+    was, now = tree.flatten(before), tree.flatten(after)
     if was.keys() != now.keys():
         name = min(was.keys() ^ now.keys())
         told = "has" if name in now else "lacks"
         raise BadInput(
-            f"client's state {told} '{name}' after a turn, other than before: a state keeps the "
-            "names that start gave it"
+            f"{what} {told} '{name}' after a {when}, other than before: {keeps} the names that "
+            f"{origin}"
         )
     for name, leaf in now.items():
         if leaf.shape != was[name].shape or leaf.dtype != was[name].dtype:
             raise BadInput(
-                f"client's state: '{name}' is {_form(was[name])} before a turn and {_form(leaf)} "
-                "after: a state keeps the shapes and types that start gave it"
+                f"{what}: '{name}' is {_form(was[name])} before a {when} and {_form(leaf)} "
+                f"after: {keeps} the shapes and types that {origin}"
             )
 
 

@@ -286,7 +286,7 @@ class LocalClients:
             weight = up.weight + torch.zeros_like(client.cid)
             return _ClientResult(
                 state,
-                own.method.admit(own.message, up._replace(weight=weight)),
+                own.admitted(up._replace(weight=weight)),
                 notes,
                 torch.as_tensor(wire.size(own.message)),  # mostly a number that is known here
                 torch.as_tensor(wire.size(up.mean) + wire.size(up.each)),

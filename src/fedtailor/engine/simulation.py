@@ -17,7 +17,7 @@ from fedtailor.core.scoring import Score, score_of_outputs
 from fedtailor.core.task import Task
 from fedtailor.core.training import Recipe
 from fedtailor.core.tree import Params, Tree
-from fedtailor.core.turn import autograd_is_off, demand_tensors
+from fedtailor.core.turn import demand_tensors, received
 from fedtailor.core.uploads.watch import compare_uploads
 from fedtailor.engine.client_data import ClientData
 from fedtailor.engine.clients import (
@@ -256,9 +256,8 @@ class Simulation:
             sent = Upload(played.fold.mean(), played.fold.share(), played.each())
             (taken,) = upload(self.device, played.taken)
             alone = one_client if self.engine == "sequential" else self.clients.runner.running_alone
-            with torch.no_grad(), alone(), autograd_is_off("receive"):
-                server = self.method.receive(self.server, taken, sent, turn)
-            demand_tensors("receive", "server state", server)
+            with torch.no_grad(), alone():
+                server = received(self.method, self.server, taken, sent, turn)
         except Exception:  # a server may well stumble over numbers that are not finite
             stop_if_diverged()
             raise

@@ -10,6 +10,7 @@ from torch import nn
 
 from fedtailor.core.errors import BadInput
 from fedtailor.core.form import Form
+from fedtailor.core.inputs.their_code import line_of
 from fedtailor.core.network.made import copied, drawing
 from fedtailor.core.task import to_input
 from fedtailor.models.factories import made_by
@@ -72,9 +73,11 @@ def _check(network: nn.Module, form: Form) -> None:
         raise
     except Exception as error:  # whatever a stranger's forward raises
         reason = " ".join(f"{type(error).__name__}: {error}".split())
+        place = line_of(error)
+        at = f"{place}: " * bool(place)
         raise BadInput(
-            f"model {name} does not take {form.kind} examples of shape {form.shape} ({reason[:160]}"
-            "): make its first layer fit"
+            f"model {name} does not take {form.kind} examples of shape {form.shape} "
+            f"({at}{reason[:160]}): mend forward, or make its first layer fit"
         ) from error
     finally:
         network.train(was_training)

@@ -8,6 +8,7 @@ it. A run that is resumed asks for the same objects again.
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from os import PathLike
@@ -134,6 +135,8 @@ def separate(
             settings[name] = mark_of(value)
         if name in ("schedule", "loss") and not callable(value):
             raise BadInput(f"{name} is a {type(value).__name__}: give a name or a function")
+        if name == "loss" and callable(value):
+            _demand_two_arguments("loss", value)
         if name == "weights" and not isinstance(value, Mapping):
             raise BadInput(
                 f"weights is a {type(value).__name__}: give a safetensors file or a state_dict"
@@ -172,7 +175,22 @@ def _named(metrics: Any) -> dict[str, Callable[..., Any]]:
         metrics = {getattr(metrics, "__name__", "metric"): metrics}
     if not isinstance(metrics, Mapping) or not all(map(callable, metrics.values())):
         raise BadInput("metrics: give a function (outputs, labels) -> number, or several by name")
+    for name, metric in metrics.items():
+        _demand_two_arguments(f"metric '{name}'", metric)
     return {str(name): metric for name, metric in metrics.items()}
+
+
+def _demand_two_arguments(what: str, function: Callable[..., Any]) -> None:
+    try:
+        takes = inspect.signature(function)
+    except (TypeError, ValueError):  # what is written in C need not say
+        return
+    try:
+        takes.bind(None, None)
+    except TypeError:
+        name = getattr(function, "__name__", type(function).__name__)
+        given = ", ".join(takes.parameters)
+        raise BadInput(f"{what} is {name}({given}): write it as {name}(outputs, labels)") from None
 
 
 def require(values: Mapping[str, Any], objects: Objects, using: Sequence[str] = SETTINGS) -> None:

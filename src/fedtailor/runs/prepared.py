@@ -22,6 +22,7 @@ from fedtailor.core.steps.schedules import check_factors
 from fedtailor.core.tree import Tree
 from fedtailor.datasets.wording import listed
 from fedtailor.engine import Cluster, Outputs, RoundReport, Simulation
+from fedtailor.engine.culprit import naming_their_code
 from fedtailor.engine.loops.runner import LoopMode, Workload, choose_loop_mode
 from fedtailor.results.config import Config
 from fedtailor.results.folder import Line
@@ -122,6 +123,7 @@ class PreparedRun:
         with self.stopwatch.phase("preparing"):
             self._prepare(config, folder, kept or folder is not None)
 
+    @naming_their_code()
     def _prepare(self, config: Config, folder: Path | None, kept: bool) -> None:
         asked, config = config.model, as_laid_out(config, self.data.config)
         form = self.data.encoder.form

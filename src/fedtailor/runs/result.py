@@ -17,6 +17,7 @@ from fedtailor.core.steps.privacy import Spent
 from fedtailor.engine import Outputs
 from fedtailor.engine.client_data import Rows
 from fedtailor.engine.clients import Keep
+from fedtailor.engine.culprit import naming_their_code
 from fedtailor.engine.memory import peak_memory
 from fedtailor.methods.describe import page
 from fedtailor.results.metrics.over_clients import best_round
@@ -97,6 +98,7 @@ def facts_of(run: PreparedRun) -> dict[str, Any]:
     }
 
 
+@naming_their_code()
 def result_of(run: PreparedRun, keep: Keep | None = None) -> dict[str, Any]:
     """What a run came to; `keep` is given the clients' final models, which are made once."""
     sim, fed, config, judge = run.simulation, run.data.client_data, run.config, run.evaluation
@@ -216,7 +218,13 @@ def own_metrics(run: PreparedRun, final: Outputs) -> dict[str, Any]:
         found[name] = table = table_of_own(metric, said, labels, n)
         if table["undefined"] and table["mean"] is None:
             why = next(iter(table["undefined"].values()))
-            log.warning("metric '%s' of your own gives no number at any client: %s", name, why)
+            again = f" of '{run.folder}' with fedtailor.metrics(folder, own=...)"
+            log.warning(
+                "metric '%s' of your own gives no number at any client: %s: mend it%s",
+                name,
+                why,
+                f", and have it{again}" if run.folder else "",
+            )
     return found
 
 

@@ -17,6 +17,7 @@ from fedtailor.core.errors import Interrupted
 from fedtailor.core.inputs.files import sync, write_atomically, write_json
 from fedtailor.core.tree import Tree
 from fedtailor.engine import Outputs, RoundReport
+from fedtailor.engine.culprit import naming_their_code
 from fedtailor.results import folder as files
 from fedtailor.results.config import Config, write_config
 from fedtailor.results.confusion import save_confusion
@@ -81,6 +82,7 @@ class Runner(PreparedRun):
         values = [line["pre_val"].get("mean") for line in lines if "pre_val" in line]
         return is_stale(values, self.config.patience, self.evaluation.metric.name)
 
+    @naming_their_code()
     def so_far(self) -> dict[str, Any]:
         """What the models of now say of validation rows, and whose say no number (`lost`)."""
         said = self.simulation.outputs(finetune=self.config.finetuning())
@@ -168,6 +170,7 @@ class Runner(PreparedRun):
             now.report()  # it may have gone wrong there already
             raise
 
+    @naming_their_code()
     def _begin_round(self) -> BegunRound:
         sim = self.simulation
         number = sim.round + 1
@@ -190,6 +193,7 @@ class Runner(PreparedRun):
         asked = self.ask(report) if evaluate else None
         return BegunRound(number, here, absent, points, took, report, asked)
 
+    @naming_their_code()
     def _finish_round(self, begun: BegunRound) -> files.Line:
         """Waits for a round and evaluates it; returns its line of the history."""
         fed, waits = self.data.client_data, time.monotonic()

@@ -1,4 +1,4 @@
-"""A loss or network without a gradient is refused: it would learn nothing, in silence."""
+"""A loss without numbers or a gradient is refused: it would teach nothing, in silence."""
 
 from __future__ import annotations
 
@@ -86,3 +86,22 @@ def test_what_can_learn_is_let_through() -> None:
         return network
 
     try_out(classification(partly))
+
+
+def test_a_loss_without_numbers_is_refused_unless_the_outputs_have_none() -> None:
+    def nothing(outputs: Tensor, labels: Tensor) -> Tensor:
+        return cross_entropy(outputs, labels) * torch.nan
+
+    with pytest.raises(BadInput, match=r"^loss gives nan for outputs that are finite numbers"):
+        try_out(classification(lambda: nn.Linear(4, 3), loss=nothing))
+    try_out(classification(lambda: Changed(lambda out: out * torch.nan), loss=nothing))
+
+
+def test_a_network_gives_the_same_shape_in_training_as_in_evaluation() -> None:
+    class Two(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            out = super().forward(x)
+            return out[:, :2] if self.training else out
+
+    with pytest.raises(BadInput, match=r"^model Two gives outputs of shape \(2, 2\) in training"):
+        try_out(classification(lambda: Two(4, 3)))

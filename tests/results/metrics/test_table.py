@@ -133,3 +133,18 @@ def test_a_metric_that_writes_into_what_it_is_given_changes_nothing_for_the_next
     assert table_of_own(spoils, outputs, labels, {"a": 1, "b": 2})["mean"] == 0
     assert torch.equal(outputs, torch.eye(3))
     assert torch.equal(labels, torch.arange(3))
+
+
+@pytest.mark.parametrize("given", [None, "0.5", 1j, torch.zeros(2), float("inf")])
+def test_a_metric_of_ones_own_says_what_it_gave_that_is_no_number(given: object) -> None:
+    found = table_of_own(lambda outputs, labels: given, torch.eye(2), torch.arange(2), {"a": 2})
+    assert found["per_client"] == {"a": None} and found["mean"] is None
+    assert found["undefined"]["a"].startswith("it gives ")
+
+
+def test_a_metric_of_ones_own_that_raises_says_where() -> None:
+    def broken(outputs: Tensor, labels: Tensor) -> float:
+        raise ValueError("no way")
+
+    found = table_of_own(broken, torch.eye(2), torch.arange(2), {"a": 2})
+    assert found["undefined"]["a"].startswith("ValueError: no way (test_table.py, line ")

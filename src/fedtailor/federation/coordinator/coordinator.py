@@ -20,6 +20,7 @@ from fedtailor.core import rng, tree
 from fedtailor.core.errors import BadInput
 from fedtailor.core.method import Method
 from fedtailor.core.tree import Tree
+from fedtailor.core.turn import received
 from fedtailor.core.uploads.watch import UploadWatch
 from fedtailor.engine.cohort import draw_cohort
 from fedtailor.engine.loops.runner import LoopRunner
@@ -253,7 +254,7 @@ class Coordinator:
         try:
             ids, upload, _ = gathered.whole()
             with torch.no_grad(), self._loops.running_alone():
-                server = self.setup.method.receive(self.now.server, ids, upload, turn)
+                server = received(self.setup.method, self.now.server, ids, upload, turn)
         except BadInput:
             raise
         except Exception:  # numbers of the right form may still be nonsense, such as indices

@@ -13,6 +13,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from fedtailor.core.errors import BadInput
 from fedtailor.core.form import TaskKind
+from fedtailor.core.inputs.their_code import line_of
 from fedtailor.results.metrics.named import Metric, metric_named, metrics_of
 from fedtailor.results.metrics.over_clients import over_clients
 from fedtailor.results.metrics.real_rows import BLOCK
@@ -130,21 +131,40 @@ def table_of_own(
     """
     sizes = list(n.values())
     found: dict[str, Any] = {"per_client": {}, "undefined": {}}
+    lines: dict[str, str] = {}
     parts = (torch.split(rows, sizes) for rows in (outputs, labels))
     for client, said, truth in zip(n, *parts, strict=True):
         value, why = math.nan, ""
         try:
             # copies: a function that writes into them would change what the next one is given
-            value = float(metric(said.clone(), truth.clone()))
+            given = metric(said.clone(), truth.clone())
         except Exception as error:  # a stranger's function may raise anything
             why = " ".join(f"{type(error).__name__}: {error}".split())
+            lines[client] = line_of(error)
         else:
-            why = "" if math.isfinite(value) else f"it gives {value}"
+            value, why = _number(given)
         found["per_client"][client] = None if why else value
         if why:
             found["undefined"][client] = why
     there = [value for value in found["per_client"].values() if value is not None]
+    if not there:  # it is the metric that is at fault, not a client's rows
+        found["undefined"] |= {
+            c: f"{found['undefined'][c]} ({at})" for c, at in lines.items() if at
+        }
     return found | {"mean": float(np.mean(there)) if there else None}
+
+
+def _number(given: Any) -> tuple[float, str]:
+    """What a metric of one's own gave, as a number; why it is none."""
+    shape = tuple(getattr(given, "shape", ()))
+    if isinstance(given, (str, bytes)) or math.prod(shape) != 1:
+        told = f"{type(given).__name__} of shape {shape}" if shape else repr(given)[:40]
+        return math.nan, f"it gives {told}: return one number"
+    try:
+        value = float(given)
+    except (TypeError, ValueError):
+        return math.nan, f"it gives {repr(given)[:40]}: return one number"
+    return value, "" if math.isfinite(value) else f"it gives {value}"
 
 
 def _why(metric: Metric, said: Tensor, truth: Tensor, part: str) -> str:
