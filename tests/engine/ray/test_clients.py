@@ -174,6 +174,23 @@ def test_what_is_wrong_in_a_worker_is_said_here() -> None:
         Simulation(method, toy_federation(), task, cluster=Cluster(build, 2))
 
 
+def test_what_a_method_of_ones_own_raises_in_a_worker_is_one_line() -> None:
+    def build(device: str) -> list[Any]:
+        def lost(*given: Any) -> Any:
+            raise KeyError("b")
+
+        return [(m._replace(client=lost), *rest) for m, *rest in builder("fedavg", {})(device)]
+
+    method, task, _ = builder("fedavg", {})("cpu")[0]
+    simulation = Simulation(method, toy_federation(), task, cluster=Cluster(build, 2))
+    told = r"^lost of your own \(test_clients.py, line \d+: .*\) raises KeyError: 'b': mend it"
+    try:
+        with pytest.raises(BadInput, match=told):
+            simulation.step(torch.tensor([0, 1]))
+    finally:
+        simulation.close()
+
+
 @pytest.mark.parametrize("name", mostly_slow(["fedala", "pfedhn"], ("fedala",)))
 @pytest.mark.slow
 def test_checkpoints_there_and_back(name: str, tmp_path: Path) -> None:

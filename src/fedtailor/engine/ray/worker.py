@@ -25,6 +25,7 @@ from fedtailor.engine.clients import (
     Outputs,
     TurnReport,
 )
+from fedtailor.engine.culprit import naming_their_code
 from fedtailor.engine.fold import Folded
 from fedtailor.engine.group import ClientGroup
 from fedtailor.engine.local_clients import LocalClients
@@ -117,6 +118,7 @@ class RayWorker:
         """
         sys.path += [entry for entry in path if entry not in sys.path]
 
+    @naming_their_code()
     def load(self, spec: WorkerSpec, data: Shard, server: Arrays, turn: Turn) -> LoadReport:
         """Takes over some clients, none of which was met."""
         self.clear()
@@ -145,6 +147,7 @@ class RayWorker:
         self.clients.chunk = size
         return size
 
+    @naming_their_code()
     def play(
         self, server: Arrays, ids: Tensor, turn: Turn, post: bool
     ) -> tuple[RoundAnswer, Arrays, Arrays]:
@@ -190,6 +193,7 @@ class RayWorker:
             self.clients.stores[i].put(self.clients.groups[i].rows(ids), from_arrays(rows))
         return True
 
+    @naming_their_code()
     def outputs(
         self, server: Arrays, ids: Tensor, turn: Turn, choice: ModelChoice, part: str
     ) -> Outputs:
@@ -198,6 +202,7 @@ class RayWorker:
         said: Outputs = as_arrays(self.clients.outputs(state, some, now, choice, part))
         return said
 
+    @naming_their_code()
     def models(
         self, server: Arrays, ids: Tensor, turn: Turn, choice: ModelChoice
     ) -> list[tuple[Tensor, Arrays]]:
