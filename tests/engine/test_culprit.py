@@ -65,3 +65,14 @@ def test_other_errors_stay_what_they_are() -> None:
         _plays(RuntimeError("CUDA out of memory"))
     with pytest.raises(KeyboardInterrupt):
         _plays(KeyboardInterrupt())  # type: ignore[arg-type]
+
+
+def test_a_librarys_function_is_not_of_your_own() -> None:
+    code = compile("def metric(a, b): return accuracy_score(a, b)", "mine.py", "exec")
+    from sklearn.metrics import accuracy_score
+
+    own = {"__name__": "mine", "accuracy_score": accuracy_score}
+    exec(code, own)
+    said = r"metric of your own \(mine.py, line 1\) raises ValueError: Found input"
+    with pytest.raises(BadInput, match=said), naming_their_code():
+        own["metric"]([1, 2], [1])

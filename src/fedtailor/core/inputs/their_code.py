@@ -12,8 +12,9 @@ from types import FrameType, TracebackType
 OURS = "fedtailor"
 # whose code is not the user's; generated code has no name
 LIBRARIES = {
-    "", OURS, "functorch", "numpy", "ray", "safetensors", "scipy", "sympy", "torch",
-    "torchvision", "triton", *sys.stdlib_module_names,
+    "", OURS, "PIL", "flwr", "functorch", "joblib", "lifelines", "matplotlib", "numpy", "opacus",
+    "optuna", "pandas", "ray", "safetensors", "scipy", "sklearn", "sksurv", "sympy", "timm",
+    "torch", "torchmetrics", "torchvision", "transformers", "triton", *sys.stdlib_module_names,
 }  # fmt: skip
 Place = tuple[FrameType, FrameSummary]
 
