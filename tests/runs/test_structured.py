@@ -89,6 +89,8 @@ def test_real_sites_end_with_the_models_of_a_simulation(tmp_path: Path) -> None:
 def test_a_sites_model_alone_is_fine_tuned_by_labels(method: str, tmp_path: Path) -> None:
     """A method's own way is for what the server sends, and FedProto's does not end without it."""
     trial = Trial(tmp_path, method, finetune=1)
+    for i in range(3):
+        trial.write_site(i, min_rows=1)  # classes have a few rows each
     coordinator(trial, FakeTransport(trial)).run()
     recipe = trial.world.config.recipe()
     alone = Trial(tmp_path, "local", finetune=1).simulate().score(finetune=recipe).test.correct
