@@ -305,32 +305,34 @@ def draw(path: Path, worlds: dict[str, dict[str, Ranked]], methods: Sequence[str
     looks = {"above": COLOURS[1], "below": COLOURS[2], "cannot tell": COLOURS[7]}
     import matplotlib
 
+    several = len(worlds) > 1
+    left = CUT if several else -np.inf
     with matplotlib.rc_context(PAPER):
-        wide = 7.0 if len(worlds) == 1 else 1.3 + 2.0 * len(worlds)
+        wide = 7.0 if not several else 1.3 + 2.0 * len(worlds)
         figure = empty_figure(wide, 0.17 * len(methods) + 1.1)
         panels = figure.subplots(1, len(worlds), sharey=True, squeeze=False)[0]
         for axes, (world, rows) in zip(panels, worlds.items(), strict=True):
             for place, one in ((methods.index(m), rows[m]) for m in rows):
                 found = one.to_yardstick[DRAWN]
                 colour = looks[found.answer]
-                if len(worlds) > 1 and 100 * found.mean < CUT:
-                    axes.plot(CUT, place, "<", color=colour, markersize=4.0)
+                if 100 * found.mean < left:
+                    axes.plot(left, place, "<", color=colour, markersize=4.0)
                     continue
-                low = 100 * found.low if len(worlds) == 1 else max(CUT, 100 * found.low)
-                axes.plot([low, 100 * found.high], [place] * 2, color=colour, lw=1.4)
+                ends = [max(left, 100 * found.low), 100 * found.high]
+                axes.plot(ends, [place] * 2, color=colour, lw=1.4)
                 face = colour if one.shares_the_lead else "white"
                 axes.plot(100 * found.mean, place, "o", color=colour, markersize=4.5, mfc=face)
             axes.axvline(0, color="black", lw=0.8, zorder=0)
             axes.grid(axis="y", color="0.92", lw=0.5)
             axes.tick_params(axis="y", length=0)
             axes.spines[["top", "right", "left"]].set_visible(False)
-            if len(worlds) > 1:
+            if several:
                 axes.set_title(world)
         panels[0].set_yticks(range(len(methods)), methods)
         panels[0].set_ylim(len(methods) - 0.4, -0.6)
         marks = "grey: not beyond chance; filled: not told from the best"
         what = f"points of accuracy above {YARDSTICKS[DRAWN]}, 95 % interval over clients"
-        if len(worlds) > 1:
+        if several:
             figure.supxlabel(f"{what}\n({marks}; ◂: further left)", fontsize="medium")
         else:
             panels[0].set_xlabel(f"{next(iter(worlds))}: {what}\n({marks})")

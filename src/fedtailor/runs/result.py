@@ -168,6 +168,16 @@ def result_of(run: PreparedRun, keep: Keep | None = None) -> dict[str, Any]:
     }
 
 
+def counted_rounds(run: PreparedRun) -> list[int]:
+    """The rounds of each client that count: that it was in, and that did not leave it out."""
+    names = run.data.client_data.names
+    rounds = [0] * len(names)
+    for line in run.progress.history:
+        for i in line["cohort"]:
+            rounds[i] += names[i] not in line.get("skipped", ())
+    return rounds
+
+
 def absent_of(run: PreparedRun) -> dict[str, Any]:
     """In how many rounds clients dropped out or were too late, and the time that rounds took.
 
@@ -180,15 +190,10 @@ def absent_of(run: PreparedRun) -> dict[str, Any]:
     there = {i for line in history for i in line["cohort"]}
     if never := sorted({i for line in history for i in line.get("stragglers", [])} - there):
         found["never_in_time"] = [names[i] for i in never]
-    counted = {
-        name
-        for line in history
-        for i in line["cohort"]
-        if (name := names[i]) not in line.get("skipped", ())
-    }
     # rows that lie in one place are trained on whoever is drawn
     here = [] if run.method.gathered else run.data.trained.tolist()
-    if untrained := [names[i] for i in here if names[i] not in counted]:
+    rounds = counted_rounds(run)
+    if untrained := [names[i] for i in here if not rounds[i]]:
         found["never_trained"] = untrained
     if any("simulated_time" in line for line in history):
         found["simulated_time"] = round(sum(line["simulated_time"] for line in history), 6)
@@ -243,10 +248,8 @@ def client_table(run: PreparedRun, result: dict[str, Any] | None = None) -> str:
     fed = run.data.client_data
     found = result or {"per_client": {}, "best_per_client": {}}
     posts: dict[int, Any] = {}
-    rounds = [0] * fed.clients
+    rounds = counted_rounds(run)
     for line in run.progress.history:
-        for cid in line["cohort"]:
-            rounds[cid] += fed.names[cid] not in line.get("skipped", ())
         posts.update(zip(line["cohort"], line.get("post_per_client", []), strict=False))
     held = set(run.data.held_out.tolist())
     head = ["client", "train", "val", "test", "rounds", "held_out", "post", "final", "best"]
